@@ -1,12 +1,11 @@
 """Which consumers are Nova's, and which of those may be freed? Pure.
 
-Where Nova schedules through us, its claims have an owner of their own, `nova`. Nova also writes allocations over HTTP, which have no cell on
-its own providers. No row of ours has any of these, so they look like orphans and leaks, but only Nova can say whether it needs them.
+Nova, and a scheduler of ours in its place, write allocations over HTTP. On Nova's own providers these have no cell. No row of ours has any
+of them, so they look like orphans and leaks, but only Nova can say whether it needs them.
 """
 
 from bus.auditing.views import INSTANCE, InstanceView
 from bus.messages.books import BookEntry
-from bus.topology import NOVA_CELL
 
 # The types that Nova gives its consumers.
 TYPES = (INSTANCE, "MIGRATION")
@@ -14,7 +13,7 @@ TYPES = (INSTANCE, "MIGRATION")
 
 def is_of_nova(consumer: BookEntry) -> bool:
     """Is this Nova's, or another program's on providers of no cell?"""
-    return consumer.cell in ("", NOVA_CELL)
+    return not consumer.cell
 
 
 def is_held_by_nova(view: InstanceView) -> bool:

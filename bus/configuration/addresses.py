@@ -13,7 +13,7 @@ from bus.configuration.hosts import check_hosts, each_host, names_password
 from bus.configuration.sections import Section, require
 from bus.process import exiting_if_wrong, make_ready
 from bus.secret_files import PASSWORD_FILE
-from bus.topology import CELL_NAME, RESERVED_CELLS
+from bus.topology import CELL0, CELL_NAME
 
 # Workers write, so a standby is of no use to them.
 _WRITABLE = ("primary", "read-write")
@@ -126,8 +126,8 @@ def check_cell(name: str) -> str:
     """The name of a cell. Raises ValueError with the reason if a cell may not be called so."""
     if not CELL_NAME.fullmatch(name):
         raise ValueError("a cell's name is a-z, 0-9, - and _, begins with a letter or digit, at most 40")
-    if name in RESERVED_CELLS:
-        raise ValueError(f"this name is reserved for {RESERVED_CELLS[name]}: choose another")
+    if name == CELL0:
+        raise ValueError("this name is reserved for instances without a cell: choose another")
     return name
 
 

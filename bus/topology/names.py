@@ -20,15 +20,9 @@ IRONIC_TOPIC = "ironic_versioned_notifications"
 IRONIC_EVENTS = "ironic.events"
 
 DEAD_QUEUE = "dead"
-# In place of a queue's name: the dead letters that were messages on Nova's own broker. They are never sent again.
-NOVA_DEAD = "nova.scheduler"
 CELL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 # Stands for the cell of instances without a cell: no cell may have this name.
 CELL0 = "cell0"
-# The owner of what Nova's instances and migrations hold, where Nova schedules through us: no cell may have this name either.
-NOVA_CELL = "nova"
-# The names that no cell may have, and what each is reserved for.
-RESERVED_CELLS = {CELL0: "instances without a cell", NOVA_CELL: "what Nova holds"}
 APPLICATION_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 # How the roles and users of applications begin.
 APPLICATION = "app-"

@@ -11,18 +11,15 @@ from bus.topology.names import (
     APPLICATION_NAME,
     APPLICATION_USER,
     CELL,
+    CELL0,
     CELL_NAME,
-    DEAD,
     DEAD_QUEUE,
     EVENTS,
     FEED,
     IRONIC_EVENTS,
     NO_PROJECT,
-    NOVA_CELL,
-    NOVA_DEAD,
     PLACEMENT,
     PROJECT_NAME,
-    RESERVED_CELLS,
     application_exchange,
     application_queue,
 )
@@ -127,33 +124,6 @@ ROLES: tuple[Role, ...] = (
         ),
         asks=True,
         answers=True,
-    ),
-    # In the place of nova-scheduler. What comes from Nova's broker ends here: it claims and releases for Nova's instances alone.
-    Role(
-        "nova-scheduler",
-        writes=(
-            Grant(
-                PLACEMENT,
-                (
-                    *(f"{key}.{NOVA_CELL}" for key in ("claim", "swap", "release")),
-                    *("snapshot", "revisions", "members"),
-                ),
-            ),
-            # Messages of Nova's that nobody can answer.
-            Grant(DEAD, (NOVA_DEAD,)),
-        ),
-        listens=(Grant(EVENTS, ("providers.changed",)),),
-        asks=True,
-        site=Site.API,
-        acts_for=NOVA_CELL,
-    ),
-    # A scheduler in shadow mode: nova-scheduler decides. It claims nothing, and asks what Nova has claimed.
-    Role(
-        "nova-shadow",
-        writes=(Grant(PLACEMENT, ("snapshot", "revisions", "members", "consumer.query")),),
-        listens=(Grant(EVENTS, ("providers.changed",)),),
-        asks=True,
-        site=Site.API,
     ),
     Role(
         "placement",
@@ -322,5 +292,5 @@ def broker_user_of(user: str) -> BrokerUser | None:
             continue
         of_cells = f"{user_of(role.name)}-"
         if user.startswith(of_cells) and CELL_NAME.fullmatch(cell := user.removeprefix(of_cells)):
-            return None if cell in RESERVED_CELLS else BrokerUser(role.name, cell)
+            return None if cell == CELL0 else BrokerUser(role.name, cell)
     return None

@@ -196,8 +196,6 @@ class Role(Struct, frozen=True):
     per_cell: bool = False
     # Where the role has a user: roles of the API level have none on a cell's own broker.
     site: Site = Site.BOTH
-    # The only cell that a role of the API level may act for, if it may not act for all.
-    acts_for: str = ""
     # May declare objects, and read and move dead letters: for operators and deployment tools.
     operates: bool = False
 

@@ -22,13 +22,10 @@ from bus.topology import (
     API,
     FEED,
     NO_PROJECT,
-    NOVA_CELL,
     OF_ADMINS,
-    PLACEMENT,
     QUEUES,
     REJECTION,
     REPLY,
-    RESERVED_CELLS,
     ROLES,
     ROLES_BY_NAME,
     ROUTES,
@@ -48,8 +45,6 @@ from bus.topology import (
 REPLY_TO_LENGTH_MAX = 255
 # Two words follow `answers`: the user, and a name that tells the processes of that user apart.
 _REPLY_TO = re.compile(r"answers\.(?P<user>[A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
-# All that may be said in the name of Nova's owner: no host and no worker is of such a cell.
-_KEYS_OF_NOVA = frozenset(f"{key}.{NOVA_CELL}" for key in ("claim", "swap", "release"))
 
 
 class BrokerFacts(Struct, frozen=True, cache_hash=True):
@@ -170,7 +165,7 @@ def speaks_for(sender: str, facts: BrokerFacts) -> str | None:
     speaker = broker_user_of(sender)
     if speaker is None or speaker.application:
         return None
-    return speaker.cell or ROLES_BY_NAME[speaker.role].acts_for or None
+    return speaker.cell or None
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -218,13 +213,6 @@ def _may_say(sender: str, exchange: str, key: str, cell: str, facts: BrokerFacts
             f"cell {cell!r} cannot be named on this broker, which serves {', '.join(sorted(facts.cells))}",
             "cell",
             cell,
-        )
-    if cell == NOVA_CELL and not (exchange == PLACEMENT and key in _KEYS_OF_NOVA):
-        return Refused(
-            f"no cell may be called {cell!r}: the name is reserved for {RESERVED_CELLS[cell]}",
-            "cell",
-            cell,
-            is_told=True,
         )
     if not facts.has_users:
         return None

@@ -13,7 +13,7 @@ import msgspec
 
 from bus.errors import Failure
 from bus.messages.build import Flavor, Image
-from bus.topology import CELL_NAME, RESERVED_CELLS
+from bus.topology import CELL0, CELL_NAME
 from compute_sim.check.rules import RULES
 from compute_sim.check.running import CheckRequest, Outcome, RuleFinding, check
 from compute_sim.check.session import CheckOptions
@@ -81,8 +81,8 @@ def _parser() -> argparse.ArgumentParser:
 def _cell(value: str) -> str:
     if not CELL_NAME.fullmatch(value):
         raise argparse.ArgumentTypeError(f"{value!r} is no name of a cell: a-z, 0-9, _ and -, at most 40")
-    if value in RESERVED_CELLS:
-        raise argparse.ArgumentTypeError(f"{value!r} is reserved for {RESERVED_CELLS[value]}")
+    if value == CELL0:
+        raise argparse.ArgumentTypeError(f"{value!r} is reserved for instances without a cell")
     return value
 
 

@@ -352,10 +352,6 @@ def broker_variables(
             if cell:
                 found[user]["MOOR_CELL"] = cell
                 continue
-            if role.name in ("nova-scheduler", "nova-shadow"):
-                # It has no user on the brokers of cells.
-                found[user]["MOOR_NOVA_BUS_URL"] = addresses.nova_bus_url
-                continue
             found[user] |= {
                 "MOOR_CELLS": ",".join(addresses.cells),
                 "MOOR_CELL_BUS_URLS": ",".join(

@@ -138,7 +138,6 @@ def scheduler(
 @app.command("nova-scheduler")
 @with_options
 def nova_scheduler(
-    bus: BusUrl = "",
     nova_bus: NovaBusUrl = "",
     *,
     api_db: Annotated[str, option_of(GENERAL, "nova_api_db", "--nova-api-db", metavar="URL")] = "",
@@ -153,18 +152,17 @@ def nova_scheduler(
     settings: SchedulerFlags = None,
     operating: Operating,
 ) -> None:
-    """A scheduler in the place of nova-scheduler: it answers nova-conductor on Nova's RabbitMQ, and claims in placement.
+    """A scheduler in the place of nova-scheduler: it answers nova-conductor on Nova's RabbitMQ, and claims in placement over HTTP.
 
-    It chooses as MOOR_SCHEDULER_... say, and reads Nova as MOOR_NOVA_CLOUD_... say: its compute API, its API database and its
-    notifications. Without a bus of ours it claims over HTTP in the placement of MOOR_NOVA_PLACEMENT_URL. It has no database. Any
-    number of them may run, also beside nova-schedulers.
+    It chooses as MOOR_SCHEDULER_... say, reads Nova as MOOR_NOVA_CLOUD_... say (its compute API, its API database and its
+    notifications), and claims in the placement of MOOR_NOVA_PLACEMENT_URL. It has no database and no broker of ours. Any number of
+    them may run, also beside nova-schedulers.
     """
     operating.begin()
     from scheduler_worker.nova_shadow.running import run_in_shadow  # noqa: PLC0415
     from scheduler_worker.nova_worker.running import run as run_nova_scheduler  # noqa: PLC0415
 
-    stated = command_settings(bus=bus, nova_bus=nova_bus)
-    addresses = structs.replace(stated.addresses, bus_url=stated.bus_url)
+    addresses = command_settings(nova_bus=nova_bus).addresses
     cloud = tuned(NOVA_CLOUD)
     if not cloud.api_db:
         cloud = structs.replace(cloud, api_db=api_db)

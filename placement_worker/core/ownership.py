@@ -27,7 +27,6 @@ nothing: a client may name any id, and would fill the queue of dead letters.
 from collections.abc import Mapping, Sequence
 
 from bus.messages.placement import NO_OWNER, ClaimResources, NotAllowed, ReleaseClaim, Released
-from bus.topology import NOVA_CELL
 from placement_worker.core.ledger import Consumer, Ledger, SentOrder
 
 # API-level callers release claims that were never placed under this cell name, whichever cell was meant. No cell has this
@@ -101,18 +100,14 @@ def judge_owner(row: Consumer, sent: SentOrder) -> NotAllowed | Released | None:
         return _of_other_cell(sent) if is_cells and not binds(row, sent) else None
     match order:
         case ClaimResources():
-            if sent.speaks_for is not None and not _is_of_cell(row, order.cell):
+            if sent.speaks_for is not None and row.cell != order.cell:
                 return _of_other_cell(sent)
             return None if _is_of_claim(row, order) else taken("consumer", row.id)
         case ReleaseClaim() if order.cell == NO_CELL:
             return None if _may_api_release(row, order) else Released(freed=False)
         case _:
-            is_own = _is_of_cell(row, order.cell) or (row.cell == NO_CELL and sent.speaks_for is None)
+            is_own = row.cell == order.cell or (row.cell == NO_CELL and sent.speaks_for is None)
             return None if is_own else _of_other_cell(sent)
-
-
-def _is_of_cell(row: Consumer, cell: str) -> bool:
-    return row.cell == cell or (cell == NOVA_CELL and not row.cell and row.type == INSTANCE)
 
 
 def is_of_same_owner(row: Consumer, instance: Consumer) -> bool:

@@ -32,9 +32,8 @@ from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.nova.refusals import RefusedError, UnknownNameError
 from scheduler_worker.nova.request_spec import NovaRequest, NovaRequestReader
 from scheduler_worker.nova_shadow.core.notes import ShadowNote
-from scheduler_worker.nova_worker.deciding import NovaNeeds
+from scheduler_worker.nova_worker.deciding import HeldBy, NovaNeeds
 from scheduler_worker.nova_worker.hosts import NovaHosts
-from scheduler_worker.nova_worker.wiring import HeldBy
 
 log = logging.getLogger(__name__)
 

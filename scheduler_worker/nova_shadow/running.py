@@ -9,7 +9,6 @@ from bus.configuration.sections import BadSetting
 from bus.configuration.settings import BusSettings
 from bus.operating.running import about, run_worker
 from bus.workers.link import Link
-from bus.workers.station import process_name
 from scheduler_worker.nova_cloud.keeping import NovaCloudKeeper
 from scheduler_worker.nova_cloud.rest import NovaApi
 from scheduler_worker.nova_cloud.settings import NovaCloudSettings
@@ -41,27 +40,27 @@ async def run_in_shadow(
     async with AsyncExitStack() as stack:
         reader = reader_of(cloud)
         stack.push_async_callback(reader.close)
-        api = NovaApi(cloud)
+        nova = NovaApi(cloud)
+        stack.push_async_callback(nova.close)
+        api = placement_of(placement)
         stack.push_async_callback(api.close)
         link = Link(broker_of_nova(addresses), bus, name="connection to Nova")
         stack.push_async_callback(link.close)
         keeper = NovaCloudKeeper(
             reader, cloud, link=link, queue=f"moorage.shadow.{secrets.token_hex(8)}", bus=bus
         )
-        make, _, brokers = await placement_of(
-            addresses, settings, choice, placement, bus=bus, name=process_name(ROLE), stack=stack
-        )
         await run_worker(
-            about(ROLE, brokers=(addresses.nova_bus_url, *brokers)),
+            about(ROLE, brokers=(addresses.nova_bus_url,)),
             shadow_parts(
                 link,
                 keeper,
                 settings,
                 shadow,
                 choice,
-                placement=make,
+                api=api,
+                asking=placement,
                 beside=(keeper,),
-                asks_server=api.server,
+                asks_server=nova.server,
                 look_again=keeper.read_soon,
             ),
             bus.drain_ms_max / 1000,

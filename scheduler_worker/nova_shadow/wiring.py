@@ -23,9 +23,12 @@ from scheduler_worker.nova_shadow.notes_file import NotesFile
 from scheduler_worker.nova_shadow.settings import NovaShadowSettings
 from scheduler_worker.nova_worker.hosts import NovaHosts
 from scheduler_worker.nova_worker.news import NovaNews
+from scheduler_worker.nova_worker.over_http.api import PlacementApi
+from scheduler_worker.nova_worker.over_http.books import HttpBooks
+from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 from scheduler_worker.nova_worker.queues import rpc_queues
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
-from scheduler_worker.nova_worker.wiring import LOOK_S, MakesPlacement, forced_plugins, plugins_of
+from scheduler_worker.nova_worker.wiring import LOOK_S, forced_plugins, plugins_of
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring.deciders import STANDARD
@@ -59,7 +62,8 @@ def shadow_parts(
     shadow: NovaShadowSettings,
     choice: SchedulerSettings,
     *,
-    placement: MakesPlacement,
+    api: PlacementApi,
+    asking: NovaPlacementSettings,
     beside: tuple[Part, ...] = (),
     asks_server: AsksServer | None = None,
     clock: Callable[[], datetime] = now,
@@ -70,7 +74,7 @@ def shadow_parts(
     chance = chance or random.Random(secrets.randbits(64))
     picture, plugins = Picture(), plugins_of(choice)
     forced = forced_plugins(plugins)
-    side = placement(picture, plugins, chance)
+    books = HttpBooks(api, picture, asking, chance=chance)
     hosts = NovaHosts(picture)
     known = asyncio.Event()
 
@@ -83,7 +87,7 @@ def shadow_parts(
         refresh()
 
     async def catch_up() -> None:
-        await side.followed.catch_up()
+        await books.catch_up()
         refresh()
 
     news = NovaNews(picture, knows, look_again, clock)
@@ -100,7 +104,7 @@ def shadow_parts(
         NovaRequestReader(requests.spec_of, plugins.image_keys),
         plugins,
         forced,
-        held=side.held,
+        held=api.held_by_each,
         catch_up=catch_up,
         find_names=find_names,
         alternates=lambda: choice.alternates_max,
@@ -132,8 +136,8 @@ def shadow_parts(
     following = FollowingPart(follower, shadow.look_s, chance)
     pruning = Periodic("delete old notes", prune, PRUNE_S, is_cut_short=True, chance=chance)
     looking = Periodic("take over what Nova knows", take_over, LOOK_S, is_needed=True, chance=chance)
-    first: tuple[Part, ...] = (*side.parts, side.followed, looking, *beside)
-    ready = (side.followed.whole, known)
+    first: tuple[Part, ...] = (books, looking, *beside)
+    ready = (books.whole, known)
     return (Staged(first, ready, (listener, following, pruning), seen=(follower, renewing)),)
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from bus.errors import Operational
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import NoValidHost
-from bus.messages.placement import AlreadyClaimed, ClaimAnswered, GroupMember, Share
+from bus.messages.placement import ClaimAnswered, GroupMember, ResourceAmount
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
@@ -31,11 +31,13 @@ from scheduler_worker.nova.selection import SelectedHost, write_selections, writ
 from scheduler_worker.nova.server_groups import NovaGroup
 from scheduler_worker.nova_worker.group_providers import group_providers
 from scheduler_worker.nova_worker.hosts import NovaHosts
-from scheduler_worker.nova_worker.nova_search import NovaSearch, what_is_held
+from scheduler_worker.nova_worker.nova_search import NovaSearch
 
 log = logging.getLogger(__name__)
 
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
+# What each of these consumers holds now. Raises `Operational` if placement does not answer.
+HeldBy = Callable[[Sequence[ConsumerId]], Awaitable[Sequence[Sequence[ResourceAmount]]]]
 # Pauses before a batch is tried again that placement did not answer.
 PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 
@@ -100,6 +102,7 @@ class NovaDecider:
         plugins: Plugins,
         *,
         ask_all: AskAll,
+        held: HeldBy,
         clock: Callable[[], datetime],
     ) -> None:
         self._picture = picture
@@ -107,6 +110,7 @@ class NovaDecider:
         self._claimers = (claimer, forced)
         self._needs = NovaNeeds(picture, hosts, plugins)
         self._ask_all = ask_all
+        self._held = held
         self._clock = clock
 
     async def decide(self, batch: Sequence[NovaAsked]) -> Sequence[NovaDecision]:
@@ -186,34 +190,20 @@ class NovaDecider:
         their own tell schedulers nothing.
         """
         builds = [each.request.build for each in batch]
-        named = {id_: each.project for each in builds for id_ in (*each.same_host, *each.different_host)}
-        if not named:
-            return {}
-        asked = [what_is_held(id_, project, self._clock()) for id_, project in named.items()]
-        answers = await self._ask_while(asked, lambda: any(each.is_waited_for() for each in batch))
-        held = {
-            each.consumer: self._host_of(each.verdict.share)
-            for each in answers
-            if isinstance(each, ClaimAnswered) and isinstance(each.verdict, AlreadyClaimed)
-        }
-        return {id_: host for id_ in named if (host := held.get(ConsumerId(id_))) is not None}
-
-    def _host_of(self, share: Share) -> ProviderId:
-        """The host on which the consumer of this share lives. An evacuated instance holds something of its old host, too, which is down."""
-        hosts = [self._hosts.get(share.host), *(self._hosts.host_of(each.provider) for each in share.amounts)]
-        return next((each.id for each in hosts if each is not None and each.up), share.host)
-
-    async def _ask_while(
-        self, questions: Sequence[Message], are_waited_for: Callable[[], bool]
-    ) -> Sequence[Message]:
-        """The answers; none if placement did not answer as long as they are waited for."""
+        named = list(
+            dict.fromkeys(
+                ConsumerId(id_) for each in builds for id_ in (*each.same_host, *each.different_host)
+            )
+        )
         pauses = iter(PAUSES_S)
-        while are_waited_for():
+        while named and any(each.is_waited_for() for each in batch):
             try:
-                return await self._ask_all(questions)
+                held = await self._held(named)
             except Operational:
                 await asyncio.sleep(next(pauses, PAUSES_S[-1]))
-        return ()
+            else:
+                return self._hosts.holding(zip(named, held, strict=True))
+        return {}
 
     def _begin(self, plan: _Plan, hosts: Mapping[UUID, ProviderId]) -> None:
         """Decide the request, if nothing is to be claimed for it; otherwise make its searches."""

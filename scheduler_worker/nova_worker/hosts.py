@@ -1,13 +1,15 @@
 """The hosts of a Nova in the scheduler's picture: its compute nodes, with the state of their services, their load and their cells."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import AggregateId, ProviderId
+from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.hosts import HostSetting, HostState, Supported
+from bus.messages.placement import ResourceAmount
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.nova.cloud.values import (
     ComputeService,
@@ -44,6 +46,15 @@ class NovaHosts:
         """The host of whose tree this provider is. None if it is of none, such as a pool that several hosts share."""
         row = self._picture.index.row_of(provider)
         return None if row is None else self.get(self._picture.index.state(row).root)
+
+    def holding(self, held: Iterable[tuple[ConsumerId, Sequence[ResourceAmount]]]) -> dict[UUID, ProviderId]:
+        """The host of each consumer that holds something of one. An evacuated instance holds something of its old host, too, which is down."""
+        found: dict[UUID, ProviderId] = {}
+        for consumer, amounts in held:
+            hosts = [host for each in amounts if (host := self.host_of(each.provider)) is not None]
+            if hosts:
+                found[consumer] = next((each.id for each in hosts if each.up), hosts[0].id)
+        return found
 
     def name_of(self, host: ProviderId) -> str:
         row = self._rows.get(host)

@@ -1,9 +1,8 @@
 """The search for the host of one instance of Nova.
 
-Nova writes allocations too, by placement's HTTP API, which knows no attempts. So the first attempt here may follow others, and the
-instance may hold something:
+Nova writes allocations too, so the instance may hold something, and what it holds may change at any time:
 
-    Superseded       an earlier attempt ended, for example when the conductor gave its allocations to a migration: claim by the next
+    Superseded       somebody has written to it meanwhile, for example the conductor, which gave its allocations to a migration: claim again
     AlreadyClaimed   three cases:
                      - This very claim was granted before: adopt it.
                      - The instance holds of one host all that the request asks for, and the request allows that host. Another scheduler,
@@ -16,11 +15,10 @@ a host that is down is adopted only if the instance holds nothing else.
 
 from collections.abc import Callable
 from datetime import datetime
-from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
+from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import Choice
 from bus.messages.hosts import HostState
@@ -34,8 +32,8 @@ from bus.messages.placement import (
     Superseded,
     SwapClaim,
 )
-from bus.topology import NOVA_CELL
-from scheduler_worker.claiming.search import NOTHING, Search
+from bus.topology import CELL0
+from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.refusals.verdicts import amounts_of
 from scheduler_worker.core.instances.outcomes import Holds
 from scheduler_worker.core.requests import InstanceSpec
@@ -43,22 +41,6 @@ from scheduler_worker.nova.request_spec import NovaRequest
 
 # Nova may write the allocations of an instance while we claim; it does not do so for ever.
 OTHER_ATTEMPTS_MAX = 6
-
-
-# Above each attempt that an instance may have: placement answers such a claim with what the consumer holds.
-ANY_ATTEMPT = 1_000_000
-
-
-def what_is_held(instance: UUID, project: str, now: datetime) -> ClaimResources:
-    """A claim that is never granted: its answer tells what an instance of this project holds."""
-    return ClaimResources(
-        cell=NOVA_CELL,
-        consumer=ConsumerId(instance),
-        attempt=ANY_ATTEMPT,
-        issued_at=now,
-        share=NOTHING,
-        project=project,
-    )
 
 
 class NovaSearch(Search):
@@ -105,18 +87,12 @@ class NovaSearch(Search):
         """All that was claimed has been given back."""
         self.outcome, self.may_hold = None, False
 
-    def claim(self) -> ClaimResources:
-        return structs.replace(super().claim(), cell=NOVA_CELL)
-
-    def probe(self) -> ClaimResources:
-        return structs.replace(super().probe(), cell=NOVA_CELL)
-
     def order(self) -> ClaimResources | SwapClaim:
         claim = self.claim()
         if self.held is None:
             return claim
         return SwapClaim(
-            cell=NOVA_CELL,
+            cell=claim.cell,
             consumer=claim.consumer,
             attempt=claim.attempt,
             issued_at=claim.issued_at,
@@ -144,11 +120,9 @@ class NovaSearch(Search):
     def undo(self, now: datetime) -> ReleaseClaim | SwapClaim:
         """The order that gives back what was claimed: the answer could not be delivered."""
         if self.held is None:
-            return ReleaseClaim(
-                cell=NOVA_CELL, consumer=self.instance, attempt=self.held_attempt, issued_at=now
-            )
+            return ReleaseClaim(cell=CELL0, consumer=self.instance, attempt=self.held_attempt, issued_at=now)
         return SwapClaim(
-            cell=NOVA_CELL,
+            cell=CELL0,
             consumer=self.instance,
             attempt=self.held_attempt + 1,
             issued_at=now,

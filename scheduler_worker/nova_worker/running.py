@@ -3,7 +3,6 @@
 import secrets
 from contextlib import AsyncExitStack
 
-from bus.clock import now
 from bus.configuration.addresses import Addresses
 from bus.configuration.sections import BadSetting
 from bus.configuration.settings import BusSettings
@@ -11,24 +10,15 @@ from bus.operating.running import about, run_worker
 from bus.rabbit import RabbitBroker
 from bus.urls import broker_at
 from bus.workers.link import Link
-from bus.workers.station import Station, process_name
 from scheduler_worker.nova_cloud.databases import NovaDatabaseError, open_nova_database
 from scheduler_worker.nova_cloud.keeping import NovaCloudKeeper
 from scheduler_worker.nova_cloud.reading import CloudReader, NovaCells
 from scheduler_worker.nova_cloud.rest import NovaApi
 from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
 from scheduler_worker.nova_worker.over_http.api import PlacementApi
-from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
+from scheduler_worker.nova_worker.over_http.settings import NOVA_PLACEMENT, NovaPlacementSettings
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
-from scheduler_worker.nova_worker.wiring import (
-    Bury,
-    MakesPlacement,
-    bury_in_log,
-    bury_on_bus,
-    nova_parts,
-    placement_on_bus,
-    placement_over_http,
-)
+from scheduler_worker.nova_worker.wiring import nova_parts
 from scheduler_worker.settings import SchedulerSettings
 
 ROLE = "nova-scheduler"
@@ -46,7 +36,6 @@ async def run(
 ) -> None:
     """Raises BadSetting if it is not said where Nova and placement are."""
     bus = bus or BusSettings()
-    name = process_name(ROLE)
     async with AsyncExitStack() as stack:
         reader = reader_of(cloud)
         stack.push_async_callback(reader.close)
@@ -55,18 +44,17 @@ async def run(
         keeper = NovaCloudKeeper(
             reader, cloud, link=link, queue=f"moorage.{ROLE}.{secrets.token_hex(8)}", bus=bus
         )
-        make, bury, brokers = await placement_of(
-            addresses, settings, choice, placement, bus=bus, name=name, stack=stack
-        )
+        api = placement_of(placement)
+        stack.push_async_callback(api.close)
         await run_worker(
-            about(ROLE, brokers=(addresses.nova_bus_url, *brokers)),
+            about(ROLE, brokers=(addresses.nova_bus_url,)),
             nova_parts(
                 link,
                 keeper,
                 settings,
                 choice,
-                placement=make,
-                bury=bury,
+                api=api,
+                asking=placement,
                 beside=(keeper,),
                 look_again=keeper.read_soon,
             ),
@@ -76,39 +64,11 @@ async def run(
         )
 
 
-async def placement_of(
-    addresses: Addresses,
-    settings: NovaSchedulerSettings,
-    choice: SchedulerSettings,
-    placement: NovaPlacementSettings,
-    *,
-    bus: BusSettings,
-    name: str,
-    stack: AsyncExitStack,
-) -> tuple[MakesPlacement, Bury, tuple[str, ...]]:
-    """How placement is asked, where messages go that nobody can answer, and the brokers that this needs."""
-    if placement.is_named:
-        api = PlacementApi(placement)
-        stack.push_async_callback(api.close)
-        return (
-            lambda picture, _, chance: placement_over_http(api, picture, placement, chance),
-            bury_in_log,
-            (),
-        )
-    if not addresses.bus_url:
-        raise BadSetting(
-            "bus_url",
-            "",
-            "not set",
-            "claims go to our placement over this broker; or name another placement: MOOR_NOVA_PLACEMENT_URL",
-        )
-    station = Station(broker_at(addresses.bus_url), name, asks=True, settings=bus)
-    stack.push_async_callback(station.close)
-    return (
-        lambda picture, plugins, chance: placement_on_bus(station, picture, plugins, choice, chance),
-        bury_on_bus(station, settings, now),
-        (addresses.bus_url,),
-    )
+def placement_of(placement: NovaPlacementSettings) -> PlacementApi:
+    if not placement.is_named:
+        why = "claims are written there over HTTP: name the placement of this Nova, or set auth to keystone"
+        raise BadSetting(f"{NOVA_PLACEMENT.name}.url", "", "not set", why)
+    return PlacementApi(placement)
 
 
 def reader_of(cloud: NovaCloudSettings) -> CloudReader:

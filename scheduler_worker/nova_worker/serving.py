@@ -9,7 +9,7 @@ it is taken. An answer to a caller that has given up, or for a queue that is gon
 when the connection breaks by which a call came, the broker gives the call to any scheduler. That one adopts the claim, so it is not
 released here.
 
-No message ends this loop: one that cannot be read goes to the dead letters with the reason, without its secrets.
+No message ends this loop: one that cannot be read is dropped, and the log has it with the reason, without its secrets.
 """
 
 import asyncio
@@ -22,10 +22,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
-from msgspec import Struct
-
 from bus.broker import Receipt
-from bus.errors import Interrupted, Operational, Refusal
+from bus.errors import Operational, Refusal
 from bus.measuring import Histogram, Labels, Readings
 from bus.parts import Background, Supervised
 from bus.rabbit.connection import RabbitConnection
@@ -68,6 +66,8 @@ BACKLOG_S = 5.0
 # A queue that was gone is not waited for again so soon: all calls of a dead caller would wait for it.
 GONE_KEPT_S = 60.0
 GONE_MAX = 200
+# So many bytes of a message that cannot be read are in the log.
+SHOWN_MAX = 2_000
 
 
 class Decides(Protocol):
@@ -77,17 +77,9 @@ class Decides(Protocol):
         """Give back what these have claimed, as long as the call is ours. Returns whether that was done."""
 
 
-class DeadRequest(Struct, frozen=True):
-    """A message that nobody can answer. `body` has no secrets any more."""
-
-    body: bytes
-    queue: str
-    reason: str
-
-
 class NovaServer(Supervised):
-    """`bury` keeps a message that cannot be handled, `look_again` is called when Nova says that aggregates have changed,
-    and `find_names` has Nova read before a request is refused that names a host or a cell that is not known here.
+    """`look_again` is called when Nova says that aggregates have changed, and `find_names` has Nova read before a request is refused
+    that names a host or a cell that is not known here.
     """
 
     def __init__(
@@ -101,7 +93,6 @@ class NovaServer(Supervised):
         refresh: Callable[[], None],
         look_again: Callable[[], None],
         find_names: Callable[[], Awaitable[None]],
-        bury: Callable[[DeadRequest], Awaitable[None]],
         settings: NovaSchedulerSettings,
         clock: Callable[[], datetime],
     ) -> None:
@@ -114,7 +105,6 @@ class NovaServer(Supervised):
         self._refresh = refresh
         self._find_names = find_names
         self._casts = NovaCasts(hosts, look_again)
-        self._bury = bury
         self._settings = settings
         self._clock = clock
         self._rpc: RabbitRpc | None = None
@@ -272,23 +262,9 @@ class NovaServer(Supervised):
 
     async def _drop(self, rpc: RabbitRpc, delivery: RpcDelivery, reason: str) -> None:
         self._count("unreadable")
-        log.warning("a message on %s is dead-lettered: %s", delivery.queue, reason)
-        dead = DeadRequest(redacted(delivery.body), delivery.queue, reason)
-        self._answering.start(self._bury_then(rpc, delivery.tag, dead))
-
-    async def _bury_then(self, rpc: RabbitRpc, tag: int, dead: DeadRequest) -> None:
-        while True:
-            try:
-                await self._bury(dead)
-            except Operational as problem:
-                log.warning("a dead letter could not be sent yet: %s", problem)
-                if self.stopping.is_set():
-                    return
-                await asyncio.sleep(RETRY_S * 4)
-            else:
-                break
-        with suppress(Interrupted):
-            await rpc.acknowledge(tag)
+        shown = redacted(delivery.body)[:SHOWN_MAX]
+        log.error("a message on %s is dropped: %s; it was %s", delivery.queue, reason, shown)
+        await rpc.acknowledge(delivery.tag)
 
     # Deciding
 

@@ -23,8 +23,6 @@ from scheduler_worker.waiting import WaitingSpecs
 # What schedulers hear of cells, from their own brokers or the API level's.
 _OF_CELLS = ("host.*.*", "conductor.beat.*", "console.told.*", "worker.beat.*")
 HEARD_OF_CELLS = (Grant(EVENTS, _OF_CELLS),)
-# What a worker hears that schedules for a Nova: nothing of our own hosts, cells and instances.
-NOVA_HEARD = (Grant(EVENTS, ("providers.changed",)),)
 HEARD = (Grant(EVENTS, ("providers.changed", "aggregate.changed", *_OF_CELLS, "instance.waiting.*")),)
 
 
@@ -41,7 +39,6 @@ class Replica(PartGroup):
         page: int,
         verify_every_s: float = 60.0,
         chance: random.Random | None = None,
-        heard: Sequence[Grant] = HEARD,
     ) -> None:
         """`hear` is called with the messages that are not about the picture."""
         self._picture = picture
@@ -50,7 +47,7 @@ class Replica(PartGroup):
         self.catching_up = CatchingUp(station, picture, page=page, chance=chance)
         self.whole = self.catching_up.whole
         super().__init__(
-            FeedListener("hear the feed", station, heard, self._take, is_needed=True),
+            FeedListener("hear the feed", station, HEARD, self._take, is_needed=True),
             Periodic(
                 "compare all revisions",
                 self._verify,

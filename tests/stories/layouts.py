@@ -48,7 +48,7 @@ BACKENDS_APART = pytest.mark.parametrize(
         pytest.param(f"rabbitmq{APART}", "postgresql", marks=SERVERS),
     ],
 )
-API_ROLES = ("scheduler", "placement", "operator", "ironic", "nova-scheduler", "nova-shadow")
+API_ROLES = ("scheduler", "placement", "operator", "ironic")
 
 
 class Layout(Struct, frozen=True):

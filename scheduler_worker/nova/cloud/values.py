@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from bus.message import AggregateId, CellName, GroupId, ProviderId
 from bus.messages.placement import GroupPolicy
-from bus.topology import CELL_NAME, RESERVED_CELLS
+from bus.topology import CELL0, CELL_NAME
 from scheduler_worker.nova.destinations import NovaNames
 from scheduler_worker.nova.selection import ComputeNode
 
@@ -127,7 +127,7 @@ def cell_names(cells: Iterable[CloudCell]) -> Mapping[UUID, CellName]:
 
 
 def _may_be_ours(name: str, names: Mapping[str, int]) -> bool:
-    return CELL_NAME.fullmatch(name) is not None and name not in RESERVED_CELLS and names[name] == 1
+    return CELL_NAME.fullmatch(name) is not None and name != CELL0 and names[name] == 1
 
 
 def names_of(cloud: NovaCloud) -> NovaNames:

@@ -1,4 +1,4 @@
-"""A placement that is reached over HTTP alone, such as OpenStack's: the picture is read from it, and claims are written there.
+"""The placement of a Nova, OpenStack's or ours, over HTTP: the picture is read from it, and claims are written there.
 
 settings.py  where it is, how to log in, and how often it is read
 api.py       its requests and answers

@@ -1,7 +1,7 @@
-"""Requests to OpenStack Placement's API, and its answers as values."""
+"""Requests to a placement's HTTP API, OpenStack's or ours, and its answers as values."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TypeVar
 from urllib.parse import quote
 from uuid import UUID
@@ -164,6 +164,7 @@ class PlacementApi:
         self, settings: NovaPlacementSettings, *, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         version = _PlacementVersion(settings.admin_token_secret)
+        self._at_once = settings.reads_at_once
         self._client = RestClient(PLACEMENT_SERVICE, settings.url, settings, version, transport=transport)
 
     async def close(self) -> None:
@@ -217,6 +218,14 @@ class PlacementApi:
             found.project_id,
             found.user_id,
         )
+
+    async def held_by_each(self, consumers: Sequence[ConsumerId]) -> Sequence[Sequence[ResourceAmount]]:
+        """What each of these consumers holds now. Raises `Operational` if placement does not answer."""
+        found: list[Sequence[ResourceAmount]] = []
+        for start in range(0, len(consumers), self._at_once):
+            some = consumers[start : start + self._at_once]
+            found += [each.amounts for each in await all_of(map(self.held_by, some))]
+        return found
 
     async def allocate(self, consumer: ConsumerId, allocated: HoldingsToWrite) -> Conflict | None:
         """Write what one consumer holds. Returns why that was refused."""

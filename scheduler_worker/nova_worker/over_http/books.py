@@ -1,4 +1,4 @@
-"""Keeps the picture up to date with a placement that has no feed of changes.
+"""Keeps the picture up to date with a placement over HTTP, which has no feed of changes.
 
 One request lists all providers with their generations, which move with each write, except those that only free something. A provider
 whose generation is the one that our own claims explain is not read: its use is what it was, and our claims. All others are read again:

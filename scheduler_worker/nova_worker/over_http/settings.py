@@ -1,4 +1,4 @@
-"""The settings of a placement that is reached over HTTP."""
+"""The settings of the placement in which is claimed for a Nova."""
 
 from typing import Annotated
 
@@ -14,8 +14,8 @@ class NovaPlacementSettings(RestSettings, frozen=True, kw_only=True):
     url: Annotated[
         HttpUrl,
         Meta(
-            description="The placement for which `moor run nova-scheduler` schedules, if it is not ours on the bus: http://host:port/path. "
-            "Empty: the address in Keystone's catalogue, if auth is keystone; otherwise our own."
+            description="The placement for which `moor run nova-scheduler` schedules, ours or OpenStack's: http://host:port/path. Empty: the "
+            "address in Keystone's catalogue; auth must be keystone then."
         ),
     ] = ""
     admin_token_secret: Annotated[
@@ -67,14 +67,14 @@ class NovaPlacementSettings(RestSettings, frozen=True, kw_only=True):
 
     @property
     def is_named(self) -> bool:
-        """Is there a placement over HTTP?"""
+        """Is there a placement to ask?"""
         return bool(self.url) or self.auth == "keystone"
 
 
 NOVA_PLACEMENT = Section(
     "nova_placement",
     NovaPlacementSettings,
-    "`moor run nova-scheduler` with a placement that is not ours",
+    "the placement of `moor run nova-scheduler`",
     # `nova_placement_db`, which `moor import nova` reads.
     others=("db",),
 )

@@ -50,7 +50,7 @@ BUILT_WITHIN_S = 60.0
 AUDITED_WITHIN_S = 300.0
 AUDITS_TOLD = 400
 # Those that do nothing but schedule; of the others a share counts.
-SCHEDULING = ("scheduler", "placement", "placement database", "our broker")
+SCHEDULING = ("scheduler", "placement", "placement database")
 USERS = ("scheduler", "placement")
 _RECEIVED = re.compile(r"messages_received_total\s*=>\s*(\d+)")
 

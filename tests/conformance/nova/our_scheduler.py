@@ -1,30 +1,26 @@
-"""Starts `moor run nova-scheduler` and what it needs, in place of Nova's own scheduler."""
+"""Starts `moor run nova-scheduler` in place of Nova's own scheduler."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
-from moor.laboratory.private_servers import place_in_memory
 from tests.conformance.nova.stack import ROOT, NotStartedError, NovaStack
-from tests.servers.rabbitmq import PrivateRabbitMQ
 
 MOOR = (sys.executable, "-m", "moor")
 
 
 @contextmanager
 def our_scheduler(stack: NovaStack) -> Iterator[None]:
-    """With our placement, a broker of our own and a placement worker on it; with Nova's, the worker alone, over HTTP."""
-    with beneath_our_scheduler(stack):
-        start_our_scheduler(stack)
-        yield
+    prepare_our_scheduler(stack)
+    start_our_scheduler(stack)
+    yield
 
 
-@contextmanager
-def beneath_our_scheduler(stack: NovaStack) -> Iterator[None]:
-    """What it needs, and its variables in the stack."""
-    environment = {
+def prepare_our_scheduler(stack: NovaStack) -> None:
+    """Put its variables into the stack."""
+    stack.our_environment = {
         # As docs/nova.md maps the filters that the operations enable.
         "MOOR_SCHEDULER_FILTERS": "capabilities,image_properties,different_host,same_host,aggregate_extra_specs",
         # A new host that is mapped to its cell after it was first seen is known after this time.
@@ -35,29 +31,9 @@ def beneath_our_scheduler(stack: NovaStack) -> Iterator[None]:
         "MOOR_NOVA_CLOUD_USER": "operator",
         "MOOR_NOVA_CLOUD_PASSWORD": "nothing",
         "MOOR_NOVA_CLOUD_API_DB": f"mysql://scheduler@{stack.places.database}/nova_api",
+        "MOOR_NOVA_PLACEMENT_URL": stack.places.placement,
+        "MOOR_NOVA_PLACEMENT_ADMIN_TOKEN_SECRET": "admin",
     }
-    with ExitStack() as ending:
-        if stack.wanted.placement == "ours":
-            rabbitmq = PrivateRabbitMQ(place=place_in_memory())
-            ending.callback(rabbitmq.stop)
-            rabbitmq.start()
-            stack.groups["our broker"] = [*rabbitmq.processes()]
-            environment["MOOR_BUS_URL"] = rabbitmq.url
-            stack.our_environment = environment
-            run_moor("broker", "declare", **environment)
-            stack.start(
-                "placement",
-                "placement-worker",
-                (*MOOR, "run", "placement", "--db", stack.placement_database),
-                **environment,
-            )
-        else:
-            environment |= {
-                "MOOR_NOVA_PLACEMENT_URL": stack.places.placement,
-                "MOOR_NOVA_PLACEMENT_ADMIN_TOKEN_SECRET": "admin",
-            }
-            stack.our_environment = environment
-        yield
 
 
 def start_our_scheduler(stack: NovaStack, name: str = "nova-scheduler", *flags: str, **more: str) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.conformance.nova.bench import BUILT_WITHIN_S, load, until_settled, used
-from tests.conformance.nova.our_scheduler import beneath_our_scheduler, run_moor, start_our_scheduler
+from tests.conformance.nova.our_scheduler import prepare_our_scheduler, run_moor, start_our_scheduler
 from tests.conformance.nova.stack import NotStartedError, NovaStack, Wanted, nova_stack
 from tests.conformance.nova.stub_services import IMAGE
 
@@ -54,7 +54,8 @@ def main(argv: Sequence[str]) -> None:
             "DEFAULT": {"update_resources_interval": "600"},
         },
     )
-    with nova_stack(wanted) as stack, beneath_our_scheduler(stack):
+    with nova_stack(wanted) as stack:
+        prepare_our_scheduler(stack)
         notes = _run(stack, given.boots, given.clients, one_by_one=given.one_by_one)
         if given.notes:
             given.notes.write_bytes(notes.read_bytes())

@@ -89,7 +89,6 @@ class NovaStack:
         self.database = MariaDB(0)
         self.rabbitmq = PrivateRabbitMQ(place=place_in_memory())
         self.places = NovaPlaces(keeper.directory, "", "", "", "")
-        self.placement_database = ""
         # The variables of our scheduler, if it is ours.
         self.our_environment: dict[str, str] = {}
         self.api = NovaApi("")
@@ -324,7 +323,6 @@ def _placements(stack: NovaStack, ending: ExitStack, postgres: PrivatePostgres |
     if postgres:
         postgres.wait_until_ready()
         stack.groups["placement database"] = [*postgres.processes()]
-        stack.placement_database = postgres.url
         urls = [_our_placement(stack, group, ending, postgres.url) for group in groups]
     else:
         users = ("placement", "computes")

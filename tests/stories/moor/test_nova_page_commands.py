@@ -11,8 +11,6 @@ PAGE = "docs/nova.md"
 SERVERS = {
     "moor db upgrade": "tests/placement_servers.py",
     "moor run placement-api --auth keystone --listen 0.0.0.0:8778": "tests/api/test_auth.py",
-    "moor broker declare": "tests/conformance/nova/our_scheduler.py",
-    "moor run placement": "tests/conformance/nova/our_scheduler.py",
     "moor run nova-scheduler": "tests/conformance/nova/our_scheduler.py",
     "moor run nova-scheduler --shadow": "tests/conformance/nova/shadow.py",
     "moor shadow report --since 24h": "tests/stories/nova/test_nova_shadow.py",

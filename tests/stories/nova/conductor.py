@@ -13,6 +13,7 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from tests.unit.nova.recorded import args_of, enveloped
 
 ANSWER_S = 20.0
+SELECT = "select_destinations"
 TOKEN = "gAAAAA-a-token-of-keystone"  # noqa: S105 - none of anyone's
 
 
@@ -87,18 +88,24 @@ class Conductor:
                 self._changed.clear()
                 await self._changed.wait()
 
+    def answer(self, id_: str) -> list[list[dict[str, Any]]]:
+        """The data of the Selection objects of each instance in the answer to this call."""
+        said = next(said for said in self.heard[id_] if said["ending"])
+        assert said["failure"] is None, said["failure"]
+        return [[each["nova_object.data"] for each in of_one] for of_one in said["result"]]
+
     async def call(self, method: str, args: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
         return await self.until_answered(await self.send(method, args, **fields))
 
     async def select(self, *instances: UUID, **changes: Any) -> list[list[dict[str, Any]]]:
         """Ask for hosts. Returns the data of the Selection objects of each instance."""
-        said = await self.call("select_destinations", asked_for(*instances, **changes))
-        assert said["failure"] is None, said["failure"]
-        return [[each["nova_object.data"] for each in of_one] for of_one in said["result"]]
+        id_ = await self.send(SELECT, asked_for(*instances, **changes))
+        await self.until_answered(id_)
+        return self.answer(id_)
 
     async def refusal(self, *instances: UUID, **changes: Any) -> str:
         """Ask for hosts that there are not. Returns the message of the exception."""
-        return failure_of(await self.call("select_destinations", asked_for(*instances, **changes)))
+        return failure_of(await self.call(SELECT, asked_for(*instances, **changes)))
 
 
 def failure_of(said: Mapping[str, Any]) -> str:

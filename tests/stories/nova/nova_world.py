@@ -1,37 +1,27 @@
-"""A Nova of a few computes: our placement, our scheduler in the place of Nova's, and a real RabbitMQ that is Nova's own."""
+"""A Nova of a few computes: our scheduler in the place of Nova's, a real RabbitMQ that is Nova's own, and a placement over HTTP, OpenStack's
+or ours, by a line that a test breaks.
+"""
 
 import asyncio
+import json
 import os
-import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from datetime import datetime, timedelta
 from urllib.parse import quote, urlsplit
 from uuid import UUID, uuid4, uuid5
 
+import httpx
+import pytest
 from msgspec import structs
 
+from bus.broker import Broker
 from bus.clock import now
-from bus.message import AggregateId, ConsumerId, Message
-from bus.messages.administration import (
-    AskConsumer,
-    ConsumerAllocations,
-    ConsumerFound,
-    CreateProvider,
-    Done,
-    ProviderWritten,
-    SetAllocations,
-    SetInventories,
-    WriteAnswered,
-)
-from bus.messages.placement import ReportedInventory, ResourceAmount
 from bus.operating.health import About, Health
 from bus.operating.metrics import Metrics
+from bus.process import Part, run_until
 from bus.rabbit import RabbitBroker
 from bus.workers.link import Link
-from bus.workers.station import Station
-from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.nova.cloud.values import (
     CloudAggregate,
     CloudCell,
@@ -41,23 +31,44 @@ from scheduler_worker.nova.cloud.values import (
     zoned,
 )
 from scheduler_worker.nova.selection import ComputeNode
+from scheduler_worker.nova_worker.over_http.api import PlacementApi
+from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
-from scheduler_worker.nova_worker.wiring import (
-    PlacementSide,
-    bury_on_bus,
-    nova_parts,
-    placement_on_bus,
-)
+from scheduler_worker.nova_worker.wiring import nova_parts
+from scheduler_worker.settings import SchedulerSettings
+from tests.api.whole_app import server_over
 from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import NAMES, QUICK, Cloud, cloud_on, host_id, wait_until
-from tests.stories.layouts import layout
+from tests.contracts.stores import open_store
+from tests.stories.cloud import NAMES, QUICK, host_id, wait_until
 from tests.stories.nova.conductor import Conductor, conductor
 from tests.unit.nova.recorded import args_of
+from tests.unit.nova.upstream_placement import UpstreamTransport
 
+EACH = pytest.mark.parametrize("kind", ["OpenStack's", "ours"])
+AMOUNTS = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
+POOL, NEAR = UUID(int=1), UUID(int=2)
+FIRST, SECOND = UUID(int=0xC1), UUID(int=0xC2)
 _SPEC = args_of()["spec_obj"]["nova_object.data"]
 PROJECT, USER = str(_SPEC["project_id"]), str(_SPEC["user_id"])
-FIRST, SECOND = UUID(int=0xC1), UUID(int=0xC2)
+PLACEMENT = NovaPlacementSettings(
+    url="http://placement",
+    admin_token_secret="admin",  # noqa: S106 - of noauth2
+    conflict_pause_s_max=0.01,
+    rest_tries_max=1,
+)
+IMPATIENT = structs.replace(PLACEMENT, rest_answer_s_max=0.5)
+
+Write = Callable[[httpx.Request], bool]
+
+
+def any_write(request: httpx.Request) -> bool:
+    return request.method in ("PUT", "POST")
+
+
+def gives_back(request: httpx.Request) -> bool:
+    """Does it take something away from a consumer, so that nothing or one host is left?"""
+    return request.method == "PUT" and not json.loads(request.content)["allocations"]
 
 
 class KnownNova:
@@ -98,178 +109,263 @@ def with_service(cloud: NovaCloud, host: str, **fields: object) -> NovaCloud:
     return structs.replace(cloud, services={**cloud.services, service.id: structs.replace(service, **fields)})
 
 
+class Line(httpx.AsyncBaseTransport):
+    """The way to placement. While it is not `open`, requests arrive there late: a client that does not wait gets no answer."""
+
+    def __init__(self, placement: httpx.AsyncBaseTransport) -> None:
+        self._placement = placement
+        self.open = asyncio.Event()
+        self.open.set()
+        # The next request of which this is true is lost, or its answer.
+        self.loses_request: Write | None = None
+        self.loses_answer: Write | None = None
+        # From the next request on of which this is true, it is not open.
+        self.hangs_at: Write | None = None
+        # While it is, all requests fail.
+        self.is_cut = False
+        # How many requests are on their way, and how many writes among them.
+        self.held = self.writes_held = 0
+        self.lost = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await asyncio.shield(asyncio.create_task(self._carried(request)))
+
+    async def _carried(self, request: httpx.Request) -> httpx.Response:
+        if self.is_cut:
+            raise httpx.ConnectError("refused")
+        if self.hangs_at is not None and self.hangs_at(request):
+            self.hangs_at = None
+            self.open.clear()
+        self.held += 1
+        self.writes_held += any_write(request)
+        await self.open.wait()
+        self.held -= 1
+        self.writes_held -= any_write(request)
+        if self.loses_request is not None and self.loses_request(request):
+            self.loses_request, self.lost = None, self.lost + 1
+            raise httpx.ReadError("reset")
+        answer = await self._placement.handle_async_request(request)
+        if self.loses_answer is not None and self.loses_answer(request):
+            self.loses_answer, self.lost = None, self.lost + 1
+            raise httpx.ReadError("reset")
+        return answer
+
+
 class NovaWorld:
-    def __init__(self, cloud: Cloud, broker: RabbitMQUnderTest, conductor: Conductor) -> None:
-        self.cloud = cloud
+    def __init__(
+        self,
+        placement: httpx.AsyncBaseTransport,
+        broker: RabbitMQUnderTest,
+        direct: RabbitBroker,
+        conductor: Conductor,
+    ) -> None:
+        self.line = Line(placement)
+        headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
+        self._client = httpx.AsyncClient(transport=placement, base_url="http://placement", headers=headers)
         self.broker = broker
+        # Not cut off when `broker` is.
+        self.direct = direct
         self.conductor = conductor
         self.known = KnownNova(None)
-        self.placement = AsyncExitStack()
+        # By how much the clock of schedulers is ahead.
+        self.ahead = timedelta()
 
-    async def add(self, *names: str, cell: UUID = FIRST, vcpu: int = 8) -> None:
-        """Computes write their providers to placement, as Nova's do over HTTP."""
+    def clock(self) -> datetime:
+        return now() + self.ahead
+
+    async def _ask(self, method: str, path: str, body: object = None) -> dict[str, object]:
+        answer = await self._client.request(method, path, json=body)
+        assert answer.status_code < 300, answer.text
+        return answer.json() if answer.content else {}
+
+    async def add(self, *names: str, pooled: bool = False, cell: UUID = FIRST, **totals: int) -> None:
+        """Computes write their providers. With `pooled`, their disks are in a pool that they share."""
+        sizes = {"VCPU": 8, "MEMORY_MB": 65536, "DISK_GB": 1000} | totals
+        if pooled:
+            await self._provider(POOL, "pool", {"DISK_GB": sizes.pop("DISK_GB")}, "MISC_SHARES_VIA_AGGREGATE")
         for name in names:
-            await self.write(CreateProvider(id=host_id(name), name=name))
-            await self.write(
-                SetInventories(
-                    provider=host_id(name),
-                    generation=0,
-                    inventories={
-                        "VCPU": ReportedInventory(total=vcpu),
-                        "MEMORY_MB": ReportedInventory(total=65536),
-                        "DISK_GB": ReportedInventory(total=1000),
-                    },
-                )
-            )
+            await self._provider(host_id(name), name, sizes)
+            if pooled:
+                await self._near(host_id(name))
+        if pooled:
+            await self._near(POOL)
         nodes = [] if self.known.cloud is None else [*self.known.cloud.nodes.values()]
         self.known.cloud = a_nova([*nodes, *[a_node(name, cell) for name in names]])
 
+    async def add_class(self, name: str) -> None:
+        await self._ask("PUT", f"/resource_classes/{name}")
+
     async def add_device(self, host: str, address: str, resource: str, total: int = 1) -> None:
         """A device below the root provider of a compute, as nova-compute writes it with PCI in placement."""
-        id_ = host_id(f"{host}_{address}")
-        await self.write(CreateProvider(id=id_, name=f"{host}_{address}", parent=host_id(host)))
-        inventories = {resource: ReportedInventory(total=total)}
-        await self.write(SetInventories(provider=id_, generation=0, inventories=inventories))
+        name = f"{host}_{address}"
+        await self._provider(host_id(name), name, {resource: total}, below=host_id(host))
 
-    async def write(self, order: Message) -> None:
-        answer = await self.cloud.client.ask(order)
-        assert isinstance(answer, WriteAnswered), answer
-        assert isinstance(answer.verdict, Done | ProviderWritten), answer
+    async def _provider(
+        self, id_: UUID, name: str, totals: Mapping[str, int], *traits: str, below: UUID | None = None
+    ) -> None:
+        parent = {} if below is None else {"parent_provider_uuid": str(below)}
+        await self._ask("POST", "/resource_providers", {"uuid": str(id_), "name": name, **parent})
+        at = f"/resource_providers/{id_}"
+        inventories = {resource: {"total": total} for resource, total in totals.items()}
+        await self._ask(
+            "PUT", f"{at}/inventories", {"resource_provider_generation": 0, "inventories": inventories}
+        )
+        if traits:
+            await self._ask("PUT", f"{at}/traits", {"resource_provider_generation": 1, "traits": traits})
+
+    async def _near(self, id_: UUID) -> None:
+        found = await self._ask("GET", f"/resource_providers/{id_}")
+        body = {"resource_provider_generation": found["generation"], "aggregates": [str(NEAR)]}
+        await self._ask("PUT", f"/resource_providers/{id_}/aggregates", body)
 
     async def held(self, consumer: UUID) -> dict[str, dict[str, int]]:
         """What the consumer holds of each host, by the hosts' names."""
-        answer = await self.cloud.client.ask(AskConsumer(consumer=ConsumerId(consumer)))
-        assert isinstance(answer, ConsumerFound)
-        found: dict[str, dict[str, int]] = {}
+        found = (await self._client.get(f"/allocations/{consumer}")).json()["allocations"]
         assert self.known.cloud is not None
-        names = {id_: node.name for id_, node in self.known.cloud.nodes.items()}
-        for each in () if answer.consumer is None else answer.consumer.held:
-            found.setdefault(names[each.provider], {})[each.resource] = each.amount
+        names = {str(id_): node.name for id_, node in self.known.cloud.nodes.items()} | {str(POOL): "pool"}
+        return {names[id_]: each["resources"] for id_, each in found.items()}
+
+    async def until_held(self, consumer: UUID, hosts: int) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+
+        async def is_held() -> bool:
+            nonlocal found
+            found = await self.held(consumer)
+            return len(found) == hosts
+
+        await wait_until(is_held, f"something of {hosts} hosts is held")
         return found
 
-    async def generation(self, consumer: UUID) -> int | None:
-        answer = await self.cloud.client.ask(AskConsumer(consumer=ConsumerId(consumer)))
-        assert isinstance(answer, ConsumerFound)
-        return None if answer.consumer is None else answer.consumer.generation
-
-    async def allocate(
-        self, consumers: dict[UUID, dict[str, dict[str, int]]], kind: str = "INSTANCE"
-    ) -> None:
+    async def allocate(self, consumers: Mapping[UUID, Mapping[str, Mapping[str, int]]]) -> None:
         """Write what these consumers hold in all, as Nova does: by their generations."""
-        written = tuple(
-            [
-                ConsumerAllocations(
-                    consumer=ConsumerId(consumer),
-                    amounts=tuple(
-                        ResourceAmount(provider=host_id(host), resource=resource, amount=amount)
-                        for host, amounts in held.items()
-                        for resource, amount in amounts.items()
-                    ),
-                    project=PROJECT,
-                    user=USER,
-                    generation=await self.generation(consumer),
-                    type=kind,
-                )
-                for consumer, held in consumers.items()
-            ]
-        )
-        await self.write(SetAllocations(consumers=written))
+        body = {}
+        for consumer, held in consumers.items():
+            found = (await self._client.get(f"/allocations/{consumer}")).json()
+            ids = {name: str(POOL if name == "pool" else host_id(name)) for name in held}
+            body[str(consumer)] = {
+                "allocations": {ids[name]: {"resources": amounts} for name, amounts in held.items()},
+                "project_id": PROJECT,
+                "user_id": USER,
+                "consumer_generation": found.get("consumer_generation"),
+            }
+        await self._ask("POST", "/allocations", body)
+
+    async def ask_placement(self, method: str, path: str, body: object = None) -> Mapping[str, object]:
+        return await self._ask(method, path, body)
 
     @asynccontextmanager
     async def scheduler(
-        self, settings: NovaSchedulerSettings | None = None, name: str = "nova-scheduler"
+        self,
+        settings: NovaSchedulerSettings | None = None,
+        choice: SchedulerSettings = QUICK,
+        *,
+        asking: NovaPlacementSettings = PLACEMENT,
+        dies: bool = False,
+        is_direct: bool = False,
     ) -> AsyncIterator[Callable[[], str]]:
-        """A scheduler. Yields its page of metrics."""
-        station = Station(self.cloud.brokers.at_api("nova-scheduler"), name, settings=SETTINGS, asks=True)
-        link = Link(self.broker_of_nova(), SETTINGS, name="Nova")
-        settings = settings or NovaSchedulerSettings()
+        """A scheduler. Yields its page of metrics. If it dies, it does so at the end, without a word to anybody."""
+        link = Link(self.direct if is_direct else self.broker_of_nova(), SETTINGS, name="Nova")
+        api = PlacementApi(asking, transport=self.line)
         parts = nova_parts(
             link,
             self.known,
-            settings,
-            QUICK,
-            placement=partial(self.on_bus, station),
-            bury=bury_on_bus(station, settings, now),
+            settings or NovaSchedulerSettings(),
+            choice,
+            api=api,
+            asking=asking,
+            clock=self.clock,
             look_again=self.known.read_soon,
         )
-        async with self.cloud.running(parts, station):
-            await wait_until(self.is_heard, "the scheduler hears Nova's queue")
-            metrics = Metrics(Health(About("nova-scheduler", "0"), parts))
-            yield lambda: metrics.page().decode()
-        await link.close()
+        async with self.running(parts, link, api, dies=dies) as page:
+            await self.until_heard()
+            yield page
 
     @asynccontextmanager
-    async def dying_scheduler(self) -> AsyncIterator[None]:
-        """A scheduler that dies at the end, without a word to anybody."""
-        station = Station(self.cloud.brokers.at_api("nova-scheduler"), "dies", settings=SETTINGS, asks=True)
-        link = Link(self.broker_of_nova(), SETTINGS, name="Nova")
-        (staged,) = nova_parts(
-            link,
-            self.known,
-            NovaSchedulerSettings(reply_retry_s=60),
-            QUICK,
-            placement=partial(self.on_bus, station),
-        )
-        running = asyncio.create_task(staged.run())
-        await wait_until(self.is_heard, "the scheduler hears Nova's queue")
-        yield
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await link.close()
-        await station.close()
+    async def running(
+        self, parts: Sequence[Part], link: Link, api: PlacementApi, *, dies: bool = False
+    ) -> AsyncIterator[Callable[[], str]]:
+        """Runs these parts. Yields their page of metrics."""
+        told = asyncio.Event()
+        of_one = parts[0].run() if dies else run_until(told, tuple(parts), 10)
+        running = asyncio.create_task(of_one)
+        metrics = Metrics(Health(About("nova-scheduler", "0"), tuple(parts)))
+        try:
+            yield lambda: metrics.page().decode()
+        finally:
+            if dies:
+                running.cancel()
+            told.set()
+            await asyncio.wait((running,))
+            await link.close()
+            await api.close()
+        if not dies:
+            running.result()
 
-    @staticmethod
-    def on_bus(station: Station, picture: Picture, plugins: Plugins, chance: random.Random) -> PlacementSide:
-        return placement_on_bus(station, picture, plugins, QUICK, chance)
+    def broker_of_nova(self) -> Broker:
+        return self.broker.broker()
 
     @asynccontextmanager
     async def without_placement(self) -> AsyncIterator[None]:
-        await self.placement.aclose()
+        self.line.is_cut = True
         yield
-        await self.placement.enter_async_context(self.cloud.placement())
+        self.line.is_cut = False
 
     async def cut_scheduler_off(self) -> None:
         """Break the connections to Nova's broker, as a network does, and wait until the scheduler is back."""
         await self.broker.unplug()
         await self.broker.plug_in()
-        await wait_until(self.is_heard, "the scheduler hears Nova's queue again")
+        await self.until_heard()
 
-    def broker_of_nova(self) -> RabbitBroker:
-        broker = self.broker.broker()
-        assert isinstance(broker, RabbitBroker)
-        return broker
+    async def until_claiming(self, count: int) -> None:
+        async def are_claiming() -> bool:
+            return self.line.writes_held >= count
 
-    async def is_heard(self, queue: str = "scheduler") -> bool:
-        connection = await self.broker_of_nova().connect()
-        try:
-            return await connection.consumers(queue) > 0
-        except Exception:  # noqa: BLE001 - there is no such queue yet
-            return False
-        finally:
-            await connection.close()
+        await wait_until(are_claiming, f"{count} claims are on their way")
+
+    async def until_heard(self, queue: str = "scheduler", by: int = 1) -> None:
+        async def is_heard() -> bool:
+            connection = await self.direct.connect()
+            try:
+                return await connection.consumers(queue) >= by
+            except Exception:  # noqa: BLE001 - there is no such queue yet
+                return False
+            finally:
+                await connection.close()
+
+        await wait_until(is_heard, f"{by} schedulers hear {queue}")
+
+    async def until_ended(self, metrics: Callable[[], str], outcome: str, count: int = 1) -> None:
+        async def is_counted() -> bool:
+            return f'moor_nova_calls_total{{outcome="{outcome}"}} {count}.0' in metrics()
+
+        await wait_until(is_counted, f"{count} calls are {outcome}", metrics())
+
+
+def hosts_of(said: Mapping[str, object]) -> list[str]:
+    """The chosen hosts in an answer."""
+    assert said["failure"] is None, said["failure"]
+    result = said["result"]
+    assert isinstance(result, Sequence)
+    return [each[0]["nova_object.data"]["service_host"] for each in result]
 
 
 @asynccontextmanager
-async def nova_world(books: str = "memory") -> AsyncIterator[NovaWorld]:
-    """Each role has a user of its own with its rights on our broker, which is in memory."""
+async def nova_world(kind: str = "ours") -> AsyncIterator[NovaWorld]:
     async with AsyncExitStack() as stack:
-        brokers = await stack.enter_async_context(layout("memory, a broker a cell"))
-        cloud = await stack.enter_async_context(cloud_on(brokers, books))
         broker = await RabbitMQUnderTest.start()
         stack.push_async_callback(broker.close)
         # The conductor is not cut off when the scheduler is.
-        server = urlsplit(os.environ[URL_VARIABLE])
-        direct = server._replace(path="/" + quote(broker.virtual_host, safe="")).geturl()
-        caller = await stack.enter_async_context(conductor(direct))
-        world = NovaWorld(cloud, broker, caller)
-        async with world.placement:
-            await world.placement.enter_async_context(cloud.placement())
-            yield world
-
-
-def aggregate(name: str, hosts: Sequence[str], **metadata: str) -> CloudAggregate:
-    id_ = AggregateId(uuid5(NAMES, f"aggregate {name}"))
-    return CloudAggregate(id=id_, name=name, hosts=tuple(hosts), metadata=metadata)
+        direct = urlsplit(os.environ[URL_VARIABLE])._replace(path="/" + quote(broker.virtual_host, safe=""))
+        caller = await stack.enter_async_context(conductor(direct.geturl()))
+        never_cut = RabbitBroker(direct.geturl())
+        placement: httpx.AsyncBaseTransport
+        if kind == "OpenStack's":
+            placement = await stack.enter_async_context(UpstreamTransport())
+        else:
+            store = await stack.enter_async_context(open_store("memory"))
+            server = await stack.enter_async_context(server_over(store))
+            placement = server.client._transport  # noqa: SLF001 - httpx has no other way to share it
+        yield NovaWorld(placement, broker, never_cut, caller)
 
 
 def an_instance() -> UUID:

@@ -2,27 +2,23 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from msgspec import structs
 
-from bus.operating.health import About, Health
-from bus.operating.metrics import Metrics
 from bus.workers.link import Link
-from bus.workers.station import Station
 from scheduler_worker.nova_shadow.core.notes import ShadowNote
 from scheduler_worker.nova_shadow.following import AsksServer
 from scheduler_worker.nova_shadow.notes_file import read_notes
 from scheduler_worker.nova_shadow.settings import NovaShadowSettings
 from scheduler_worker.nova_shadow.wiring import shadow_parts
+from scheduler_worker.nova_worker.over_http.api import PlacementApi
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
-from scheduler_worker.nova_worker.wiring import PlacementSide
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, wait_until
-from tests.stories.nova.nova_world import NovaWorld
+from tests.stories.nova.nova_world import PLACEMENT, NovaWorld
 
 SMALL = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
 
@@ -59,14 +55,13 @@ async def in_the_shadow(
     *,
     choice: SchedulerSettings = QUICK,
     asks_server: AsksServer | None = None,
-    side: Callable[[PlacementSide], PlacementSide] = lambda side: side,
     **shadow: object,
 ) -> AsyncIterator[Shadow]:
-    """`shadow` are settings, and `side` may change how placement answers. Nova's choice is looked for at short intervals, and waited for for a second."""
+    """`shadow` are settings. Nova's choice is looked for at short intervals, and waited for for a second."""
     settings = structs.replace(
         NovaShadowSettings(look_s=0.05, wait_s=1.0, file=str(folder / "shadow.jsonl")), **shadow
     )
-    station = Station(world.cloud.brokers.at_api("nova-shadow"), "shadow", settings=SETTINGS, asks=True)
+    api = PlacementApi(PLACEMENT, transport=world.line)
     link = Link(world.broker_of_nova(), SETTINGS, name="Nova")
     parts = shadow_parts(
         link,
@@ -74,12 +69,11 @@ async def in_the_shadow(
         NovaSchedulerSettings(),
         settings,
         choice,
-        placement=lambda *args: side(world.on_bus(station, *args)),
+        api=api,
+        asking=PLACEMENT,
         asks_server=asks_server,
         look_again=world.known.read_soon,
     )
-    async with world.cloud.running(parts, station):
-        await wait_until(partial(world.is_heard, settings.queue), "the queue of copies is heard")
-        metrics = Metrics(Health(About("nova-shadow", "0"), parts))
-        yield Shadow(Path(settings.file), lambda: metrics.page().decode())
-    await link.close()
+    async with world.running(parts, link, api) as page:
+        await world.until_heard(settings.queue)
+        yield Shadow(Path(settings.file), page)

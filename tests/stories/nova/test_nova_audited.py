@@ -4,12 +4,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from msgspec import structs
 
 from bus.message import ConsumerId
 from bus.messages.administration import (
@@ -21,28 +19,17 @@ from bus.messages.administration import (
     SetInventories,
     WriteAnswered,
 )
-from bus.messages.placement import (
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
-    NotAllowed,
-    ReleaseClaim,
-    ReportedInventory,
-    ResourceAmount,
-    Share,
-)
+from bus.messages.placement import ReportedInventory, ResourceAmount
 from bus.operating.http_server import HttpServer
 from bus.operating.listen_address import Listen
-from bus.topology import NOVA_CELL, user_of
 from bus.workers.station import Station
-from moor.asking import answer_of, running
+from moor.asking import answer_of
 from moor.books.auditing import FOUND, MENDED, NOT_MENDED
 from moor.books.books_reader import BooksReader
-from tests.contracts.stage import SETTINGS
 from tests.nova.simulated_api import SimulatedNova
 from tests.stories.cloud import host_id
 from tests.stories.moor.moor_process import Result, moor
-from tests.stories.moves.books_stage import SIZE, BooksStage, Site, a_site, equal_hosts, stage_on
+from tests.stories.moves.books_stage import SIZE, BooksStage, a_site, equal_hosts, stage_on
 
 pytestmark = pytest.mark.asyncio
 
@@ -50,18 +37,6 @@ STAGES = ("embedded", pytest.param("real", marks=[pytest.mark.rabbitmq, pytest.m
 HOST = host_id("nova-compute-1")
 RUNNING, SOFT, NEVER, MOVING, STALE = (ConsumerId(UUID(int=0xA0 + number)) for number in range(5))
 AMOUNTS = (ResourceAmount(HOST, "VCPU", 2), ResourceAmount(HOST, "MEMORY_MB", 512))
-
-
-def a_claim(consumer: ConsumerId) -> ClaimResources:
-    return ClaimResources(
-        cell=NOVA_CELL,
-        consumer=consumer,
-        attempt=1,
-        issued_at=datetime.now(UTC),
-        share=Share(host=HOST, amounts=AMOUNTS),
-        project="p1",
-        user="u1",
-    )
 
 
 def by_http(consumer: ConsumerId, kind: str) -> ConsumerAllocations:
@@ -75,27 +50,14 @@ async def write(stage: BooksStage, order: CreateProvider | SetInventories | SetA
     assert isinstance(verdict, Done | ProviderWritten), verdict
 
 
-@asynccontextmanager
-async def as_nova(site: Site) -> AsyncIterator[Station]:
-    """The broker's user of the scheduler that answers nova-conductor."""
-    broker = site.broker if site.as_user is None else site.as_user(user_of("nova-scheduler"))
-    station = Station(broker, "for-nova", settings=SETTINGS, asks=True)
-    async with running((station,)):
-        yield station
-    await station.close()
-
-
-async def with_claims_of_nova(stage: BooksStage, nova: Station) -> None:
-    """A compute of Nova, whose provider has no cell; what our scheduler claimed there, and what Nova wrote itself."""
+async def with_claims_of_nova(stage: BooksStage) -> None:
+    """A compute of Nova, whose provider has no cell, and what Nova and our scheduler in its place wrote there."""
     await write(stage, CreateProvider(id=HOST, name="nova-compute-1"))
     stock = {"VCPU": ReportedInventory(total=64), "MEMORY_MB": ReportedInventory(total=65536)}
     await write(stage, SetInventories(provider=HOST, generation=0, inventories=stock))
-    for consumer in (RUNNING, SOFT, NEVER):
-        assert (await answer_of(nova, a_claim(consumer), ClaimAnswered)).verdict == Claimed()
-    await write(
-        stage,
-        SetAllocations(consumers=(by_http(MOVING, "MIGRATION"), by_http(STALE, "MIGRATION"))),
-    )
+    instances = [by_http(each, "INSTANCE") for each in (RUNNING, SOFT, NEVER)]
+    migrations = [by_http(each, "MIGRATION") for each in (MOVING, STALE)]
+    await write(stage, SetAllocations(consumers=(*instances, *migrations)))
 
 
 async def held(stage: BooksStage) -> set[ConsumerId]:
@@ -128,8 +90,8 @@ async def served(nova: SimulatedNova) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("kind", STAGES)
 async def test_without_a_nova_to_ask_all_that_it_holds_stays(kind: str) -> None:
-    async with a_site(kind) as site, stage_on(site, equal_hosts(SIZE)) as stage, as_nova(site) as nova:
-        await with_claims_of_nova(stage, nova)
+    async with a_site(kind) as site, stage_on(site, equal_hosts(SIZE)) as stage:
+        await with_claims_of_nova(stage)
 
         # As if the claims were old: those of the last minutes are not judged.
         found, healed = [await stage.audit(heals=heals, reader=of_old_claims) for heals in (False, True)]
@@ -140,29 +102,6 @@ async def test_without_a_nova_to_ask_all_that_it_holds_stays(kind: str) -> None:
         assert await held(stage) == {RUNNING, SOFT, NEVER, MOVING, STALE}
 
 
-async def test_the_scheduler_of_a_nova_acts_on_no_consumer_and_no_host_of_ours() -> None:
-    async with a_site("embedded") as site, stage_on(site, equal_hosts(SIZE)) as stage, as_nova(site) as nova:
-        await with_claims_of_nova(stage, nova)
-        (ours,) = await stage.boot(1, 1)
-        state = (await stage.placement.book_entries([ours], None))[0]
-        assert state.host is not None
-        release = ReleaseClaim(
-            cell=NOVA_CELL, consumer=ours, attempt=1, issued_at=datetime.now(UTC), project="shop"
-        )
-        on_ours = structs.replace(
-            a_claim(ConsumerId(UUID(int=0xFF))), share=Share(host=state.host, amounts=state.held)
-        )
-
-        for order in (release, on_ours):
-            assert isinstance((await answer_of(nova, order, ClaimAnswered)).verdict, NotAllowed), order
-
-        assert ours in await held(stage)
-        # Its own it does let go.
-        own = structs.replace(release, consumer=RUNNING, project="p1")
-        await answer_of(nova, own, ClaimAnswered)
-        assert RUNNING not in await held(stage)
-
-
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 async def test_the_command_frees_what_nova_never_knew_in_two_looks_and_nothing_else(tmp_path: Path) -> None:
@@ -170,10 +109,9 @@ async def test_the_command_frees_what_nova_never_knew_in_two_looks_and_nothing_e
     async with (
         a_site("real") as site,
         stage_on(site, equal_hosts(SIZE)) as stage,
-        as_nova(site) as nova,
         served(api) as url,
     ):
-        await with_claims_of_nova(stage, nova)
+        await with_claims_of_nova(stage)
         all_of_them = await held(stage)
 
         async def audit(*flags: str, wait_s: float = 3600) -> tuple[Result, list[dict[str, object]]]:

@@ -5,20 +5,23 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+from tests.stories.nova.conductor import SELECT, asked_for
 from tests.stories.nova.nova_world import (
+    AMOUNTS,
+    EACH,
     FIRST,
     SECOND,
     NovaWorld,
     a_nova,
     an_instance,
+    hosts_of,
     nova_world,
     with_service,
 )
 from tests.unit.nova.recorded import an_object
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
-
-AMOUNTS = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
 
 
 async def booted(world: NovaWorld, *, by_us: bool = True) -> tuple[UUID, str]:
@@ -31,16 +34,20 @@ async def booted(world: NovaWorld, *, by_us: bool = True) -> tuple[UUID, str]:
     return instance, "h1"
 
 
-@pytest.mark.parametrize("by_us", [True, False], ids=["claimed by us", "written over HTTP"])
-async def test_a_migration_takes_the_old_share_and_the_instance_a_new_one_and_back(by_us: bool) -> None:  # noqa: FBT001
-    async with nova_world() as world:
+@EACH
+@pytest.mark.parametrize("by_us", [True, False], ids=["claimed by us", "written by another one"])
+async def test_a_migration_takes_the_old_share_and_the_instance_a_new_one_and_back(
+    kind: str,
+    by_us: bool,  # noqa: FBT001
+) -> None:
+    async with nova_world(kind) as world:
         await world.add("h1", "h2")
         async with world.scheduler():
             instance, source = await booted(world, by_us=by_us)
             migration = an_instance()
             for _ in range(2):
                 # Nova gives what the instance holds to the migration, asks, and then reverts.
-                await world.allocate({migration: {source: AMOUNTS}, instance: {}}, "MIGRATION")
+                await world.allocate({migration: {source: AMOUNTS}, instance: {}})
                 (chosen,) = await world.conductor.select(instance, ignore_hosts=[source])
                 target = chosen[0]["service_host"]
 
@@ -51,9 +58,13 @@ async def test_a_migration_takes_the_old_share_and_the_instance_a_new_one_and_ba
                 assert await world.held(instance) == {source: AMOUNTS}
 
 
-@pytest.mark.parametrize("by_us", [True, False], ids=["claimed by us", "written over HTTP"])
-async def test_an_evacuated_instance_keeps_what_it_holds_of_its_old_host(by_us: bool) -> None:  # noqa: FBT001
-    async with nova_world() as world:
+@EACH
+@pytest.mark.parametrize("by_us", [True, False], ids=["claimed by us", "written by another one"])
+async def test_an_evacuated_instance_keeps_what_it_holds_of_its_old_host(
+    kind: str,
+    by_us: bool,  # noqa: FBT001
+) -> None:
+    async with nova_world(kind) as world:
         await world.add("h1", "h2")
         async with world.scheduler():
             instance, source = await booted(world, by_us=by_us)
@@ -67,9 +78,10 @@ async def test_an_evacuated_instance_keeps_what_it_holds_of_its_old_host(by_us: 
         assert await world.held(instance) == {source: AMOUNTS, target: AMOUNTS}
 
 
-async def test_a_request_for_several_instances_gives_each_a_host_or_claims_nothing() -> None:
-    async with nova_world() as world:
-        await world.add("h1", "h2", vcpu=2)
+@EACH
+async def test_a_request_for_several_instances_gives_each_a_host_or_claims_nothing(kind: str) -> None:
+    async with nova_world(kind) as world:
+        await world.add("h1", "h2", VCPU=2)
         instances = [an_instance() for _ in range(3)]
         async with world.scheduler():
             chosen = await world.conductor.select(*instances)
@@ -99,7 +111,7 @@ async def test_a_host_that_is_down_or_disabled_is_not_chosen_and_the_reason_says
 async def test_a_forced_host_is_taken_without_the_filters_but_not_without_room() -> None:
     async with nova_world() as world:
         await world.add("h1", "h2")
-        await world.add("small", vcpu=1)
+        await world.add("small", VCPU=1)
         instance = an_instance()
         async with world.scheduler():
             (chosen,) = await world.conductor.select(instance, force_hosts=["h2"])
@@ -128,24 +140,70 @@ async def test_a_rebuild_stays_on_its_host_and_claims_nothing() -> None:
         assert await world.held(instance) == {host: AMOUNTS}
 
 
-async def test_members_of_an_anti_affinity_group_are_apart_also_from_those_of_another_scheduler() -> None:
-    group = an_object(
+def a_group(*hosts: str) -> dict[str, object]:
+    """A group for anti-affinity with members on these hosts, as nova-conductor tells of it."""
+    return an_object(
         "InstanceGroup",
         "1.11",
         uuid=str(UUID(int=77)),
         policy="anti-affinity",
         members=[],
-        hosts=["h1"],
+        hosts=[*hosts],
     )
-    async with nova_world() as world:
+
+
+@EACH
+async def test_members_of_an_anti_affinity_group_are_apart_also_from_those_of_another_scheduler(
+    kind: str,
+) -> None:
+    """What this scheduler has claimed is known to it, although no compute has told of it yet."""
+    async with nova_world(kind) as world:
         await world.add("h1", "h2", "h3")
         async with world.scheduler():
-            first = await world.conductor.select(an_instance(), instance_group=group)
-            second = await world.conductor.select(an_instance(), instance_group=group)
-            reason = await world.conductor.refusal(an_instance(), instance_group=group)
+            first = await world.conductor.select(an_instance(), instance_group=a_group("h1"))
+            second = await world.conductor.select(an_instance(), instance_group=a_group("h1"))
+            reason = await world.conductor.refusal(an_instance(), instance_group=a_group("h1"))
 
         assert {first[0][0]["service_host"], second[0][0]["service_host"]} == {"h2", "h3"}
         assert "anti-affinity" in reason
+
+
+@EACH
+async def test_members_that_two_schedulers_place_at_once_get_alternates_for_the_check_of_computes(
+    kind: str,
+) -> None:
+    """Placement knows no groups: both may choose one host. Nova's compute checks the group again, and the conductor goes on to an alternate."""
+    async with nova_world(kind) as world:
+        await world.add("roomy", VCPU=32)
+        await world.add("h2", "h3")
+        instances, one_call = [an_instance() for _ in range(2)], NovaSchedulerSettings(prefetch=1)
+        async with world.scheduler(one_call), world.scheduler(one_call, is_direct=True):
+            await world.until_heard(by=2)
+            # Both have chosen before a claim is there.
+            world.line.open.clear()
+            calls = [
+                await world.conductor.send(SELECT, asked_for(each, instance_group=a_group()))
+                for each in instances
+            ]
+            await world.until_claiming(2)
+            world.line.open.set()
+            chosen = [hosts_of(await world.conductor.until_answered(each)) for each in calls]
+            answers = [world.conductor.answer(each)[0] for each in calls]
+
+            assert chosen == [["roomy"], ["roomy"]]
+            # The first compute's check passes, and the second one's fails: the conductor claims the alternate.
+            (_, alternate, *_) = answers[1]
+            await world.allocate({instances[1]: {}})
+            await world.allocate({instances[1]: {alternate["service_host"]: AMOUNTS}})
+            there = ("roomy", alternate["service_host"])
+            assert {*there} < {"roomy", "h2", "h3"}
+            # Whichever scheduler gets the next ones knows from the conductor where the members are.
+            (third,) = await world.conductor.select(an_instance(), instance_group=a_group(*there))
+            full = a_group(*there, third[0]["service_host"])
+            reasons = [await world.conductor.refusal(an_instance(), instance_group=full) for _ in range(2)]
+
+        assert {*there, third[0]["service_host"]} == {"roomy", "h2", "h3"}
+        assert all("anti-affinity" in each or "ignore" in each for each in reasons), reasons
 
 
 async def test_what_computes_tell_of_their_instances_decides_hints() -> None:
@@ -195,7 +253,7 @@ async def test_hints_are_decided_by_what_placement_has_although_no_compute_told_
             instance, host = await booted(world)
             # It has moved since: its later attempts count, too.
             migration = an_instance()
-            await world.allocate({migration: {host: AMOUNTS}, instance: {}}, "MIGRATION")
+            await world.allocate({migration: {host: AMOUNTS}, instance: {}})
             (chosen,) = await world.conductor.select(instance, ignore_hosts=[host])
             host = str(chosen[0]["service_host"])
             together: list[str] = []
@@ -217,7 +275,7 @@ async def test_hints_are_decided_by_what_placement_has_although_no_compute_told_
 
 async def test_a_host_that_nova_has_discovered_meanwhile_is_found_before_a_request_is_refused() -> None:
     async with nova_world() as world:
-        await world.add("h1", vcpu=1)
+        await world.add("h1", VCPU=1)
         before = world.known.cloud
         async with world.scheduler():
             await world.conductor.select(an_instance())

@@ -18,26 +18,26 @@ from scheduler_worker.core.choosing.plugins import Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
 from tests.stories.cloud import QUICK, wait_until
-from tests.stories.nova.conductor import asked_for, failure_of
-from tests.stories.nova.http_world import (
+from tests.stories.nova.conductor import SELECT, asked_for, failure_of
+from tests.stories.nova.nova_world import (
     AMOUNTS,
     EACH,
     IMPATIENT,
-    HttpNova,
+    NovaWorld,
+    an_instance,
     any_write,
     gives_back,
     hosts_of,
-    http_nova,
+    nova_world,
+    with_service,
 )
-from tests.stories.nova.nova_world import an_instance, with_service
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
-SELECT = "select_destinations"
 LONG_S = 1800
 
 
-async def lives(world: HttpNova, *calls: str) -> None:
+async def lives(world: NovaWorld, *calls: str) -> None:
     """Wait for a sign of life for each of these calls."""
 
     async def have_all() -> bool:
@@ -48,7 +48,7 @@ async def lives(world: HttpNova, *calls: str) -> None:
 
 @EACH
 async def test_every_call_is_kept_alive_while_placement_hangs_and_then_gets_its_host(kind: str) -> None:
-    async with http_nova(kind) as world:
+    async with nova_world(kind) as world:
         await world.add("h1", "h2", "h3", "h4", VCPU=16)
         instances = [an_instance() for _ in range(40)]
         async with world.scheduler():
@@ -70,7 +70,7 @@ async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
     """One got no signs of life in time. The others waited in Nova's queue: since the scheduler had as many calls as it takes, and since
     there was no scheduler yet.
     """
-    async with http_nova(kind) as world:
+    async with nova_world(kind) as world:
         await world.add("h1", "h2")
         silent, crowded, early, later = (an_instance() for _ in range(4))
         async with world.scheduler(NovaSchedulerSettings(prefetch=1)) as metrics:
@@ -99,7 +99,7 @@ async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
 @EACH
 @pytest.mark.parametrize("trouble", ["request lost", "answer lost", "placement hangs"])
 async def test_a_refused_request_gives_all_back_whatever_happens_meanwhile(kind: str, trouble: str) -> None:
-    async with http_nova(kind) as world:
+    async with nova_world(kind) as world:
         await world.add("h1", "h2", VCPU=1)
         instances = [an_instance() for _ in range(3)]
         async with world.scheduler(asking=IMPATIENT):
@@ -128,7 +128,7 @@ async def test_a_refused_request_gives_all_back_whatever_happens_meanwhile(kind:
 @EACH
 @pytest.mark.parametrize("dies", [False, True], ids=["its answer is lost", "the scheduler dies"])
 async def test_claims_that_were_adopted_are_given_back_like_others(kind: str, dies: bool) -> None:  # noqa: FBT001
-    async with http_nova(kind) as world:
+    async with nova_world(kind) as world:
         await world.add("h1", "h2", VCPU=1)
         instances = [an_instance() for _ in range(3)]
         world.line.loses_answer = any_write
@@ -156,7 +156,7 @@ async def test_claims_that_were_adopted_are_given_back_like_others(kind: str, di
 
 @EACH
 async def test_an_answer_that_reaches_nobody_releases_a_claim_that_was_adopted(kind: str) -> None:
-    async with http_nova(kind) as world:
+    async with nova_world(kind) as world:
         await world.add("h1", "h2")
         instance = an_instance()
         world.line.loses_answer = any_write
@@ -169,7 +169,7 @@ async def test_an_answer_that_reaches_nobody_releases_a_claim_that_was_adopted(k
         assert await world.held(instance) == {}
 
 
-async def moving(world: HttpNova, case: str) -> tuple[UUID, dict[str, dict[str, int]], dict[str, Any]]:
+async def moving(world: NovaWorld, case: str) -> tuple[UUID, dict[str, dict[str, int]], dict[str, Any]]:
     """An instance that is to move, what it holds and keeps, and what the conductor asks with."""
     instance, kept = an_instance(), {"h1": AMOUNTS}
     if case == "from a pool":
@@ -178,13 +178,13 @@ async def moving(world: HttpNova, case: str) -> tuple[UUID, dict[str, dict[str, 
         return instance, {}, {}
     if case == "a resize":
         # What it held is the migration's.
-        await world.allocate(an_instance(), kept)
+        await world.allocate({an_instance(): kept})
         return instance, {}, {"flavor": {"vcpus": 2}, "ignore_hosts": ["h1"]}
     if case == "evacuated twice":
         kept = {"h2": AMOUNTS, "h1": AMOUNTS}
         assert world.known.cloud is not None
         world.known.cloud = with_service(world.known.cloud, "h2", is_up=False)
-    await world.allocate(instance, kept)
+    await world.allocate({instance: kept})
     assert world.known.cloud is not None
     world.known.cloud = with_service(world.known.cloud, "h1", is_up=False)
     return instance, kept, {"ignore_hosts": ["h1"]}
@@ -195,7 +195,7 @@ async def moving(world: HttpNova, case: str) -> tuple[UUID, dict[str, dict[str, 
 async def test_a_claim_of_a_scheduler_that_died_is_answered_by_the_next_one_with_the_same_host(
     kind: str, case: str
 ) -> None:
-    async with http_nova(kind) as world:
+    async with nova_world(kind) as world:
         await world.add(*(f"h{number}" for number in range(1, 9)), pooled=case == "from a pool")
         instance, kept, changes = await moving(world, case)
         # Its answer cannot be sent, since the queue is missing: so the first worker holds the request when it dies.
@@ -217,7 +217,7 @@ async def test_a_claim_of_a_scheduler_that_died_is_answered_by_the_next_one_with
 async def test_a_claim_whose_answer_is_lost_is_answered_and_given_back_if_nobody_hears_that(
     kind: str, case: str
 ) -> None:
-    async with http_nova(kind) as world:
+    async with nova_world(kind) as world:
         await world.add(*(f"h{number}" for number in range(1, 9)), pooled=case == "from a pool")
         instance, kept, changes = await moving(world, case)
         async with world.scheduler(NovaSchedulerSettings(reply_retry_s=0.3)) as metrics:
@@ -226,7 +226,7 @@ async def test_a_claim_whose_answer_is_lost_is_answered_and_given_back_if_nobody
             held = await world.held(instance)
             assert {host} == held.keys() - kept.keys()
             # Its caller has gone since, and nobody hears the answer to the next one.
-            await world.allocate(instance, kept)
+            await world.allocate({instance: kept})
             world.line.loses_answer = any_write
             nobody = f"reply_{uuid4().hex}"
             await world.conductor.send(SELECT, asked_for(instance, **changes), _reply_q=nobody)
@@ -240,7 +240,7 @@ async def test_a_claim_whose_answer_is_lost_is_answered_and_given_back_if_nobody
 async def test_a_scheduler_that_lost_its_connection_releases_nothing_that_another_one_has_answered(
     kind: str,
 ) -> None:
-    async with http_nova(kind) as world:
+    async with nova_world(kind) as world:
         await world.add("h1", "h2", "h3", "h4")
         instance, queue = an_instance(), f"reply_{uuid4().hex}"
         async with world.scheduler(NovaSchedulerSettings(reply_retry_s=LONG_S)):
@@ -264,10 +264,10 @@ async def test_a_scheduler_that_lost_its_connection_releases_nothing_that_anothe
 @EACH
 async def test_the_host_of_an_instance_is_found_although_others_give_to_it_too(kind: str) -> None:
     """Its disk is in a pool, and it was evacuated: its old host is down."""
-    async with http_nova(kind) as world:
+    async with nova_world(kind) as world:
         await world.add("h1", "h2", "h3", pooled=True)
         instance, own = an_instance(), {"VCPU": 1, "MEMORY_MB": 64}
-        await world.allocate(instance, {"pool": {"DISK_GB": 1}, "h1": own, "h2": own})
+        await world.allocate({instance: {"pool": {"DISK_GB": 1}, "h1": own, "h2": own}})
         assert world.known.cloud is not None
         world.known.cloud = with_service(world.known.cloud, "h1", is_up=False)
         async with world.scheduler():
@@ -304,7 +304,7 @@ async def test_a_plugin_that_fails_refuses_its_own_requests_and_nothing_is_held_
     (installed / "entry_points.txt").write_text(f"[moorage.filters]\nbreaks = {__name__}:Breaks\n")
     monkeypatch.syspath_prepend(tmp_path)
     choice = structs.replace(QUICK, filters=(*QUICK.filters, "breaks"))
-    async with http_nova(kind) as world:
+    async with nova_world(kind) as world:
         await world.add("h1", "h2")
         instances = [an_instance() for _ in range(9)]
         async with world.scheduler(choice=choice):

@@ -5,34 +5,18 @@ from uuid import uuid4
 
 import pytest
 
-from bus.topology import DEAD_QUEUE
-from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
 from tests.stories.cloud import wait_until
 from tests.stories.nova.conductor import TOKEN, asked_for, failure_of
-from tests.stories.nova.nova_world import NovaWorld, an_instance, nova_world
+from tests.stories.nova.nova_world import an_instance, nova_world
 from tests.unit.nova.recorded import enveloped
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
 
-async def letters(world: NovaWorld, count: int) -> list[DeadLetter]:
-    connection = await world.cloud.brokers.at_api("operator").connect()
-    try:
-
-        async def are_there() -> bool:
-            return await connection.depth(DEAD_QUEUE) >= count
-
-        await wait_until(are_there, f"{count} dead letters")
-        async with open_dead_letters(connection, 100) as opened:
-            return [*opened.letters.values()]
-    finally:
-        await connection.close()
-
-
-async def test_messages_that_no_nova_sends_are_dead_lettered_without_their_secrets_and_the_worker_lives() -> (
-    None
-):
+async def test_messages_that_no_nova_sends_are_dropped_and_logged_without_their_secrets_and_the_worker_lives(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     wrong = {
         "no JSON": (b"\xff\xfe", "these bytes are no JSON"),
         "another envelope": (enveloped({"method": "x"}, "3.0"), "this version of the envelope is unknown"),
@@ -64,17 +48,17 @@ async def test_messages_that_no_nova_sends_are_dead_lettered_without_their_secre
     }
     async with nova_world() as world:
         await world.add("h1")
-        async with world.scheduler():
+        async with world.scheduler() as metrics:
             for body, _ in wrong.values():
                 await world.conductor.publish(body)
-            dead = await letters(world, len(wrong))
+            await world.until_ended(metrics, "unreadable", len(wrong))
             assert await world.conductor.select(an_instance())
 
-    assert len(dead) == len(wrong)
+    dropped = [each for each in caplog.messages if "is dropped" in each]
+    assert len(dropped) == len(wrong)
     for name, (_, reason) in wrong.items():
-        assert any(reason in letter.reason for letter in dead), name
-    assert all(letter.queue == "nova.scheduler" for letter in dead)
-    assert not any(TOKEN.encode() in letter.parcel.body for letter in dead)
+        assert any(reason in each for each in dropped), name
+    assert TOKEN not in caplog.text
 
 
 async def test_calls_that_cannot_be_served_are_answered_with_the_error_that_oslo_has_for_it() -> None:
@@ -173,12 +157,12 @@ async def test_the_request_of_a_worker_that_died_is_answered_by_another_with_the
         async def was_claimed() -> bool:
             return bool(await world.held(instance))
 
-        async with world.dying_scheduler():
+        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=60), dies=True):
             id_ = await world.conductor.send("select_destinations", asked_for(instance), _reply_q=queue)
             await wait_until(was_claimed, "it is claimed")
         before = await world.held(instance)
         await world.conductor.listen_on(queue)
-        async with world.scheduler(name="another"):
+        async with world.scheduler():
             said = await world.conductor.until_answered(id_)
 
         assert said["failure"] is None

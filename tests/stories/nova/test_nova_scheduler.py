@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from bus.messages.administration import CreateClass
 from tests.stories.cloud import host_id, wait_until
 from tests.stories.nova.nova_world import SECOND, an_instance, nova_world
 from tests.unit.nova.recorded import DEVICE, DEVICES, device_groups, devices_of, pci
@@ -52,7 +51,7 @@ async def test_devices_of_an_alias_go_where_they_are_free_and_nova_reads_which_t
     }
     async with nova_world() as world:
         await world.add("h1", "h2")
-        await world.write(CreateClass(name=DEVICE))
+        await world.add_class(DEVICE)
         await world.add_device("h1", "0000:03:00.0", DEVICE)
         for address in ("0000:81:00.0", "0000:82:00.0"):
             await world.add_device("h2", address, DEVICE)

@@ -1,20 +1,16 @@
 """Shadow mode beside a Nova that goes on with nova-scheduler, on a real RabbitMQ: recorded requests, and allocations as Nova writes them."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
 from msgspec import structs
 
-from bus.errors import Unavailable
-from bus.message import ConsumerId
 from bus.messages.build import InstanceId
-from bus.messages.placement import ResourceAmount
 from scheduler_worker.nova.cloud.answers import ServerSeen
-from scheduler_worker.nova_worker.wiring import PlacementSide
 from tests.stories.cloud import QUICK, wait_until
 from tests.stories.moor.moor_process import moor, moor_json
 from tests.stories.nova.conductor import TOKEN, asked_for
@@ -31,7 +27,7 @@ async def ask(world: NovaWorld, *instances: UUID, **changes: Any) -> str:
 
 async def test_the_same_host_as_novas_is_noted_and_nothing_is_claimed_or_answered(tmp_path: Path) -> None:
     async with nova_world() as world:
-        await world.add("h1", vcpu=8)
+        await world.add("h1", VCPU=8)
         instance = an_instance()
         async with in_the_shadow(world, tmp_path) as shadow:
             call = await ask(world, instance)
@@ -56,7 +52,7 @@ async def test_the_same_host_as_novas_is_noted_and_nothing_is_claimed_or_answere
 async def test_a_claim_that_nova_has_made_already_does_not_count_against_its_host(tmp_path: Path) -> None:
     """The last processor of a host is Nova's own choice for this instance: it was free when the request came."""
     async with nova_world() as world:
-        await world.add("h1", vcpu=1)
+        await world.add("h1", VCPU=1)
         instance = an_instance()
         await world.allocate({instance: {"h1": SMALL}})
         async with in_the_shadow(world, tmp_path) as shadow:
@@ -68,7 +64,7 @@ async def test_a_claim_that_nova_has_made_already_does_not_count_against_its_hos
 
 async def test_what_nova_has_claimed_for_others_counts(tmp_path: Path) -> None:
     async with nova_world() as world:
-        await world.add("h1", vcpu=1)
+        await world.add("h1", VCPU=1)
         await world.allocate({an_instance(): {"h1": SMALL}})
         async with in_the_shadow(world, tmp_path) as shadow:
             instance = an_instance()
@@ -82,7 +78,7 @@ async def test_what_nova_has_claimed_for_others_counts(tmp_path: Path) -> None:
 
 async def test_a_choice_takes_room_of_the_next_requests_until_novas_own_claim_is_seen(tmp_path: Path) -> None:
     async with nova_world() as world:
-        await world.add("h1", "h2", vcpu=1)
+        await world.add("h1", "h2", VCPU=1)
         first, second, third = (an_instance() for _ in range(3))
         async with in_the_shadow(world, tmp_path, wait_s=20) as shadow:
             await ask(world, first)
@@ -118,22 +114,19 @@ async def test_a_host_that_nova_has_just_discovered_may_be_named(tmp_path: Path)
 
 async def test_a_choice_for_a_request_that_is_left_undecided_takes_no_room(tmp_path: Path) -> None:
     """Placement fails between the choice and its comparison with what Nova has claimed meanwhile."""
-    asked = 0
-
-    def fails_once(side: PlacementSide) -> PlacementSide:
-        async def held(consumers: Sequence[ConsumerId]) -> Sequence[Sequence[ResourceAmount]]:
-            nonlocal asked
-            asked += 1
-            if asked == 2:
-                raise Unavailable("placement is gone for a moment")
-            return await side.held(consumers)
-
-        return structs.replace(side, held=held)
-
     async with nova_world() as world:
-        await world.add("h1", vcpu=1)
-        async with in_the_shadow(world, tmp_path, side=fails_once) as shadow:
-            await ask(world, an_instance())
+        await world.add("h1", VCPU=1)
+        async with in_the_shadow(world, tmp_path) as shadow:
+            first = an_instance()
+            asked = 0
+
+            def is_asked_again(request: httpx.Request) -> bool:
+                nonlocal asked
+                asked += request.url.path == f"/allocations/{first}"
+                return asked == 2
+
+            world.line.loses_request = is_asked_again
+            await ask(world, first)
 
             async def is_left() -> bool:
                 return 'outcome="undecided"} 1.0' in shadow.page()
@@ -148,8 +141,8 @@ async def test_a_choice_for_a_request_that_is_left_undecided_takes_no_room(tmp_p
 
 async def test_a_worse_host_of_nova_is_told_with_the_weighers_and_their_numbers(tmp_path: Path) -> None:
     async with nova_world() as world:
-        await world.add("roomy", vcpu=32)
-        await world.add("tight", vcpu=4)
+        await world.add("roomy", VCPU=32)
+        await world.add("tight", VCPU=4)
         instance = an_instance()
         async with in_the_shadow(world, tmp_path) as shadow:
             await ask(world, instance)
@@ -227,7 +220,7 @@ async def test_a_host_that_this_scheduler_does_not_know_is_told(tmp_path: Path) 
 
 async def test_instances_of_one_request_are_paired_by_their_hosts(tmp_path: Path) -> None:
     async with nova_world() as world:
-        await world.add("h1", "h2", "h3", vcpu=1)
+        await world.add("h1", "h2", "h3", VCPU=1)
         instances = sorted(an_instance() for _ in range(3))
         async with in_the_shadow(world, tmp_path, wait_s=20) as shadow:
             await ask(world, *instances)
@@ -352,8 +345,8 @@ async def test_a_worker_that_stops_notes_what_it_knows(tmp_path: Path) -> None:
 
 async def test_an_instance_stays_apart_from_the_one_that_its_hint_names(tmp_path: Path) -> None:
     async with nova_world() as world:
-        await world.add("roomy", vcpu=32)
-        await world.add("tight", vcpu=4)
+        await world.add("roomy", VCPU=32)
+        await world.add("tight", VCPU=4)
         other, instance = an_instance(), an_instance()
         await world.allocate({other: {"roomy": SMALL}})
         async with in_the_shadow(world, tmp_path) as shadow:
@@ -380,7 +373,7 @@ async def test_a_forced_host_is_judged_as_nova_does(tmp_path: Path) -> None:
 
 async def test_many_requests_at_once_are_all_noted(tmp_path: Path) -> None:
     async with nova_world() as world:
-        await world.add(*(f"h{number}" for number in range(10)), vcpu=8)
+        await world.add(*(f"h{number}" for number in range(10)), VCPU=8)
         instances = [an_instance() for _ in range(40)]
         async with in_the_shadow(world, tmp_path, wait_s=20) as shadow:
             await asyncio.gather(*[ask(world, each) for each in instances])
@@ -394,8 +387,8 @@ async def test_many_requests_at_once_are_all_noted(tmp_path: Path) -> None:
 
 async def test_the_report_counts_what_was_noted(tmp_path: Path) -> None:
     async with nova_world() as world:
-        await world.add("roomy", vcpu=32)
-        await world.add("tight", vcpu=4)
+        await world.add("roomy", VCPU=32)
+        await world.add("tight", VCPU=4)
         same, worse, refused = (an_instance() for _ in range(3))
         async with in_the_shadow(world, tmp_path) as shadow:
             for number, (instance, host) in enumerate(((same, "roomy"), (worse, "tight")), 1):

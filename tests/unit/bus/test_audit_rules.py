@@ -14,7 +14,6 @@ from bus.auditing.views import Fault, InstanceView
 from bus.message import ConsumerId, ProviderId
 from bus.messages.books import BookEntry, ExpectedClaim, MendConsumer, MendInstance
 from bus.messages.hosts import HostState
-from bus.topology import NOVA_CELL
 from tests.properties.test_audit_properties import NOW, PLACES, SIGHT, a_view, share_on
 
 MIGRATION = ConsumerId(UUID(int=70))
@@ -136,7 +135,6 @@ def test_a_leak_in_the_name_of_an_unknown_cell_is_named_and_kept() -> None:
         (structs.replace(a_view(), at_api=None, in_cells=()), True),
         # Nova's, or another program's: a heir of ours has the attempt of its swap.
         (alone(attempt=0), False),
-        (alone(cell=NOVA_CELL), False),
         (alone(cell=""), False),
         (InstanceView(id=MIGRATION, consumer=migration(type="VOLUME", attempt=0)), False),
         (alone(held=()), False),
@@ -148,15 +146,14 @@ def test_a_claim_is_alone_if_no_row_has_its_id(view: InstanceView, *, is_alone: 
     assert is_claim_alone(view) is is_alone
 
 
-@pytest.mark.parametrize("cell", ["", NOVA_CELL])
 @pytest.mark.parametrize("state", ["", "deleted", "error"])
-def test_what_nova_holds_is_no_orphan_whatever_our_own_rows_say(cell: str, state: str) -> None:
+def test_what_nova_holds_is_no_orphan_whatever_our_own_rows_say(state: str) -> None:
     ours = structs.replace(a_view(), in_cells=(), on_hosts=())
     assert ours.at_api is not None
     assert ours.consumer is not None
     told = structs.replace(ours.at_api, state=state, changed_at=None) if state else None
     of_cell = structs.replace(ours, at_api=told)
-    of_nova = structs.replace(of_cell, consumer=structs.replace(ours.consumer, cell=cell))
+    of_nova = structs.replace(of_cell, consumer=structs.replace(ours.consumer, cell=""))
 
     assert judging.ORPHAN in kinds([*faults_of(of_cell, SIGHT, PLACES)])
     assert judging.ORPHAN not in kinds([*faults_of(of_nova, SIGHT, PLACES)])
@@ -165,8 +162,8 @@ def test_what_nova_holds_is_no_orphan_whatever_our_own_rows_say(cell: str, state
 
 
 def test_only_instances_and_migrations_are_held_by_nova() -> None:
-    assert is_held_by_nova(alone(cell=NOVA_CELL))
-    assert not is_held_by_nova(alone(cell=NOVA_CELL, held=()))
+    assert is_held_by_nova(alone(cell=""))
+    assert not is_held_by_nova(alone(cell="", held=()))
     assert not is_held_by_nova(alone(cell="", type="VOLUME"))
 
 

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus import headers
 from bus.broker import Delivery, Parcel
-from bus.message import ConsumerId, Message, ProviderId, type_of
+from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import (
     BuildInstance,
     DeleteInstance,
@@ -28,7 +28,7 @@ from bus.messages.placement import (
     SnapshotPage,
 )
 from bus.origin import Origin, origin_of
-from bus.topology import API, DEAD, EVENTS, FEED, NOVA_CELL, PLACEMENT, REPLY, Kind, destination_of
+from bus.topology import API, DEAD, EVENTS, FEED, PLACEMENT, REPLY, Kind, destination_of
 from bus.workers.authority import (
     BrokerFacts,
     Refused,
@@ -81,18 +81,6 @@ def refusal(message: Message, origin: Origin, facts: BrokerFacts = WITH_USERS) -
 def test_every_message_counts_under_its_own_key_where_there_are_no_users() -> None:
     for example in EXAMPLES:
         assert refusal(example, said(example), WITHOUT) == ""
-
-
-def test_no_host_and_no_worker_is_of_a_cell_called_nova_and_only_claims_name_it() -> None:
-    of_nova = [structs.replace(each, cell=NOVA_CELL) for each in EXAMPLES if "cell" in each.__struct_fields__]
-    for facts in (WITHOUT, WITH_USERS):
-        counting = {
-            type_of(each)
-            for each in of_nova
-            if destination_of(each).kind is not Kind.ANSWER
-            and "reserved for what Nova holds" not in refusal(each, said(each, "moor-scheduler"), facts)
-        }
-        assert counting == {"claim", "swap", "release"}
 
 
 def test_no_message_counts_under_the_key_of_another() -> None:

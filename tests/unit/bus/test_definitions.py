@@ -19,8 +19,6 @@ PASSWORDS = {"moor-conductor-c1": "one", "moor-placement": "two"}
 def test_every_role_is_a_user_and_a_cells_role_one_for_each_cell() -> None:
     assert set(rights_by_user(EXCHANGES, CELLS)) == {
         "moor-scheduler",
-        "moor-nova-scheduler",
-        "moor-nova-shadow",
         "moor-placement",
         "moor-conductor-c1",
         "moor-conductor-c2",

@@ -50,7 +50,7 @@ def test_a_cells_roles_have_users_on_its_own_broker_alone() -> None:
     api, one, two = deployments_of(Addresses(bus_url=ALL, cell_bus_urls={"c1": C1, "c2": C2}), ("c1", "c2"))
 
     above = {"moor-scheduler", "moor-placement", "moor-operator", "moor-ironic"}
-    assert users(api) == above | {"moor-nova-scheduler", "moor-nova-shadow"}
+    assert users(api) == above
     assert users(one) == above | {"moor-conductor-c1", "moor-compute-c1"}
     assert users(two) == above | {"moor-conductor-c2", "moor-compute-c2"}
     assert not one.rights()["moor-scheduler"].may_publish("moor.cell.c2", "place.c2")

@@ -128,7 +128,6 @@ def test_the_users_of_cells_are_conductors_and_computes() -> None:
         ("moor-conductor", None),
         ("moor-conductor-", None),
         ("moor-conductor-C1", None),
-        ("moor-conductor-nova", None),
         ("moor-compute-cell0", None),
         ("moor-scheduler-c1", None),
         ("moor-client", None),
@@ -215,8 +214,7 @@ def test_only_an_operator_writes_to_the_books_directly_and_cells_may_not_even_as
         ([key for key in BOOK_WRITES if key != "aggregates.set"], {"moor-operator"}),
         (["aggregates.set"], {"moor-operator", "moor-scheduler"}),
         (["quota.query.shop"], {"moor-operator", "moor-scheduler"}),
-        # In shadow mode, a scheduler of Nova's reads there what Nova's own has chosen.
-        (["consumer.query"], {"moor-operator", "moor-scheduler", "moor-nova-shadow"}),
+        (["consumer.query"], {"moor-operator", "moor-scheduler"}),
         (
             [
                 "candidates",

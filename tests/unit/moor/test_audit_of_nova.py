@@ -28,7 +28,6 @@ from bus.messages.books import (
 )
 from bus.messages.build import AskInstances, InstancesFound
 from bus.messages.placement import AskSnapshot, LogPosition, ResourceAmount, SnapshotPage
-from bus.topology import NOVA_CELL
 from moor.books.auditing import AuditOptions, AuditResult, audited
 from moor.books.books_reader import BooksReader
 from moor.books.nova_books import NovaToAsk
@@ -49,7 +48,7 @@ def held(id_: ConsumerId, **changes: object) -> BookEntry:
         type="INSTANCE",
         project="p",
         user="u",
-        cell=NOVA_CELL,
+        cell="",
         generation=1,
         attempt=1,
         host=HOSTS[0],
@@ -135,13 +134,12 @@ def outcomes(result: AuditResult) -> list[tuple[str, ConsumerId | None, str]]:
     return [(each.fault.kind, each.fault.about, each.outcome) for each in result.findings]
 
 
-@pytest.mark.parametrize("cell", ["", NOVA_CELL])
 @pytest.mark.parametrize("kind", ["INSTANCE", "MIGRATION"])
 @pytest.mark.parametrize("attempt", [0, 1])
 async def test_without_a_nova_to_ask_what_it_holds_is_counted_and_never_freed(
-    cell: str, kind: str, attempt: int
+    kind: str, attempt: int
 ) -> None:
-    cloud = Cloud(held(RUNNING, cell=cell, type=kind, attempt=attempt), held(NEVER, cell=cell, type=kind))
+    cloud = Cloud(held(RUNNING, type=kind, attempt=attempt), held(NEVER, type=kind))
 
     for after_s in (0, 1_000_000):
         result = await cloud.audit(is_asked=False, after_s=after_s)
@@ -151,9 +149,7 @@ async def test_without_a_nova_to_ask_what_it_holds_is_counted_and_never_freed(
 
 
 async def test_what_nova_knows_stays_and_what_it_never_knew_is_freed_once_the_time_is_over() -> None:
-    cloud = Cloud(
-        held(RUNNING), held(NEVER), held(MOVING, type="MIGRATION"), held(LEFT, type="MIGRATION", cell="")
-    )
+    cloud = Cloud(held(RUNNING), held(NEVER), held(MOVING, type="MIGRATION"), held(LEFT, type="MIGRATION"))
     cloud.nova.servers = [RUNNING]
     cloud.nova.migrations = [MOVING]
     early = [(UNKNOWN, NEVER, "not mended"), (UNKNOWN, LEFT, "not mended")]

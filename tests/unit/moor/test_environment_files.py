@@ -98,13 +98,12 @@ def test_a_worker_of_a_cell_learns_only_its_own_broker_and_one_above_all_of_them
     addresses = Addresses(
         bus_url="amqp://root:r@api/",
         ironic_bus_url="amqp://root:r@metal/",
-        nova_bus_url="amqp://openstack:o@nova/",
         ironic_url="http://admin:i@ironic:6385",
         ironic_groups={"rack": "island"},
         cell_bus_urls={"island": "amqp://root:r@isle/"},
         cells=("harbour", "island"),
     )
-    users = ("scheduler", "nova-scheduler", "nova-shadow", "placement", "ironic", "operator")
+    users = ("scheduler", "placement", "ironic", "operator")
     names = [f"moor-{user}" for user in users]
     names += [f"moor-{role}-{cell}" for role in ("conductor", "compute") for cell in addresses.cells]
 
@@ -122,10 +121,6 @@ def test_a_worker_of_a_cell_learns_only_its_own_broker_and_one_above_all_of_them
         "MOOR_BUS_URL": "amqp://moor-scheduler:of-moor-scheduler@api/",
         "MOOR_CELLS": "harbour,island",
         "MOOR_CELL_BUS_URLS": "island=amqp://moor-scheduler:of-moor-scheduler@isle/",
-    }
-    assert found["moor-nova-scheduler"] == {
-        "MOOR_BUS_URL": "amqp://moor-nova-scheduler:of-moor-nova-scheduler@api/",
-        "MOOR_NOVA_BUS_URL": "amqp://openstack:o@nova/",
     }
     assert found["moor-ironic"]["MOOR_IRONIC_BUS_URL"] == "amqp://moor-ironic:of-moor-ironic@metal/"
     assert found["moor-ironic"]["MOOR_IRONIC_GROUPS"] == "rack=island"

@@ -81,7 +81,7 @@ def test_environment_files_then_have_no_password() -> None:
     addresses = Addresses(
         bus_url="amqp://root:r@api/", cell_bus_urls={"island": "amqp://root:r@isle/"}, cells=("island",)
     )
-    roles = ("scheduler", "nova-scheduler", "nova-shadow", "placement", "ironic", "operator")
+    roles = ("scheduler", "placement", "ironic", "operator")
     names = [f"moor-{each}" for each in roles]
     names += ["moor-conductor-island", "moor-compute-island"]
     found = broker_variables(

@@ -1,48 +1,21 @@
 """The parts of a worker in the place of nova-scheduler after its settings have changed."""
 
-import asyncio
-from collections.abc import Sequence
-
 import pytest
 
 from bus.configuration.live import tell_followers
 from bus.configuration.settings import BusSettings
-from bus.message import ConsumerId, Message
-from bus.messages.placement import ResourceAmount
 from bus.urls import broker_at
 from bus.workers.link import Link
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.nova.cloud.values import NovaCloud
+from scheduler_worker.nova_worker.over_http.api import PlacementApi
+from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
-from scheduler_worker.nova_worker.wiring import PlacementSide, nova_parts
+from scheduler_worker.nova_worker.wiring import nova_parts
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring.staged import Staged
 
 pytestmark = pytest.mark.asyncio
-
-
-class NoPlacement:
-    """A placement that nothing asks in these tests."""
-
-    def __init__(self) -> None:
-        self.whole = asyncio.Event()
-
-    async def catch_up(self) -> None: ...
-
-    def moved(self, _: object) -> bool:
-        return False
-
-    async def run(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
-async def ask_none(_: Sequence[Message]) -> Sequence[Message]:
-    return ()
-
-
-async def hold_nothing(consumers: Sequence[ConsumerId]) -> Sequence[Sequence[ResourceAmount]]:
-    return [()] * len(consumers)
 
 
 class KnowsNothing:
@@ -51,13 +24,15 @@ class KnowsNothing:
 
 async def test_both_kinds_of_requests_are_weighed_by_the_new_settings() -> None:
     """Requests that name their host have filters of their own, and weighers like all others."""
-    choice = SchedulerSettings()
+    choice, asking = SchedulerSettings(), NovaPlacementSettings(url="http://127.0.0.1:1")
+    api = PlacementApi(asking)
     (staged,) = nova_parts(
         Link(broker_at("amqp://guest:guest@127.0.0.1:1/nova"), BusSettings()),
         KnowsNothing(),
         NovaSchedulerSettings(),
         choice,
-        placement=lambda *_: PlacementSide(NoPlacement(), ask_none, hold_nothing),
+        api=api,
+        asking=asking,
     )
     assert isinstance(staged, Staged)
     plugins = [
@@ -66,6 +41,7 @@ async def test_both_kinds_of_requests_are_weighed_by_the_new_settings() -> None:
         if isinstance(each, Claimer)
     ]
 
+    await api.close()
     tell_followers(choice, SchedulerSettings(ram_weight_multiplier=3.5))
 
     assert len(plugins) == 2

@@ -27,7 +27,6 @@ from bus.messages.placement import (
     Share,
     SwapClaim,
 )
-from bus.topology import NOVA_CELL
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.nova_worker.over_http.api import Conflict, PlacementApi
 from scheduler_worker.nova_worker.over_http.books import HttpBooks
@@ -128,7 +127,7 @@ def a_claim(
     consumer: UUID, amounts: tuple[ResourceAmount, ...] = AMOUNTS, attempt: int = 1
 ) -> ClaimResources:
     return ClaimResources(
-        cell=NOVA_CELL,
+        cell="c1",
         consumer=ConsumerId(consumer),
         attempt=attempt,
         issued_at=datetime.now(UTC),
@@ -367,7 +366,7 @@ async def test_a_release_frees_what_was_claimed_but_nothing_that_somebody_wrote_
         )
         released = [
             await world.ask(
-                ReleaseClaim(cell=NOVA_CELL, consumer=ConsumerId(one), attempt=1, issued_at=datetime.now(UTC))
+                ReleaseClaim(cell="c1", consumer=ConsumerId(one), attempt=1, issued_at=datetime.now(UTC))
             )
             for one in (ours, theirs)
         ]
@@ -389,7 +388,7 @@ async def test_a_share_is_taken_beside_another_and_given_back(kind: str) -> None
         for host, amounts in ((OTHER, both), (HOST, AMOUNTS)):
             verdict = await world.ask(
                 SwapClaim(
-                    cell=NOVA_CELL,
+                    cell="c1",
                     consumer=ConsumerId(consumer),
                     attempt=1,
                     held_attempt=0,

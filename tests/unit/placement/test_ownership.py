@@ -19,7 +19,6 @@ from bus.messages.placement import (
     ResourceAmount,
     Superseded,
 )
-from bus.topology import NOVA_CELL
 from placement_worker.core.claim_verdicts import ClaimJudgement
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, SentOrder
@@ -194,28 +193,6 @@ def test_no_cell_swaps_or_releases_a_consumer_of_another_cell(row: Consumer) -> 
         assert refused.field == "cell"
         assert row.cell not in refused.reason
         assert before == books(row)
-
-
-# Nova's
-
-
-def test_the_owner_of_novas_claims_acts_on_its_own_and_on_instances_without_a_cell() -> None:
-    for row in (a_row(cell=NOVA_CELL), a_row(cell=""), a_row(cell="", attempt=0, generation=3)):
-        here = books(row)
-        assert isinstance(
-            here.judge(claim(attempt=1, cell=NOVA_CELL), NOVA_CELL), AlreadyClaimed | Claimed
-        ), row
-        released = here.judge(release(1, NOVA_CELL, None), NOVA_CELL)
-        assert released == Released(freed=True), row
-
-
-def test_the_owner_of_novas_claims_acts_on_nothing_of_a_cell() -> None:
-    for row in (*ROWS, a_row(cell="", type="VOLUME")):
-        swap = structs.replace(a_swap(a_share(OTHER_HOST), BANK), cell=NOVA_CELL)
-        for order in (release(1, NOVA_CELL, None), claim(attempt=5, cell=NOVA_CELL), swap):
-            before = books(row)
-            assert isinstance(before.judge(order, NOVA_CELL), NotAllowed), (row, order)
-            assert before == books(row)
 
 
 # Tombstones
