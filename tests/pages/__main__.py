@@ -1,4 +1,4 @@
-"""Writes the generated parts of the pages in docs/, and the other committed files that are made from the code: `python -m tests.pages`.
+"""Writes the committed files that are made from the code: `python -m tests.pages`.
 
 `tests/pages/built.py` has the pages that are generated whole: only the site has these.
 """
