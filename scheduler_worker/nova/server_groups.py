@@ -44,7 +44,7 @@ def group_of(spec: Fields) -> NovaGroup | None:
         definition=ServerGroup(
             id=GroupId(group.id("uuid")),
             policy=_policy(group),
-            max_per_host=max_per_host_of(group.object("_rules")),
+            max_per_host=_max_per_host_of(group.object("_rules")),
         ),
         members=tuple(id_in(each, group.at("members")) for each in members),
         hosts=group.texts("hosts"),
@@ -65,12 +65,9 @@ def _policy(group: Fields) -> GroupPolicy:
     return policy
 
 
-def max_per_host_of(rules: Fields) -> int:
-    """The limit of anti-affinity. It is a text in RPC and notifications, and a number in the API."""
+def _max_per_host_of(rules: Fields) -> int:
+    """The limit of anti-affinity, which is a text in Nova's messages."""
     rules.refuse_unknown({MAX_PER_HOST})
-    value = rules.value(MAX_PER_HOST)
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= PER_HOST_MAX:
-        return value
     text = rules.text(MAX_PER_HOST, "1")
     if not (text.isascii() and text.isdigit() and len(text) < 8 and 1 <= int(text) <= PER_HOST_MAX):  # noqa: PLR2004
         raise rules.refuse(MAX_PER_HOST, f"it must be a whole number from 1 to {PER_HOST_MAX}")

@@ -57,11 +57,8 @@ class CloudReader:
         services = await self._api.services()
         hypervisors = await self._api.hypervisors()
         aggregates = await self._api.aggregates()
-        groups = await self._api.groups()
         cells = await self._cells.read()
-        return cloud_of(
-            services, hypervisors, aggregates, groups, cells, default_zone=self._default_zone or None
-        )
+        return cloud_of(services, hypervisors, aggregates, cells, default_zone=self._default_zone or None)
 
     async def services(self) -> ServicesRead:
         return await self._api.services()

@@ -20,14 +20,13 @@ from scheduler_worker.nova.cloud.answers import (
     ServerSeen,
     ServicesRead,
     aggregates_in,
-    groups_in,
     hypervisors_in,
     ids_in,
     next_of,
     server_in,
     services_in,
 )
-from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup
+from scheduler_worker.nova.cloud.values import CloudAggregate
 from scheduler_worker.nova.refusals import RefusedError
 from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
 
@@ -89,18 +88,6 @@ class NovaApi:
 
     async def aggregates(self) -> tuple[CloudAggregate, ...]:
         return self._read(await self._ask("/v2.1/os-aggregates"), aggregates_in)
-
-    async def groups(self) -> list[CloudGroup]:
-        """The server groups of all projects. Their pages are numbered: one that comes or goes meanwhile may be on no page."""
-        found: dict[UUID, CloudGroup] = {}
-        offset = 0
-        while True:
-            query = {"all_projects": "True", "limit": str(self._page), "offset": str(offset)}
-            page = self._read(await self._ask("/v2.1/os-server-groups", query), groups_in)
-            if not page:
-                return [*found.values()]
-            found |= {each.id: each for each in page}
-            offset += len(page)
 
     async def servers(self) -> AsyncGenerator[IdsPage, None]:
         """All instances of all projects but those that were deleted softly, and those that are just being built."""

@@ -28,7 +28,7 @@ class NovaCloudSettings(RestSettings, frozen=True, kw_only=True):
     read_s: Annotated[
         Seconds,
         Meta(
-            description="How often all hosts, services, aggregates and server groups are read. Shorter finds lost notifications sooner; "
+            description="How often all hosts, services and aggregates are read. Shorter finds lost notifications sooner; "
             "longer loads Nova less."
         ),
     ] = 300.0

@@ -28,7 +28,6 @@ class SimulatedNova:
         self.services: list[dict[str, Any]] = []
         self.hypervisors: list[dict[str, Any]] = []
         self.aggregates: list[dict[str, Any]] = []
-        self.groups: list[dict[str, Any]] = []
         self.servers: Sequence[UUID] = []
         # Their cell does not answer.
         self.silent_servers: Sequence[UUID] = []
@@ -46,7 +45,6 @@ class SimulatedNova:
                 Route("/v2.1/os-services", self._services),
                 Route("/v2.1/os-hypervisors/detail", self._hypervisors),
                 Route("/v2.1/os-aggregates", self._aggregates),
-                Route("/v2.1/os-server-groups", self._groups),
                 Route("/v2.1/servers", self._servers),
                 Route("/v2.1/servers/{id}", self._server),
                 Route("/v2.1/os-migrations", self._migrations),
@@ -107,11 +105,6 @@ class SimulatedNova:
 
     async def _aggregates(self, request: Request) -> Response:
         return self._refused(request) or JSONResponse({"aggregates": self.aggregates})
-
-    async def _groups(self, request: Request) -> Response:
-        assert request.query_params["all_projects"] == "True"
-        offset = int(request.query_params["offset"])
-        return self._refused(request) or JSONResponse({"server_groups": self.groups[offset:][:PAGE_MAX]})
 
     async def _servers(self, request: Request) -> Response:
         assert request.query_params["all_tenants"] == "1"

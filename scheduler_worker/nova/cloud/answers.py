@@ -1,4 +1,4 @@
-"""What Nova's compute API answers, read: services, hypervisors, aggregates and server groups.
+"""What Nova's compute API answers, read: services, hypervisors and aggregates.
 
 A field that is missing or wrong is refused by its path (`RefusedError`). Fields that are not read here may be anything.
 """
@@ -9,19 +9,17 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.message import AggregateId, GroupId, ProviderId
+from bus.message import AggregateId, ProviderId
 from scheduler_worker.nova.cloud.values import (
     CloudAggregate,
     CloudCell,
-    CloudGroup,
     ComputeService,
     NovaCloud,
     zoned,
 )
-from scheduler_worker.nova.json_fields import Fields, id_in, texts_in
+from scheduler_worker.nova.json_fields import Fields, texts_in
 from scheduler_worker.nova.refusals import RefusedError
 from scheduler_worker.nova.selection import ComputeNode
-from scheduler_worker.nova.server_groups import POLICIES, max_per_host_of
 
 COMPUTE = "nova-compute"
 # The API says this, and not much else, about a service or a server whose cell does not answer.
@@ -37,10 +35,9 @@ class ComputeNodeRead(Struct, frozen=True):
 
 
 class ServicesRead(Struct, frozen=True):
-    """The compute services, when each was last seen up (as the API writes it), and the hosts whose cells do not answer."""
+    """The compute services, and the hosts whose cells do not answer."""
 
     services: tuple[ComputeService, ...] = ()
-    seen_at: Mapping[UUID, str] = {}
     silent: tuple[str, ...] = ()
 
 
@@ -69,24 +66,23 @@ def _items(body: object, key: str) -> Iterable[Fields]:
 def services_in(body: object) -> ServicesRead:
     services: list[ComputeService] = []
     silent: list[str] = []
-    seen_at: dict[UUID, str] = {}
     for each in _items(body, "services"):
         if each.text("binary") != COMPUTE:
             continue
         if each.value("id") is None and each.text("status") == UNKNOWN:
             silent.append(each.text("host"))
             continue
-        service = ComputeService(
-            id=each.id("id"),
-            host=each.text("host"),
-            is_up=each.text("state") == "up",
-            is_disabled=each.text("status") == "disabled",
-            disabled_reason=each.text("disabled_reason", ""),
-            is_forced_down=each.flag("forced_down"),
+        services.append(
+            ComputeService(
+                id=each.id("id"),
+                host=each.text("host"),
+                is_up=each.text("state") == "up",
+                is_disabled=each.text("status") == "disabled",
+                disabled_reason=each.text("disabled_reason", ""),
+                is_forced_down=each.flag("forced_down"),
+            )
         )
-        services.append(service)
-        seen_at[service.id] = each.text("updated_at", "")
-    return ServicesRead(tuple(services), seen_at, tuple(silent))
+    return ServicesRead(tuple(services), tuple(silent))
 
 
 def hypervisors_in(body: object) -> tuple[ComputeNodeRead, ...]:
@@ -116,23 +112,6 @@ def hosts_in(fields: Fields) -> tuple[str, ...]:
     if not isinstance(listed, list | None):
         raise fields.refuse("hosts", "it must be a list")
     return texts_in(listed or (), fields.at("hosts"))
-
-
-def groups_in(body: object) -> tuple[CloudGroup, ...]:
-    return tuple(group_in(each, "id") for each in _items(body, "server_groups"))
-
-
-def group_in(fields: Fields, id_field: str) -> CloudGroup:
-    """A server group. Its rules are numbers in the API, and texts in notifications."""
-    policy = POLICIES.get(fields.text("policy"))
-    if policy is None:
-        raise fields.refuse("policy", f"a policy is one of {', '.join(POLICIES)}")
-    return CloudGroup(
-        id=GroupId(fields.id(id_field)),
-        policy=policy,
-        max_per_host=max_per_host_of(fields.object("rules")),
-        members=tuple(id_in(each, fields.at("members")) for each in fields.texts("members")),
-    )
 
 
 def ids_in(body: object, key: str, id_field: str) -> tuple[tuple[UUID, ...], bool]:
@@ -172,7 +151,6 @@ def cloud_of(
     services: ServicesRead,
     hypervisors: Iterable[ComputeNodeRead],
     aggregates: Iterable[CloudAggregate],
-    groups: Iterable[CloudGroup],
     cells: CellsRead,
     *,
     default_zone: str | None,
@@ -192,7 +170,6 @@ def cloud_of(
             nodes=nodes,
             services={each.id: each for each in services.services},
             aggregates={each.id: each for each in aggregates},
-            groups={each.id: each for each in groups},
             cells={
                 each.id: CloudCell(each.id, each.name, is_silent=each.id in silent) for each in cells.cells
             },

@@ -13,7 +13,6 @@ from msgspec import Struct, structs
 from scheduler_worker.nova.cloud.answers import ServicesRead
 from scheduler_worker.nova.cloud.notifications import (
     AggregateHeard,
-    GroupHeard,
     Heard,
     ServiceHeard,
     id_heard,
@@ -44,8 +43,6 @@ def hear(known: HeardCloud, heard: Heard) -> HeardCloud:
             return _hear_service(changed, heard)
         case AggregateHeard():
             return structs.replace(changed, cloud=_hear_aggregate(known.cloud, heard))
-        case GroupHeard():
-            return structs.replace(changed, cloud=_hear_group(known.cloud, heard))
 
 
 def after_read(read: NovaCloud, since: Iterable[Heard]) -> HeardCloud:
@@ -114,13 +111,3 @@ def _hear_aggregate(cloud: NovaCloud, heard: AggregateHeard) -> NovaCloud:
     if cloud.aggregates.get(aggregate.id) == aggregate:
         return cloud
     return zoned(structs.replace(cloud, aggregates={**cloud.aggregates, aggregate.id: aggregate}))
-
-
-def _hear_group(cloud: NovaCloud, heard: GroupHeard) -> NovaCloud:
-    group = heard.group
-    if heard.is_deleted:
-        left = {id_: each for id_, each in cloud.groups.items() if id_ != group.id}
-        return cloud if len(left) == len(cloud.groups) else structs.replace(cloud, groups=left)
-    if cloud.groups.get(group.id) == group:
-        return cloud
-    return structs.replace(cloud, groups={**cloud.groups, group.id: group})

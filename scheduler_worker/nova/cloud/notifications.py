@@ -1,4 +1,4 @@
-"""Nova's versioned notifications, read: of services, aggregates and server groups. Others are counted and ignored.
+"""Nova's versioned notifications, read: of services and aggregates. Others are counted and ignored.
 
 The body is oslo.messaging's envelope, with the notification as a JSON text inside. Whatever the bytes are, the answer is a value.
 """
@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from bus.message import AggregateId
-from scheduler_worker.nova.cloud.answers import COMPUTE, group_in, hosts_in
-from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup, ComputeService
+from scheduler_worker.nova.cloud.answers import COMPUTE, hosts_in
+from scheduler_worker.nova.cloud.values import CloudAggregate, ComputeService
 from scheduler_worker.nova.json_fields import Fields
 from scheduler_worker.nova.objects import read_object
 from scheduler_worker.nova.refusals import RefusedError
@@ -36,13 +36,7 @@ class AggregateHeard(Struct, frozen=True, kw_only=True):
     is_deleted: bool = False
 
 
-class GroupHeard(Struct, frozen=True, kw_only=True):
-    at: datetime
-    group: CloudGroup
-    is_deleted: bool = False
-
-
-Heard = ServiceHeard | AggregateHeard | GroupHeard
+Heard = ServiceHeard | AggregateHeard
 
 
 class NotHeard(Struct, frozen=True):
@@ -57,7 +51,6 @@ _AGGREGATE_ENDS = frozenset(
     f"aggregate.{action}.end"
     for action in ("create", "add_host", "remove_host", "update_metadata", "update_prop")
 )
-_GROUP_CHANGES = frozenset(("server_group.create", "server_group.add_member"))
 
 
 def read_notification(body: bytes) -> Heard | NotHeard:
@@ -102,12 +95,6 @@ def _heard(fields: Fields, event: str) -> Heard | NotHeard:
             aggregate=aggregate,
             is_deleted=event == "aggregate.delete.end",
         )
-    if event in _GROUP_CHANGES or event == "server_group.delete":
-        payload = read_object(fields.value("payload"), "payload", "ServerGroupPayload")
-        is_deleted = event == "server_group.delete"
-        return GroupHeard(
-            at=_moment(fields, "timestamp"), group=group_in(payload, "uuid"), is_deleted=is_deleted
-        )
     return NotHeard(event[:_EVENT_SHOWN_MAX])
 
 
@@ -138,5 +125,3 @@ def id_heard(heard: Heard) -> UUID:
             return heard.service.id
         case AggregateHeard():
             return heard.aggregate.id
-        case GroupHeard():
-            return heard.group.id

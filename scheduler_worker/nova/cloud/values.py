@@ -9,8 +9,7 @@ from uuid import UUID
 
 from msgspec import Struct, structs
 
-from bus.message import AggregateId, CellName, GroupId, ProviderId
-from bus.messages.placement import GroupPolicy
+from bus.message import AggregateId, CellName, ProviderId
 from bus.topology import CELL0, CELL_NAME
 from scheduler_worker.nova.destinations import NovaNames
 from scheduler_worker.nova.selection import ComputeNode
@@ -53,15 +52,6 @@ class CloudAggregate(Struct, frozen=True, kw_only=True):
         return self.metadata.get(ZONE, "")
 
 
-class CloudGroup(Struct, frozen=True, kw_only=True):
-    """A server group, and the instances in it."""
-
-    id: GroupId
-    policy: GroupPolicy
-    max_per_host: int = 1
-    members: tuple[UUID, ...] = ()
-
-
 class CloudCell(Struct, frozen=True):
     """A cell by Nova's mapping. `is_silent`: Nova says that the cell does not answer, so what it has is not known."""
 
@@ -80,7 +70,6 @@ class NovaCloud(Struct, frozen=True, kw_only=True):
     nodes: Mapping[ProviderId, ComputeNode] = {}
     services: Mapping[UUID, ComputeService] = {}
     aggregates: Mapping[AggregateId, CloudAggregate] = {}
-    groups: Mapping[GroupId, CloudGroup] = {}
     cells: Mapping[UUID, CloudCell] = {}
     unplaced: tuple[str, ...] = ()
     # The zone of a host that is in no aggregate with a zone.

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.message import AggregateId, GroupId, ProviderId
+from bus.message import AggregateId, ProviderId
 from scheduler_worker.nova.cloud.answers import ServicesRead
 from scheduler_worker.nova.cloud.changes import HeardCloud, after_read, hear, with_services
 from scheduler_worker.nova.cloud.notifications import (
     AggregateHeard,
-    GroupHeard,
     Heard,
     NotHeard,
     ServiceHeard,
@@ -24,7 +23,6 @@ from scheduler_worker.nova.cloud.notifications import (
 from scheduler_worker.nova.cloud.values import (
     CloudAggregate,
     CloudCell,
-    CloudGroup,
     ComputeService,
     NovaCloud,
 )
@@ -33,7 +31,7 @@ from scheduler_worker.nova.selection import ComputeNode
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
 CELL = UUID(int=7)
 SERVICE, NODE = UUID(int=1), ProviderId(UUID(int=2))
-AGGREGATE, GROUP = AggregateId(UUID(int=3)), GroupId(UUID(int=4))
+AGGREGATE = AggregateId(UUID(int=3))
 
 
 def service(**changes: object) -> ComputeService:
@@ -86,17 +84,6 @@ AGGREGATE_DATA = {
     "hosts": ["h1"],
     "metadata": {"availability_zone": "z1"},
 }
-GROUP_DATA = {
-    "uuid": str(GROUP),
-    "name": "g",
-    "user_id": "u",
-    "project_id": "p",
-    "policies": ["anti-affinity"],
-    "policy": "anti-affinity",
-    "rules": {"max_server_per_host": "2"},
-    "members": [str(SERVICE)],
-    "hosts": None,
-}
 
 
 # Reading
@@ -126,13 +113,6 @@ def test_an_aggregate_counts_at_the_end_of_its_change() -> None:
     assert gone.is_deleted
 
 
-def test_a_group_has_its_rules_as_texts() -> None:
-    heard = read_notification(body("server_group.add_member", "ServerGroupPayload", GROUP_DATA))
-
-    assert isinstance(heard, GroupHeard)
-    assert heard.group == CloudGroup(id=GROUP, policy="anti-affinity", max_per_host=2, members=(SERVICE,))
-
-
 @pytest.mark.parametrize(
     ("notification", "event", "reason"),
     [
@@ -151,11 +131,7 @@ def test_a_group_has_its_rules_as_texts() -> None:
             "service.update",
             "timestamp is 'noon'",
         ),
-        (
-            body("server_group.create", "ServerGroupPayload", GROUP_DATA | {"policy": "near"}),
-            "server_group.create",
-            "policy is 'near'",
-        ),
+        (body("server_group.create", "ServerGroupPayload", {}), "server_group.create", ""),
     ],
 )
 def test_whatever_else_comes_is_told_with_its_reason(notification: bytes, event: str, reason: str) -> None:
@@ -222,17 +198,6 @@ def test_an_aggregate_moves_the_nodes_of_its_hosts_to_its_zone_and_back() -> Non
 
     gone = AggregateHeard(at=NOON + timedelta(seconds=1), aggregate=aggregate, is_deleted=True)
     assert hear(known, gone).cloud == a_cloud()
-
-
-def test_a_group_comes_grows_and_goes() -> None:
-    group = CloudGroup(id=GROUP, policy="affinity")
-    known = hear(HeardCloud(a_cloud()), GroupHeard(at=NOON, group=group))
-    grown = structs.replace(group, members=(SERVICE,))
-    known = hear(known, GroupHeard(at=NOON + timedelta(seconds=1), group=grown))
-    assert known.cloud.groups == {GROUP: grown}
-
-    gone = GroupHeard(at=NOON + timedelta(seconds=2), group=grown, is_deleted=True)
-    assert hear(known, gone).cloud.groups == {}
 
 
 def test_what_was_heard_during_a_reading_is_applied_to_what_was_read() -> None:

@@ -9,9 +9,9 @@ from msgspec import structs
 
 from bus.auditing.unknown_to_nova import HoldersAsked
 from bus.errors import CredentialsRefused, Unavailable, VersionNotOffered, WrongAnswer
-from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
+from bus.message import AggregateId, ConsumerId, ProviderId
 from scheduler_worker.nova.cloud.answers import ServerSeen
-from scheduler_worker.nova.cloud.values import CloudAggregate, CloudGroup, services_by_host
+from scheduler_worker.nova.cloud.values import CloudAggregate, services_by_host
 from scheduler_worker.nova_cloud import holders
 from scheduler_worker.nova_cloud.databases import open_nova_database
 from scheduler_worker.nova_cloud.holders import ask_nova
@@ -148,17 +148,6 @@ async def test_all_of_a_nova_is_read(addresses: NovaAddresses) -> None:
             "availability_zone": "z1",
         }
     ]
-    nova.groups = [
-        {
-            "id": str(UUID(int=80 + number)),
-            "name": "g",
-            "policy": "anti-affinity",
-            "rules": {"max_server_per_host": 3} if number else {},
-            "members": [str(UUID(int=1))],
-            "project_id": "p",
-        }
-        for number in range(PAGES)
-    ]
     reader = reader_of(nova, addresses)
 
     cloud = await reader.cloud()
@@ -180,13 +169,6 @@ async def test_all_of_a_nova_is_read(addresses: NovaAddresses) -> None:
         hosts=("H1", "H2"),
         metadata={"ssd": "true", "availability_zone": "z1"},
     )
-    assert len(cloud.groups) == PAGES
-    assert cloud.groups[GroupId(UUID(int=81))] == CloudGroup(
-        id=GroupId(UUID(int=81)), policy="anti-affinity", max_per_host=3, members=(UUID(int=1),)
-    )
-
-
-PAGES = 7
 
 
 async def test_the_cell_of_a_host_whose_service_is_unknown_is_silent(addresses: NovaAddresses) -> None:

@@ -35,8 +35,8 @@ HOSTS = ("c1h1", "c1h2", "c1h3", "c1h4", "c2h1", "c2h2", "c2f1", "c2f2")
 PLUGINS = standard_plugins()
 READER = NovaRequestReader(RequestReader(STANDARD, timedelta(days=1), PLUGINS).spec_of, PLUGINS.image_keys)
 _CELL = re.compile(r'"CellMapping".*?"uuid": ?"([0-9a-f-]{36})"')
-# They tell nothing of services, aggregates or groups that a scheduler must know.
-IGNORED = re.compile(r"compute\.|aggregate\.\w+\.start|aggregate\.cache")
+# They tell nothing of services or aggregates that a scheduler must know.
+IGNORED = re.compile(r"compute\.|server_group\.|aggregate\.\w+\.start|aggregate\.cache")
 
 
 def of_kind(kind: str) -> list[Any]:
