@@ -141,7 +141,6 @@ def nova_scheduler(
     nova_bus: NovaBusUrl = "",
     *,
     api_db: Annotated[str, option_of(GENERAL, "nova_api_db", "--nova-api-db", metavar="URL")] = "",
-    host: Annotated[str | None, option_of(NOVA_SCHEDULER, "host", "--host", show_default=False)] = None,
     shadow: Annotated[
         bool,
         typer.Option(
@@ -167,7 +166,7 @@ def nova_scheduler(
     if not cloud.api_db:
         cloud = structs.replace(cloud, api_db=api_db)
     choice = tuned(SCHEDULER, others=scheduler_flags(settings))
-    answering, placement, bus_settings = tuned(NOVA_SCHEDULER, host=host), tuned(NOVA_PLACEMENT), tuned(BUS)
+    answering, placement, bus_settings = tuned(NOVA_SCHEDULER), tuned(NOVA_PLACEMENT), tuned(BUS)
     health_at = operating.health_listen
     if shadow:
         shadowing = tuned(NOVA_SHADOW)

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 # How often the queue is bound again: an exchange that was deleted and created again has lost its bindings.
 BIND_S = 30.0
+# Of the queue: its oldest notifications are dropped, and it goes some minutes after its reader. All is read again then.
+HEARD_MAX, HEARD_EXPIRES_MS = 10_000, 600_000
 # Unreadable types are told once each, and these are remembered.
 TYPES_REMEMBERED_MAX = 100
 
@@ -129,8 +131,8 @@ class NovaCloudKeeper(PartGroup):
     async def _hear(self) -> None:
         async with self._link.opened() as connection:
             limits = Limits(
-                feed_length_max=self._settings.heard_length_max,
-                unused_expires_ms=self._settings.heard_expires_ms,
+                feed_length_max=HEARD_MAX,
+                unused_expires_ms=HEARD_EXPIRES_MS,
             )
             await connection.declare(Objects((), (Queue(self._queue, QueueKind.FEED),), limits))
             consuming = await connection.open_consuming(self._queue, self._bus.prefetch)

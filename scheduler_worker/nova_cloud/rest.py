@@ -32,6 +32,9 @@ from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
 
 T = TypeVar("T")
 
+# Nova's default max_limit; a lower one of Nova's counts.
+PAGE = 1000
+
 NOVA_API = RestService(
     name="Nova",
     section=NOVA_CLOUD,
@@ -67,7 +70,6 @@ class NovaApi:
         self, settings: NovaCloudSettings, *, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self._client = RestClient(NOVA_API, settings.url, settings, _NovaVersion(), transport=transport)
-        self._page = settings.page
 
     @property
     def name(self) -> str:
@@ -102,7 +104,7 @@ class NovaApi:
         """
         marker = ""
         while True:
-            query = {"limit": str(self._page), **({"marker": marker} if marker else {})}
+            query = {"limit": str(PAGE), **({"marker": marker} if marker else {})}
             ids, _ = self._read(
                 await self._ask("/v2.1/os-migrations", query), lambda body: ids_in(body, "migrations", "uuid")
             )
@@ -142,7 +144,7 @@ class NovaApi:
         marker, seen = "", set[str]()
         while True:
             after = {"marker": marker} if marker else {}
-            answer = await self._ask(path, {**query, "limit": str(self._page), **after})
+            answer = await self._ask(path, {**query, "limit": str(PAGE), **after})
             yield answer
             link = self._read(answer, lambda body: next_of(body, key))
             if not link:

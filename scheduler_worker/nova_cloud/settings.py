@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.configuration.addresses import HttpUrl
-from bus.configuration.sections import Count, Seconds, Section, require
+from bus.configuration.sections import Seconds, Section, require
 from bus.rest.settings import RestSettings
 from scheduler_worker.nova.cloud.values import DEFAULT_ZONE
 
@@ -39,13 +39,6 @@ class NovaCloudSettings(RestSettings, frozen=True, kw_only=True):
             "loads Nova less."
         ),
     ] = 20.0
-    page: Annotated[
-        Count,
-        Meta(
-            description="How many servers, hypervisors and so on a page of the API has; Nova's own max_limit may be less. More is faster; fewer keeps "
-            "answers small."
-        ),
-    ] = 1000
     rpc_timeout_s_max: Annotated[
         Seconds,
         Meta(
@@ -69,20 +62,6 @@ class NovaCloudSettings(RestSettings, frozen=True, kw_only=True):
             description="The topics of Nova's versioned notifications. Nova needs notification_format = versioned or both."
         ),
     ] = ("versioned_notifications",)
-    heard_length_max: Annotated[
-        Count,
-        Meta(
-            description="How many notifications wait at most; the oldest are dropped. More survives longer pauses; fewer needs less memory of Nova's "
-            "broker."
-        ),
-    ] = 10_000
-    heard_expires_ms: Annotated[
-        Count,
-        Meta(
-            description="After how many milliseconds without a reader the queue of notifications is deleted. Longer survives longer restarts; "
-            "shorter leaves less behind."
-        ),
-    ] = 600_000
 
     def __post_init__(self) -> None:
         require(

@@ -22,7 +22,6 @@ from scheduler_worker.nova.cloud.answers import ServerSeen
 from scheduler_worker.nova_shadow.choosing import Held, ShadowChoice, ShadowChooser
 from scheduler_worker.nova_shadow.core.comparing import compare_choices, in_words, pair_hosts
 from scheduler_worker.nova_shadow.core.notes import ShadowNote
-from scheduler_worker.nova_shadow.settings import NovaShadowSettings
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +32,10 @@ API_FROM_LOOK = 3
 # After so many looks Nova has probably refused: our choice takes no room of later requests any more.
 NEW_LOOKS = 5
 REASON_MAX = 2_000
+# Soon enough to see a host before its instance moves on.
+LOOK_AT_S = 1.0
+# Nova's choices that are waited for at once; then the oldest is noted without. Of each is kept how every host looked.
+WAITING_MAX = 300
 # How Nova words it, in lower case.
 NO_VALID_HOST = "no valid host"
 # An error from before the request is of something else. The clocks of two machines may differ by less than this.
@@ -71,14 +74,16 @@ class ShadowFollower:
         self,
         chooser: ShadowChooser,
         add_notes: AddNotes,
-        settings: NovaShadowSettings,
         *,
+        wait_s: float,
+        look_s: float,
         clock: Callable[[], datetime],
         asks_server: AsksServer | None = None,
     ) -> None:
         self._chooser = chooser
         self._add_notes = add_notes
-        self._settings = settings
+        self._wait_s = wait_s
+        self._look_s = look_s
         self._clock = clock
         self._asks_server = asks_server
         self._followed: list[_Followed] = []
@@ -103,7 +108,7 @@ class ShadowFollower:
                 )
             else:
                 self._followed.append(_Followed(choice, now))
-        while len(self._followed) > self._settings.waiting_max:
+        while len(self._followed) > WAITING_MAX:
             self._end(self._followed.pop(0), why_not="too many requests wait for Nova's choice")
 
     async def look(self) -> None:
@@ -115,7 +120,7 @@ class ShadowFollower:
         await self._look_at(due)
         for each in due:
             each.looks += 1
-            pause = LOOKS[min(each.looks, len(LOOKS)) - 1] * self._settings.look_s
+            pause = LOOKS[min(each.looks, len(LOOKS)) - 1] * self._look_s
             each.look_at = now + timedelta(seconds=pause)
             if each.looks == NEW_LOOKS:
                 self._chooser.drop(set(each.missing))
@@ -175,7 +180,7 @@ class ShadowFollower:
                     one.ended[id_] = f"it ended in error before its host was seen: {server.fault}"
 
     def _is_over(self, one: _Followed) -> bool:
-        return (self._clock() - one.choice.copied.at).total_seconds() >= self._settings.wait_s
+        return (self._clock() - one.choice.copied.at).total_seconds() >= self._wait_s
 
     # Notes
 
@@ -217,7 +222,7 @@ class ShadowFollower:
     def _why_none(self, one: _Followed, id_: ConsumerId) -> str:
         if fault := one.faults.get(id_):
             return fault[:REASON_MAX]
-        return f"it holds nothing of any host {self._settings.wait_s:g} s after its request"
+        return f"it holds nothing of any host {self._wait_s:g} s after its request"
 
     def _noted_as(self, choice: ShadowChoice, number: int, reason: str) -> ShadowNote:
         return structs.replace(choice.draft_note(number), reason=reason[:REASON_MAX])

@@ -19,6 +19,8 @@ from scheduler_worker.nova_shadow.core.notes import ShadowNote
 log = logging.getLogger(__name__)
 
 BEFORE = ".before"
+# What one file of notes is for: some days of a cloud, and no register of what its users asked for.
+NOTES_MAX, KEPT_S = 100_000, 14 * 86_400.0
 
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(ShadowNote)
@@ -27,7 +29,9 @@ _decoder = msgspec.json.Decoder(ShadowNote)
 class NotesFile:
     """Raises OSError if the files cannot be read or written."""
 
-    def __init__(self, path: Path, *, notes_max: int, kept_s: float, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, path: Path, *, notes_max: int = NOTES_MAX, kept_s: float = KEPT_S, clock: Callable[[], datetime]
+    ) -> None:
         self._path = path
         self._lines_max = max(1, notes_max // 2)
         self._kept_s = kept_s

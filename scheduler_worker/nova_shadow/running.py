@@ -58,7 +58,7 @@ async def run_in_shadow(
                 shadow,
                 choice,
                 api=api,
-                asking=placement,
+                refresh_s=placement.refresh_s,
                 beside=(keeper,),
                 asks_server=nova.server,
                 look_again=keeper.read_soon,

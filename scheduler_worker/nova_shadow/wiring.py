@@ -17,7 +17,7 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.nova.cloud.port import KnowsNovaCloud
 from scheduler_worker.nova.request_spec import NovaRequestReader
 from scheduler_worker.nova_shadow.choosing import ShadowChooser
-from scheduler_worker.nova_shadow.following import AsksServer, ShadowFollower
+from scheduler_worker.nova_shadow.following import LOOK_AT_S, AsksServer, ShadowFollower
 from scheduler_worker.nova_shadow.listening import ShadowListener
 from scheduler_worker.nova_shadow.notes_file import NotesFile
 from scheduler_worker.nova_shadow.settings import NovaShadowSettings
@@ -25,7 +25,6 @@ from scheduler_worker.nova_worker.hosts import NovaHosts
 from scheduler_worker.nova_worker.news import NovaNews
 from scheduler_worker.nova_worker.over_http.api import PlacementApi
 from scheduler_worker.nova_worker.over_http.books import HttpBooks
-from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 from scheduler_worker.nova_worker.queues import rpc_queues
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
 from scheduler_worker.nova_worker.wiring import LOOK_S, forced_plugins, plugins_of
@@ -35,6 +34,8 @@ from scheduler_worker.wiring.deciders import STANDARD
 from scheduler_worker.wiring.staged import Staged
 
 PRUNE_S = 3600.0
+# Of the queue of copies: it never grows without bounds, nor stays after the last worker in the shadow.
+COPIES_MAX, COPIES_EXPIRE_MS = 1000, 300_000
 
 
 def shadow_queues(
@@ -47,8 +48,8 @@ def shadow_queues(
         topic.exchange,
         topic.key,
         arguments={
-            "x-expires": shadow.expires_s * 1000,
-            "x-max-length": shadow.length_max,
+            "x-expires": COPIES_EXPIRE_MS,
+            "x-max-length": COPIES_MAX,
             "x-overflow": "drop-head",
         },
     )
@@ -63,18 +64,19 @@ def shadow_parts(
     choice: SchedulerSettings,
     *,
     api: PlacementApi,
-    asking: NovaPlacementSettings,
+    refresh_s: float,
     beside: tuple[Part, ...] = (),
     asks_server: AsksServer | None = None,
     clock: Callable[[], datetime] = now,
     chance: random.Random | None = None,
     look_again: Callable[[], None] = lambda: None,
+    look_s: float = LOOK_AT_S,
 ) -> tuple[Part, ...]:
     """Everything that such a worker runs, as `nova_parts` for one that answers. Raises OSError if the file of notes cannot be read."""
     chance = chance or random.Random(secrets.randbits(64))
     picture, plugins = Picture(), plugins_of(choice)
     forced = forced_plugins(plugins)
-    books = HttpBooks(api, picture, asking, chance=chance)
+    books = HttpBooks(api, picture, refresh_s=refresh_s, chance=chance)
     hosts = NovaHosts(picture)
     known = asyncio.Event()
 
@@ -96,7 +98,7 @@ def shadow_parts(
         await news.before_refusal(is_unknown=True)
         refresh()
 
-    notes = NotesFile(Path(shadow.file), notes_max=shadow.notes_max, kept_s=shadow.kept_s, clock=clock)
+    notes = NotesFile(Path(shadow.file), clock=clock)
     requests = RequestReader(STANDARD, timedelta(days=1), plugins)
     chooser = ShadowChooser(
         picture,
@@ -111,7 +113,9 @@ def shadow_parts(
         salt=chance.getrandbits(32),
         draw=lambda: chance.getrandbits(32),
     )
-    follower = ShadowFollower(chooser, notes.add, shadow, clock=clock, asks_server=asks_server)
+    follower = ShadowFollower(
+        chooser, notes.add, wait_s=shadow.wait_s, look_s=look_s, clock=clock, asks_server=asks_server
+    )
     listener = ShadowListener(
         nova,
         shadow_queues(settings, shadow, secrets.token_hex(16)),
@@ -133,7 +137,7 @@ def shadow_parts(
         forced.become(forced_plugins(renewed))
 
     renewing = SettingsFollower(choice, take)
-    following = FollowingPart(follower, shadow.look_s, chance)
+    following = FollowingPart(follower, look_s, chance)
     pruning = Periodic("delete old notes", prune, PRUNE_S, is_cut_short=True, chance=chance)
     looking = Periodic("take over what Nova knows", take_over, LOOK_S, is_needed=True, chance=chance)
     first: tuple[Part, ...] = (books, looking, *beside)

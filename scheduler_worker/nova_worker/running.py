@@ -54,7 +54,7 @@ async def run(
                 settings,
                 choice,
                 api=api,
-                asking=placement,
+                refresh_s=placement.refresh_s,
                 beside=(keeper,),
                 look_again=keeper.read_soon,
             ),

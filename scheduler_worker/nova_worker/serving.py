@@ -22,6 +22,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
+from msgspec import Struct
+
 from bus.broker import Receipt
 from bus.errors import Operational, Refusal
 from bus.measuring import Histogram, Labels, Readings
@@ -48,7 +50,7 @@ from scheduler_worker.nova_worker.casts import NovaCasts
 from scheduler_worker.nova_worker.deciding import NovaAsked, NovaDecision
 from scheduler_worker.nova_worker.hosts import NovaHosts
 from scheduler_worker.nova_worker.nova_search import NovaSearch
-from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+from scheduler_worker.nova_worker.queues import TOPIC
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,19 @@ class Decides(Protocol):
         """Give back what these have claimed, as long as the call is ours. Returns whether that was done."""
 
 
+class ServingLimits(Struct, frozen=True, kw_only=True):
+    """How much is taken at once, and how long an answer is tried whose queue does not exist."""
+
+    # Calls that are taken before they are answered: more make larger batches, fewer leave more to schedulers beside this one.
+    prefetch: int = 200
+    # While one batch waits for placement, hosts are chosen for another.
+    batches_in_flight: int = 2
+    # Of one batch; a request for more is a batch of its own.
+    instances_max: int = 1000
+    # A caller may be connecting anew; then its claim is released.
+    reply_retry_s: float = 30.0
+
+
 class NovaServer(Supervised):
     """`look_again` is called when Nova says that aggregates have changed, and `find_names` has Nova read before a request is refused
     that names a host or a cell that is not known here.
@@ -93,7 +108,8 @@ class NovaServer(Supervised):
         refresh: Callable[[], None],
         look_again: Callable[[], None],
         find_names: Callable[[], Awaitable[None]],
-        settings: NovaSchedulerSettings,
+        limits: ServingLimits,
+        rpc_timeout_s: float,
         clock: Callable[[], datetime],
     ) -> None:
         super().__init__("answer Nova's scheduler RPC", self._serve, is_needed=True, is_cut_short=False)
@@ -105,7 +121,8 @@ class NovaServer(Supervised):
         self._refresh = refresh
         self._find_names = find_names
         self._casts = NovaCasts(hosts, look_again)
-        self._settings = settings
+        self._limits = limits
+        self._rpc_timeout_s = rpc_timeout_s
         self._clock = clock
         self._rpc: RabbitRpc | None = None
         self._opened = asyncio.Event()
@@ -141,7 +158,7 @@ class NovaServer(Supervised):
         async with self._link.opened() as connection:
             if not isinstance(connection, RabbitConnection):
                 raise Refusal("nova_bus_url must name Nova's RabbitMQ: amqp://... or amqps://...")
-            rpc = await connection.open_rpc(self._queues, self._settings.prefetch)
+            rpc = await connection.open_rpc(self._queues, self._limits.prefetch)
             self._rpc = rpc
             self._backlog_at = self._clock()
             self._opened.set()
@@ -188,7 +205,7 @@ class NovaServer(Supervised):
         if request.call is None:
             await self._take_cast(rpc, delivery, request)
             return
-        waits_s = self._settings.rpc_timeout_s if delivery.expires_ms is None else delivery.expires_ms / 1000
+        waits_s = self._rpc_timeout_s if delivery.expires_ms is None else delivery.expires_ms / 1000
         now = self._clock()
         call = NovaCall(
             request,
@@ -218,7 +235,7 @@ class NovaServer(Supervised):
 
     def _waits_since(self, request: RpcRequest, now: datetime) -> datetime:
         """Since when the caller may have waited for a sign of life. A call says only when the user's request began that it is for."""
-        if len(self._calls) >= self._settings.prefetch:
+        if len(self._calls) >= self._limits.prefetch:
             self._backlog_at = now
         may_have_waited = (now - self._backlog_at).total_seconds() < BACKLOG_S
         began_at = request.caller_began_at
@@ -230,7 +247,7 @@ class NovaServer(Supervised):
             if not BASE_VERSION.can_serve(request.version):
                 return NovaDecision(failure=unsupported_version(request, str(BASE_VERSION)))
             if request.method == "ping":
-                return NovaDecision(result={"service": self._settings.topic, "arg": request.args.get("arg")})
+                return NovaDecision(result={"service": TOPIC, "arg": request.args.get("arg")})
         elif not VERSION.can_serve(request.version):
             return NovaDecision(failure=unsupported_version(request, str(VERSION)))
         elif request.method == SELECT:
@@ -272,13 +289,13 @@ class NovaServer(Supervised):
         if self.stopping.is_set() and self._rpc is None:
             # They are not acknowledged, so they go to another scheduler.
             return
-        while self._waiting and len(self._deciding) < self._settings.batches_in_flight:
+        while self._waiting and len(self._deciding) < self._limits.batches_in_flight:
             batch: list[NovaCall] = []
             instances = 0
             while self._waiting:
                 asked = self._waiting[0].request.args.get("instance_uuids")
                 count = len(asked) if isinstance(asked, list) else 1
-                if batch and instances + count > self._settings.instances_at_once_max:
+                if batch and instances + count > self._limits.instances_max:
                     break
                 instances += count
                 batch.append(self._waiting.popleft())
@@ -337,7 +354,7 @@ class NovaServer(Supervised):
         if outcome is None:
             self._calls.forget(call)
             return
-        if len(self._calls) >= self._settings.prefetch:
+        if len(self._calls) >= self._limits.prefetch:
             self._backlog_at = self._clock()
         self._count(outcome)
         self._took.observe((self._clock() - call.received_at).total_seconds())
@@ -391,7 +408,7 @@ class NovaServer(Supervised):
                     return said
                 case Receipt.UNROUTABLE:
                     missing_since = missing_since or now
-                    if (now - missing_since).total_seconds() >= self._settings.reply_retry_s:
+                    if (now - missing_since).total_seconds() >= self._limits.reply_retry_s:
                         self._note_gone(queue, missing_since)
                         return "undeliverable"
             await asyncio.sleep(RETRY_S)

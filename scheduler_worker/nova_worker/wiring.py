@@ -31,9 +31,8 @@ from scheduler_worker.nova_worker.news import NovaNews
 from scheduler_worker.nova_worker.over_http.api import PlacementApi
 from scheduler_worker.nova_worker.over_http.books import HttpBooks
 from scheduler_worker.nova_worker.over_http.claims import HttpClaims
-from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 from scheduler_worker.nova_worker.queues import rpc_queues
-from scheduler_worker.nova_worker.serving import NovaServer
+from scheduler_worker.nova_worker.serving import NovaServer, ServingLimits
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
 from scheduler_worker.requests.request_reader import RequestReader
 from scheduler_worker.settings import SchedulerSettings
@@ -51,20 +50,21 @@ def nova_parts(
     choice: SchedulerSettings,
     *,
     api: PlacementApi,
-    asking: NovaPlacementSettings,
+    refresh_s: float,
     beside: tuple[Part, ...] = (),
     clock: Callable[[], datetime] = now,
     chance: random.Random | None = None,
     look_again: Callable[[], None] = lambda: None,
+    limits: ServingLimits | None = None,
 ) -> tuple[Part, ...]:
-    """Everything that such a worker runs. `nova` leads to Nova's broker, and `api` to placement, which is asked as `asking` says. `beside`
+    """Everything that such a worker runs. `nova` leads to Nova's broker, and `api` to placement, which is asked for changes each `refresh_s`. `beside`
     are the parts that keep `knows` up to date, and `look_again` has all of Nova read soon.
     """
     chance = chance or random.Random(secrets.randbits(64))
     picture, plugins = Picture(), plugins_of(choice)
     forced = forced_plugins(plugins)
-    books = HttpBooks(api, picture, asking, chance=chance)
-    placement = HttpClaims(api, books, asking, chance=chance)
+    books = HttpBooks(api, picture, refresh_s=refresh_s, chance=chance)
+    placement = HttpClaims(api, books, chance=chance)
     hosts = NovaHosts(picture)
 
     def refresh() -> None:
@@ -126,7 +126,8 @@ def nova_parts(
         refresh=refresh,
         look_again=look_again,
         find_names=find_names,
-        settings=settings,
+        limits=limits or ServingLimits(),
+        rpc_timeout_s=settings.rpc_timeout_s,
         clock=clock,
     )
     looking = Periodic("take over what Nova knows", look, LOOK_S, is_needed=True, chance=chance)

@@ -25,6 +25,8 @@ T = TypeVar("T")
 # What Nova itself speaks: with mappings of groups, and without consumer types.
 MINOR = 36
 CONFLICT, BAD_REQUEST = 409, 400
+# So many are asked for at once: more are faster at the start, fewer load placement less.
+READS_AT_ONCE = 8
 CONCURRENT_UPDATE = "placement.concurrent_update"
 Amounts = Mapping[ProviderId, Mapping[str, int]]
 
@@ -164,7 +166,6 @@ class PlacementApi:
         self, settings: NovaPlacementSettings, *, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         version = _PlacementVersion(settings.admin_token_secret)
-        self._at_once = settings.reads_at_once
         self._client = RestClient(PLACEMENT_SERVICE, settings.url, settings, version, transport=transport)
 
     async def close(self) -> None:
@@ -222,8 +223,8 @@ class PlacementApi:
     async def held_by_each(self, consumers: Sequence[ConsumerId]) -> Sequence[Sequence[ResourceAmount]]:
         """What each of these consumers holds now. Raises `Operational` if placement does not answer."""
         found: list[Sequence[ResourceAmount]] = []
-        for start in range(0, len(consumers), self._at_once):
-            some = consumers[start : start + self._at_once]
+        for start in range(0, len(consumers), READS_AT_ONCE):
+            some = consumers[start : start + READS_AT_ONCE]
             found += [each.amounts for each in await all_of(map(self.held_by, some))]
         return found
 

@@ -22,6 +22,7 @@ from bus.messages.placement import GroupMember, Holder, InventoryState, Provider
 from bus.parts import PartGroup, Periodic, SharedRuns
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.nova_worker.over_http.api import (
+    READS_AT_ONCE,
     Amounts,
     ListedProvider,
     PlacementApi,
@@ -29,9 +30,11 @@ from scheduler_worker.nova_worker.over_http.api import (
     ProviderUse,
     all_of,
 )
-from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 
 log = logging.getLogger(__name__)
+
+# Inventories, traits and aggregates that others have changed are read again so often: four requests a provider.
+VERIFY_S = 60.0
 
 
 class _Known(Struct):
@@ -74,13 +77,12 @@ class HttpBooks(PartGroup):
         self,
         api: PlacementApi,
         picture: Picture,
-        settings: NovaPlacementSettings,
         *,
+        refresh_s: float,
         chance: random.Random | None = None,
     ) -> None:
         self._api = api
         self._picture = picture
-        self._settings = settings
         self._known: dict[ProviderId, _Known] = {}
         self._internals = itertools.count(1)
         self._revisions = itertools.count(1)
@@ -90,11 +92,11 @@ class HttpBooks(PartGroup):
         self.whole = asyncio.Event()
         self.providers_read = 0
         super().__init__(
-            Periodic("read placement", self._look, settings.refresh_s, is_needed=True, chance=chance),
+            Periodic("read placement", self._look, refresh_s, is_needed=True, chance=chance),
             Periodic(
                 "read placement's inventories",
                 self.catch_up,
-                settings.verify_s,
+                VERIFY_S,
                 rests_first=True,
                 is_cut_short=True,
                 chance=chance,
@@ -190,7 +192,7 @@ class HttpBooks(PartGroup):
         with_contents: bool,
     ) -> None:
         """Read these providers, and add the states of those that could be read."""
-        room = asyncio.Semaphore(self._settings.reads_at_once)
+        room = asyncio.Semaphore(READS_AT_ONCE)
 
         async def read(id_: ProviderId) -> None:
             async with room:

@@ -43,12 +43,15 @@ from scheduler_worker.nova_worker.over_http.api import (
     all_of,
 )
 from scheduler_worker.nova_worker.over_http.books import HttpBooks
-from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
 
 # Of so many consumers it is remembered what they hold, until the answer about them is delivered.
 CLAIMS_KEPT = 100_000
 # So many claims are one write: with more of them, more are repeated when one of them is refused.
 TOGETHER_MAX = 20
+# So many writes at once: more answer large batches sooner, fewer make fewer conflicts.
+WRITES_AT_ONCE = 8
+# A write that conflicts with others on its provider is tried so often, after pauses drawn at random; then another host is.
+CONFLICT_TRIES_MAX, CONFLICT_PAUSE_S_MAX = 4, 0.5
 
 
 class HttpClaims:
@@ -56,15 +59,13 @@ class HttpClaims:
         self,
         api: PlacementApi,
         books: HttpBooks,
-        settings: NovaPlacementSettings,
         *,
         chance: random.Random,
     ) -> None:
         self._api = api
         self._books = books
-        self._settings = settings
         self._chance = chance
-        self._room = asyncio.Semaphore(settings.claims_at_once)
+        self._room = asyncio.Semaphore(WRITES_AT_ONCE)
         # What each consumer holds since our last claim for it, or held when it was last read.
         self._known: OrderedDict[ConsumerId, Held] = OrderedDict()
 
@@ -174,12 +175,12 @@ class HttpClaims:
     async def _again(self, write: Callable[[], Awaitable[Conflict | None]]) -> Conflict | None:
         """Write, and again while others write to the same providers."""
         refused: Conflict | None = None
-        for number in range(self._settings.conflict_tries_max):
+        for number in range(CONFLICT_TRIES_MAX):
             refused = await write()
             if refused is None or not refused.of_provider:
                 return refused
-            if number + 1 < self._settings.conflict_tries_max:
-                await asyncio.sleep(self._chance.uniform(0, self._settings.conflict_pause_s_max))
+            if number + 1 < CONFLICT_TRIES_MAX:
+                await asyncio.sleep(self._chance.uniform(0, CONFLICT_PAUSE_S_MAX))
         return refused
 
     def _granted(self, orders: Sequence[ClaimResources]) -> None:

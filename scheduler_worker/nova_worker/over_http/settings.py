@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.configuration.addresses import HttpUrl
-from bus.configuration.sections import Count, Seconds, Section
+from bus.configuration.sections import Seconds, Section
 from bus.rest.login import RestService
 from bus.rest.settings import RestSettings
 
@@ -31,39 +31,6 @@ class NovaPlacementSettings(RestSettings, frozen=True, kw_only=True):
             "asked anyway after a conflict, and before a request is refused."
         ),
     ] = 5.0
-    verify_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often the inventories, traits and aggregates of providers that others have changed are read again. Shorter sees "
-            "new ones sooner, for four requests a provider."
-        ),
-    ] = 60.0
-    reads_at_once: Annotated[
-        Count,
-        Meta(
-            description="How many providers are read at once. More is faster at the start; fewer loads placement less."
-        ),
-    ] = 8
-    claims_at_once: Annotated[
-        Count,
-        Meta(
-            description="How many claims are written at once. More answers large batches sooner; fewer makes fewer conflicts."
-        ),
-    ] = 8
-    conflict_tries_max: Annotated[
-        Count,
-        Meta(
-            description="How often one claim is written that conflicts with others on its provider; then another host is tried. More insists on "
-            "the best host."
-        ),
-    ] = 4
-    conflict_pause_s_max: Annotated[
-        Seconds,
-        Meta(
-            description="The longest pause between such tries, drawn at random. Longer lets many schedulers pass each other; shorter answers "
-            "sooner."
-        ),
-    ] = 0.5
 
     @property
     def is_named(self) -> bool:

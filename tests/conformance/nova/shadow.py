@@ -69,7 +69,6 @@ def _run(stack: NovaStack, boots: int, clients: int, *, one_by_one: bool) -> Pat
         "--shadow",
         MOOR_NOVA_SHADOW_FILE=str(file),
         MOOR_NOVA_SHADOW_WAIT_S=str(WAIT_S),
-        MOOR_NOVA_SHADOW_LOOK_S="0.5",
         MOOR_SCHEDULER_WEIGHERS="cpu,ram,disk,io_ops",
     )
     _wait_for_copies(stack)

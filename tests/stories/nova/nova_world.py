@@ -33,6 +33,7 @@ from scheduler_worker.nova.cloud.values import (
 from scheduler_worker.nova.selection import ComputeNode
 from scheduler_worker.nova_worker.over_http.api import PlacementApi
 from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
+from scheduler_worker.nova_worker.serving import ServingLimits
 from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
 from scheduler_worker.nova_worker.wiring import nova_parts
 from scheduler_worker.settings import SchedulerSettings
@@ -54,7 +55,6 @@ PROJECT, USER = str(_SPEC["project_id"]), str(_SPEC["user_id"])
 PLACEMENT = NovaPlacementSettings(
     url="http://placement",
     admin_token_secret="admin",  # noqa: S106 - of noauth2
-    conflict_pause_s_max=0.01,
     rest_tries_max=1,
 )
 IMPATIENT = structs.replace(PLACEMENT, rest_answer_s_max=0.5)
@@ -256,7 +256,7 @@ class NovaWorld:
     @asynccontextmanager
     async def scheduler(
         self,
-        settings: NovaSchedulerSettings | None = None,
+        limits: ServingLimits | None = None,
         choice: SchedulerSettings = QUICK,
         *,
         asking: NovaPlacementSettings = PLACEMENT,
@@ -269,10 +269,11 @@ class NovaWorld:
         parts = nova_parts(
             link,
             self.known,
-            settings or NovaSchedulerSettings(),
+            NovaSchedulerSettings(),
             choice,
             api=api,
-            asking=asking,
+            refresh_s=asking.refresh_s,
+            limits=limits,
             clock=self.clock,
             look_again=self.known.read_soon,
         )

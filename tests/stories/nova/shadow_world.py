@@ -58,9 +58,7 @@ async def in_the_shadow(
     **shadow: object,
 ) -> AsyncIterator[Shadow]:
     """`shadow` are settings. Nova's choice is looked for at short intervals, and waited for for a second."""
-    settings = structs.replace(
-        NovaShadowSettings(look_s=0.05, wait_s=1.0, file=str(folder / "shadow.jsonl")), **shadow
-    )
+    settings = structs.replace(NovaShadowSettings(wait_s=1.0, file=str(folder / "shadow.jsonl")), **shadow)
     api = PlacementApi(PLACEMENT, transport=world.line)
     link = Link(world.broker_of_nova(), SETTINGS, name="Nova")
     parts = shadow_parts(
@@ -70,7 +68,8 @@ async def in_the_shadow(
         settings,
         choice,
         api=api,
-        asking=PLACEMENT,
+        refresh_s=PLACEMENT.refresh_s,
+        look_s=0.05,
         asks_server=asks_server,
         look_again=world.known.read_soon,
     )

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+from scheduler_worker.nova_worker.serving import ServingLimits
 from tests.stories.nova.conductor import SELECT, asked_for
 from tests.stories.nova.nova_world import (
     AMOUNTS,
@@ -176,7 +176,7 @@ async def test_members_that_two_schedulers_place_at_once_get_alternates_for_the_
     async with nova_world(kind) as world:
         await world.add("roomy", VCPU=32)
         await world.add("h2", "h3")
-        instances, one_call = [an_instance() for _ in range(2)], NovaSchedulerSettings(prefetch=1)
+        instances, one_call = [an_instance() for _ in range(2)], ServingLimits(prefetch=1)
         async with world.scheduler(one_call), world.scheduler(one_call, is_direct=True):
             await world.until_heard(by=2)
             # Both have chosen before a claim is there.

@@ -16,7 +16,7 @@ from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.hosts.one_host import OneHost
 from scheduler_worker.core.choosing.plugins import Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
-from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+from scheduler_worker.nova_worker.serving import ServingLimits
 from tests.stories.cloud import QUICK, wait_until
 from tests.stories.nova.conductor import SELECT, asked_for, failure_of
 from tests.stories.nova.nova_world import (
@@ -73,7 +73,7 @@ async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
     async with nova_world(kind) as world:
         await world.add("h1", "h2")
         silent, crowded, early, later = (an_instance() for _ in range(4))
-        async with world.scheduler(NovaSchedulerSettings(prefetch=1)) as metrics:
+        async with world.scheduler(ServingLimits(prefetch=1)) as metrics:
             await world.conductor.select(an_instance())
             world.line.open.clear()
             await world.conductor.send(SELECT, asked_for(silent), _timeout=60, expires_s=LONG_S)
@@ -160,7 +160,7 @@ async def test_an_answer_that_reaches_nobody_releases_a_claim_that_was_adopted(k
         await world.add("h1", "h2")
         instance = an_instance()
         world.line.loses_answer = any_write
-        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=0.3)) as metrics:
+        async with world.scheduler(ServingLimits(reply_retry_s=0.3)) as metrics:
             nobody = f"reply_{uuid4().hex}"
             await world.conductor.send(SELECT, asked_for(instance), _reply_q=nobody)
             await world.until_ended(metrics, "undeliverable")
@@ -200,7 +200,7 @@ async def test_a_claim_of_a_scheduler_that_died_is_answered_by_the_next_one_with
         instance, kept, changes = await moving(world, case)
         # Its answer cannot be sent, since the queue is missing: so the first worker holds the request when it dies.
         queue = f"reply_{uuid4().hex}"
-        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=60), dies=True):
+        async with world.scheduler(ServingLimits(reply_retry_s=60), dies=True):
             id_ = await world.conductor.send(SELECT, asked_for(instance, **changes), _reply_q=queue)
             held = await world.until_held(instance, len(kept) + 1)
         await world.conductor.listen_on(queue)
@@ -220,7 +220,7 @@ async def test_a_claim_whose_answer_is_lost_is_answered_and_given_back_if_nobody
     async with nova_world(kind) as world:
         await world.add(*(f"h{number}" for number in range(1, 9)), pooled=case == "from a pool")
         instance, kept, changes = await moving(world, case)
-        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=0.3)) as metrics:
+        async with world.scheduler(ServingLimits(reply_retry_s=0.3)) as metrics:
             world.line.loses_answer = any_write
             (host,) = hosts_of(await world.conductor.call(SELECT, asked_for(instance, **changes)))
             held = await world.held(instance)
@@ -243,7 +243,7 @@ async def test_a_scheduler_that_lost_its_connection_releases_nothing_that_anothe
     async with nova_world(kind) as world:
         await world.add("h1", "h2", "h3", "h4")
         instance, queue = an_instance(), f"reply_{uuid4().hex}"
-        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=LONG_S)):
+        async with world.scheduler(ServingLimits(reply_retry_s=LONG_S)):
             # Its answer cannot be sent yet.
             id_ = await world.conductor.send(
                 SELECT, asked_for(instance), _timeout=60, expires_s=LONG_S, _reply_q=queue

@@ -1,11 +1,12 @@
 """Nova's RPC as it goes wrong: messages that no Nova sends, callers that are gone, messages that come twice, workers that die."""
 
 import json
+import socket
 from uuid import uuid4
 
 import pytest
 
-from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+from scheduler_worker.nova_worker.serving import ServingLimits
 from tests.stories.cloud import wait_until
 from tests.stories.nova.conductor import TOKEN, asked_for, failure_of
 from tests.stories.nova.nova_world import an_instance, nova_world
@@ -81,9 +82,9 @@ async def test_calls_that_cannot_be_served_are_answered_with_the_error_that_oslo
 async def test_a_call_by_the_queue_of_one_scheduler_is_answered() -> None:
     async with nova_world() as world:
         await world.add("h1")
-        async with world.scheduler(NovaSchedulerSettings(host="one.example.org")):
+        async with world.scheduler():
             said = await world.conductor.call(
-                "select_destinations", asked_for(an_instance()), key="scheduler.one.example.org"
+                "select_destinations", asked_for(an_instance()), key=f"scheduler.{socket.gethostname()}"
             )
 
     assert said["failure"] is None
@@ -110,7 +111,7 @@ async def test_an_answer_that_reaches_nobody_releases_its_claim() -> None:
     async with nova_world() as world:
         await world.add("h1")
         gone, late = an_instance(), an_instance()
-        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=0.5)):
+        async with world.scheduler(ServingLimits(reply_retry_s=0.5)):
             await world.conductor.send(
                 "select_destinations", asked_for(gone), _reply_q=f"reply_{uuid4().hex}"
             )
@@ -157,7 +158,7 @@ async def test_the_request_of_a_worker_that_died_is_answered_by_another_with_the
         async def was_claimed() -> bool:
             return bool(await world.held(instance))
 
-        async with world.scheduler(NovaSchedulerSettings(reply_retry_s=60), dies=True):
+        async with world.scheduler(ServingLimits(reply_retry_s=60), dies=True):
             id_ = await world.conductor.send("select_destinations", asked_for(instance), _reply_q=queue)
             await wait_until(was_claimed, "it is claimed")
         before = await world.held(instance)

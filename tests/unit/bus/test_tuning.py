@@ -94,8 +94,6 @@ ZERO_SAYS_SOMETHING = {
     "libvirt.shared_networks",
     # A name, a password or a file may be called 0, and 0 is no.
     "nova_scheduler.exchange",
-    "nova_scheduler.topic",
-    "nova_scheduler.host",
     "nova_scheduler.durable",
     "nova_scheduler.auto_delete",
     "nova_scheduler.quorum",

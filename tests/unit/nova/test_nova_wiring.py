@@ -32,7 +32,7 @@ async def test_both_kinds_of_requests_are_weighed_by_the_new_settings() -> None:
         NovaSchedulerSettings(),
         choice,
         api=api,
-        asking=asking,
+        refresh_s=asking.refresh_s,
     )
     assert isinstance(staged, Staged)
     plugins = [

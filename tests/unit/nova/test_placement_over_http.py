@@ -43,7 +43,6 @@ HOST, CHILD, OTHER = (ProviderId(UUID(int=number)) for number in (1, 2, 3))
 SETTINGS = NovaPlacementSettings(
     url="http://placement",
     admin_token_secret="admin",  # noqa: S106 - of noauth2
-    conflict_pause_s_max=0.01,
     rest_tries_max=1,
 )
 AMOUNTS = (ResourceAmount(provider=HOST, resource="VCPU", amount=2),)
@@ -70,8 +69,8 @@ class HttpWorld:
         self.client = httpx.AsyncClient(transport=transport, base_url="http://placement", headers=headers)
         self.api = PlacementApi(SETTINGS, transport=transport)
         self.picture = Picture()
-        self.books = HttpBooks(self.api, self.picture, SETTINGS)
-        self.claims = HttpClaims(self.api, self.books, SETTINGS, chance=random.Random(7))
+        self.books = HttpBooks(self.api, self.picture, refresh_s=5.0)
+        self.claims = HttpClaims(self.api, self.books, chance=random.Random(7))
 
     async def done(self, method: str, path: str, body: object) -> None:
         answer = await self.client.request(method, path, json=body)
