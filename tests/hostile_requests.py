@@ -99,7 +99,7 @@ def hard_messages() -> dict[str, AskCandidates]:
                 for number in range(GROUPS_OF_A_MESSAGE)
             ),
             group_policy="none",
-            limit=100_000,
+            limit=1_000,
         ),
     }
 

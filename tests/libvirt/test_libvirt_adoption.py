@@ -231,12 +231,15 @@ def test_a_compute_that_ends_in_the_middle_of_an_adoption_adopts_or_touches_noth
     host: Adopter, noted: str
 ) -> None:
     is_noted = noted == "noted"
-    if is_noted:
-        host.driver._folders.of(THEIRS, 1).note(host.adoption())  # noqa: SLF001 - as the event loop does it
     host.driver.close()
     host.driver = host.started()
     attempt = AttemptRecord(
-        cell="c1", host=host.driver.root, instance=THEIRS, attempt=1, state=AttemptState.BUILDING
+        cell="c1",
+        host=host.driver.root,
+        instance=THEIRS,
+        attempt=1,
+        state=AttemptState.BUILDING,
+        begun_order=host.adoption() if is_noted else None,
     )
 
     failure = host.end_of(attempt)

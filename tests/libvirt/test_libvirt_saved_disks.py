@@ -62,17 +62,3 @@ async def test_a_saved_disk_goes_with_its_instance(tmp_path: Path, project: str)
 
         await until(lambda: saved_of(tmp_path, web) == [])
         assert await cloud.problems() == []
-
-
-async def test_a_disk_that_an_earlier_release_has_saved_is_found_and_goes(tmp_path: Path) -> None:
-    async with libvirt_cloud(tmp_path, two_hosts(tmp_path)) as cloud:
-        web = await cloud.boot(project="bank")
-        name = await offloaded(cloud, web, tmp_path)
-        (saved,) = (tmp_path / "images").rglob(name)
-        saved.rename(tmp_path / "images" / name)
-
-        with pytest.raises(NotDone, match=f"image '{name}' is not in "):
-            await cloud.boot(project="shop", image=Image(source=name))
-        await (await cloud.client.unshelve(web.id)).until_done()
-        await until(lambda: saved_of(tmp_path, web) == [])
-        await (await cloud.client.delete(web.id)).until_done()

@@ -5,7 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from bus.message import ProviderId, type_of
 from bus.messages.placement import (
@@ -40,7 +40,7 @@ Usage = dict[tuple[ProviderId, str], int]
 def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
     met: Counter[tuple[str, object]] = Counter()
 
-    @THOROUGH
+    @settings(THOROUGH, max_examples=600)
     @given(worlds())
     def search(world: World) -> None:
         met.update(asyncio.run(compare(world)))

@@ -78,7 +78,6 @@ BUGS: dict[str, PlantedBug] = {
     "a consumer of another cell released": claim_bugs.foreign_consumer_released,
     "trees locked before consumers": claim_bugs.trees_locked_before_consumers,
     "a part of a claim committed": claim_bugs.part_of_a_claim_committed,
-    "a page of a claim decided before all came": claim_bugs.page_decided_before_all_came,
     "a lease without end": conductor_bugs.lease_without_end,
     "a silent host treated as failed": conductor_bugs.silent_host_treated_as_failed,
     "max_unit not checked": claim_bugs.max_unit_not_checked,

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from bus.messages.placement import INTEGER_MAX, Claimed, Released
-from placement_worker import admin_writes, all_or_nothing_handlers, handlers
+from placement_worker import admin_writes, handlers
 from placement_worker.core import capacity, claims, shares
 from placement_worker.core.drafts import ledger_draft
 from tests.simulation.replacing import replaced
@@ -133,19 +133,6 @@ def foreign_consumer_released() -> AbstractContextManager[None]:
 def part_of_a_claim_committed() -> AbstractContextManager[None]:
     """A claim for many consumers that is refused for some keeps what the others were granted."""
     return replaced(ledger_draft.LedgerDraft, "restore", lambda _real: lambda _draft, _before: None)
-
-
-def page_decided_before_all_came() -> AbstractContextManager[None]:
-    """Each page of a claim for many consumers is decided when it comes, as if it were the whole claim."""
-
-    def planted(real: Any) -> Any:
-        async def whole(ask: Any, tx: Any) -> Any:
-            alone = structs.replace(ask.message, page=1, pages=1)
-            return await real(structs.replace(ask, message=alone), tx)
-
-        return whole
-
-    return replaced(all_or_nothing_handlers, "_whole", planted)
 
 
 def trees_locked_before_consumers() -> AbstractContextManager[None]:

@@ -209,7 +209,7 @@ def test_progress_of_an_active_instance_changes_nothing() -> None:
 
 def test_an_active_instance_whose_node_is_gone_says_so_keeps_its_share_and_can_be_deleted() -> None:
     cell = Cell(place_on_node(a_node("n2")), spawned(1, "n1"))
-    gone = structs.replace(failed(1, "n1"), reason="the node is deleted")
+    gone = structs.replace(failed(1, "n1"), reason="the node is deleted", number=1)
 
     cell.confirm_all()
     (said,) = cell.hear(gone)
