@@ -3,53 +3,21 @@
 The port hides no failure: connections break, confirms get lost, consumers are cancelled, and callers are
 told. Reconnecting, batching and settling per message are written once above the port, for every broker.
 
-Failures are raised as the errors `Refusal` and `Interrupted` of bus/errors.py.
+Failures are raised as the errors `Refusal` and `Interrupted` of kit/errors.py.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from bus.errors import (
-    AccessRefused,
-    ConnectionLost,
-    ConsumerCancelled,
-    Interrupted,
-    NotFound,
-    OneWasRefused,
-    Refusal,
-)
+from bus import message
 from bus.message import Envelope, Message
-from bus.topology import Binding, Objects
-
-__all__ = [
-    "BODY_BYTES_MAX",
-    "LINES",
-    "NAME_BYTES_MAX",
-    "PARCEL_BYTES_MAX",
-    "PARCEL_ITEMS_MAX",
-    "PLAIN",
-    "AccessRefused",
-    "Broker",
-    "Connection",
-    "ConnectionLost",
-    "ConsumerCancelled",
-    "Consuming",
-    "Delivery",
-    "Interrupted",
-    "NotFound",
-    "OneWasRefused",
-    "Parcel",
-    "Publishing",
-    "Receipt",
-    "Refusal",
-    "encode_lines",
-    "require_prefetch",
-]
+from bus.topology import DEAD, Binding, Objects, is_retry_exchange
 
 PLAIN = "application/json"  # one message
 LINES = "application/x-ndjson"  # one message a line
@@ -199,3 +167,140 @@ class Broker(Protocol):
         """A new connection. Raises `ConnectionLost` if the broker does not answer, `AccessRefused` if it
         rejects the user.
         """
+
+
+# A consumer's deliveries while they wait for their reader. Consumers of every kind of broker use this code.
+
+
+D = TypeVar("D")
+
+
+class ArrivalsOf(Generic[D]):
+    """Deliveries in the order of their arrival, until the reader takes them or the consumer ends."""
+
+    def __init__(self) -> None:
+        self._waiting: list[D] = []
+        self._changed = asyncio.Event()
+        self.why_over: Exception | None = None
+
+    def put(self, delivery: D) -> None:
+        self._waiting.append(delivery)
+        self._changed.set()
+
+    def end(self, why: Exception) -> None:
+        """Accept no more deliveries. The reader still gets those that wait, and after them `why`, raised as an error.
+
+        If this is called several times, the first reason counts.
+        """
+        self.why_over = self.why_over or why
+        self._changed.set()
+
+    def drop(self, why: Exception) -> None:
+        """Accept no more deliveries and forget the waiting ones: the broker has put them back into their queue."""
+        self._waiting.clear()
+        self.end(why)
+
+    def check(self) -> None:
+        """Raise the error that ended the deliveries, if they have ended.
+
+        Each call raises a new exception, since an exception that is raised twice grows its traceback.
+        """
+        if self.why_over is not None:
+            raise type(self.why_over)(*self.why_over.args)
+
+    @property
+    def is_ready(self) -> bool:
+        """Has something arrived that the reader has not taken?"""
+        return bool(self._waiting)
+
+    async def take(self) -> Sequence[D]:
+        """Remove and return all waiting deliveries, and wait until there is at least one.
+
+        If none waits and the deliveries have ended, raise the error that ended them.
+        """
+        while not self._waiting:
+            self.check()
+            self._changed.clear()
+            await self._changed.wait()
+        taken, self._waiting = self._waiting, []
+        return taken
+
+
+class Arrivals(ArrivalsOf[Delivery]):
+    """Deliveries of our own parcels."""
+
+
+# Cuts a sequence into chunks of limited weight.
+
+
+def chunks(weights: Sequence[int], weight_max: int) -> Iterator[slice]:
+    """Cut elements with these weights, in their order, into as few chunks of at most `weight_max` as possible.
+
+    An element that is heavier than `weight_max` is a chunk by itself.
+    """
+    first = weight = 0
+    for n, each in enumerate(weights):
+        if weight + each > weight_max and n > first:
+            yield slice(first, n)
+            first, weight = n, 0
+        weight += each
+    yield slice(first, len(weights))
+
+
+# The origin of a message: its first sender, exchange and key, and where its answer goes.
+#
+# A worker that returns a message to its queue, or dead-letters it, publishes it again under the worker's own user. So
+# the broker verifies the worker, and no longer the first sender. Therefore the first sender, exchange and key travel in
+# headers. These headers are trusted only on retry exchanges and among dead letters, where a user can write for its own
+# queues alone. Elsewhere only the broker's data counts, whatever the headers say.
+
+
+class Origin(Struct, frozen=True, cache_hash=True):
+    """Where a message comes from, and where its answer goes.
+
+    `sender` is a user, empty if the message named none. `reply_to` is an answer queue, empty if no answer is wanted.
+    `exchange` and `key` are where the message was first published. `astray` is set if the broker has dead-lettered the
+    message and it arrived outside the dead-letter queue: it is the queue that the message came from.
+    """
+
+    sender: str = ""
+    reply_to: str = ""
+    exchange: str = ""
+    key: str = ""
+    astray: str = ""
+
+
+def origin_of(delivery: Delivery) -> Origin:
+    parcel = delivery.parcel
+    if parcel.exchange == DEAD:
+        return _origin_of_letter(delivery)
+    astray = str(parcel.headers.get(message.BROKER_QUEUE, "")) if _was_dead_lettered(parcel) else ""
+    if is_retry_exchange(parcel.exchange):
+        return _said_by_a_worker(parcel, astray)
+    return Origin(delivery.sender, parcel.reply_to, parcel.exchange, parcel.routing_key, astray)
+
+
+def _origin_of_letter(delivery: Delivery) -> Origin:
+    """The origin of a dead letter.
+
+    If the broker dead-lettered the parcel, the origin is in the parcel's properties and in the broker's headers. If a
+    worker did, it is in the worker's headers.
+    """
+    parcel = delivery.parcel
+    if not _was_dead_lettered(parcel):
+        return _said_by_a_worker(parcel, "")
+    exchange = str(parcel.headers.get(message.BROKER_EXCHANGE, ""))
+    if is_retry_exchange(exchange):
+        return _said_by_a_worker(parcel, "")
+    return Origin(delivery.sender, parcel.reply_to, exchange, str(parcel.headers.get(message.BROKER_KEY, "")))
+
+
+def _said_by_a_worker(parcel: Parcel, astray: str) -> Origin:
+    sender, exchange, key = (
+        str(parcel.headers.get(name, "")) for name in (message.SENDER, message.EXCHANGE, message.KEY)
+    )
+    return Origin(sender, parcel.reply_to, exchange, key, astray)
+
+
+def _was_dead_lettered(parcel: Parcel) -> bool:
+    return message.BROKER_REASON in parcel.headers

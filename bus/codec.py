@@ -14,14 +14,10 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.broker import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, Parcel
-from bus.datetime_bounds import YEAR_MAX, YEAR_MIN, finder_of, too_far
-from bus.message import Count, Envelope, Message, type_of
+from bus.message import Envelope, Message, type_of
 from bus.messages import ALL
 from bus.unreadable import (
-    NOT_AS_EXPECTED,
-    NOT_JSON,
     VALUE_SHOWN_MAX,
-    FieldProblem,
     Unreadable,
     nul_in,
     problem_in,
@@ -29,6 +25,9 @@ from bus.unreadable import (
     unread_key,
     without_nul,
 )
+from engine.inventories import Count
+from kit.errors import NOT_AS_EXPECTED, NOT_JSON, FieldProblem
+from kit.times import YEAR_MAX, YEAR_MIN, finder_of, too_far
 
 Json = dict[str, Any]
 Upgrade = Callable[[Json], Json]

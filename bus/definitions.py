@@ -3,31 +3,219 @@
 Users and permissions are written as `rabbitmqctl import_definitions` reads them. Queues get the arguments that
 give each kind of queue its properties on RabbitMQ 3.10.
 
-Pure: passwords and salt are arguments, and nothing is sent. The rights come from bus/permissions.py; the
+Pure: passwords and salt are arguments, and nothing is sent. The rights come from bus/definitions.py; the
 memory broker enforces the same rights.
 """
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bus.permissions import NAMED_BY_RABBITMQ, Rights, joined, rights_of
+from msgspec import Struct, structs
+
 from bus.topology import (
+    DEAD,
     DEAD_LETTERS,
     EVERY_SITE,
+    INBOXES,
     IRONIC_INBOX,
     QUEUES,
+    REPLY,
     ROLES,
     Application,
     Exchange,
+    Grant,
     Limits,
     Queue,
     Role,
     Site,
+    in_cell,
     properties_of,
+    retry_exchange_of,
     user_of,
 )
+
+# The rights of each user on a broker, as regular expressions. They follow from the topology, and keep cells from
+# sending to the API level.
+#
+# RabbitMQ gets these rights (`moor broker declare --users`), and the memory broker enforces the same ones. So a
+# simulation refuses a cell exactly where the real broker would.
+
+
+NOTHING = "^$"
+EVERYTHING = ".*"
+NAMED_BY_RABBITMQ = r"amq\.gen-.*"
+
+
+class TopicRights(Struct, frozen=True):
+    """The routing keys that a user may publish under on one exchange, and those that it may bind its queues to."""
+
+    exchange: str
+    write: str = NOTHING
+    read: str = NOTHING
+
+
+class Rights(Struct, frozen=True):
+    """The names that a user may configure, write and read; on topic exchanges also the keys.
+
+    An exchange without topic rights is checked by name only.
+
+    `own_queues` matches the user's queues of answers and feeds. RabbitMQ has no such right. The right to configure
+    these names would also allow exchanges of these names, bound to whatever the user may write to, past all topic
+    rights. So on RabbitMQ a user may only configure names that RabbitMQ itself generates: queues can have these,
+    exchanges cannot.
+    """
+
+    user: str
+    configure: str = NOTHING
+    write: str = NOTHING
+    read: str = NOTHING
+    topics: tuple[TopicRights, ...] = ()
+    own_queues: str = NOTHING
+
+    def may_configure(self, name: str) -> bool:
+        return re.search(self.configure, name) is not None
+
+    def may_declare_queue(self, name: str) -> bool:
+        return self.may_configure(name) or re.search(self.own_queues, name) is not None
+
+    def may_write(self, name: str) -> bool:
+        return re.search(f"{self.write}|{self.own_queues}", name) is not None
+
+    def may_read(self, name: str) -> bool:
+        return re.search(f"{self.read}|{self.own_queues}", name) is not None
+
+    def may_publish(self, exchange: str, routing_key: str) -> bool:
+        return self.may_write(exchange or "amq.default") and self._topic(exchange, routing_key, "write")
+
+    def may_bind(self, exchange: str, routing_key: str) -> bool:
+        return self.may_read(exchange or "amq.default") and self._topic(exchange, routing_key, "read")
+
+    def _topic(self, exchange: str, routing_key: str, right: str) -> bool:
+        for topic in self.topics:
+            if topic.exchange == exchange:
+                return re.search(topic.write if right == "write" else topic.read, routing_key) is not None
+        return True
+
+
+ALL_RIGHTS = Rights("", EVERYTHING, EVERYTHING, EVERYTHING)
+
+
+def rights_of(role: Role, exchanges: Iterable[str], cell: str = "", *, inbox: Queue = IRONIC_INBOX) -> Rights:
+    """The rights of the user of a role, on a broker with these exchanges. `inbox` is the queue of Ironic's notifications, as it
+    is called there.
+
+    A role of cells has one user for each cell. An application is a role, too: its keys name its projects.
+    """
+    user, names = user_of(role.name, cell), tuple(exchanges)
+    if role.operates:
+        return Rights(user, EVERYTHING, EVERYTHING, EVERYTHING)
+    reads = tuple(
+        in_cell(inbox.name if queue == IRONIC_INBOX.name else queue, cell or "*") for queue in role.reads
+    )
+    asks = role.asks and REPLY in names
+    answers = [rf"answers\.{re.escape(user)}\.[^.]+"] if asks else []
+    feeds = [rf"feed\.{re.escape(user)}\.[^.]+"] if role.listens else []
+    named = [NAMED_BY_RABBITMQ] if answers or feeds else []
+
+    retries = [Grant(retry_exchange_of(queue), (queue,)) for queue in role.reads if queue not in INBOXES]
+    write_keys = _keys_by_exchange((*role.writes, *retries), names, cell)
+    if reads and DEAD in names:
+        # A dead letter has the name of its queue in the topology.
+        write_keys[DEAD] = [_pattern(in_cell(queue, cell or "*")) for queue in role.reads]
+    if role.answers:
+        write_keys[REPLY] = [r"answers\..+"]
+    elif role.answers_to and REPLY in names:
+        write_keys[REPLY] = [rf"answers\.{re.escape(user_of(each))}\.[^.]+" for each in role.answers_to]
+    # Its exchange belongs to another program, which may delete it and create it anew: then the inbox is bound again.
+    binds = IRONIC_INBOX.name in role.reads and any(each.exchange in names for each in inbox.bindings)
+    heard = tuple(Grant(each.exchange, (each.pattern,)) for each in inbox.bindings) if binds else ()
+    read_keys = _keys_by_exchange((*role.listens, *heard), names, cell)
+    if asks:
+        read_keys[REPLY] = answers
+    return Rights(
+        user,
+        configure=_any_of(named),
+        # Binding a queue needs the right to write to it.
+        write=_any_of(
+            [*map(re.escape, sorted(write_keys)), *([re.escape(inbox.name)] if binds else []), *named]
+        ),
+        read=_any_of([*map(re.escape, sorted(read_keys)), *map(_pattern, reads), *named]),
+        topics=tuple(
+            TopicRights(name, _any_of(write_keys.get(name, [])), _any_of(read_keys.get(name, [])))
+            for name in names
+        ),
+        own_queues=_any_of([*answers, *feeds]),
+    )
+
+
+def joined(rights: Rights, granted: Rights) -> Rights:
+    """These rights of the user of Ironic's daemons, and what it may do on the broker already, for another Ironic's inbox.
+
+    Topic rights need no joining: each Ironic has an exchange of its own, and RabbitMQ keeps those of other exchanges.
+    """
+    return structs.replace(
+        rights,
+        configure=_either(rights.configure, granted.configure),
+        write=_either(rights.write, granted.write),
+        read=_either(rights.read, granted.read),
+    )
+
+
+def other_inboxes(rights: Rights, granted: Rights) -> tuple[str, ...]:
+    """The inboxes that the user of Ironic's daemons may read on the broker by `granted`, and that are not in `rights`."""
+    others = {*_alternatives(granted.read)} - {*_alternatives(rights.read), NAMED_BY_RABBITMQ}
+    # To bind an inbox takes the right to write to it: its daemons have that for no other queue that they read.
+    return tuple(sorted(each.replace("\\", "") for each in others.intersection(_alternatives(granted.write))))
+
+
+def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
+    """A regular expression of the routing keys that a grant allows: in this cell, or in any cell if `cell` is empty."""
+    return re.compile(_any_of(_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
+
+
+def _keys_by_exchange(grants: Iterable[Grant], exchanges: tuple[str, ...], cell: str) -> dict[str, list[str]]:
+    """Regular expressions of the keys that these grants allow, for each exchange.
+
+    For a role of the API level, a grant on the exchange of a cell covers the exchanges of all cells.
+    """
+    keys: dict[str, list[str]] = {}
+    for grant in grants:
+        of_grant = re.compile(_pattern(in_cell(grant.exchange, cell or "*")))
+        patterns = [_pattern(in_cell(pattern, cell or "*")) for pattern in grant.patterns]
+        for exchange in exchanges:
+            if of_grant.fullmatch(exchange):
+                keys.setdefault(exchange, []).extend(patterns)
+    return keys
+
+
+def _pattern(topic: str) -> str:
+    """An AMQP topic pattern as a regular expression without anchors."""
+    if topic == "#":
+        return ".*"
+    words = (
+        r"[^.]+" if word == "*" else ".*" if word == "#" else re.escape(word) for word in topic.split(".")
+    )
+    # `#` also matches no word: then its dot is missing too.
+    return r"\.".join(words).replace(r"\..*", r"(\..*)?")
+
+
+def _either(one: str, other: str) -> str:
+    return _any_of([*_alternatives(one), *_alternatives(other)])
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The alternatives of a pattern as `_any_of` writes it; none of any other pattern."""
+    is_ours = pattern.startswith("^(") and pattern.endswith(")$")
+    return re.split(r"(?<!\\)\|", pattern[2:-2]) if is_ours else []
+
+
+def _any_of(patterns: Iterable[str]) -> str:
+    alternatives = sorted(set(patterns))
+    return f"^({'|'.join(alternatives)})$" if alternatives else NOTHING
+
 
 # The length of the salt that RabbitMQ stores in front of the hash.
 SALT_BYTES = 4

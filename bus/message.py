@@ -6,24 +6,11 @@ tracing, when it was sent and because of which message, and how often it was tri
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Annotated, ClassVar, Generic, NewType, TypeVar
-from uuid import UUID
+from typing import Annotated, ClassVar, Generic, TypeVar
 
 from msgspec import Meta, Struct
 
-CellName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}\Z")]
-# Part of a routing key, in which `-` stands for no project.
-Project = Annotated[str, Meta(pattern=r"^(?!-\Z)[a-z0-9_-]{0,64}\Z")]
-# The name of a person on whose behalf a program orders; the program vouches for it. It is shown and stored, so it has no control characters.
-UserName = Annotated[str, Meta(max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z")]
-# In the range of PostgreSQL's and AMQP's integers.
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-# Any number that a column of 64 bits can have.
-Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-ProviderId = NewType("ProviderId", UUID)
-ConsumerId = NewType("ConsumerId", UUID)
-GroupId = NewType("GroupId", UUID)
-AggregateId = NewType("AggregateId", UUID)
+from engine.inventories import CellName, Count, Project
 
 
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
@@ -97,3 +84,32 @@ def type_of(message: Message | type[Message]) -> str:
     if not isinstance(tag, str):
         raise TypeError(f"{message!r} has no type: every message names one in its class line, tag='...'")
     return tag
+
+
+# The names of the headers that a parcel may have.
+#
+# A worker sets ours on a message that it returns to a queue or dead-letters. The broker sets its own on a parcel
+# that it dead-letters.
+
+
+REASON = "moor-reason"
+QUEUE = "moor-queue"
+ATTEMPTS = "moor-attempts"
+WHERE = "moor-where"
+SENDER = "moor-sender"
+# The exchange and key that the message was first published to.
+EXCHANGE = "moor-exchange"
+KEY = "moor-key"
+# A unique name of a dead letter, and how often a message of a newer version was returned to wait for a newer worker.
+LETTER = "moor-letter"
+# When a worker dead-lettered the message, in ISO 8601.
+BURIED_AT = "moor-buried-at"
+WAITS = "moor-newer-waits"
+
+# Set by the broker; RabbitMQ's own names.
+BROKER_REASON = "x-first-death-reason"
+BROKER_QUEUE = "x-first-death-queue"
+BROKER_EXCHANGE = "x-first-death-exchange"
+# RabbitMQ gives the key in a list of tables; bus/rabbit/frames.py reads it from there.
+BROKER_KEY = "x-first-death-key"
+DELIVERY_LIMIT = "delivery_limit"

@@ -6,13 +6,14 @@
 import functools
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import msgspec
 from msgspec import inspect
 
 from bus.message import Message
+from kit.errors import NOT_AS_EXPECTED, NOT_JSON, FieldProblem
 
 VALUE_SHOWN_MAX = 200
 REASON_SHOWN_MAX = 1_000
@@ -22,11 +23,6 @@ NUL = "\0"
 _PATH = re.compile(r"`\$(?P<path>[^`]*)`")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _MISSING = re.compile(r"missing required field `(?P<key>[^`]+)`")
-
-# Everything that decoding a line may raise: no JSON, no UTF-8, nested too deep, or not of the expected type.
-NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-# Also what reading parts of its JSON may raise, if it lacks the form that an upgrade or a path expects.
-NOT_AS_EXPECTED = (*NOT_JSON, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 class Unreadable(Message, frozen=True, kw_only=False, tag="unreadable"):
@@ -46,14 +42,6 @@ class Unreadable(Message, frozen=True, kw_only=False, tag="unreadable"):
     value: str = ""
     # The project of its routing key. The broker has checked that the sender may speak for it.
     project: str = ""
-
-
-class FieldProblem(NamedTuple):
-    """Why a message is wrong: the reason, the wrong field and its value. A missing field has no value."""
-
-    reason: str
-    field: str = ""
-    value: str = ""
 
 
 def problem_in(problem: Exception, line: bytes) -> FieldProblem:

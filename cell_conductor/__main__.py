@@ -4,16 +4,15 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from bus.configuration.addresses import addresses_for_main
-from bus.configuration.settings import BusSettings, settings_for_main
-from bus.operating.health_server import VARIABLE
-from bus.operating.running import about, run_main, run_worker, tables_first, with_flags
-from bus.sql import DatabaseSettings, upgrade
-from bus.urls import broker_at
+from bus.addresses import addresses_for_main, broker_at
+from bus.settings import BusSettings, settings_for_main
+from bus.workers.health_server import VARIABLE
+from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
 from bus.workers.station import Station, process_name
 from cell_conductor.settings import CONDUCTOR, ConductorSettings
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
+from kit.sql import DatabaseSettings, upgrade
 
 
 async def run(

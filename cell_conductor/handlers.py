@@ -3,15 +3,19 @@ end, and measures how long they take.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from bus.logs import InstanceLog
-from bus.measuring import Histogram, Metric, Readings
-from bus.message import CellName
-from bus.messages.books import AskCellBooks
-from bus.messages.build import InstanceId
+from bus.messages.audit import AskCellBooks, CellBooksFound
+from bus.messages.build import (
+    AlternatesSpent,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceMoved,
+    InstanceState,
+)
 from bus.messages.cell import (
     AdoptInCell,
     DeployProgressed,
@@ -28,13 +32,56 @@ from bus.messages.cell import (
     RemoveFromCell,
     SpawnFailed,
 )
-from bus.messages.host_modes import HostHolds, HostsNotHere, SetHostInCell
-from bus.workers.handling import Bury, Handlers, OutboxKey, Received, Said, Tell
-from cell_conductor.core.decide import CellMessage, Decision, Input, decide
+from bus.messages.cloud import page_that_fits
+from bus.messages.hosts import HostHolds, HostsNotHere, SetHostInCell
+from bus.workers.handling import Answer, Bury, Handlers, OutboxKey, ReadOnly, Received, Said, Tell
+from cell_conductor.core.books import entry_of
+from cell_conductor.core.decide import CellMessage, DecidedMessage, Decision, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates, hosts_of
 from cell_conductor.core.instance import ConductorRules, DrawId, Instance
-from cell_conductor.log_lines import endings
-from cell_conductor.store import ConductorTransaction
+from cell_conductor.store import ConductorStore, ConductorTransaction
+from engine.flavors import InstanceId
+from engine.inventories import CellName
+from kit.logs import InstanceLine, InstanceLog
+from kit.metrics import Histogram, Metric, Readings
+
+# The lines of a conductor's log: how instances of its cell ended, and which attempts failed.
+
+
+_ENDINGS = frozenset((InstanceActive, InstanceMoved, InstanceFailed, InstanceDeleted, AlternatesSpent))
+
+
+def endings(said: Sequence[DecidedMessage], received: Sequence[Received[CellMessage]]) -> list[InstanceLine]:
+    """A line for each event that the cell tells the API level, and for each attempt that failed before it."""
+    lines: list[InstanceLine] = []
+    for each in said:
+        if type(each.message) in _ENDINGS:
+            trace = received[each.cause].trace if received else ""
+            state: InstanceState = each.message.instance  # type: ignore[union-attr, assignment] # they are events
+            if state.failures:
+                lines += _failures(state, trace)
+            reason = state.reason or (state.move.failure if state.move is not None else "")
+            lines.append(
+                InstanceLine(
+                    state.state, state.id, state.request_id, state.host, state.cell, trace, reason=reason
+                )
+            )
+    return lines
+
+
+def _failures(state: InstanceState, trace: str) -> Iterator[InstanceLine]:
+    for each in state.failures:
+        yield InstanceLine(
+            "attempt failed",
+            state.id,
+            state.request_id,
+            each.host,
+            state.cell,
+            trace,
+            attempt=str(each.attempt),
+            reason=each.reason,
+        )
+
 
 LOG = InstanceLog("moor.instances")
 M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, HostsNotHere, AskCellBooks)
@@ -148,7 +195,7 @@ class BootTimes:
 
 class Decider:
     """Decides what follows from messages and timeouts in a cell, and saves it. It goes by the cell's rules, the clock, and what
-    this process knows of the cell's hosts: the host watch keeps `hosts` current (host_watch.py).
+    this process knows of the cell's hosts: the host watch keeps `hosts` current (hosts.py).
     """
 
     def __init__(self, rules: ConductorRules, clock: Callable[[], datetime], draw: DrawId) -> None:
@@ -250,3 +297,22 @@ def of_cell(cell: CellName, received: Sequence[Received[M]]) -> tuple[list[Recei
         for each in received
         if each.message.cell != cell
     ]
+
+
+# Answers an audit's questions for a cell's own rows: its instances, and the claims and hosts behind them.
+
+
+def question_handlers(cell: CellName, store: ConductorStore) -> Handlers:
+    async def on_audit(asks: Sequence[Received[AskCellBooks]]) -> list[Said]:
+        ours, said = of_cell(cell, asks)
+        return [*said, *[Answer(ask, await _booked(cell, store, ask.message)) for ask in ours]]
+
+    return {AskCellBooks: ReadOnly(on_audit)}
+
+
+async def _booked(cell: CellName, store: ConductorStore, question: AskCellBooks) -> CellBooksFound:
+    # One more than asked tells whether there is another page.
+    rows = await store.read(question.instances, question.after, question.limit + 1)
+    entries = [entry_of(row, cell) for row in rows]
+    page = page_that_fits(entries[: question.limit])
+    return CellBooksFound(entries=page, next=page[-1].instance.id if len(page) < len(entries) else None)

@@ -4,15 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from bus.configuration.sections import (
-    Count,
-    Milliseconds,
-    MillisecondsOr0,
-    Seconds,
-    SecondsOr0,
-    Section,
-    require,
-)
+from kit.settings import Count, Milliseconds, MillisecondsOr0, Seconds, SecondsOr0, Section, require
 
 
 class ConductorSettings(Struct, frozen=True):

@@ -10,7 +10,7 @@ Change the tables in two steps, each with its migration: first expand, and only 
 
 from sqlalchemy import BigInteger, Column, Identity, Index, LargeBinary, MetaData, String, Table
 
-from bus.sql.types import Id, InternalId
+from kit.sql.statements import Id, InternalId
 
 metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"}

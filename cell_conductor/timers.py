@@ -11,11 +11,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from math import inf
 
-from bus.errors import Operational, WrongAnswer
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered
-from bus.parts import Background, Periodic, Status, wait_at_most
-from bus.retrying import Retrying
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost
@@ -25,6 +22,9 @@ from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.handlers import Decider
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
+from kit.errors import Operational, WrongAnswer
+from kit.parts import Background, Periodic, Status, wait_at_most
+from kit.retrying import Retrying
 
 _SAVING = Retrying(5, delay_s_first=0.02, delay_s_max=1)
 # How many background tasks of earlier checks may run beside the next check.

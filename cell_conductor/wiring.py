@@ -5,23 +5,19 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import uuid4
 
-from bus.clock import now
-from bus.configuration.sections import BadSetting
-from bus.message import ConsumerId
-from bus.process import Part
-from bus.workers.announcing import Heartbeats
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing
-from bus.workers.station import Station
+from bus.workers.station import Heartbeats, Station
 from cell_conductor.core.instance import ConductorRules, DrawId
-from cell_conductor.handlers import Decider, handlers
-from cell_conductor.heartbeats import conductor_beats
-from cell_conductor.host_handlers import host_handlers
-from cell_conductor.host_watch import CellHostWatch
-from cell_conductor.questions import question_handlers
+from cell_conductor.handlers import Decider, handlers, question_handlers
+from cell_conductor.hosts import CellHostWatch, conductor_beats, host_handlers
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.timers import Ask, Timers
+from engine.inventories import ConsumerId
+from kit.process import Part
+from kit.settings import BadSetting
+from kit.times import now
 
 
 def drawn_id() -> ConsumerId:

@@ -7,19 +7,18 @@ from pathlib import Path
 
 from msgspec import structs
 
-from bus.configuration.addresses import addresses_for_main
-from bus.configuration.settings import BUS, BusSettings
-from bus.operating.health_server import VARIABLE
-from bus.operating.running import about, run_main, run_worker, with_flags
-from bus.process import exiting_if_wrong
-from bus.urls import broker_at
+from bus.addresses import addresses_for_main, broker_at
+from bus.settings import BUS, BusSettings
+from bus.workers.health_server import VARIABLE
+from bus.workers.running import about, run_main, run_worker, with_flags
 from bus.workers.station import Station, process_name
-from compute_sim.laboratory.driver import simulated_parts
-from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import SimulatedHost, equal_hosts, read_host_size
-from compute_sim.laboratory.script_file import load_script
 from compute_sim.settings import COMPUTE, ComputeSettings
 from compute_sim.wiring import only_compute
+from kit.process import exiting_if_wrong
+from laboratory.computes.driver import simulated_parts
+from laboratory.computes.faults import FaultScript
+from laboratory.computes.hosts import SimulatedHost, equal_hosts, read_host_size
+from laboratory.computes.script_file import load_script
 
 HOSTS_COUNT = 100
 

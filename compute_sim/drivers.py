@@ -11,11 +11,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bus.message import ProviderId
 from compute_sim.core.attempts import AttemptRecord, Condition, HostOrder, Work
 from compute_sim.core.hosts import Host
-from compute_sim.core.reshaping import Allocations, CannotReshape
-from compute_sim.core.tree import ProviderTree
+from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree
+from engine.inventories import ProviderId
 
 
 class Reported(Protocol):
@@ -71,7 +70,7 @@ class Driver(Reported, Protocol):
 
         The answer has the same consumers, and the same sum of each class for each of them. Placement writes it together with
         the new tree, or nothing. If it is written, `reshaped` follows. If a consumer claimed or released something meanwhile,
-        `reshape` is called again. core/reshaping.py has the usual answer, `first_fit`.
+        `reshape` is called again. compute_sim/core/trees.py has the usual answer, `first_fit`.
         """
 
     def reshaped(self, allocations: Allocations) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from bus.message import ProviderId
 from compute_sim.core.attempts import WELL, AttemptKey, AttemptRecord, AttemptState, Condition, begun
-from compute_sim.core.tree import ProviderTree
+from compute_sim.core.trees import ProviderTree
 from compute_sim.drivers import Driver, Reported
 from compute_sim.store import ComputeTransaction
+from engine.inventories import ProviderId
 
 
 class Elapsed:

@@ -9,14 +9,20 @@ power. The conductor's attempt then times out and it treats the host as silent. 
 before that, which does no harm.
 """
 
+import asyncio
 import logging
+import random
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
 
-from bus.messages.books import AskHostBooks, BrokenGuest, HostBooksFound, HostEntry
+import msgspec
+from msgspec import structs
+
+from bus.messages.audit import AskHostBooks, BrokenGuest, HostBooksFound, HostEntry
 from bus.messages.cell import (
     AdoptGuest,
+    ConsoleTold,
     DestroyInstance,
     LeaveGuest,
     ReceiveInstance,
@@ -24,13 +30,17 @@ from bus.messages.cell import (
     SpawnInstance,
     StartInstance,
     StopInstance,
+    TellConsole,
 )
-from bus.messages.host_modes import CheckHost, HostsNotHere
-from bus.workers.handling import Handler, Handlers, Received, Said, Tell, answering
+from bus.messages.cloud import VALUES_BYTES_MAX
+from bus.messages.hosts import CheckHost, HostsNotHere
+from bus.workers.handling import Handler, Handlers, ReadOnly, Received, Said, Tell, answering
+from bus.workers.publisher import Outgoing, Publisher
 from compute_sim.core.attempts import (
     WELL,
     AttemptKey,
     AttemptRecord,
+    AttemptState,
     BuildOrder,
     Dead,
     HostOrder,
@@ -43,16 +53,18 @@ from compute_sim.core.attempts import (
     next_step,
     refusal_of,
     source_key_of,
+    stopped_by_itself,
     waiting,
     why_not_received,
 )
-from compute_sim.core.holding import holdings
-from compute_sim.drivers import Driver
+from compute_sim.core.hosts import holdings
+from compute_sim.drivers import Driver, NoConsole
 from compute_sim.fleet import BuildSlots, Fleet
+from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore, ComputeTransaction
-
-if TYPE_CHECKING:
-    from bus.message import ProviderId
+from engine.inventories import ProviderId
+from kit.errors import Operational
+from kit.parts import Background, Status, Supervised, wait_at_most
 
 log = logging.getLogger(__name__)
 
@@ -201,3 +213,246 @@ async def _books_found(fleet: Fleet, store: ComputeStore, question: AskHostBooks
         asked=tuple([each for each in question.hosts if each in well]),
         next=attempts[-1].instance if len(attempts) >= question.limit else None,
     )
+
+
+# Ends attempts that are due, and sends their answers, many at once.
+#
+# An attempt stays due until the broker has confirmed its answer. A process that is killed before leaves it due for its
+# successor, and a process that cannot send retries a little later. One timer serves all attempts; there is no task per
+# attempt.
+
+
+# The number of batches of answers that may wait for their confirms.
+SAYING_MAX = 16
+# An ended attempt: while its answer is due, and after that was confirmed.
+Ended = tuple[AttemptRecord, AttemptRecord]
+
+
+class Finisher:
+    """Ends attempts that are due and sends their answers, beside the worker that takes the orders."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        store: ComputeStore,
+        publisher: Publisher,
+        settings: ComputeSettings,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._finishing = Supervised(
+            "end attempts that are due", self._finish_until_told, is_cut_short=False, chance=chance
+        )
+        self._telling = Status("tell of ended attempts", chance=chance)
+        self.parts = (self._finishing, self._telling)
+        self._fleet = fleet
+        self._store = store
+        self._publisher = publisher
+        self._settings = settings
+        self._woken = asyncio.Event()
+        self._stop_by_s: float | None = None
+        self._saying = Background()
+        self._forgot_at_s = 0.0
+        store.wake_with(self._woken.set)
+
+    async def run(self) -> None:
+        # Waits for answers that are being sent; a bug in sending ends the part.
+        async with self._saying:
+            await self._finishing.run()
+
+    async def _finish_until_told(self) -> None:
+        while not self._is_done(next_s := await self._store.next_due_s()):
+            self._finishing.status.well()
+            await self._until(next_s)
+            # If the broker accepts nothing, attempts stay due until it does.
+            await self._saying.until_fewer_than(SAYING_MAX)
+            await self._finish()
+
+    async def stop(self) -> None:
+        """Stop, after sending the answers that are due soon."""
+        self._stop_by_s = self._fleet.clock_s() + self._settings.drain_s
+        self._woken.set()
+
+    def _is_done(self, next_s: float | None) -> bool:
+        return self._stop_by_s is not None and (next_s is None or next_s > self._stop_by_s)
+
+    async def _until(self, next_s: float | None) -> None:
+        """Wait until the time `next_s`, or until another attempt becomes due before it."""
+        wait_s = None if next_s is None else max(0.0, next_s - self._fleet.clock_s())
+        await wait_at_most(self._woken, wait_s)
+        self._woken.clear()
+
+    async def _finish(self) -> None:
+        at_s = self._fleet.clock_s()
+        ended: list[Ended] = []
+        unheard: list[AttemptRecord] = []
+        answers: list[Outgoing] = []
+        asked: list[Ended] = []
+        async with self._store.transaction() as tx:
+            slots = BuildSlots(tx, self._fleet, self._settings.builds_at_once_max)
+            for attempt in await tx.due(at_s, self._settings.due_at_once_max):
+                driver = self._fleet.get(attempt.host)
+                if driver is None:
+                    # The host was not started again: its attempt stays due for a process that has the host.
+                    continue
+                after, answer = due(attempt, driver.condition(at_s), driver.look_at(attempt, at_s), at_s)
+                asked.append((attempt, after))
+                if answer is None:
+                    unheard.append(after)
+                else:
+                    ended.append((structs.replace(after, due_s=attempt.due_s), after))
+                    answers.append(Outgoing(answer, after.cause, after.trace))
+                slots.changed(attempt, after)
+            # Asked before anything is saved: the slots are those that the store knows, less what was counted here.
+            begun = list(slots.begin_waiting({}, at_s))
+            await tx.remember([before for before, _ in ended])
+            await tx.save([*unheard, *begun])
+        for before, after in asked:
+            self._fleet.failed_builds.count(before, after)
+        if answers:
+            self._saying.start(self._say(ended, answers))
+        if at_s - self._forgot_at_s > self._settings.over_kept_s / 10:
+            self._forgot_at_s = at_s
+            await self._store.forget(at_s - self._settings.over_kept_s)
+
+    async def _say(self, ended: Sequence[Ended], answers: Sequence[Outgoing]) -> None:
+        """Send the answers, and only when they are confirmed, save that they were sent."""
+        try:
+            await self._publisher.send_all(answers)
+            async with self._store.transaction() as tx:
+                # An attempt that got another order meanwhile has another answer due.
+                await tx.replace(ended)
+        except Operational as problem:
+            self._telling.failed(problem)
+            again_s = self._fleet.clock_s() + self._settings.again_s
+            self._store.due_again([before.key for before, _ in ended], again_s)
+        else:
+            self._telling.well()
+
+
+# Looks at a host as soon as its driver says that something has changed there: work that has ended, or a guest that has stopped.
+#
+# Drivers may lose an event, so hosts are also looked at regularly, by the drivers themselves: they wake this part whenever what they
+# see differs from before.
+
+
+_BUSY = frozenset(
+    {
+        AttemptState.BUILDING,
+        AttemptState.RECEIVING,
+        AttemptState.STOPPING,
+        AttemptState.STARTING,
+        AttemptState.REBUILDING,
+        AttemptState.DESTROYED,
+    }
+)
+
+
+class GuestWatch(Supervised):
+    """A part of a compute that follows the changes of guests and of work."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        store: ComputeStore,
+        settings: ComputeSettings,
+        chance: random.Random | None = None,
+    ) -> None:
+        super().__init__("follow the guests", self._follow, chance=chance)
+        self._fleet = fleet
+        self._store = store
+        self._settings = settings
+        self._woken = asyncio.Event()
+        self._changed: dict[ProviderId, None] = {}
+        for host in fleet:
+            fleet[host].wake_with(self._wake)
+
+    def _wake(self, host: ProviderId) -> None:
+        self._changed[host] = None
+        self._woken.set()
+
+    async def _follow(self) -> None:
+        while True:
+            self.status.well()
+            await self._woken.wait()
+            self._woken.clear()
+            hosts = [*self._changed]
+            self._changed.clear()
+            if await self._look(hosts):
+                # An answer is on its way that would be lost with the state: later.
+                await wait_at_most(self._woken, self._settings.again_s)
+                for host in hosts:
+                    self._wake(host)
+
+    async def _look(self, hosts: Sequence[ProviderId]) -> bool:
+        """Look at these hosts. Returns whether a guest has stopped of which that cannot be told yet."""
+        at_s = self._fleet.clock_s()
+        told: list[tuple[AttemptRecord, AttemptRecord]] = []
+        must_wait = False
+        # Within a transaction, all attempts are saved whose work has begun.
+        async with self._store.transaction() as tx:
+            of_hosts = await tx.of_hosts(hosts)
+            for host, attempts in of_hosts.items():
+                running = [each for each in attempts if each.state is AttemptState.BUILT]
+                for stopped in self._fleet[host].stopped(running):
+                    if stopped.attempt.due_s is not None:
+                        must_wait = True
+                    else:
+                        told.append((stopped.attempt, stopped_by_itself(stopped.attempt, stopped.why, at_s)))
+            await tx.replace(told)
+        busy = [
+            each.key
+            for attempts in of_hosts.values()
+            for each in attempts
+            if each.due_s is not None and each.state in _BUSY
+        ]
+        if busy:
+            self._store.due_again(busy, at_s)
+        return must_wait
+
+
+# Obeys a scheduler's order to tell a part of a guest's console.
+
+
+# The clocks of scheduler and compute may differ. Nobody waits for longer: what was asked while the compute was down is not told.
+ASKED_BEFORE_MAX = timedelta(minutes=2)
+_NONE_MAX = 255
+
+
+def console_handlers(fleet: Fleet, store: ComputeStore, clock: Callable[[], datetime]) -> Handlers:
+    async def on_tell(orders: Sequence[Received[TellConsole]]) -> list[Said]:
+        since = clock() - ASKED_BEFORE_MAX
+        return [
+            Tell(await _told(fleet, store, each.message), each)
+            for each in orders
+            if each.message.asked_at >= since
+        ]
+
+    return {TellConsole: ReadOnly(on_tell)}
+
+
+async def _told(fleet: Fleet, store: ComputeStore, order: TellConsole) -> ConsoleTold:
+    """What a guest has written, by the last attempt of the instance here: an earlier one was left by a move."""
+    attempts = await store.living((order.instance,), None, 1)
+    here = [each for each in attempts if fleet.get(each.host) is not None]
+    told = ConsoleTold(cell=order.cell, question=order.question)
+    if not here:
+        return msgspec.structs.replace(told, none=f"no host of cell {order.cell!r} has the instance")
+    attempt = max(here, key=lambda each: each.attempt)
+    told = msgspec.structs.replace(told, attempt=attempt.attempt)
+    try:
+        found = await fleet[attempt.host].console(attempt, order.start, order.limit)
+    except NoConsole as none:
+        return msgspec.structs.replace(told, none=str(none)[:_NONE_MAX])
+    part, text = _that_fits(found.text)
+    return msgspec.structs.replace(
+        told, text=text, start=found.start, next=found.start + len(part), size=found.size
+    )
+
+
+def _that_fits(part: bytes) -> tuple[bytes, str]:
+    """As much of the beginning as one message has room for: characters that cannot be printed take six bytes each there."""
+    text = part.decode(errors="replace")
+    while len(msgspec.json.encode(text)) > VALUES_BYTES_MAX:
+        part = part[: len(part) // 2]
+        text = part.decode(errors="replace")
+    return part, text

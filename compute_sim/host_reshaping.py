@@ -7,32 +7,28 @@ changed in between, for instance since a boot claimed something there, it begins
 import asyncio
 import logging
 
-from bus.errors import WrongAnswer
-from bus.message import ConsumerId
 from bus.messages.administration import ConsumerMoved
-from bus.messages.host_shapes import AskHostShape, HostHolder, HostReshaped, HostShapeFound, ReshapeHost
-from bus.messages.placement import (
-    DoesNotFit,
-    InventoryInUse,
-    ProviderState,
-    ReportAccepted,
-    ReportOutdated,
-    ResourceAmount,
-    ShapeMoved,
-)
+from bus.messages.hosts import AskHostShape, HostHolder, HostReshaped, HostShapeFound, ReshapeHost
+from bus.messages.placement import InventoryInUse, ReportAccepted, ReportOutdated
 from bus.workers.station import Station
-from compute_sim.core.reshaping import (
+from compute_sim.core.trees import (
+    Accepted,
     Allocations,
     CannotReshape,
+    ProviderTree,
+    ReportRefused,
+    ReportState,
     flaw_of_answer,
     known_tree,
     moved,
+    whole_report,
     with_made_by_name,
 )
-from compute_sim.core.tree import ProviderTree
-from compute_sim.core.tree_diff import Accepted, ReportRefused, ReportState, whole_report
 from compute_sim.drivers import Driver
 from compute_sim.settings import ComputeSettings
+from engine.inventories import ConsumerId, ProviderState, ResourceAmount
+from engine.refusals import DoesNotFit, ShapeMoved
+from kit.errors import WrongAnswer
 
 log = logging.getLogger(__name__)
 

@@ -6,27 +6,41 @@ A report is repeated until placement answers it. Sequence numbers are taken from
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from bus.errors import Operational, WrongAnswer
-from bus.message import Message, ProviderId
+from bus.message import Message
+from bus.messages.hosts import (
+    CheckHost,
+    HostImages,
+    HostMetrics,
+    HostsMeasured,
+    HostsReported,
+    ImagesCached,
+    in_messages,
+)
 from bus.messages.placement import ReportAnswered, ReportInventory
-from bus.parts import Background, PartGroup, Status, Supervised
-from bus.workers.station import Station
-from compute_sim.core.tree import ProviderTree, flaw_of
-from compute_sim.core.tree_diff import (
+from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.station import HostAnnouncer, Station
+from compute_sim.core.hosts import facts_of, holdings
+from compute_sim.core.trees import (
     Accepted,
     MustReportAll,
     MustReshape,
+    ProviderTree,
     ReportRefused,
     ReportState,
     after_answer,
+    flaw_of,
     report_of_changes,
 )
 from compute_sim.drivers import Driver
 from compute_sim.fleet import Fleet
 from compute_sim.host_reshaping import HostReshaper
 from compute_sim.settings import ComputeSettings
+from compute_sim.store import ComputeStore
+from engine.inventories import CellName, ProviderId
+from kit.errors import Operational, WrongAnswer
+from kit.parts import Background, PartGroup, Periodic, Status, Supervised
 
 log = logging.getLogger(__name__)
 
@@ -208,3 +222,174 @@ class TreeReporter(PartGroup):
             del refused[root]
         self._tell_facts((root,))
         return True
+
+
+# Publishes facts and cached images of hosts when they change, and regularly their metrics and heartbeats.
+#
+# One message tells of many hosts. Sequence numbers are taken from the clock, so that they keep rising after a restart without
+# being stored.
+
+
+class FleetAnnouncer(HostAnnouncer[None]):
+    def __init__(
+        self,
+        fleet: Fleet,
+        store: ComputeStore,
+        publisher: Publisher,
+        settings: ComputeSettings,
+        next_sequence: Callable[[], int],
+        *,
+        chance: random.Random | None = None,
+    ) -> None:
+        measuring = Periodic(
+            "tell what hosts measure",
+            self._tell_metrics,
+            settings.metrics_every_s,
+            is_cut_short=True,
+            chance=chance,
+        )
+        super().__init__(
+            "tell of changed hosts",
+            "heartbeats",
+            publisher,
+            every_s=settings.facts_every_s,
+            beat_s=settings.beat_s,
+            beside=(measuring,),
+            chance=chance,
+        )
+        self._fleet = fleet
+        self._store = store
+        self._settings = settings
+        self._next_sequence = next_sequence
+        # The cached images that each host has told since all were told.
+        self._told_images: dict[ProviderId, Sequence[str]] = {}
+        self._all_told_at_s = 0.0
+        self.touch(fleet)
+
+    def touch(self, hosts: Iterable[ProviderId]) -> None:
+        """Note these hosts, so that their facts are published."""
+        self.touched.update(dict.fromkeys(hosts))
+
+    async def report(self) -> None:
+        self.touch(await self._store.take_changed())
+        await super().report()
+        await self._tell_images()
+
+    async def reports(self, touched: Iterable[ProviderId]) -> Iterator[HostsReported]:
+        # A host that is silent now is touched again when it comes back.
+        hosts = self._well(touched)
+        # Taken before the loads are read, so that later facts have a higher number.
+        sequence = self._next_sequence()
+        loads = await self._store.loads(hosts)
+        facts = [
+            facts_of(
+                id_,
+                self._fleet[id_].host,
+                loads[id_],
+                self._fleet.failed_builds.of(id_),
+                self._fleet.refused_reports.get(id_, ""),
+            )
+            for id_ in hosts
+        ]
+        return (
+            HostsReported(cell=self._settings.cell, hosts=some, sequence=sequence)
+            for some in in_messages(facts)
+        )
+
+    def alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
+        return {self._settings.cell: self._well(self._fleet)}
+
+    def _well(self, hosts: Iterable[ProviderId]) -> list[ProviderId]:
+        return self._fleet.well(hosts, self._fleet.clock_s())
+
+    async def _tell_metrics(self) -> None:
+        at_s = self._fleet.clock_s()
+        measured = [
+            HostMetrics(id=id_, values=dict(values))
+            for id_ in self._fleet.well(self._fleet, at_s)
+            if (values := self._fleet[id_].metrics(at_s))
+        ]
+        sequence = self._next_sequence()
+        await self.send(
+            HostsMeasured(cell=self._settings.cell, hosts=some, sequence=sequence)
+            for some in in_messages(measured)
+        )
+
+    async def _tell_images(self) -> None:
+        at_s = self._fleet.clock_s()
+        if at_s - self._all_told_at_s >= self._settings.images_every_s:
+            self._told_images.clear()
+            self._all_told_at_s = at_s
+        told = self._told_images
+        cached = {id_: images for id_ in self._fleet if (images := self._fleet[id_].images())}
+        news = {id_: images for id_, images in cached.items() if told.get(id_) != images}
+        hosts = [HostImages(id=id_, images=tuple(news[id_])) for id_ in self._fleet.well(news, at_s)]
+        if not hosts:
+            return
+        sequence = self._next_sequence()
+        await self.send(
+            ImagesCached(cell=self._settings.cell, hosts=some, sequence=sequence)
+            for some in in_messages(hosts)
+        )
+        told.update({each.id: news[each.id] for each in hosts})
+
+
+# Lists to the conductors which attempts each host has, whenever answers of the host may have been lost.
+#
+# That is when its compute starts, and when the host can send again after it could not. The conductors order the host to destroy
+# the attempts that the cell does not count on. Only the compute knows of every such moment: a conductor may be down meanwhile,
+# and the silence may be shorter than a conductor notices.
+
+
+# All hosts of a process may be listed at once. Then they are, one part after another.
+LISTED_AT_ONCE = 200
+
+
+class AttemptLister(Periodic):
+    """A part of a compute that lists the attempts of its hosts without being asked."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        store: ComputeStore,
+        publisher: Publisher,
+        settings: ComputeSettings,
+        *,
+        chance: random.Random | None = None,
+    ) -> None:
+        super().__init__(
+            "list the attempts of hosts", self._list, settings.beat_s, is_cut_short=True, chance=chance
+        )
+        self._fleet = fleet
+        self._store = store
+        self._publisher = publisher
+        self._cell = settings.cell
+        # Hosts whose answers may have been lost since they were last listed; at first the answers of an earlier process.
+        self._unlisted: dict[ProviderId, None] = dict.fromkeys(fleet)
+
+    def touch(self, hosts: Iterable[ProviderId]) -> None:
+        """Note those of these hosts that cannot send now: they are listed when they can again."""
+        self._unlisted.update(dict.fromkeys(self._fleet.unwell(hosts, self._fleet.clock_s())))
+
+    async def _list(self) -> None:
+        self.touch(self._fleet)
+        hosts = self._fleet.well(self._unlisted, self._fleet.clock_s())
+        if not hosts:
+            return
+        async with self._store.transaction() as tx:
+            attempts = await tx.of_hosts(hosts)
+        # A host that falls silent from here on is noted again. One that has no attempts need not be listed.
+        for host in hosts:
+            del self._unlisted[host]
+        lists = [(host, holdings(self._order(host), some)) for host, some in attempts.items()]
+        while lists:
+            try:
+                await self._publisher.send_all([Outgoing(each) for _, each in lists[:LISTED_AT_ONCE]])
+            except Exception:
+                self._unlisted.update(dict.fromkeys(host for host, _ in lists))
+                raise
+            del lists[:LISTED_AT_ONCE]
+
+    def _order(self, host: ProviderId) -> CheckHost:
+        """The order that this list would answer, if the host had been asked."""
+        return CheckHost(cell=self._cell, host=host, number=0)

@@ -5,10 +5,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from bus.configuration.sections import Count, CountOr0, Seconds, SecondsOr0, Section
-from bus.message import CellName
-from compute_sim.core.networks import read_networks
-from compute_sim.core.pools import read_pools
+from compute_sim.core.hosts import read_networks, read_pools
+from engine.inventories import CellName
+from kit.settings import Count, CountOr0, Seconds, SecondsOr0, Section
 
 
 class ComputeSettings(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """A compute's attempts in SQL, for simulated hosts that keep their instances over a restart of the process.
 
-The tables must exist: `bus.sql.upgrade(url, "compute_sim")` creates them. One process simulates the hosts of a cell, so
+The tables must exist: `kit.sql.upgrade(url, "compute_sim")` creates them. One process simulates the hosts of a cell, so
 all reads use memory. Writes go to the table before they go to memory; the table is read once, when the store is opened.
 """
 
@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.sql import Database, DatabaseSettings, insert, open_database, read_once, write_once
 from compute_sim.core.attempts import AttemptKey, AttemptRecord
-from compute_sim.store_memory import MemoryComputeStore
+from compute_sim.store import MemoryComputeStore
 from compute_sim.tables import compute_attempts as table
+from kit.sql import Database, DatabaseSettings, insert, open_database, read_once, write_once
 
 # There is one process, with one transaction at a time.
 POOL_SIZE = 1

@@ -5,7 +5,7 @@ Change it in two steps, each with its migration: first expand, and only a releas
 
 from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, String, Table
 
-from bus.sql.types import Id
+from kit.sql.statements import Id
 
 metadata = MetaData(naming_convention={"pk": "pk_%(table_name)s"})
 

@@ -4,25 +4,18 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
-from bus.clock import now
-from bus.errors import Unavailable
-from bus.message import CellName
-from bus.moments import microseconds
-from bus.parts import Once, Supervised
-from bus.process import Part
 from bus.workers.station import Station
-from compute_sim.announcing import FleetAnnouncer
-from compute_sim.consoles import console_handlers
 from compute_sim.drivers import Driver, Reported
-from compute_sim.finishing import Finisher
 from compute_sim.fleet import Elapsed, Fleet, watch_hosts
-from compute_sim.guest_watch import GuestWatch
-from compute_sim.handlers import books_handlers, handlers
-from compute_sim.listing import AttemptLister
-from compute_sim.reporting import TreeReporter
+from compute_sim.handlers import Finisher, GuestWatch, books_handlers, console_handlers, handlers
+from compute_sim.reporting import AttemptLister, FleetAnnouncer, TreeReporter
 from compute_sim.settings import ComputeSettings
-from compute_sim.store import ComputeStore
-from compute_sim.store_memory import MemoryComputeStore
+from compute_sim.store import ComputeStore, MemoryComputeStore
+from engine.inventories import CellName
+from kit.errors import Unavailable
+from kit.parts import Once, Supervised
+from kit.process import Part
+from kit.times import microseconds, now
 
 
 def only_compute(station: Station, cell: CellName) -> Once:

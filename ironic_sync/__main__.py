@@ -6,22 +6,21 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 
-from bus.configuration.addresses import Addresses, addresses_for_main
-from bus.configuration.sections import BadSetting
-from bus.configuration.settings import BusSettings, settings_for_main
-from bus.operating.health_server import VARIABLE
-from bus.operating.running import about, run_main, run_worker, tables_first, with_flags
-from bus.process import exiting_if_wrong
-from bus.sql import DatabaseSettings, upgrade
-from bus.urls import broker_at
-from bus.workers.link import Link
+from bus.addresses import Addresses, addresses_for_main, broker_at
+from bus.settings import BusSettings, settings_for_main
+from bus.workers.health_server import VARIABLE
+from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
+from bus.workers.sending import Link
 from bus.workers.station import close_all, stations_at
-from ironic_sync.core.cells import CellMap, cell_map
-from ironic_sync.rest_http import ironic_api
+from ironic_sync.core.offers import CellMap, cell_map
+from ironic_sync.rest import ironic_api
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from ironic_sync.store import check_name
 from ironic_sync.store_sql import SqlIronicStore
 from ironic_sync.wiring import ironic_parts
+from kit.process import exiting_if_wrong
+from kit.settings import BadSetting
+from kit.sql import DatabaseSettings, upgrade
 
 NAME = "MOOR_IRONIC_NAME"
 

@@ -8,9 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from bus.errors import Transient
-from bus.message import ProviderId
-from ironic_sync.core.cells import NO_TABLE
+from engine.inventories import ProviderId
 from ironic_sync.core.notifications import (
     AllocationNotified,
     NodeDoubted,
@@ -18,10 +16,14 @@ from ironic_sync.core.notifications import (
     Notification,
     UnreadableNotification,
 )
+from ironic_sync.core.offers import NO_TABLE
 from ironic_sync.core.ordering import OrderingRules, after_notification
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import NodePolicy, after_change, at_once_if_new
 from ironic_sync.store import NodeStore
+from kit.errors import Transient
+from kit.metrics import Metric
+from kit.times import SECOND_US
 
 log = logging.getLogger(__name__)
 
@@ -160,3 +162,58 @@ def node_of(notification: Notification) -> ProviderId | None:
             return notification.id
         case AllocationNotified() | UnreadableNotification():
             return notification.node
+
+
+# A clock that a jump of the wall clock does not advance. The daemon measures with it for how long nodes are missing.
+
+
+# A wall clock that is set right by less than this has not jumped.
+JUMP_US = SECOND_US
+
+
+class SteadyClock:
+    """The wall clock, but when that jumps ahead, this clock does not follow. It follows a jump back.
+
+    Times on rows are written by the wall clock and compared with this one. So after a jump ahead nothing that was
+    written before it seems older than it is. When there was no jump for `forgets_s`, this clock shows the wall
+    clock's time again.
+    """
+
+    def __init__(
+        self, clock_us: Callable[[], int], clock_s: Callable[[], float], *, forgets_s: float
+    ) -> None:
+        self._clock_us = clock_us
+        self._clock_s = clock_s
+        self._forgets_s = forgets_s
+        self._at_us, self._at_s = clock_us(), clock_s()
+        self._behind_us = 0
+        self._jumped_at_s = self._at_s
+
+    def __call__(self) -> int:
+        wall_us, at_s = self._clock_us(), self._clock_s()
+        ahead_us = wall_us - self._behind_us - self._at_us - round((at_s - self._at_s) * SECOND_US)
+        if abs(ahead_us) > JUMP_US:
+            self._jumped_at_s = at_s
+            self._behind_us = max(self._behind_us + ahead_us, 0)
+        elif at_s - self._jumped_at_s >= self._forgets_s:
+            self._behind_us = 0
+        self._at_us, self._at_s = wall_us - self._behind_us, at_s
+        return self._at_us
+
+
+# The metrics of bare-metal daemons.
+
+
+EVENT_TO_SCHEDULABLE = Metric(
+    "moor_node_event_seconds",
+    "histogram",
+    "From an event of Ironic, by its own time, until placement has accepted what it changed: then the node is offered to schedulers, or "
+    "no longer. They hear of it by `moor_feed_seconds`.",
+)
+REPORTS_ACCEPTED = Metric(
+    "moor_node_reports_accepted", "counter", "Reports about nodes that placement accepted."
+)
+NOTIFICATIONS_UNREADABLE = Metric(
+    "moor_notifications_unreadable", "counter", "Notifications of Ironic that became dead letters."
+)
+METRICS = (EVENT_TO_SCHEDULABLE, REPORTS_ACCEPTED, NOTIFICATIONS_UNREADABLE)

@@ -16,13 +16,17 @@ from typing import Protocol, assert_never
 
 from msgspec import Struct, structs
 
-from bus.errors import CredentialsRefused, Locked, Operational, WrongAnswer
-from bus.message import ProviderId
-from bus.messages.cell import DeployProgressed, RedeployInstance
-from bus.moments import moment
-from bus.parts import Background, PartGroup, Periodic, Status, Supervised
-from bus.pauses import Pauses
-from ironic_sync.applying import NodeWriter
+from bus.messages.cell import (
+    DeployInstance,
+    DeployProgressed,
+    InstanceRedeployed,
+    RedeployInstance,
+    SpawnFailed,
+    UndeployInstance,
+)
+from bus.workers.handling import Handlers, Received, Said, Tell
+from engine.inventories import ProviderId
+from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.deploying import (
     Again,
     AttachVif,
@@ -53,11 +57,15 @@ from ironic_sync.core.deploying import (
 )
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.ordering import read_again, read_as_gone
+from ironic_sync.core.orders import Order, after_order
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import AT_ONCE, Answer, NodeDeploy, NodeRow
 from ironic_sync.rest import IronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
+from kit.errors import CredentialsRefused, Locked, Operational, WrongAnswer
+from kit.parts import Background, PartGroup, Pauses, Periodic, Status, Supervised
+from kit.times import moment
 
 log = logging.getLogger(__name__)
 
@@ -505,3 +513,39 @@ def _signature(row: NodeRow) -> object:
     work = None if row.deploy is None else _work_of(row.deploy)
     node = row.node and (row.node.provision_state, row.node.instance_uuid, row.node.maintenance)
     return node, row.is_deleted, work, row.answers, row.epoch, row.read_epoch, is_held(row)
+
+
+# Handles orders to deploy, undeploy and rebuild nodes. The rules are in ironic_sync/core/orders.py.
+#
+# Any daemon writes an order on the node's row, and the node's owner does the work (deploying.py). An order is acknowledged when
+# its row is written. An immediate answer is sent before that, so it is sent again if the order is redelivered.
+
+
+async def _on_orders(orders: Sequence[Received[Order]], writer: NodeWriter) -> list[Said]:
+    now, can_deploy = moment(writer.clock_us()), writer.policy.can_read
+    of_nodes: dict[ProviderId, list[int]] = {}
+    for number, each in enumerate(orders):
+        of_nodes.setdefault(each.message.host, []).append(number)
+    answers: dict[int, Answer | None] = {}
+
+    def change_by(numbers: Sequence[int]) -> Change:
+        def change(row: NodeRow) -> NodeRow | None:
+            for number in numbers:
+                row, answers[number] = after_order(row, orders[number].message, now, can_deploy=can_deploy)
+            return row
+
+        return change
+
+    await writer.change({node: change_by(numbers) for node, numbers in of_nodes.items()})
+    results: list[Said] = []
+    for number, each in enumerate(orders):
+        if (answer := answers[number]) is not None:
+            if isinstance(answer, SpawnFailed):
+                log.info("a deploy on node %s is refused: %s", answer.host, answer.reason)
+            elif isinstance(answer, InstanceRedeployed) and answer.failure:
+                log.info("a rebuild on node %s is refused: %s", answer.host, answer.failure)
+            results.append(Tell(answer, each))
+    return results
+
+
+HANDLERS: Handlers = dict.fromkeys((DeployInstance, UndeployInstance, RedeployInstance), _on_orders)

@@ -9,14 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
-from bus.configuration.settings import BusSettings
-from bus.measuring import Readings
-from bus.moments import moment
-from bus.parts import Supervised
-from bus.workers.inbox import Inbox, InboxBatch, InboxMessage, inbox_dead_letter, read_inbox
-from bus.workers.link import Link
+from bus.settings import BusSettings
 from bus.workers.publisher import Publisher
-from ironic_sync.applying import NodeWriter
+from bus.workers.sending import Link
+from ironic_sync.applying import NOTIFICATIONS_UNREADABLE, NodeWriter
 from ironic_sync.core.notifications import (
     AllocationNotified,
     Ignored,
@@ -24,7 +20,10 @@ from ironic_sync.core.notifications import (
     UnreadableNotification,
     read,
 )
-from ironic_sync.metrics import NOTIFICATIONS_UNREADABLE
+from ironic_sync.inbox import Inbox, InboxBatch, InboxMessage, inbox_dead_letter, read_inbox
+from kit.metrics import Readings
+from kit.parts import Supervised
+from kit.times import moment
 
 log = logging.getLogger(__name__)
 

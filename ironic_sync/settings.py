@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.configuration.sections import Count, Seconds, Section, require
-from bus.rest.login import RestService
-from bus.rest.settings import RestSettings
 from bus.topology import IRONIC, IRONIC_EVENTS, IRONIC_TOPIC
-from bus.workers.inbox import Inbox
+from ironic_sync.inbox import Inbox
+from kit.login import RestService
+from kit.rest_settings import RestSettings
+from kit.settings import Count, Seconds, Section, require
 
 
 class IronicSettings(RestSettings, frozen=True, kw_only=True):
@@ -230,7 +230,7 @@ class IronicSettings(RestSettings, frozen=True, kw_only=True):
         return self.lease_s - self.lease_margin_s
 
 
-# Addresses and names are stated in another way (bus/configuration/addresses.py, flags).
+# Addresses and names are stated in another way (bus/addresses.py, flags).
 IRONIC_DAEMONS = Section(
     "ironic",
     IronicSettings,

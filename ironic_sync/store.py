@@ -13,10 +13,10 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from bus.errors import Transient
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, NodeHandover, Owned
 from ironic_sync.core.rows import NodeRow
+from kit.errors import Transient
 
 # A row may need a report or a read (`needs_report`, `needs_read` in core/rows.py).
 Need = Literal["report", "read"]
@@ -75,7 +75,7 @@ class NodeStore(Protocol):
         """A transaction: it commits at its end, and rolls back on any exception. May raise `Transient` at any step:
         then try again.
 
-        A lazy commit does not wait for the disk (bus/sql/database.py): it is only for changes that are made again if
+        A lazy commit does not wait for the disk (kit/sql/sqlite.py): it is only for changes that are made again if
         they are lost.
         """
 

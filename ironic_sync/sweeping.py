@@ -8,7 +8,7 @@ Each read of a single node or allocation fails alone. It is tried again after a 
 Such a failure does not make the daemon unready, as long as Ironic answers at all.
 
 A node counts as deleted when Ironic answers 404 for it. If these are too many at once, they are kept reserved instead
-(core/missing.py), and the part "believe what Ironic lists" fails until they return or count as deleted.
+(ironic_sync/core/ordering.py), and the part "believe what Ironic lists" fails until they return or count as deleted.
 """
 
 import asyncio
@@ -24,24 +24,29 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.errors import Operational, TookTooLong
-from bus.message import ProviderId
-from bus.moments import EPOCH, SECOND_US, moment
-from bus.parts import PartGroup, Periodic, Status
-from bus.pauses import Pauses
-from ironic_sync.applying import Change, NodeWriter
-from ironic_sync.core.missing import Belief, decide_missing
+from engine.inventories import ProviderId
+from ironic_sync.applying import Change, NodeWriter, SteadyClock
 from ironic_sync.core.node import Node
 from ironic_sync.core.notifications import AllocationNotified
-from ironic_sync.core.ordering import NOT_LISTED, held_missing, not_listed, read_again, read_as_gone
+from ironic_sync.core.ordering import (
+    NOT_LISTED,
+    Belief,
+    decide_missing,
+    held_missing,
+    not_listed,
+    read_again,
+    read_as_gone,
+)
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import seen
 from ironic_sync.membership import Membership
 from ironic_sync.rest import CHANGE_TIMES, ChangeTime, ReadsNodes
 from ironic_sync.settings import IronicSettings
-from ironic_sync.steady import SteadyClock
 from ironic_sync.store import IronicStore, NodeStore, pages_of
+from kit.errors import Operational, TookTooLong
+from kit.parts import PartGroup, Pauses, Periodic, Status
+from kit.times import EPOCH, SECOND_US, moment
 
 T = TypeVar("T")
 Asked = TypeVar("Asked", bound=UUID)

@@ -8,7 +8,7 @@ Change a table in two steps, each with its migration: first expand it, and contr
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, MetaData, String, Table
 
-from bus.sql.types import Id
+from kit.sql.statements import Id
 
 metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"}

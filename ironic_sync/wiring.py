@@ -7,25 +7,22 @@ from collections.abc import Callable, Mapping
 import os_traits
 
 from bus.messages.cell import DeployProgressed
-from bus.process import Part
-from bus.workers.inbox import Inbox
-from bus.workers.link import Link
+from bus.workers.sending import Link
 from bus.workers.station import Station, by_station
-from ironic_sync.announcing import NodeAnnouncer
 from ironic_sync.applying import NodeWriter
-from ironic_sync.core.cells import CellMap
+from ironic_sync.core.offers import CellMap
 from ironic_sync.core.rows import Answer
 from ironic_sync.core.settling import NodePolicy
-from ironic_sync.deploying import Deployer
+from ironic_sync.deploying import HANDLERS, Deployer
 from ironic_sync.events import EventReader
-from ironic_sync.handlers import HANDLERS
-from ironic_sync.membership import Membership
-from ironic_sync.reporting import Reporter
+from ironic_sync.inbox import Inbox
+from ironic_sync.membership import Membership, Review
+from ironic_sync.reporting import NodeAnnouncer, Reporter
 from ironic_sync.rest import IronicApi
-from ironic_sync.reviewing import Review
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.sweeping import Adopter, Sweeper
+from kit.process import Part
 
 STANDARD_TRAITS = frozenset(os_traits.get_traits())
 

@@ -3,29 +3,43 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from bus.errors import Unavailable
 from bus.message import Message
-from bus.messages.build import AskInstances, CellHeard, InstanceDetails, InstanceId, InstancesFound
-from bus.messages.hosts import AskHosts, HostsFound, HostState
-from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
+from bus.messages.build import AskInstances, CellHeard, InstanceDetails, InstancesFound
+from bus.messages.hosts import AskHosts, HostsFound
+from bus.messages.placement import AskSnapshot, SnapshotPage
 from bus.workers.station import Station
-from moor.client.bus_client import FOUND_AT_ONCE_MAX, LOCAL, BusClient, connected, with_user
-from moor.client.following import LOOK_AGAIN_S, InstanceFollower, States
-from moor.client.questions import (
+from engine.hosts import HostState
+from engine.inventories import ProviderState
+from kit.errors import Unavailable
+from moor.client.bus_client import (
     FEW_TYPES,
+    FOUND_AT_ONCE_MAX,
+    LOCAL,
     Asks,
+    BusClient,
+    Feed,
     answer_of,
     batches_of,
+    connected,
+    during,
+    feed_of,
     granted,
+    hearing,
     items_of,
     pages_of,
     readable,
+    running,
+    station_on,
+    with_user,
 )
-from moor.client.running import Feed, during, feed_of, hearing, running, station_on
+from moor.client.following import LOOK_AGAIN_S, InstanceFollower, States
 from moor.options import broker_of, command_settings, run_with
 from moor.settings import Settings
+
+if TYPE_CHECKING:
+    from engine.flavors import InstanceId
 
 # What commands use of the public client, and what this file adds.
 __all__ = [

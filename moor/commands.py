@@ -20,6 +20,9 @@ INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
 
 HELP = ["-h", "--help"]
 
+# Rooms beside this one that have commands, too.
+OTHERS = ("laboratory", "nova_bridge")
+
 # By the command's name: its panel in the help, its module, and the function or group there.
 COMMANDS = {
     "boot": (INSTANCES, "instances.boot_command", "boot"),
@@ -69,8 +72,8 @@ COMMANDS = {
     "settings": (OPERATING, "settings_command", "settings"),
     "broker": (OPERATING, "broker.broker_command", "app"),
     "dead": (OPERATING, "broker.dead_command", "app"),
-    "import": (OPERATING, "importing_nova.command", "app"),
-    "shadow": (OPERATING, "shadow.shadow_command", "app"),
+    "import": (OPERATING, "nova_bridge.importing.command", "app"),
+    "shadow": (OPERATING, "nova_bridge.shadow.report_command", "app"),
     "db": (OPERATING, "clouds.db_command", "app"),
 }
 
@@ -97,7 +100,7 @@ class Commands(TyperGroup):
 
 def command_of(name: str) -> Any:
     panel, module, attribute = COMMANDS[name]
-    found = getattr(import_module(f"moor.{module}"), attribute)
+    found = getattr(import_module(module if module.split(".")[0] in OTHERS else f"moor.{module}"), attribute)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(add_completion=False)
         alone.command(name)(found)

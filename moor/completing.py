@@ -139,14 +139,14 @@ async def _hosts(asking: "CommandClient", _: typer.Context, __: str) -> AsyncIte
 
 
 async def _cells(asking: "CommandClient", _: typer.Context, __: str) -> AsyncIterator[str]:
-    from bus.messages.cells import AskCells
+    from bus.messages.cloud import AskCells
 
     async for each in _items(asking, AskCells(), lambda page: page.cells):
         yield each.cell
 
 
 async def _groups(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
-    from bus.messages.groups import AskGroups
+    from bus.messages.stored_names import AskGroups
 
     question = AskGroups(project=context.params.get("project") or "", limit=PAGE)
     async for each in _items(asking, question, lambda page: page.groups):
@@ -154,7 +154,7 @@ async def _groups(asking: "CommandClient", context: typer.Context, _: str) -> As
 
 
 async def _flavors(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
-    from bus.messages.flavors import AskFlavors
+    from bus.messages.stored_names import AskFlavors
 
     question = AskFlavors(project=context.params.get("project") or "", limit=PAGE)
     async for each in _items(asking, question, lambda page: page.flavors):
@@ -162,7 +162,7 @@ async def _flavors(asking: "CommandClient", context: typer.Context, _: str) -> A
 
 
 async def _images(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
-    from bus.messages.images import AskImages
+    from bus.messages.stored_names import AskImages
 
     question = AskImages(project=context.params.get("project") or "", limit=PAGE)
     async for each in _items(asking, question, lambda page: page.images):
@@ -170,7 +170,7 @@ async def _images(asking: "CommandClient", context: typer.Context, _: str) -> As
 
 
 async def _device_profiles(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
-    from bus.messages.device_profiles import AskDeviceProfiles
+    from bus.messages.stored_names import AskDeviceProfiles
 
     question = AskDeviceProfiles(project=context.params.get("project") or "", limit=PAGE)
     async for each in _items(asking, question, lambda page: page.profiles):
@@ -178,7 +178,7 @@ async def _device_profiles(asking: "CommandClient", context: typer.Context, _: s
 
 
 async def _aggregates(asking: "CommandClient", _: typer.Context, __: str) -> AsyncIterator[str]:
-    from bus.messages.aggregates import AskAggregates
+    from bus.messages.hosts import AskAggregates
 
     async for each in _items(asking, AskAggregates(limit=PAGE), lambda page: page.aggregates):
         yield each.name

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 import typer
 from msgspec import Struct
 
-from bus.secret_files import PASSWORD_FILE
+from kit.errors import PASSWORD_FILE
 from moor.private_files import replace_private
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)")

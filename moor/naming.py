@@ -12,10 +12,11 @@ from uuid import UUID
 import typer
 from msgspec import Struct, structs
 
-from bus.message import AggregateId, GroupId
-from bus.messages.aggregates import AggregatesFound, AggregateState, AskAggregates
-from bus.messages.build import AskInstances, InstanceId, InstancesFound, InstanceState, RequestId
-from bus.messages.groups import AskGroups, GroupsFound, GroupState
+from bus.messages.build import AskInstances, InstancesFound, InstanceState
+from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates
+from bus.messages.stored_names import AskGroups, GroupsFound, GroupState
+from engine.flavors import InstanceId, RequestId
+from engine.inventories import AggregateId, GroupId
 from moor.asking import (
     FOUND_AT_ONCE_MAX,
     PAGE,

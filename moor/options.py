@@ -21,12 +21,11 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 
-from bus.broker import Broker, Connection, ConnectionLost, Refusal
-from bus.configuration.sections import BadSetting, Section, Stated, shown, without_password
-from bus.errors import Failure, NotFound
-from bus.logs import begin_to_log
-from bus.tracing import want_traces
-from bus.urls import broker_at
+from bus.addresses import broker_at
+from bus.broker import Broker, Connection
+from kit.errors import ConnectionLost, Failure, NotFound, Refusal
+from kit.logs import begin_to_log, want_traces
+from kit.settings import BadSetting, Section, Stated, shown, without_password
 from moor.settings import GENERAL, Settings, Sources, sources
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Files of one password each, for the workers of one machine, and new passwords.
 
-An environment file then names the file of the password, and a worker reads it at each login (bus/secret_files.py). So a password
+An environment file then names the file of the password, and a worker reads it at each login (kit/errors.py). So a password
 is changed without a stop.
 """
 
@@ -14,8 +14,8 @@ from urllib.parse import quote
 import typer
 from msgspec import Struct
 
-from bus.configuration.sections import near
-from bus.secret_files import PASSWORD_FILE, BadSecretFile, read_secret
+from kit.errors import PASSWORD_FILE, BadSecretFile, read_secret
+from kit.settings import near
 from moor.environment_files import with_login, without_login
 from moor.private_files import replace_private
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.configuration.live import tell_followers
-from bus.configuration.sections import BadSetting, Section, Stated, shown
-from bus.logs import log_again
-from bus.process import reload_by
+from kit.logs import log_again
+from kit.process import reload_by
+from kit.settings import BadSetting, Section, Stated, shown, tell_followers
 from moor.settings import GENERAL, GeneralSettings, Sources, sources
 
 log = logging.getLogger(__name__)

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from bus.configuration.addresses import Addresses
-from bus.configuration.sections import NOT_SHOWN, BadSetting, Section, Stated, near
-from bus.logs import check_format, check_level
+from bus.addresses import Addresses
+from kit.logs import check_format, check_level
+from kit.settings import NOT_SHOWN, BadSetting, Section, Stated, near
 
 if TYPE_CHECKING:
     from moor.worker_settings import CloudSettings

@@ -7,7 +7,7 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from bus.configuration.sections import Section, is_secret, near, without_password
+from kit.settings import Section, is_secret, near, without_password
 from moor.options import Output, found, out, tuned, wants_document
 from moor.settings import GENERAL
 from moor.showing import print_json

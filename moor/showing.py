@@ -14,16 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bus.messages.build import (
-    CellHeard,
-    Flavor,
-    InstanceDetails,
-    InstanceId,
-    InstanceState,
-    NoValidHost,
-    Size,
-)
-from bus.messages.hosts import NODE, HostState, Supported, names_clash
+from bus.messages.build import CellHeard, InstanceDetails, InstanceState, Size
+from engine.flavors import Flavor, InstanceId
+from engine.hosts import NODE, HostState, Supported, names_clash
+from engine.refusals import NoValidHost
 from moor.options import WIDTH_OF_NO_TERMINAL, Form, fail, form, out, say, wants_document
 from moor.tables import GAP, Columns, Rows, lines_of, print_table, styled
 

@@ -5,19 +5,24 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.configuration.sections import Section, Stated, text_of
-from bus.configuration.settings import BUS, DATABASE, BusSettings, DatabaseSettings
+from bus.settings import BUS, BusSettings
 from cell_conductor.settings import CONDUCTOR, ConductorSettings
 from compute_sim.libvirt.settings import LIBVIRT, LibvirtSettings
 from compute_sim.settings import COMPUTE, ComputeSettings
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
+from kit.database_settings import DATABASE, DatabaseSettings
+from kit.settings import Section, Stated, text_of
 from moor.settings import Sources
+from nova_bridge.cloud_settings import NOVA_CLOUD, NovaCloudSettings
+from nova_bridge.scheduler.settings import (
+    NOVA_PLACEMENT,
+    NOVA_SCHEDULER,
+    NovaPlacementSettings,
+    NovaSchedulerSettings,
+)
+from nova_bridge.shadow.settings import NOVA_SHADOW, NovaShadowSettings
 from placement_worker.api.settings import PLACEMENT_API
 from placement_worker.settings import PLACEMENT, PlacementSettings
-from scheduler_worker.nova_cloud.settings import NOVA_CLOUD, NovaCloudSettings
-from scheduler_worker.nova_shadow.settings import NOVA_SHADOW, NovaShadowSettings
-from scheduler_worker.nova_worker.over_http.settings import NOVA_PLACEMENT, NovaPlacementSettings
-from scheduler_worker.nova_worker.settings import NOVA_SCHEDULER, NovaSchedulerSettings
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 
 __all__ = [

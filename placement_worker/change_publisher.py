@@ -10,13 +10,13 @@ import logging
 import random
 from collections.abc import Iterator
 
-from bus.messages.cells import VALUES_BYTES_MAX
+from bus.messages.cloud import VALUES_BYTES_MAX
 from bus.messages.placement import LogPosition, ProvidersChanged
-from bus.parts import Supervised, wait_at_most
 from bus.workers.publisher import Outgoing, Publisher
-from placement_worker.paging import how_many_fit
+from kit.parts import Supervised, wait_at_most
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import ChangeFeed, PlacementStore, Unpublished
+from placement_worker.view import how_many_fit
 
 log = logging.getLogger(__name__)
 

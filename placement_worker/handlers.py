@@ -1,13 +1,39 @@
 """Handlers of orders and questions to placement: load, decide, save, answer. The rules are in core/."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.cells import VALUES_BYTES_MAX
+from bus.messages.administration import (
+    AllClaimed,
+    ClaimsAnswered,
+    ClaimTogether,
+    ConsumerState,
+    Done,
+    NoneClaimed,
+    RefusedPlace,
+    WriteAnswered,
+)
+from bus.messages.audit import (
+    AskBooks,
+    AskContradictions,
+    BooksFound,
+    ContradictionsFound,
+    MendConsumer,
+    RecountBooks,
+)
+from bus.messages.cloud import VALUES_BYTES_MAX, page_that_fits
+from bus.messages.hosts import (
+    AskHostShape,
+    HostHolder,
+    HostReshaped,
+    HostShapeFound,
+    ReshapeHost,
+    ReshapeVerdict,
+)
 from bus.messages.placement import (
     AskMembers,
     AskRevisions,
@@ -15,39 +41,258 @@ from bus.messages.placement import (
     ClaimAnswered,
     ClaimResources,
     InventoryRefused,
-    NotAllowed,
-    ProviderState,
     ReleaseClaim,
     ReportAccepted,
     ReportAnswered,
     ReportInventory,
     ReportOutdated,
     ReportVerdict,
-    ShapeMoved,
     SnapshotPage,
     SwapClaim,
     TreeKept,
 )
-from bus.workers.handling import Answer, Bury, Handlers, Received, Said, Tell, answering
-from placement_worker.admin_handlers import question_handlers, write_handlers
-from placement_worker.all_or_nothing_handlers import together_handlers
-from placement_worker.books_handlers import books_handlers
-from placement_worker.candidate_handlers import candidate_handlers
-from placement_worker.classes_and_traits import KnownNames
-from placement_worker.core.claim_verdicts import ClaimJudgement
-from placement_worker.core.claims import decide_claims
+from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said, Tell, Weighed, answering
+from engine.capacity import Vocabulary
+from engine.inventories import ConsumerId, ProviderId, ProviderState
+from engine.refusals import NotAllowed, ShapeMoved
+from kit.errors import Bug
+from placement_worker.admin_writes import question_handlers, write_handlers
+from placement_worker.candidates import Searcher, candidate_handlers
+from placement_worker.core.claims import Refusal, TogetherJudgement, claims_of, decide_claims, decide_together
+from placement_worker.core.host_reshapes import (
+    SentReshape,
+    consumer_keys_of,
+    decide_final_report,
+    decide_growth,
+    decide_moves,
+    judge_reshape,
+    tree_keys_of,
+    unused,
+)
 from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
-from placement_worker.core.ownership import Owner, owners_of_tombstones, room_for_tombstones
+from placement_worker.core.mending import decide_mends, keys_of_mends
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.core.shares import MovedRoots
-from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.crowded_owners import CrowdedOwners
-from placement_worker.host_shape_handlers import host_shape_handlers
-from placement_worker.paging import bytes_of, how_many_fit
-from placement_worker.searching import Searcher
+from placement_worker.core.shares import NO_CELL, MovedRoots, Owner, owners_of_tombstones, room_for_tombstones
+from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
-from placement_worker.view import ProviderView
+from placement_worker.view import KnownNames, ProviderView, bytes_of, how_many_fit
+
+# Answer claims in which one request asks for many consumers at once.
+
+
+# How many consumers one transaction claims for at most: all its locks are held until the last of them is judged.
+CONSUMERS_AT_ONCE_MAX = 2_000
+
+
+def together_handlers(clock: Callable[[], datetime], horizon: timedelta) -> Handlers:
+    async def on_claims(asks: Sequence[Received[ClaimTogether]], tx: PlacementTransaction) -> list[Said]:
+        answers: dict[int, AllClaimed | NoneClaimed | NotAllowed] = {}
+        readable: dict[int, list[SentOrder]] = {}
+        for number, ask in enumerate(asks):
+            claims = claims_of(ask.message)
+            if isinstance(claims, NotAllowed):
+                answers[number] = claims
+            else:
+                readable[number] = [SentOrder(claim, ask.cell) for claim in claims]
+        if readable:
+            ledger = await tx.lock_claims([sent.order for claims in readable.values() for sent in claims])
+            decision = decide_together(ledger, [*readable.values()], clock(), horizon)
+            await tx.write_claims(decision.changes)
+            answers |= zip(readable, map(_told, decision.verdicts), strict=True)
+        return [
+            Answer(ask, ClaimsAnswered(claim=ask.message.claim, verdict=answers[number]))
+            for number, ask in enumerate(asks)
+        ]
+
+    return {ClaimTogether: Weighed(on_claims, lambda asked: len(asked.places), CONSUMERS_AT_ONCE_MAX)}
+
+
+def _told(judgement: TogetherJudgement) -> AllClaimed | NoneClaimed:
+    """The verdict as it is sent. It names as many of the refused consumers as one message has room for, and counts all of
+    them.
+    """
+    if isinstance(judgement, AllClaimed):
+        return judgement
+    refused = [_refused(consumer, each) for consumer, each in judgement]
+    return NoneClaimed(refused=page_that_fits(refused), count=len(refused))
+
+
+def _refused(consumer: ConsumerId, refusal: Refusal) -> RefusedPlace:
+    if isinstance(refusal, MovedRoots):
+        return RefusedPlace(consumer=consumer, verdict=ShapeMoved(roots=refusal.roots, gone=refusal.gone))
+    return RefusedPlace(consumer=consumer, verdict=refusal)
+
+
+# Handlers of an audit's questions to placement, and of the writes that correct what the audit has found.
+
+
+# How many contradictions an answer has; their number is always told.
+CONTRADICTIONS_MAX = 500
+
+
+def books_handlers(store: PlacementStore, vocabulary: Vocabulary, clock: Callable[[], datetime]) -> Handlers:
+    async def on_contradictions(asks: Sequence[Received[AskContradictions]]) -> list[Said]:
+        found = await store.audit()
+        answer = ContradictionsFound(contradictions=found[:CONTRADICTIONS_MAX], count=len(found))
+        return [Answer(ask, answer) for ask in asks]
+
+    async def on_mends(asks: Sequence[Received[MendConsumer]], tx: PlacementTransaction) -> list[Said]:
+        mends = [ask.message for ask in asks]
+        ledger = await tx.lock_allocations(keys_of_mends(mends))
+        decision = decide_mends(ledger, mends, vocabulary, clock())
+        await tx.write_claims(decision.changes)
+        answered = zip(asks, decision.verdicts, strict=True)
+        return [Answer(ask, WriteAnswered(verdict=verdict)) for ask, verdict in answered]
+
+    async def on_recounts(asks: Sequence[Received[RecountBooks]], tx: PlacementTransaction) -> list[Said]:
+        await tx.recount()
+        return [Answer(ask, WriteAnswered(verdict=Done())) for ask in asks]
+
+    return {
+        AskBooks: answering(lambda ask: _page(store, ask, clock())),
+        AskContradictions: ReadOnly(on_contradictions),
+        MendConsumer: on_mends,
+        RecountBooks: on_recounts,
+    }
+
+
+async def _page(store: PlacementStore, ask: AskBooks, now: datetime) -> BooksFound:
+    """Answer an audit's question for consumers: as many as fit into one message.
+
+    The next page starts after the last consumer of this one.
+    """
+    if ask.consumers:
+        new_since = now - timedelta(seconds=ask.new_s) if ask.new_s else None
+        wanted = [each for each in ask.consumers if ask.after is None or each > ask.after]
+        found = await store.book_entries(wanted, new_since)
+    else:
+        found = await store.books_page(ask.after, ask.limit + 1)
+    page = page_that_fits(found[: ask.limit])
+    return BooksFound(consumers=page, next=page[-1].id if len(page) < len(found) else None)
+
+
+# Warns of owners whose releases leave no rows any more, since they came before their claims too often (placement_worker/core/shares.py).
+
+
+log = logging.getLogger(__name__)
+
+TOLD_AGAIN = timedelta(minutes=1)
+
+
+class CrowdedOwners:
+    def __init__(self, tombstones_max: int) -> None:
+        self._max = tombstones_max
+        self._told_at: dict[Owner, datetime] = {}
+
+    def tell(self, room: Mapping[Owner, int], now: datetime) -> None:
+        """Log a warning for each owner without room, but not more than once a minute."""
+        self._told_at = {owner: at for owner, at in self._told_at.items() if now - at < TOLD_AGAIN}
+        for owner, left in room.items():
+            if not left and owner not in self._told_at:
+                self._told_at[owner] = now
+                cell, project = owner
+                log.warning(
+                    "%s has left %d rows by releases that came before their claims, as many as placement.tombstones_max allows: "
+                    "further ones leave none, and a claim that comes after its release is granted until `moor audit` finds it",
+                    f"the API level for project {project}" if cell == NO_CELL else f"cell {cell}",
+                    self._max,
+                )
+
+
+# Handlers of computes that bring a host into a new shape: what its tree is now, and the reshape itself.
+#
+# The rules are in placement_worker/core/host_reshapes.py.
+
+
+HOLDERS_PER_PAGE = 500
+
+
+def host_shape_handlers(
+    store: PlacementStore, vocabulary: Vocabulary, clock: Callable[[], datetime]
+) -> Handlers:
+    async def on_reshapes(asks: Sequence[Received[ReshapeHost]], tx: PlacementTransaction) -> list[Said]:
+        said: list[Said] = []
+        for ask in asks:
+            verdict = await reshape(tx, SentReshape(ask.message, ask.cell), vocabulary, clock())
+            said.append(Answer(ask, HostReshaped(root=ask.message.root, verdict=verdict)))
+        return said
+
+    async def on_questions(asks: Sequence[Received[AskHostShape]]) -> list[Said]:
+        return [Answer(ask, await _found(store, ask)) for ask in asks]
+
+    return {
+        # One in each transaction: a second one would lock its consumers after the trees of the first.
+        ReshapeHost: Weighed(on_reshapes, lambda _: 1, 1),
+        AskHostShape: ReadOnly(on_questions),
+    }
+
+
+async def reshape(
+    tx: PlacementTransaction, sent: SentReshape, vocabulary: Vocabulary, now: datetime
+) -> ReshapeVerdict:
+    """Judge a reshape, and write its steps if all of them are granted."""
+    order = sent.order
+    ledger = await tx.lock_allocations(consumer_keys_of(order))
+    forest = await tx.lock_trees(tree_keys_of(order))
+    verdict = judge_reshape(ledger, forest, sent, vocabulary, now)
+    if not isinstance(verdict, ReportAccepted):
+        await tx.write_claims(unused(ledger))
+        return verdict
+    growth = decide_growth(forest, sent, vocabulary)
+    await tx.write_trees(growth.changes)
+    # The locks are held already. This reads the ids of new providers, and generations that have grown.
+    ledger = await tx.lock_allocations(consumer_keys_of(order))
+    moves = decide_moves(ledger, order, now)
+    await tx.write_claims(moves.changes)
+    final = decide_final_report(await tx.lock_trees(tree_keys_of(order)), sent, vocabulary)
+    await tx.write_trees(final.changes)
+    (written,) = final.verdicts
+    if not (isinstance(moves.verdict, Done) and isinstance(written, ReportAccepted)):
+        raise Bug(
+            f"a reshape of {order.root} was judged {verdict!r}, and written as {moves.verdict!r}, {written!r}"
+        )
+    return structs.replace(written, shape_moved=True)
+
+
+async def _found(store: PlacementStore, ask: Received[AskHostShape]) -> HostShapeFound:
+    """What placement has of a host's tree. Providers and holders are read one after another: if something changes meanwhile,
+    the reshape that is based on it is refused.
+    """
+    question = ask.message
+    if ask.cell not in (None, question.cell):
+        return HostShapeFound(root=question.root)
+    async with store.transaction() as tx:
+        providers = await tx.read_trees((question.root,))
+    if not providers or providers[0].cell != question.cell:
+        return HostShapeFound(root=question.root)
+    found: dict[ConsumerId, ConsumerState] = {}
+    last: ConsumerId | None = None
+    for provider in providers:
+        some = await store.holders_of(provider.id, question.after, HOLDERS_PER_PAGE)
+        if len(some) == HOLDERS_PER_PAGE:
+            # There may be more: the page ends with the last one that is certain.
+            last = some[-1].id if last is None else min(last, some[-1].id)
+        found |= {each.id: each for each in some}
+    ids = [each for each in sorted(found) if last is None or each <= last]
+    inside = {provider.id for provider in providers}
+    holders = [
+        HostHolder(
+            consumer=each,
+            generation=found[each].generation,
+            amounts=tuple([amount for amount in found[each].held if amount.provider in inside]),
+        )
+        for each in ids
+    ]
+    page = page_that_fits(holders) if holders else ()
+    is_cut = last is not None or len(page) < len(holders)
+    return HostShapeFound(
+        root=question.root,
+        providers=providers if question.after is None else (),
+        holders=page,
+        next=page[-1].consumer if is_cut and page else None,
+    )
+
 
 # Each page of changes repeats what is gone: a reader that missed more than this reads all providers instead.
 GONE_PER_PAGE_MAX = 500
@@ -104,7 +349,7 @@ def handlers(
         ReleaseClaim: on_claims,
         **together_handlers(clock, horizon),
         ReportInventory: on_reports,
-        AskSnapshot: answering(partial(_page, store)),
+        AskSnapshot: answering(partial(_page_handlers, store)),
         AskRevisions: answering(lambda ask: store.revisions_page(ask.after, ask.limit)),
         AskMembers: answering(lambda ask: store.members_page(ask.after, ask.limit)),
         **write_handlers(vocabulary, clock),
@@ -115,7 +360,7 @@ def handlers(
     }
 
 
-async def _page(store: PlacementStore, ask: AskSnapshot) -> SnapshotPage:
+async def _page_handlers(store: PlacementStore, ask: AskSnapshot) -> SnapshotPage:
     """Answer a question for a page of providers, cut so that it fits into one message.
 
     The page has only what changed since the asker's cursor, if the change log reaches back so far and the changes are

@@ -8,19 +8,19 @@ import logging
 
 from msgspec import Struct
 
-from bus.clock import now
-from bus.operating.http_server import HttpServer
-from bus.operating.listen_address import Listen
-from bus.tls import ServerTls
+from kit.health import Listen
+from kit.http_server import HttpServer
+from kit.times import now
+from kit.tls import ServerTls
+from placement_worker.admin_writes import WriteBatcher
 from placement_worker.api.auth import Authentication
-from placement_worker.api.http.app import PlacementApp
+from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import Policy
 from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
 from placement_worker.store import PlacementStore
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
-from placement_worker.write_batcher import WriteBatcher
 
 log = logging.getLogger(__name__)
 

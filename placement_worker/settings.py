@@ -5,9 +5,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from bus.configuration.sections import Bytes, Count, Milliseconds, MillisecondsOr0, Seconds, Section
-from bus.messages.cells import VALUES_BYTES_MAX
-from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
+from bus.messages.cloud import VALUES_BYTES_MAX
+from engine.candidates.budget import DEFAULT_LIMITS, SearchLimits
+from kit.settings import Bytes, Count, Milliseconds, MillisecondsOr0, Seconds, Section
 from placement_worker.store import FEED_ENTRIES
 
 

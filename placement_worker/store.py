@@ -12,24 +12,22 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
-from bus.messages.books import BookEntry
-from bus.messages.placement import (
+from bus.messages.audit import BookEntry
+from bus.messages.placement import LogPosition, MembersPage, ProviderGone, RevisionsPage, SnapshotPage
+from engine.inventories import (
+    ConsumerId,
     GroupMember,
     Holder,
-    LogPosition,
-    MembersPage,
-    ProviderGone,
+    ProviderId,
     ProviderState,
     ProviderUsage,
-    RevisionsPage,
-    SnapshotPage,
+    QuotaState,
 )
-from bus.messages.quotas import QuotaState
-from placement_worker.core.claim_keys import ClaimKeys
+from placement_worker.core.drafts import QuotaKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
+    ClaimKeys,
     ClaimOrder,
     Forest,
     ForestKeys,
@@ -41,8 +39,7 @@ from placement_worker.core.ledger import (
     StoredNames,
     TreeChanges,
 )
-from placement_worker.core.ownership import Owner
-from placement_worker.core.quotas import QuotaKeys
+from placement_worker.core.shares import Owner
 
 # How many log entries are read at once, unless an operator sets another number.
 FEED_ENTRIES = 500

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-from bus.sql.types import Id, InternalId, Moment
+from kit.sql.statements import Id, InternalId, Moment
 
 metadata = MetaData(
     naming_convention={

@@ -7,14 +7,83 @@ of callers does not matter to the database. If the log does not reach back far e
 
 import gc
 import logging
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import accumulate, takewhile
 from typing import Protocol
 
+import msgspec
+from msgspec import structs
+
+from bus.messages.administration import KindOfNames
+from bus.messages.cloud import VALUES_BYTES_MAX
 from bus.messages.placement import SnapshotPage
-from bus.parts import SharedRuns
-from bus.retrying import Retrying
-from placement_worker.replica import ProviderReplica
-from placement_worker.store import Unpublished
+from engine.capacity import Vocabulary
+from engine.inventories import ProviderId, ProviderState, ProviderUsage
+from engine.providers import KnownProviders
+from kit.parts import SharedRuns
+from kit.retrying import Retrying
+from placement_worker.store import Records, Unpublished
+
+# A copy of all providers in memory, from which reads are answered: by id, by name and by tree.
+
+
+class ProviderReplica(KnownProviders):
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_name: dict[str, ProviderId] = {}
+
+    def __iter__(self) -> Iterator[ProviderState]:
+        return map(self._current, [*self._states.values()])
+
+    def get(self, provider: ProviderId) -> ProviderState | None:
+        state = self._states.get(self.internal_of(provider))
+        return None if state is None else self._current(state)
+
+    def named(self, name: str) -> ProviderState | None:
+        provider = self._by_name.get(name)
+        return None if provider is None else self.get(provider)
+
+    def tree_of(self, provider: ProviderId) -> list[ProviderState]:
+        """All providers of the tree that has this provider; empty if the provider does not exist."""
+        state = self.get(provider)
+        in_tree = self.index.states_in_tree(state.root) if state else []
+        return [self._current(self._states[each.internal]) for each in in_tree]
+
+    def has_name(self, of: KindOfNames, name: str) -> bool:
+        """Does any provider have an inventory of this class, or this trait?"""
+        return name in (self.index.stocks if of == "classes" else self.index.traits)
+
+    def use(self, usages: Iterable[ProviderUsage]) -> bool:
+        """Merge usages. False if a usage was written upon a state of its provider that this replica never received."""
+        return self.merge_usages(usages)[1]
+
+    def _current(self, state: ProviderState) -> ProviderState:
+        """The state with the latest usage in it. Most usages are never read, so only here is a state made of one, once."""
+        usage = self._usages.get(state.internal)
+        if usage is None or state.revision < usage.base:
+            return state
+        current = self._states[state.internal] = structs.replace(
+            state,
+            revision=usage.revision,
+            generation=usage.generation,
+            consumers=usage.consumers,
+            inventories={
+                resource: structs.replace(inventory, used=usage.used.get(resource, 0))
+                for resource, inventory in state.inventories.items()
+            },
+        )
+        del self._usages[state.internal]
+        return current
+
+    def _changed(self, before: ProviderState | None, after: ProviderState | None) -> None:
+        # Another provider may have its name by now.
+        if before is not None and self._by_name.get(before.name) == before.id:
+            del self._by_name[before.name]
+        if after is not None:
+            self._by_name[after.name] = after.id
+
 
 log = logging.getLogger(__name__)
 
@@ -95,3 +164,61 @@ class ProviderView:
         self._cursor = came_to
         if len(there) >= FROZEN_MIN:
             gc.freeze()
+
+
+# Which resource classes and traits exist? The standard ones, and custom ones that were created.
+#
+# A name that a provider has exists. Names that no provider has are asked for rarely, so they are looked up in the database
+# each time: no list here has to be kept up to date.
+
+
+# How many names are read from the database at once.
+CLASSES_AND_TRAITS_PAGE = 500
+
+
+class KnownNames:
+    def __init__(self, standard: Vocabulary, records: Records) -> None:
+        self._standard: Mapping[KindOfNames, AbstractSet[str]] = {
+            "classes": standard.classes,
+            "traits": standard.traits,
+        }
+        self._records = records
+
+    async def every(self, of: KindOfNames) -> list[str]:
+        """All names of this kind: the standard ones first, then the custom ones."""
+        return [*sorted(self._standard[of]), *await self._all_custom(of)]
+
+    async def unknown(
+        self, of: KindOfNames, names: Iterable[str], replica: ProviderReplica | None = None
+    ) -> tuple[str, ...]:
+        """Those of the names that do not exist. A name that the replica has is not looked up."""
+        asked = {
+            name
+            for name in names
+            if name not in self._standard[of] and not (replica and replica.has_name(of, name))
+        }
+        return tuple(sorted(asked.difference(await self._all_custom(of)))) if asked else ()
+
+    async def _all_custom(self, of: KindOfNames) -> list[str]:
+        names: list[str] = []
+        while page := await self._records.custom_names(
+            of, names[-1] if names else "", CLASSES_AND_TRAITS_PAGE
+        ):
+            names += page
+        return names
+
+
+# How many providers fit into one message. No message may be larger than its readers accept.
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def bytes_of(value: ProviderState | ProviderUsage) -> int:
+    """The size of a value in a list of a message, with the comma behind it."""
+    return len(_encode(value)) + len(",")
+
+
+def how_many_fit(values: Iterable[ProviderState | ProviderUsage], room: int = VALUES_BYTES_MAX) -> int:
+    """How many of these values, counted from the first, fit into one message."""
+    return len([*takewhile(room.__ge__, accumulate(map(bytes_of, values)))])

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 import os_resource_classes
 import os_traits
 
-from bus.clock import now
-from bus.parts import Periodic, set_beside
-from bus.process import Part
 from bus.workers.station import Station, by_station
+from engine.capacity import Vocabulary
+from kit.parts import Periodic, set_beside
+from kit.process import Part
+from kit.times import now
 from placement_worker.change_publisher import ChangePublisher
-from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.handlers import handlers
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore

@@ -4,12 +4,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from bus.configuration.addresses import Addresses, addresses_for_main
-from bus.configuration.settings import BusSettings, settings_for_main
-from bus.operating.health_server import VARIABLE
-from bus.operating.running import about, run_main, run_worker, tables_first, with_flags
-from bus.sql import DatabaseSettings, upgrade
+from bus.addresses import Addresses, addresses_for_main
+from bus.settings import BusSettings, settings_for_main
+from bus.workers.health_server import VARIABLE
+from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
 from bus.workers.station import close_all, stations_at
+from kit.sql import DatabaseSettings, upgrade
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 from scheduler_worker.store_sql import SqlSchedulerStore
 from scheduler_worker.wiring import scheduler_parts

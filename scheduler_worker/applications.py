@@ -7,24 +7,28 @@ to every event that it sends, so an event that is sent again after a crash is re
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from bus.message import Message
-from bus.messages.applications import (
+from bus.messages.build import BuildAccepted, BuildRejected, InstanceEvent
+from bus.messages.stored_names import (
     ApplicationSet,
     ApplicationsFound,
     AskApplications,
     KnownApplication,
     SetApplication,
 )
-from bus.messages.build import BuildAccepted, BuildRejected, InstanceEvent
-from bus.parts import Periodic
+from bus.topology import application_queue
 from bus.workers.handling import Answer, Bury, Received, Said, Tell
 from bus.workers.publisher import Publisher
+from bus.workers.sending import Link
+from kit.errors import NotFound
+from kit.parts import Background, Periodic, set_beside
+from kit.process import Part
 from scheduler_worker.core.instances.lifecycle import CellEvent
-from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.answering import SENT_AT, rejection
+from scheduler_worker.outbox import OutboxTransaction
+from scheduler_worker.requests.reading import SENT_AT, rejection
 from scheduler_worker.store import SchedulerStore
 
 # How far an operator's clock may be ahead of ours: an order with a later time would make all orders after it outdated.
@@ -117,3 +121,80 @@ def _valid_date(sent_at: datetime | None, now: datetime) -> datetime | BuildReje
             f"is {ahead_s:.0f} s ahead of the clock here, may be {AHEAD_MAX.total_seconds():.0f}: set the sender's clock",
         )
     return sent_at
+
+
+# The queues of applications: each may have its own ones for its orders and its questions (docs/bus-concepts.md).
+#
+# A worker loop reads each of them, beside those that read the queues for all. So a flood of one application leaves what others
+# sent where it is: at the head of another queue.
+
+
+# A queue that was not there is looked for again after so many looks: RabbitMQ logs each time. An application that was registered
+# without the rights on the broker has none.
+LOOKS_WITHOUT = 11
+
+
+class ApplicationQueues(Periodic):
+    """Runs a worker loop for each queue of each known application. It looks at an interval, since operators add and remove
+    applications.
+    """
+
+    def __init__(
+        self,
+        names: Callable[[], Iterable[str]],
+        link: Link,
+        readers: Mapping[str, Callable[[str], Part]],
+        poll_s: float,
+        chance: random.Random | None = None,
+    ) -> None:
+        """`names` are the known applications. `readers` makes the worker loop of an application's queue, by the queue for
+        all beside which it stands.
+        """
+        super().__init__("look for queues of applications", self.look, poll_s, chance=chance)
+        self._names = names
+        self._link = link
+        self._readers = readers
+        # By queue.
+        self._running: dict[str, Part] = {}
+        # The looks until a missing queue is looked for again.
+        self._missing: dict[str, int] = {}
+        self._background = Background(self._running.pop)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The worker loops, whose status health and metrics show."""
+        return tuple(self._running.values())
+
+    async def run(self) -> None:
+        async with self._background:
+            await super().run()
+            for reader in self.parts:
+                await reader.stop()
+
+    async def look(self) -> None:
+        """Start to read the queues of new applications, and stop for those that were removed."""
+        known = {
+            application_queue(beside, name): (name, reader)
+            for name in sorted(self._names())
+            for beside, reader in self._readers.items()
+        }
+        for queue in sorted(self._running.keys() - known.keys()):
+            await self._running[queue].stop()
+        for queue, (name, reader) in known.items():
+            if queue not in self._running and await self._is_there(queue):
+                running = self._running[queue] = reader(queue)
+                # It is one application's, perhaps removed: the scheduler serves all others.
+                set_beside((running,), f"application {name}")
+                self._background.start(running.run(), queue)
+
+    async def _is_there(self, queue: str) -> bool:
+        if looks := self._missing.pop(queue, 0):
+            self._missing[queue] = looks - 1
+            return False
+        async with self._link.opened() as connection:
+            try:
+                await connection.depth(queue)
+            except NotFound:
+                self._missing[queue] = LOOKS_WITHOUT
+                return False
+        return True

@@ -6,41 +6,41 @@ scheduler.events     the API level      `event_handlers`
 scheduler.events     a cell             `cell_broker_handlers`
 scheduler.questions  the API level      `question_handlers`: they read, and get no transaction.
 
-Every other handler gets an `OutboxTransaction`: it notes the rows whose messages must reach a broker (outbox/outbox.py).
+Every other handler gets an `OutboxTransaction`: it notes the rows whose messages must reach a broker (outbox.py).
 """
 
 from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
 
-from bus.messages.applications import AskApplications, SetApplication
+from bus.messages.stored_names import AskApplications, SetApplication
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
 from bus.workers.handling import Handlers, ReadOnly
-from scheduler_worker.aggregates.membership import AggregateMembership
-from scheduler_worker.aggregates.orders import AggregateOrders
-from scheduler_worker.aggregates.questions import aggregate_questions
+from engine.picture.picture import Picture
+from scheduler_worker.aggregates import AggregateMembership, AggregateOrders, aggregate_questions
 from scheduler_worker.applications import Applications
-from scheduler_worker.cells.questions import cell_questions
-from scheduler_worker.cells.registry import CellRegistry
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts.handlers import host_order_handlers, host_questions, host_report_handlers
-from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.questions.history import history_questions
-from scheduler_worker.questions.instances import (
+from scheduler_worker.cell_questions import cell_questions
+from scheduler_worker.host_handlers import host_order_handlers, host_questions, host_report_handlers
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.questions import (
+    history_questions,
     instance_questions,
     on_unreadable_orders,
     on_unreadable_questions,
 )
+from scheduler_worker.registry import CellRegistry
 from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.cell_events import ApiLevelRepeater, cell_event_handlers
-from scheduler_worker.requests.ending_moves import move_end_handlers
 from scheduler_worker.requests.groups import group_order_handlers, group_questions
-from scheduler_worker.requests.instance_orders import instance_order_handlers
+from scheduler_worker.requests.instance_orders import (
+    RebuildImages,
+    instance_order_handlers,
+    move_end_handlers,
+)
 from scheduler_worker.requests.more_alternates import AlternatesFinder
 from scheduler_worker.requests.moving import Mover
-from scheduler_worker.requests.rebuilding import RebuildImages
-from scheduler_worker.requests.stored_name_orders import stored_name_orders, stored_name_questions
+from scheduler_worker.requests.stored_names import stored_name_orders, stored_name_questions
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 

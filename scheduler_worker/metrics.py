@@ -1,6 +1,6 @@
 """The metrics of schedulers. Those of the whole cloud (`OF_CLOUD`) are counted by one scheduler at a time."""
 
-from bus.measuring import Metric
+from kit.metrics import Metric
 
 CLAIMS = Metric(
     "moor_claims",

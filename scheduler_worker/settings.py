@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.configuration.sections import Count, CountOr0, MillisecondsOr0, Seconds, SecondsOr0, Section, require
-from bus.messages.cell import ALTERNATES_MAX
 from bus.messages.placement import SNAPSHOT_PAGE_MAX
-from scheduler_worker.core.choosing.plugin_settings import MULTIPLIERS, PluginSettings
+from engine.choosing.plugin_settings import MULTIPLIERS, PluginSettings
+from engine.inventories import ALTERNATES_MAX
+from kit.settings import Count, CountOr0, MillisecondsOr0, Seconds, SecondsOr0, Section, require
 from scheduler_worker.third_party import filters_of, weighers_of
 
 

@@ -15,19 +15,15 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.message import AggregateId, GroupId, ProviderId
-from bus.messages.aggregates import Aggregate
-from bus.messages.applications import KnownApplication
-from bus.messages.build import Flavor, InstanceId, RequestId
-from bus.messages.device_profiles import DeviceProfile
-from bus.messages.hosts import HostState
-from bus.messages.images import NamedImage
+from bus.messages.cloud import InstanceCount
 from bus.messages.moves import Change, MovePlace
-from bus.messages.overview import InstanceCount
-from bus.messages.placement import ServerGroup
+from bus.messages.stored_names import KnownApplication, NamedImage
 from bus.workers.handling import OutboxKey
-from scheduler_worker.core.aggregates.kept import KeptAggregate
-from scheduler_worker.core.host_reports import HostLoad
+from engine.flavors import DeviceProfile, Flavor, InstanceId, RequestId
+from engine.hosts import Aggregate, HostState
+from engine.inventories import AggregateId, GroupId, ProviderId, ServerGroup
+from scheduler_worker.core.aggregates import KeptAggregate
+from scheduler_worker.core.hosts import HostLoad
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 

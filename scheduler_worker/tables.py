@@ -23,7 +23,7 @@ from sqlalchemy import (
     text,
 )
 
-from bus.sql.types import Id, InternalId, Moment
+from kit.sql.statements import Id, InternalId, Moment
 
 metadata = MetaData(
     naming_convention={

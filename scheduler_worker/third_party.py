@@ -14,9 +14,8 @@ from importlib.metadata import entry_points
 from math import isfinite
 from typing import Any
 
-from scheduler_worker.core.choosing.plugin_settings import PluginSettings
-from scheduler_worker.core.choosing.plugins import MULTIPLIERS_MAX, Filter, Weigher
-from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS
+from engine.choosing.plugin_settings import OPTIONAL_FILTERS, STANDARD_WEIGHERS, PluginSettings
+from engine.choosing.plugins import MULTIPLIERS_MAX, Filter, Weigher
 
 FILTERS_GROUP = "moorage.filters"
 WEIGHERS_GROUP = "moorage.weighers"
@@ -38,16 +37,16 @@ def weighers_of(settings: PluginSettings) -> Mapping[str, Weigher]:
     """The weighers of other packages that the settings name, as NAME or NAME=MULTIPLIER. May raise ValueError."""
     loaded: dict[str, Weigher] = {}
     for text in settings.weighers:
-        if text not in WEIGHERS:
+        if text not in STANDARD_WEIGHERS:
             name, multiplier = _multiplied(text)
-            made = _factory("weighers", name, WEIGHERS_GROUP, WEIGHERS)(multiplier)
+            made = _factory("weighers", name, WEIGHERS_GROUP, STANDARD_WEIGHERS)(multiplier)
             loaded[text] = _checked("weighers", name, made, _OF_WEIGHERS)
     return loaded
 
 
 def _multiplied(text: str) -> tuple[str, float]:
     name, _, number = (part.strip() for part in text.partition("="))
-    if name in WEIGHERS:
+    if name in STANDARD_WEIGHERS:
         raise ValueError(f"weighers has {text!r}: {name} has a setting of its own, {name}_weight_multiplier")
     try:
         multiplier = float(number or 1)

@@ -20,14 +20,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from bus.messages.build import InstanceId
-from bus.pauses import grown
-from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.waking import hosts_with_room, room_for
-from scheduler_worker.core.instances.rows import WAITING, InstanceRow
-from scheduler_worker.core.instances.specs import specs_in
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from engine.choosing.choosing import hosts_with_room, room_for
+from engine.choosing.plugins import Plugins
+from engine.flavors import InstanceId
+from engine.picture.picture import Picture
+from engine.requests import InstanceSpec
+from kit.parts import grown
+from scheduler_worker.core.instances.rows import WAITING, InstanceRow, specs_in
 
 # After a search that failed although a host seemed to have room, the next one waits: at first so long, then longer.
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.2, 10.0

@@ -5,10 +5,10 @@ from urllib.parse import urlencode
 
 from msgspec import Struct
 
-from bus.message import ProviderId
-from bus.messages.candidates import AskCandidates, RequestGroup
-from bus.messages.placement import ReportedInventory, ReportedProvider, ReportInventory
-from placement_worker.core.candidates.query import CandidatesQuery
+from bus.messages.administration import AskCandidates, RequestGroup
+from bus.messages.placement import ReportInventory
+from engine.candidates.query import CandidatesQuery
+from engine.inventories import ProviderId, ReportedInventory, ReportedProvider
 from tests.contracts.placement_orders import provider
 from tests.unit.placement.candidate_worlds import World
 from tests.unit.placement.hard_questions import (

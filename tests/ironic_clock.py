@@ -2,7 +2,7 @@
 
 import time
 
-from compute_sim.laboratory.ironic import SimulatedIronic
+from laboratory.ironic import SimulatedIronic
 
 LONG_S = 1000.0
 

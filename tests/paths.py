@@ -14,18 +14,28 @@ from types import CodeType, FrameType
 from typing import Any
 
 from bus.message import Message
-from bus.messages.build import BuildInstance, Flavor, FlavorChange, InstanceActive, InstanceId, InstanceMoved
+from bus.messages.build import BuildInstance, FlavorChange, InstanceActive, InstanceMoved
 from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged
+from engine.flavors import Flavor, InstanceId
+from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.asking import Feed, hearing, until_choosable
-from moor.client.fields import new_request_ids
+from moor.client.requests import new_request_ids
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
-from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.worker_settings import CloudSettings
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("bus", "placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
-CHOOSING = "scheduler_worker/core/choosing"
+ROOMS = (
+    "kit",
+    "bus",
+    "engine",
+    "placement_worker",
+    "scheduler_worker",
+    "cell_conductor",
+    "compute_sim",
+    "ironic_sync",
+)
+CHOOSING = "engine/choosing/"
 PLUGINS = (f"{CHOOSING}/filters/", f"{CHOOSING}/weighers/")
 HOSTS, NODES, CELL = 6, 2, "c1"
 FLAVOR = Flavor(name="small", vcpus=1, ram_mb=512, root_gb=1)

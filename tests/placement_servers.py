@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 from sqlalchemy.engine import make_url
 
-from moor.laboratory.private_servers import Command, Keeper, free_port, wait_until_ready
+from laboratory.private_servers import Command, Keeper, free_port, wait_until_ready
 from tests.environments import environment
 
 # All figures and the conformance suite are of version 16. It runs under uwsgi, as in deployments.

@@ -1,8 +1,7 @@
 """The filters and weighers of the scheduler with its default settings, and with limits of each host."""
 
-from scheduler_worker.core.choosing.plugin_settings import PluginSettings
-from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.standard import chosen_plugins
+from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
+from engine.choosing.plugins import Plugins
 
 
 def standard_plugins(io_ops_max: int = 8, instances_max: int = 50) -> Plugins:

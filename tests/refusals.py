@@ -2,13 +2,12 @@
 
 import numpy as np
 
-from bus.messages.build import Miss
-from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.hosts.one_host import OneHost
-from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from engine.choosing.draft import Draft
+from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.plugins import Plugins
+from engine.picture.picture import Picture
+from engine.refusals import Miss
+from engine.requests import InstanceSpec
 
 
 def why_not(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> tuple[Miss, ...]:

@@ -16,7 +16,7 @@ import pytest_asyncio
 from aiormq.abc import AbstractChannel
 from pamqp.commands import Basic
 
-from bus.broker import AccessRefused, Connection, ConnectionLost, ConsumerCancelled, Parcel, Receipt
+from bus.broker import Connection, Parcel, Receipt
 from bus.rabbit import RabbitBroker
 from bus.topology import (
     API,
@@ -35,6 +35,7 @@ from bus.topology import (
     answers_queue,
     objects_of,
 )
+from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.rabbitmq_inside import InsideBroker, RefusedExpressionError
 from tests.contracts.rabbitmq_under_test import (

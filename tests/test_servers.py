@@ -16,7 +16,7 @@ import aio_pika
 import asyncpg
 import pytest
 
-from moor.laboratory.private_servers import IN_MEMORY, START_PATIENCE_S, place_in_memory
+from laboratory.private_servers import IN_MEMORY, START_PATIENCE_S, place_in_memory
 from tests.servers import (
     AMQP_CTL_VARIABLE,
     AMQP_VARIABLE,

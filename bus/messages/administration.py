@@ -9,25 +9,178 @@ or the reason why nothing was changed.
 """
 
 from typing import Annotated, Literal
+from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType
 
-from bus.message import AggregateId, ConsumerId, Integer, Message, Project, ProviderId, StrictMessage
-from bus.messages.placement import (
+from bus.message import Message, ProjectMessage, StrictMessage
+from bus.messages.placement import Attempt, ConsumerType, InventoryInUse
+from engine.inventories import (
+    AggregateId,
+    ConsumerId,
     Counter,
-    DoesNotFit,
-    InventoryInUse,
+    Integer,
     Label,
-    NotAllowed,
+    Moment,
+    Natural,
+    Positive,
+    Project,
+    ProviderId,
     ProviderName,
+    QuotaState,
     ReportedInventory,
     ResourceAmount,
     ResourceClass,
+    ServerGroup,
+    Share,
     Trait,
     Value,
     Variant,
 )
-from bus.messages.quotas import SetQuota
+from engine.refusals import (
+    AlreadyClaimed,
+    DoesNotFit,
+    GroupRefused,
+    NotAllowed,
+    QuotaExceeded,
+    ShapeMoved,
+    Superseded,
+    TooCostly,
+    TooOld,
+)
+
+# A claim for many consumers at once: placement grants all of it, or nothing.
+
+
+class TemplateAmount(Value, frozen=True, array_like=True):
+    """An amount of one class in a `ShareTemplate`.
+
+    `provider` is an index into the `providers` of each `ClaimPlace` that uses the template.
+    """
+
+    provider: Natural
+    resource: Label
+    amount: Positive
+
+
+class ShareTemplate(Value, frozen=True, array_like=True):
+    """What many shares have in common: everything but the providers, which each `ClaimPlace` names.
+
+    `roots` are indexes into the `providers` of a `ClaimPlace`. They name the roots of the trees whose shapes the place
+    lists in its `shapes`, in the same order.
+    """
+
+    cell: Label
+    amounts: Annotated[tuple[TemplateAmount, ...], Meta(min_length=1, max_length=1000)]
+    roots: Annotated[tuple[Natural, ...], Meta(max_length=1000)] = ()
+    instances_max: Natural = 0
+
+
+class ClaimPlace(Value, frozen=True, array_like=True):
+    """One of the many consumers for which a message claims, and the providers of its share.
+
+    `template` is the index of its `ShareTemplate`, whose amounts refer to the providers by their indexes. The first
+    provider is the host.
+    """
+
+    consumer: ConsumerId
+    template: Natural
+    providers: Annotated[tuple[ProviderId, ...], Meta(min_length=1, max_length=2000)]
+    shapes: Annotated[tuple[Counter, ...], Meta(max_length=1000)] = ()
+
+
+class ClaimTogether(Message, frozen=True, tag="claims"):
+    """Claims for many consumers. All of them are granted in one transaction, or none. A repeated claim gets the same verdict.
+
+    `claim` identifies the claim: it is derived from its content.
+    """
+
+    claim: UUID
+    attempt: Attempt
+    issued_at: Moment
+    templates: Annotated[tuple[ShareTemplate, ...], Meta(max_length=1000)]
+    places: Annotated[tuple[ClaimPlace, ...], Meta(min_length=1, max_length=1000)]
+    consumer_type: ConsumerType = "INSTANCE"
+    project: Label = ""
+    user: Label = ""
+    group: ServerGroup | None = None
+
+
+class AllClaimed(Variant, frozen=True, tag="all_claimed"):
+    """All consumers hold their shares. `is_new` says that they held nothing before this claim."""
+
+    is_new: bool
+
+
+class RefusedPlace(Value, frozen=True):
+    """A consumer that keeps a claim for many from being granted, and why: it cannot have its share beside those of the
+    others.
+    """
+
+    consumer: ConsumerId
+    verdict: (
+        AlreadyClaimed
+        | DoesNotFit
+        | GroupRefused
+        | QuotaExceeded
+        | ShapeMoved
+        | Superseded
+        | TooOld
+        | NotAllowed
+    )
+
+
+class NoneClaimed(Variant, frozen=True, tag="none_claimed"):
+    """Nothing is claimed, since `count` consumers could not have their shares. `refused` are the first of them.
+
+    Their `ShapeMoved` verdicts have no trees.
+    """
+
+    refused: tuple[RefusedPlace, ...]
+    count: Integer
+
+
+class ClaimsAnswered(Message, frozen=True, tag="claims.answered"):
+    """The answer to a claim for many consumers."""
+
+    claim: UUID
+    verdict: AllClaimed | NoneClaimed | NotAllowed
+
+
+# Quotas: how much a project may have of each resource class, and how many instances.
+
+
+LimitName = Annotated[str, Meta(pattern=r"^(instances|[A-Z0-9_]+)\Z", max_length=255)]
+ProjectName = Annotated[Project, Meta(min_length=1)]
+
+
+class SetQuota(StrictMessage, frozen=True, tag="quota.set"):
+    """Set limits of a project. Each limit that is not named stays as it is; one with null is removed.
+
+    A limit may be lower than what the project uses. Then nothing is taken from the project, and it gets nothing more of this
+    class. A repeated order changes nothing.
+    """
+
+    project: ProjectName
+    limits: Annotated[dict[LimitName, Counter | None], Meta(min_length=1, max_length=200)]
+
+
+class AskQuotas(ProjectMessage, frozen=True, tag="quota.query"):
+    """Asks for the quota of a project; or, without `project`, for a page of all, in the order of projects, after `after`."""
+
+    project: Annotated[Project, Meta(description="the project's name")] = ""
+    after: Project = ""
+    limit: Annotated[int, Meta(ge=1, le=200)] = 100
+
+
+class QuotasFound(Message, frozen=True, tag="quota.found"):
+    """The quotas that were asked for. A project without limits has none. `next` is where the next page begins, empty on the
+    last page.
+    """
+
+    quotas: tuple[QuotaState, ...]
+    next: str = ""
+
 
 CustomName = Annotated[str, Meta(pattern=r"^CUSTOM_[A-Z0-9_]+\Z", max_length=255)]
 Inventories = Annotated[dict[ResourceClass, ReportedInventory], Meta(max_length=200)]
@@ -417,3 +570,75 @@ class NamesFound(Message, frozen=True, tag="names.found"):
 
     names: tuple[str, ...]
     next: str = ""
+
+
+# Asks placement which providers could satisfy a request, for programs without a picture of their own.
+#
+# A claim can be built from an answer. The answer reserves nothing: only the claim decides.
+
+
+CANDIDATES_MAX = 1_000
+
+Suffix = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")]
+AnyOfTraits = Annotated[tuple[Annotated[Traits, Meta(min_length=1)], ...], Meta(max_length=400)]
+AnyOfAggregates = Annotated[tuple[Annotated[Aggregates, Meta(min_length=1)], ...], Meta(max_length=400)]
+Weight = Annotated[float, Meta(ge=-1e9, le=1e9)]
+
+
+class RequestGroup(Value, frozen=True):
+    """One group of a request. Each inner list of `required` and `member_of` needs only one of its elements.
+
+    The group without a suffix may take each class from another provider of one tree, or from a provider that shares
+    with that tree. A group with a suffix takes everything from one provider. `preferred` gives weights to optional
+    traits: candidates with a higher sum come first.
+    """
+
+    suffix: Suffix = ""
+    resources: Annotated[dict[ResourceClass, Positive], Meta(max_length=200)] = {}
+    required: AnyOfTraits = ()
+    forbidden: Traits = ()
+    preferred: Annotated[dict[Trait, Weight], Meta(max_length=400)] = {}
+    member_of: AnyOfAggregates = ()
+    forbidden_aggregates: Aggregates = ()
+    in_tree: ProviderId | None = None
+
+
+class AskCandidates(StrictMessage, frozen=True, tag="candidates"):
+    """Asks which providers could satisfy all groups together. At most `limit` candidates are found. If they do not fit
+    into one message, the answer is `TooCostly`.
+
+    With `isolate`, no two groups with suffixes use the same provider. Each list in `same_subtree` names groups by their
+    suffixes: one of the providers for these groups must be an ancestor of all the others. `root_required` and
+    `root_forbidden` are traits that the root of the tree must have, or must not have.
+    """
+
+    groups: Annotated[tuple[RequestGroup, ...], Meta(min_length=1, max_length=64)]
+    group_policy: Literal["none", "isolate"] | None = None
+    same_subtree: Annotated[
+        tuple[Annotated[tuple[Suffix, ...], Meta(max_length=64)], ...], Meta(max_length=64)
+    ] = ()
+    root_required: Traits = ()
+    root_forbidden: Traits = ()
+    limit: Annotated[int, Meta(ge=1, le=CANDIDATES_MAX)] = 100
+
+
+class Candidate(Value, frozen=True):
+    """One way to satisfy the request.
+
+    `share` can be claimed as it is: it has the current shapes. `mappings` has the providers that each group uses.
+    `preference` is the sum of the weights of the preferred traits that are met.
+    """
+
+    share: Share
+    mappings: dict[str, tuple[ProviderId, ...]]
+    preference: float = 0.0
+
+
+class Candidates(Variant, frozen=True, tag="candidates"):
+    """The candidates that were found: all of them, or as many as the question's limit."""
+
+    candidates: tuple[Candidate, ...]
+
+
+class CandidatesFound(Message, frozen=True, tag="candidates.found"):
+    verdict: Candidates | UnknownClass | UnknownTrait | NotAllowed | TooCostly

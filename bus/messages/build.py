@@ -1,36 +1,41 @@
 """Messages between clients and the API level: builds, rebuilds, deletes, and questions about instances."""
 
-from collections.abc import Collection, Iterable
-from typing import Annotated, Literal, NewType
-from uuid import UUID
+from collections.abc import Collection
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.message import (
-    AggregateId,
-    CellMessage,
-    ConsumerId,
-    GroupId,
-    Integer,
-    Message,
-    Project,
-    ProjectMessage,
-    StrictMessage,
-    UserName,
+from bus.message import CellMessage, Message, ProjectMessage, StrictMessage
+from engine.flavors import (
+    AnyOfAggregates,
+    ConfigDrive,
+    Flavor,
+    FlavorPassedOver,
+    Image,
+    InstanceId,
+    JoinedGroup,
+    Neighbours,
+    PortRequest,
+    Ports,
+    RequestId,
+    VolumeRequest,
+    Wait,
+    keys_of,
 )
-from bus.messages.placement import (
+from engine.inventories import (
+    AggregateId,
     Counter,
-    GroupPolicy,
+    Integer,
     Label,
     Moment,
     Natural,
-    Positive,
+    Project,
     ResourceClass,
-    Trait,
+    UserName,
     Value,
 )
+from engine.refusals import NoValidHost
 
-RequestId = NewType("RequestId", UUID)
 # How ids begin: hexadecimal digits without dashes.
 IdPrefix = Annotated[str, Meta(pattern=r"^([0-9a-f]{4,32})?\Z")]
 # The API level and the cells continue each other's sequences. No message may bring one near the end of 64 bits: without a
@@ -38,29 +43,6 @@ IdPrefix = Annotated[str, Meta(pattern=r"^([0-9a-f]{4,32})?\Z")]
 # since the API level counts on before it sends an order.
 SequenceNumber = Annotated[int, Meta(ge=0, le=2**62)]
 SEQUENCE_FROM_CELL_MAX = 2**61
-# In placement an instance is a consumer, from its first claim to its end.
-InstanceId = ConsumerId
-
-
-def keys_of(ids: Iterable[UUID]) -> set[int]:
-    """How these ids begin: derived ids of instances begin as that of their request."""
-    return {each.int >> 80 for each in ids}
-
-
-class Flavor(Value, frozen=True):
-    """The size of an instance and its demands on the host.
-
-    The decoder accepts any amounts. The scheduler checks them, so that it can answer with the wrong field and its
-    value.
-    """
-
-    name: Label = ""
-    vcpus: Integer = 0
-    ram_mb: Integer = 0
-    root_gb: Integer = 0
-    ephemeral_gb: Integer = 0
-    swap_mb: Integer = 0
-    extra_specs: dict[str, str] = {}
 
 
 class FlavorChange(Value, frozen=True):
@@ -77,90 +59,7 @@ class FlavorChange(Value, frozen=True):
     extra_specs: dict[str, str | None] = {}
 
 
-# Where to fetch a file: an id in a service, or a URL.
-Reference = Annotated[str, Meta(max_length=2048)]
-
-
-class Image(Value, frozen=True):
-    """The image of an instance. `source` is an id in the image service, or a URL. On bare metal, Ironic needs a `checksum`
-    for a URL. A partition image also needs a `kernel` and a `ramdisk`.
-    """
-
-    source: Reference
-    checksum: Label = ""
-    kernel: Reference = ""
-    ramdisk: Reference = ""
-
-
-# A URL; or, as Ironic allows, the base64 of a gzipped ISO image: a few KiB, unless the user data is large; or the JSON of the
-# drive's parts (config_drive.py).
-CONFIG_DRIVE_MAX = 64 * 1024
-ConfigDrive = Annotated[str, Meta(max_length=CONFIG_DRIVE_MAX)]
-# Ids of network ports to attach to the instance.
-Ports = Annotated[tuple[Label, ...], Meta(max_length=32)]
-
-
 CellLife = Literal["up", "down", "unknown"]
-# Ids of instances whose hosts matter.
-Neighbours = Annotated[tuple[InstanceId, ...], Meta(max_length=100)]
-
-
-class JoinedGroup(Value, frozen=True):
-    """The server group that the instances of a request join. It must exist already (`group.create`).
-
-    If `policy` or `max_per_host` are given, they must be equal to those of the group.
-    """
-
-    id: GroupId
-    policy: GroupPolicy | None = None
-    max_per_host: Positive | None = None
-
-
-NumaAffinity = Literal["", "legacy", "required", "preferred", "socket"]
-
-
-class PortRequest(Value, frozen=True):
-    """The resources that one network port needs of a host. A single provider must have all of them.
-
-    `physical_network` and `vnic_type` name traits of that provider: `CUSTOM_PHYSNET_...` and `CUSTOM_VNIC_TYPE_...`,
-    in capitals. A port of a device (a virtual function) has a `numa_affinity_policy`: how near the device is to the
-    guest's NUMA cells. Empty: as near as the flavor and the image say.
-    """
-
-    id: Label
-    resources: Annotated[dict[ResourceClass, Positive], Meta(max_length=20)]
-    physical_network: Label = ""
-    vnic_type: Label = ""
-    numa_affinity_policy: NumaAffinity = ""
-    required: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
-    forbidden: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
-
-
-class VolumeRequest(Value, frozen=True):
-    """The resources that one volume needs of a host, or of a pool that shares with the host.
-
-    One provider must have all of them.
-    """
-
-    id: Label
-    resources: Annotated[dict[ResourceClass, Positive], Meta(max_length=20)]
-    required: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
-    forbidden: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
-
-
-# Of each list the host must be in one aggregate.
-AnyOfAggregates = Annotated[
-    tuple[Annotated[tuple[AggregateId, ...], Meta(min_length=1, max_length=100)], ...], Meta(max_length=20)
-]
-
-
-class Wait(Value, frozen=True):
-    """How an instance waits while no host has room for it: at most `for_s` seconds from its acceptance. Room that
-    becomes free goes to the highest `priority` first, then to the oldest request.
-    """
-
-    for_s: Integer
-    priority: Integer = 0
 
 
 class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
@@ -271,41 +170,6 @@ class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):
     image_name: Label = ""
     # The limit from acceptance to the end. None: the scheduler's default for bare-metal nodes.
     deadline_s: Integer | None = None
-
-
-class FunnelStep(Value, frozen=True):
-    """How many hosts one filter step removed, and the reason for one of them."""
-
-    step: str
-    removed: Natural
-    example: str = ""
-
-
-class Miss(Value, frozen=True):
-    """A host that was nearly suitable, and what it lacked."""
-
-    host: str
-    reason: str
-
-
-class NoValidHost(Value, frozen=True):
-    """Why no host was found: `hosts` were considered, and the filters (`steps`) removed them.
-
-    `nearest` are the hosts that the request named; if it named none, they are the hosts that lacked least. In the
-    answer to a plan (`PlanFound`) the filters may leave some hosts: these would qualify.
-    """
-
-    hosts: Natural
-    steps: tuple[FunnelStep, ...]
-    nearest: tuple[Miss, ...] = ()
-
-
-class FlavorPassedOver(Value, frozen=True):
-    """A flavor that its request prefers to the one that the instance got, and why the instance did not get it."""
-
-    flavor: Label
-    reason: str
-    no_valid_host: NoValidHost | None = None
 
 
 class AttemptFailed(Value, frozen=True):

@@ -4,20 +4,35 @@ Messages about what hosts provide are in placement.py.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from bus.chunks import chunks
-from bus.message import CellMessage, Message, ProviderId, StrictMessage, UserName
-from bus.messages.placement import Counter, Label, Moment, Natural, Value
+from bus.broker import chunks
+from bus.message import CellMessage, Message, StrictMessage
+from bus.messages.administration import ConsumerMoved
+from bus.messages.placement import Attempt, InventoryInUse, ReportAccepted, ReportOutdated
+from engine.flavors import InstanceId
+from engine.hosts import Aggregate, HostFacts, HostMode, HostSetting, HostState, MetadataKey, MetadataValue
+from engine.inventories import (
+    AggregateId,
+    ConsumerId,
+    Counter,
+    Label,
+    Natural,
+    ProviderId,
+    ProviderState,
+    ReportedProvider,
+    ResourceAmount,
+    UserName,
+    Value,
+)
+from engine.refusals import DoesNotFit, NotAllowed, ShapeMoved
 
 # The entries of a message about many hosts.
 H = TypeVar("H", bound=Value)
 
-# Kinds of hosts. The empty kind is a hypervisor that runs virtual machines.
-NODE = "ironic"
 
 HOSTS_PER_MESSAGE_MAX = 1000
 # A message and its envelope must fit into a parcel.
@@ -25,53 +40,6 @@ HOSTS_BYTES_MAX = 250_000
 
 # Weights are sums of products of metrics: far from what a float can hold.
 Metric = Annotated[float, Meta(ge=-1e15, le=1e15)]
-
-# The projects that may use a node: its owner's and its lessee's. Empty: all projects.
-Projects = Annotated[tuple[Label, ...], Meta(max_length=10)]
-
-
-class Supported(Value, frozen=True):
-    """A kind of instances that a host can run; an empty field stands for any."""
-
-    architecture: Label = ""
-    hypervisor_type: Label = ""
-    vm_mode: Label = ""
-
-
-# A key has parts, joined by colons (cpu_info:model); a value with several words is a set of words.
-Capabilities = Annotated[dict[Label, Annotated[str, Meta(max_length=1024)]], Meta(max_length=64)]
-
-
-class HostDescription(Value, frozen=True, kw_only=True):
-    """A host as it describes itself. `id` is its root provider."""
-
-    id: ProviderId
-    name: Label
-    instances: Natural = 0
-    # Builds, migrations and similar work in progress.
-    io_ops: Natural = 0
-    availability_zone: Label = ""
-    hypervisor_type: Label = ""
-    hypervisor_version: Natural = 0
-    kind: Label = ""
-    projects: Projects = ()
-    supports: Annotated[tuple[Supported, ...], Meta(max_length=64)] = ()
-    capabilities: Capabilities = {}
-    # Builds that failed there since the last one that succeeded.
-    failed_builds: Natural = 0
-    # Why placement has an older state of it: it has refused the host's last report, or to reshape the host.
-    report_refused: Label = ""
-
-
-class HostFacts(HostDescription, frozen=True):
-    """A host in a report (`host.state`). If it has an `epoch` and a `sequence` of its own, these replace the report's.
-
-    `is_gone`: the host does not exist any more, such as a node that Ironic has deleted. The schedulers forget it.
-    """
-
-    epoch: Counter = 0
-    sequence: Counter = 0
-    is_gone: bool = False
 
 
 class HostsReported(CellMessage, frozen=True, tag="host.state"):
@@ -128,24 +96,6 @@ class ImagesCached(CellMessage, frozen=True, tag="host.images"):
     sequence: Counter = 0
 
 
-# up: it may be used while its heartbeats arrive. draining: nothing new is built there; its instances stay. down: as if its
-# heartbeats had stopped. dead: as down, and it is certain that nothing runs there, so nobody waits for it to clean up.
-HostMode = Literal["up", "down", "draining", "dead"]
-
-
-class HostSetting(Value, frozen=True, kw_only=True):
-    """The mode of a host. An operator sets it, or the scheduler after too many failed builds there.
-
-    `number` rises with each setting of the host.
-    """
-
-    mode: HostMode = "up"
-    reason: Label = ""
-    by: Label = ""
-    at: Moment | None = None
-    number: Counter = 0
-
-
 class SetHost(StrictMessage, frozen=True, tag="host.set"):
     """Set a host up, draining, down or dead. It stays so until it is set again. Operators send it.
 
@@ -172,29 +122,6 @@ class SetHost(StrictMessage, frozen=True, tag="host.set"):
     sure: Annotated[bool, Meta(description="with `dead`: nothing runs on the host, though it is heard")] = (
         False
     )
-
-
-class HostState(HostDescription, frozen=True, kw_only=True):
-    """A host in the schedulers' registry. `sequence` grows with each write to the registry.
-
-    `report_epoch` and `report_sequence` identify the host's last report.
-    """
-
-    cell: Label
-    up: bool
-    setting: HostSetting = HostSetting()
-    # The number of the setting that its cell has been told.
-    told: Counter = 0
-    # It was dead, and has not yet confirmed that nothing foreign is left on it.
-    must_clean: bool = False
-    heard_at: Moment | None = None
-    # When it was last heard, if a scheduler has found it silent; schedulers that start go by it.
-    silent_since: Moment | None = None
-    sequence: Counter = 0
-    report_epoch: Counter = 0
-    report_sequence: Counter = 0
-    # Other cells that have a host of this name. Only answers say it.
-    also_in: tuple[Label, ...] = ()
 
 
 class AskHosts(StrictMessage, frozen=True, tag="host.query"):
@@ -227,25 +154,234 @@ class HostChanged(CellMessage, frozen=True, tag="host.changed"):
     host: HostState
 
 
-def host_in_cell(cell: str, name: str) -> str:
-    """How one names a host of this cell where a host of another cell may have the same name. Without a cell, it is the name."""
-    return f"{cell}/{name}" if cell else name
-
-
-def cell_and_name(host: str) -> tuple[str, str]:
-    """The cell and the name of a host that may be named with its cell (`c1/h1`); without one, the cell is empty."""
-    cell, slash, name = host.partition("/")
-    return (cell, name) if slash and cell and name else ("", host)
-
-
-def names_clash(name: str, cells: Sequence[str]) -> str:
-    """Why this name does not say which host is meant: hosts of several cells have it."""
-    as_words = [host_in_cell(cell, name) for cell in cells]
-    return f"hosts of cells {' and '.join(cells)} have this name: give one as {' or '.join(as_words)}"
-
-
 def in_messages(facts: Sequence[H]) -> list[tuple[H, ...]]:
     """Split values about many hosts into as few messages as possible, none with too many hosts or too many bytes."""
     share = HOSTS_BYTES_MAX // HOSTS_PER_MESSAGE_MAX
     sizes = [max(len(msgspec.json.encode(each)) + 1, share) for each in facts]
     return [tuple(facts[part]) for part in chunks(sizes, HOSTS_BYTES_MAX)] if facts else []
+
+
+# Messages in a cell about the modes of its hosts (hosts.py).
+#
+# The API level tells the cell each new mode. A host that was dead or silent tells the conductors which attempts of instances it
+# still has. They have it destroy all attempts that the cell no longer counts on.
+
+
+ATTEMPTS_PER_MESSAGE_MAX = 2000
+
+
+class SetHostInCell(CellMessage, frozen=True, tag="host.mode"):
+    """Tells the conductors of a cell the mode of a host. The setting with the highest number counts.
+
+    With `must_clean` the host was dead. The cell reports when the host has destroyed everything that the cell no longer
+    counts on (`host.cleaned`).
+    """
+
+    host: ProviderId
+    name: Label
+    setting: HostSetting
+    must_clean: bool = False
+
+
+class CheckHost(CellMessage, frozen=True, tag="host.check"):
+    """Order to a host: report a page of the attempts of instances that it has, from behind the instance `after`.
+
+    `number` is that of the `HostSetting` by which the host's mode was set; the answer repeats it.
+    """
+
+    host: ProviderId
+    number: Counter
+    after: InstanceId | None = None
+
+
+class HeldAttempt(Value, frozen=True, array_like=True):
+    """An attempt that a host has: an entry in the list that it sends to the conductor."""
+
+    instance: InstanceId
+    attempt: Attempt
+
+
+class HostHolds(CellMessage, frozen=True, tag="host.holds"):
+    """A page of all attempts that a host has, in the order of their instances. It answers a `host.check`.
+
+    A host also sends the first page without being asked, when answers of it may have been lost: when its compute starts, and
+    when it can send again after it could not. `number` is 0 then.
+
+    `after` and `number` repeat those of the order. `next` is the `after` for the next page, null on the last page. The
+    conductor orders the host to destroy the attempts that the cell no longer counts on.
+    """
+
+    host: ProviderId
+    number: Counter
+    attempts: Annotated[tuple[HeldAttempt, ...], Meta(max_length=ATTEMPTS_PER_MESSAGE_MAX)] = ()
+    after: InstanceId | None = None
+    next: InstanceId | None = None
+
+
+class HostsNotHere(CellMessage, frozen=True, tag="host.not_here"):
+    """The compute of the cell does not have these hosts, though there were orders for them: it may have been started with fewer.
+
+    They count as silent until they are heard, and what runs there stays theirs. No order for them was obeyed.
+    """
+
+    hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=ATTEMPTS_PER_MESSAGE_MAX)]
+
+
+class HostCleaned(CellMessage, frozen=True, tag="host.cleaned"):
+    """A host that was dead before the setting with this number has destroyed all attempts that its cell no longer has."""
+
+    host: ProviderId
+    number: Counter
+
+
+# Messages by which a compute brings a host into a new shape while instances live there: for instance from one provider to NUMA
+# cells below it, and back.
+#
+# The compute asks what placement has of the host's tree (`AskHostShape`), lets its driver say which provider gives what to each
+# consumer from then on, and asks for everything in one step (`ReshapeHost`). Placement writes all of it in one transaction, or
+# nothing.
+
+
+class HostHolder(Value, frozen=True):
+    """A consumer that holds something of a host's tree: its generation, and what it holds there. What it holds elsewhere, of
+    a pool for instance, is not in it.
+    """
+
+    consumer: ConsumerId
+    generation: Counter
+    amounts: Annotated[tuple[ResourceAmount, ...], Meta(max_length=1000)]
+
+
+class AskHostShape(CellMessage, frozen=True, tag="host.shape.query"):
+    """Asks placement for the tree of this root, and for a page of the consumers that hold something of it, in the order of their
+    ids, after the id `after`.
+    """
+
+    root: ProviderId
+    after: ConsumerId | None = None
+
+
+class HostShapeFound(Message, frozen=True, tag="host.shape.found"):
+    """A host's tree as placement has it, and a page of those that hold something of it. `next` is where the next page begins, null
+    on the last page. A tree of another cell has no providers.
+    """
+
+    root: ProviderId
+    providers: tuple[ProviderState, ...] = ()
+    holders: tuple[HostHolder, ...] = ()
+    next: ConsumerId | None = None
+
+
+class ReshapeHost(CellMessage, frozen=True, tag="host.reshape"):
+    """Changes a tree as a whole report does (`providers`, `sequence`), and in the same step what consumers hold of it.
+
+    `moved` names the consumers whose amounts go to other providers of the tree, each with all amounts that it holds of the tree
+    afterwards. The sum of each class stays as it was. Refused if the tree is no longer of this `shape`, or a consumer no longer of
+    its generation: then the sender asks for the shape again.
+    """
+
+    root: ProviderId
+    shape: Counter
+    providers: Annotated[tuple[ReportedProvider, ...], Meta(max_length=1000)]
+    sequence: Counter = 0
+    moved: Annotated[tuple[HostHolder, ...], Meta(max_length=2000)] = ()
+
+
+ReshapeVerdict = (
+    ReportAccepted | ReportOutdated | InventoryInUse | DoesNotFit | ConsumerMoved | ShapeMoved | NotAllowed
+)
+
+
+class HostReshaped(Message, frozen=True, tag="host.reshaped"):
+    """The verdict on a reshape of a host. If it is not `accepted`, nothing has changed.
+
+    `shape_moved`, `consumer_moved` and `in_use` say that something changed since the sender asked: it asks again.
+    """
+
+    root: ProviderId
+    verdict: ReshapeVerdict
+
+
+# Messages about host aggregates: named groups of hosts with metadata. A host is a hypervisor or a single bare-metal node.
+#
+# Placement keeps the members, as aggregates of their providers; the schedulers keep names and metadata.
+
+
+HOSTS_PER_ORDER_MAX = 1000
+METADATA_KEYS_MAX = 200
+
+# Each is a host's name or the id of its root provider.
+HostNames = Annotated[tuple[Label, ...], Meta(max_length=HOSTS_PER_ORDER_MAX)]
+
+
+class AggregateState(Aggregate, frozen=True):
+    """An aggregate with its members."""
+
+    hosts_count: Natural = 0
+    hosts: tuple[Label, ...] = ()
+
+
+class SetAggregate(StrictMessage, frozen=True, tag="aggregate.set"):
+    """Creates an aggregate or changes it: sets and removes keys of its metadata, adds and removes hosts.
+
+    The client chooses the id. Repeating the order is harmless. If it is delivered again after a newer order, it
+    changes nothing.
+
+    A host is in one availability zone: an order that would put a host into two is refused. An order that is refused
+    because of one host may have added or removed others.
+    """
+
+    aggregate: AggregateId
+    name: Label = ""
+    metadata: Annotated[dict[MetadataKey, MetadataValue | None], Meta(max_length=METADATA_KEYS_MAX)] = {}
+    add_hosts: HostNames = ()
+    remove_hosts: HostNames = ()
+
+
+class AggregateSet(Message, frozen=True, tag="aggregate.was_set"):
+    """The order about an aggregate is done. `aggregate` is the aggregate's state now."""
+
+    aggregate: AggregateState
+
+
+class DeleteAggregate(StrictMessage, frozen=True, tag="aggregate.delete"):
+    """Deletes the name and the metadata of an aggregate. Refused while a host is in it. Repeating the order is
+    harmless.
+    """
+
+    aggregate: AggregateId
+
+
+class AggregateDeleted(Message, frozen=True, tag="aggregate.was_deleted"):
+    """There is no such aggregate any more. `was_there` says whether there was one before the order."""
+
+    aggregate: AggregateId
+    was_there: bool
+
+
+class AskAggregates(StrictMessage, frozen=True, tag="aggregate.query"):
+    """Asks for a page of aggregates, or with `name` for a page of the hosts of one aggregate.
+
+    Pages are in the order of names, and begin after the name `after`: that of an aggregate, or of a host.
+    """
+
+    name: Label = ""
+    after: Label = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 200
+
+
+class AggregatesFound(Message, frozen=True, tag="aggregate.found"):
+    """A page of aggregates, or of the hosts of one aggregate; only the latter lists `hosts`.
+
+    `next` is the name after which the next page begins, empty on the last page.
+    """
+
+    aggregates: tuple[AggregateState, ...]
+    next: Label = ""
+
+
+class AggregateChanged(Message, frozen=True, tag="aggregate.changed"):
+    """An event: the name and metadata of an aggregate as they are now. Members are in `providers.changed` instead."""
+
+    aggregate: Aggregate
+    deleted: bool = False

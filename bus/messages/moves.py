@@ -6,28 +6,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import Integer, Message, ProjectMessage, StrictMessage, UserName
-from bus.messages.build import (
-    Flavor,
-    FlavorChange,
-    InstanceId,
-    InstanceState,
-    MoveEnd,
-    MoveKind,
-    RequestId,
-    Size,
-    keys_of,
-)
-from bus.messages.placement import Counter, Label, Moment, Value
+from bus.message import Message, ProjectMessage, StrictMessage
+from bus.messages.build import FlavorChange, InstanceState, MoveEnd, MoveKind, Size
+from engine.flavors import Flavor, InstanceId, RequestId, keys_of
+from engine.inventories import Counter, Integer, Label, Moment, UserName, Value
+from engine.refusals import TOGETHER_MAX
 
 # The outcome in the history of a move that waits for room.
 WAITS = "waiting"
 # An order to move that is refused because of one of these settings of schedulers names it as `field`. It may be repeated later.
 MOVES_PER_HOST, MOVES_PER_CELL = MOVE_LIMITS = ("moves_per_host_max", "moves_per_cell_max")
-
-
-# How many instances move together at most.
-TOGETHER_MAX = 100
 
 
 class MoveWait(Value, frozen=True):

@@ -4,97 +4,44 @@ The values inside the messages (amounts, inventories, verdicts) are placement's 
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, structs
 
-from bus.message import AggregateId, CellMessage, ConsumerId, GroupId, Integer, Message, ProviderId
+from bus.message import CellMessage, Message
+from engine.inventories import (
+    INTEGER_MAX,
+    ConsumerId,
+    Counter,
+    GroupMember,
+    Holder,
+    Integer,
+    Label,
+    Moment,
+    ProviderId,
+    ProviderState,
+    ProviderUsage,
+    ReportedProvider,
+    ServerGroup,
+    Share,
+    Value,
+    Variant,
+)
+from engine.refusals import ClaimVerdict, NotAllowed
 
-# PostgreSQL's integer, which is also the bound of Placement's API.
-INTEGER_MAX = 2_147_483_647
 # How many providers a page of all of them may have.
 SNAPSHOT_PAGE_MAX = 1_000
 
-Natural = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
-Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
-Counter = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Moment = Annotated[datetime, Meta(tz=True)]
 Attempt = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
 # 0: what the consumer holds was written by name or over HTTP, and never claimed.
 HeldAttempt = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
-Ratio = Annotated[float, Meta(gt=0, le=1e6)]
-ResourceClass = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
-Trait = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
-ProviderName = Annotated[str, Meta(min_length=1, max_length=200)]
 # How far the books had come, encoded by the store. Clients return it and do not read it.
 Cursor = Annotated[str, Meta(pattern=r"^[0-9:,]*\Z")]
-# A name that is looked up. It has no pattern to check on the hot path: a wrong name is just not found.
-Label = Annotated[str, Meta(max_length=255)]
 # An open vocabulary with the spelling of the HTTP API: INSTANCE and MIGRATION as in Nova, CLEANUP, or another.
 ConsumerType = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
 # The project and user of a consumer whose request named none. Placement's HTTP API shows the same for consumers from
 # before it asked for them; it allows no empty names.
 NO_OWNER = "00000000-0000-0000-0000-000000000000"
-
-
-class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The base class of all parts of messages that are not messages themselves."""
-
-
-class Variant(Value, frozen=True, kw_only=True, omit_defaults=True, tag_field="is"):
-    """The base class of parts of messages that come in several forms, such as verdicts. The tag `is` names the form."""
-
-
-# The values that occur most, here and in cell.py, are encoded as arrays of their fields: ["...", "VCPU", 4]. A later
-# release may add fields at the end.
-class ResourceAmount(Value, frozen=True, array_like=True):
-    """An amount of one class from one provider."""
-
-    provider: ProviderId
-    resource: Label
-    amount: Positive
-
-
-class ShapeSeen(Value, frozen=True, array_like=True):
-    """The shape that a provider tree had when the sender of a claim chose the host."""
-
-    root: ProviderId
-    shape: Counter
-
-
-GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
-
-
-class ServerGroup(Value, frozen=True):
-    """The server group of a consumer. Its policy says whether members are kept apart or together."""
-
-    id: GroupId
-    policy: GroupPolicy
-    max_per_host: Positive = 1
-
-
-class GroupMember(Value, frozen=True, array_like=True):
-    """A member of a server group: a consumer, the host on which it lives, and the attempt by which it came there."""
-
-    group: GroupId
-    consumer: ConsumerId
-    attempt: Integer
-    host: ProviderId
-
-
-class Share(Value, frozen=True, array_like=True):
-    """The resources that a consumer holds or claims: on which host, how much, and from trees of which shapes.
-
-    `host` is the root provider of the tree the consumer lives on. Amounts may come from any provider of that tree and
-    from sharing providers outside it. `shapes` names all trees that it takes from, or is empty: then shapes are not
-    checked. A claim or a swap is refused if the host already has `instances_max` consumers; 0 means no limit.
-    """
-
-    host: ProviderId
-    amounts: Annotated[tuple[ResourceAmount, ...], Meta(min_length=1, max_length=1000)]
-    shapes: Annotated[tuple[ShapeSeen, ...], Meta(max_length=1000)] = ()
-    instances_max: Natural = 0
 
 
 class ConsumerMessage(Message, frozen=True):
@@ -232,240 +179,12 @@ class ReleaseClaim(ConsumerMessage, frozen=True, tag="release"):
     leaves_group: bool = False
 
 
-class Shortfall(Value, frozen=True):
-    """Why a provider could not give an amount, in numbers.
-
-    `rule` is the limit that was broken: the capacity, or a bound of the inventory, whose value is `bound`.
-    """
-
-    provider: ProviderId
-    resource: ResourceClass
-    asked: Integer
-    free: Integer
-    rule: Literal["capacity", "min_unit", "max_unit", "step_size", "no_inventory"] = "capacity"
-    bound: Integer = 0
-
-
-def broken_rule_in_words(shortfall: Shortfall) -> str:
-    """The limit that was broken, in parentheses after a space; empty if it is the capacity."""
-    match shortfall.rule:
-        case "capacity":
-            return ""
-        case rule:
-            return f" ({rule} {shortfall.bound})"
-
-
-class ReportedInventory(Value, frozen=True):
-    """One inventory: how much there is, and the limits for the amount of a single allocation."""
-
-    total: Natural
-    reserved: Natural = 0
-    min_unit: Positive = 1
-    max_unit: Positive = INTEGER_MAX
-    step_size: Positive = 1
-    allocation_ratio: Ratio = 1.0
-
-
-class InventoryState(ReportedInventory, frozen=True):
-    """One inventory, and what is in use of it."""
-
-    used: Counter = 0
-
-
-class ProviderState(Value, frozen=True):
-    """The full state of one provider. `revision` orders its states.
-
-    `internal` is a number that placement gives the provider and never gives to another one. `shape` is the shape of the
-    provider's tree, stored on the root and repeated on each provider of the tree. `consumers` counts the consumers that
-    hold resources and whose claims named this provider as their host.
-
-    `made_by_name`: it was written by name, and no report has named its inventories: no report removes it.
-    """
-
-    internal: Integer
-    id: ProviderId
-    name: ProviderName
-    root: ProviderId
-    parent: ProviderId | None = None
-    cell: str = ""
-    generation: Integer = 0
-    shape: Integer = 0
-    revision: Integer = 0
-    inventories: dict[str, InventoryState] = {}
-    traits: tuple[str, ...] = ()
-    aggregates: tuple[AggregateId, ...] = ()
-    consumers: Integer = 0
-    made_by_name: bool = False
-
-
-class ProviderUsage(Value, frozen=True):
-    """The part of a provider that claims change: how many consumers live on it, and how much of each class is in use,
-    as of `revision`. Everything else is as in revision `base`: a reader without that revision has missed a message.
-    """
-
-    internal: Integer
-    id: ProviderId
-    base: Integer
-    revision: Integer
-    generation: Integer = 0
-    used: dict[str, Integer] = {}
-    consumers: Integer = 0
-
-
-class Holder(Value, frozen=True, array_like=True):
-    """A consumer and an attempt of it: its claim was granted or ended, or its membership in a server group ended.
-
-    After a claim was granted or ended, a scheduler's picture drops what it had chosen for this attempt.
-    """
-
-    consumer: ConsumerId
-    attempt: Integer
-
-
-class Claimed(Variant, frozen=True, tag="claimed"):
-    """The claim is granted and stored."""
-
-
-class AlreadyClaimed(Variant, frozen=True, tag="already_claimed"):
-    """The consumer already holds a claim: this is the share that it really holds, and its attempt."""
-
-    attempt: Integer
-    share: Share
-
-
-class HostFull(Value, frozen=True):
-    """The host has reached the maximum number of consumers that the claim allows."""
-
-    host: ProviderId
-    instances: Integer
-    instances_max: Integer
-
-
-class DoesNotFit(Variant, frozen=True, tag="does_not_fit"):
-    """These amounts could not be given, or the host is full of instances. Another host may help."""
-
-    shortfalls: tuple[Shortfall, ...]
-    full: HostFull | None = None
-
-
-class GroupRefused(Variant, frozen=True, tag="group_refused"):
-    """The policy of the server group forbids the host, because of members of the group that placement already has.
-
-    These members are on `host`: with anti-affinity it is the host that was asked for, with affinity another one.
-    `members` are the first ten of them, and `count` says how many there are.
-    """
-
-    group: GroupId
-    policy: GroupPolicy
-    host: ProviderId
-    members: tuple[ConsumerId, ...]
-    count: Integer
-    max_per_host: Integer = 1
-
-
-class OverLimit(Value, frozen=True):
-    """A limit of a project's quota that a claim would exceed. `name` is a resource class, or `instances`."""
-
-    name: Label
-    limit: Counter
-    used: Integer
-    asked: Integer
-
-
-class QuotaExceeded(Variant, frozen=True, tag="quota_exceeded"):
-    """The claim would bring its project over its quota. Another host would not help."""
-
-    project: str
-    over: tuple[OverLimit, ...]
-
-
-def over_quota_in_words(refused: QuotaExceeded) -> str:
-    limits = [f"{one.name} limit {one.limit}, used {one.used}, asked {one.asked}" for one in refused.over]
-    return f"over the quota of project {refused.project}: {'; '.join(limits)}"
-
-
-class ShapeMoved(Variant, frozen=True, tag="shape_moved"):
-    """The provider trees are no longer as the sender of the claim saw them.
-
-    The shapes of the trees of `roots` have moved; the trees of `gone` no longer exist. `trees` has all providers of
-    the moved trees as they are now. Very large trees are left out: they must be asked for separately.
-    """
-
-    roots: tuple[ProviderId, ...] = ()
-    trees: tuple[ProviderState, ...] = ()
-    gone: tuple[ProviderId, ...] = ()
-
-
-class Superseded(Variant, frozen=True, tag="superseded"):
-    """Placement has seen a later attempt of this consumer, or this attempt has ended.
-
-    `attempt` is the highest attempt of the consumer that placement has seen, 0 if it knows none.
-    """
-
-    attempt: Integer
-    ended: bool
-
-
-class TooOld(Variant, frozen=True, tag="too_old"):
-    """The attempt is so old that placement no longer knows whether it has ended."""
-
-    horizon_s: Integer
-
-
-class Released(Variant, frozen=True, tag="released"):
-    """Everything that the consumer held is free, and no claim up to this attempt will be granted."""
-
-    freed: bool
-
-
-# The field named by NotAllowed if a provider of the share is in another cell: a bare-metal node may change its cell
-# between the choice and the claim.
-SHARE_CELL = "share.cell"
-
-
-class NotAllowed(Variant, frozen=True, tag="not_allowed"):
-    """The request is invalid, or the sender has no right to it. Repeating it will not help."""
-
-    field: str
-    reason: str
-
-
-ClaimVerdict = (
-    Claimed
-    | AlreadyClaimed
-    | DoesNotFit
-    | GroupRefused
-    | QuotaExceeded
-    | ShapeMoved
-    | Superseded
-    | TooOld
-    | Released
-    | NotAllowed
-)
-
-
 class ClaimAnswered(Message, frozen=True, tag="claim.answered"):
     """The verdict on a claim, a swap or a release."""
 
     consumer: ConsumerId
     attempt: Integer
     verdict: ClaimVerdict
-
-
-class ReportedProvider(Value, frozen=True):
-    """One provider as its reporter sees it, with exactly these inventories, traits and aggregates.
-
-    A field that is None is not the reporter's: the provider keeps what it has. Traits that an operator set are kept too. The
-    provider is added to the aggregates in `joins`, and keeps all others that it is in.
-    """
-
-    id: ProviderId
-    name: ProviderName
-    parent: ProviderId | None = None
-    inventories: Annotated[dict[ResourceClass, ReportedInventory], Meta(max_length=200)] | None = None
-    traits: Annotated[tuple[Trait, ...], Meta(max_length=400)] | None = None
-    aggregates: Annotated[tuple[AggregateId, ...], Meta(max_length=400)] | None = None
-    joins: Annotated[tuple[AggregateId, ...], Meta(max_length=400)] = ()
 
 
 class ReportInventory(CellMessage, frozen=True, tag="inventory.report"):

@@ -6,9 +6,19 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import Integer, Message, ProjectMessage, StrictMessage
-from bus.messages.build import BuildInstance, InstanceId, InstanceState, NoValidHost, RequestId
-from bus.messages.placement import Label, Moment, Natural, OverLimit, Value
+from bus.message import Message, ProjectMessage, StrictMessage
+from bus.messages.build import BuildInstance, InstanceState
+from engine.flavors import InstanceId, RequestId
+from engine.inventories import Integer, Label, Moment, Natural, Value
+from engine.refusals import (
+    ExhaustedPool,
+    HostVerdict,
+    NoValidHost,
+    PlannedCell,
+    PlannedFlavor,
+    QuotaRoom,
+    Relaxation,
+)
 
 
 class AskPlan(ProjectMessage, frozen=True, tag="plan.query"):
@@ -19,55 +29,6 @@ class AskPlan(ProjectMessage, frozen=True, tag="plan.query"):
     """
 
     request: BuildInstance
-
-
-class PlannedCell(Value, frozen=True):
-    """A cell in a plan: how many of its hosts qualify, and how many more instances fit there."""
-
-    cell: str
-    hosts: Natural
-    fit: Natural
-
-
-class Relaxation(Value, frozen=True):
-    """A smaller demand, and how many hosts would qualify with it."""
-
-    change: str
-    hosts: Natural
-
-
-class ExhaustedPool(Value, frozen=True):
-    """A sharing provider that has too little of a class. `hosts` counts the hosts that could take it only from there."""
-
-    pool: str
-    resource: str
-    asked: Natural
-    free: Integer
-    capacity: Natural
-    hosts: Natural
-
-
-class QuotaRoom(Value, frozen=True):
-    """How many more such instances the quota of the project allows. `limits` are the limits that allow no more than that; `asked`
-    is what one instance asks.
-    """
-
-    fit: Natural
-    limits: tuple[OverLimit, ...]
-
-
-class PlannedFlavor(Value, frozen=True):
-    """The plan for one more flavor that a request accepts. Its fields are those of the plan (`PlanFound`)."""
-
-    flavor: Label
-    qualify: Natural
-    fit: Natural
-    is_cut: bool
-    cells: tuple[PlannedCell, ...]
-    funnel: NoValidHost
-    relaxations: tuple[Relaxation, ...] = ()
-    pools: tuple[ExhaustedPool, ...] = ()
-    quota: QuotaRoom | None = None
 
 
 class PlanFound(Message, frozen=True, tag="plan.found"):
@@ -103,24 +64,6 @@ class AskReasons(StrictMessage, frozen=True, tag="reasons.query"):
     step: Label = ""
     after: Label = ""
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
-
-
-class HostVerdict(Value, frozen=True):
-    """Whether a host qualifies for the instance that a question describes, and if not, why.
-
-    `step` is the first filter that removes the host, and `reason` is why it does. If no filter removes it, both are
-    empty, and `fit` says how many such instances the host has room for.
-
-    If the request accepts several flavors, the verdict is about the first `flavor` for which the host qualifies, or about the
-    best one if it qualifies for none.
-    """
-
-    host: str
-    cell: str
-    fit: Natural = 0
-    step: str = ""
-    reason: str = ""
-    flavor: Label = ""
 
 
 class ReasonsFound(Message, frozen=True, tag="reasons.found"):

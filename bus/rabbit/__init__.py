@@ -10,7 +10,7 @@ field that the library's decoders refuse. Three changes upstream would end the u
 would take the frames of a channel, and give its frames to a listener (wire.py). It would say whether the broker blocks
 (wire.py). And pamqp could be given decoders (decoding.py). `tests/unit/brokers/test_private_parts.py` watches these parts.
 
-Nothing here reconnects or retries: bus/workers/link.py does.
+Nothing here reconnects or retries: bus/workers/sending.py does.
 
     broker.py       an address, connecting to it, and the reasons of failures
     connection.py   the connection of the broker port: declares objects, opens channels

@@ -15,19 +15,15 @@ import aiormq
 from aio_pika.connection import make_url
 from yarl import URL
 
-from bus.broker import AccessRefused, ConnectionLost
-from bus.certificate_times import why_hung_up
-from bus.configuration.hosts import each_host
-from bus.errors import Operational
-from bus.host_turns import HostTurns
 from bus.rabbit.connection import RabbitConnection
 from bus.rabbit.consuming import QUIET_S
 from bus.rabbit.decoding import decode_leniently
 from bus.rabbit.endings import bounded
 from bus.rabbit.streams import Streams
 from bus.rabbit.wire import RabbitWire
-from bus.secret_files import PASSWORD_FILE, BadSecretFile, read_secret
-from bus.tls import BadCertificate, client_tls, refused_certificate
+from kit.errors import PASSWORD_FILE, AccessRefused, BadSecretFile, ConnectionLost, Operational, read_secret
+from kit.times import HostTurns, each_host
+from kit.tls import BadCertificate, client_tls, refused_certificate, why_hung_up
 
 # aiormq raises what it logs; its log would repeat that with tracebacks at every reconnect.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)

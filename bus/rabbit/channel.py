@@ -12,8 +12,8 @@ from pamqp.base import Frame
 from pamqp.frame import FrameTypes, marshal
 from pamqp.header import ContentHeader
 
-from bus.broker import Interrupted, Refusal
 from bus.rabbit.endings import again, bounded, fail, refusal_of
+from kit.errors import Interrupted, Refusal
 
 
 class Listener:

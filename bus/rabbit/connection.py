@@ -10,7 +10,7 @@ from pamqp import commands
 from pamqp.base import Frame
 from pamqp.frame import FrameTypes
 
-from bus.broker import NotFound, require_prefetch
+from bus.broker import require_prefetch
 from bus.definitions import arguments_of
 from bus.rabbit.channel import Listener
 from bus.rabbit.consuming import QUIET_S, RabbitConsuming
@@ -18,6 +18,7 @@ from bus.rabbit.publishing import RabbitPublishing
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, open_rpc
 from bus.rabbit.wire import RabbitWire
 from bus.topology import Binding, Limits, Objects, Queue, QueueKind
+from kit.errors import NotFound
 
 NAMED_BY_RABBITMQ = (QueueKind.ANSWERS, QueueKind.FEED)
 
@@ -141,7 +142,7 @@ class RabbitConnection:
     async def _named(self, queue: Queue, limits: Limits) -> str:
         """The name of this queue on RabbitMQ. A queue of answers or a feed is declared here, and RabbitMQ chooses its name.
 
-        So no user needs the right to declare queues by name (bus/permissions.py says why). An answer queue belongs to
+        So no user needs the right to declare queues by name (bus/definitions.py says why). An answer queue belongs to
         its connection alone. A feed outlives its connection for a while.
         """
         if queue.kind not in NAMED_BY_RABBITMQ:

@@ -16,10 +16,10 @@ from pamqp import commands
 from pamqp.base import Frame
 from pamqp.header import ContentHeader
 
-from bus.arrivals import Arrivals
-from bus.broker import ConnectionLost, ConsumerCancelled, Delivery, Interrupted, Refusal
+from bus.broker import Arrivals, Delivery
 from bus.rabbit.channel import Channel, Listener
 from bus.rabbit.frames import delivery_of
+from kit.errors import ConnectionLost, ConsumerCancelled, Interrupted, Refusal
 
 QUIET_S = 30.0
 

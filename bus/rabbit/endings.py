@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pamqp import commands
 
-from bus.broker import AccessRefused, NotFound, Refusal
+from kit.errors import AccessRefused, NotFound, Refusal
 
 log = logging.getLogger(__name__)
 

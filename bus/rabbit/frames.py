@@ -11,7 +11,7 @@ from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
 from bus.broker import NAME_BYTES_MAX, Delivery, Parcel
-from bus.headers import BROKER_KEY
+from bus.message import BROKER_KEY
 
 # The parts of an AMQP frame around its payload: kind, channel and length before it, one byte after it.
 FRAME_HEAD = struct.Struct(">BHI")

@@ -7,11 +7,12 @@ from pamqp import commands
 from pamqp.base import Frame
 from pamqp.header import ContentHeader
 
-from bus.broker import ConnectionLost, Interrupted, OneWasRefused, Parcel, Receipt, Refusal
+from bus.broker import Parcel, Receipt
 from bus.rabbit.channel import Channel, Listener
 from bus.rabbit.endings import fail
 from bus.rabbit.frames import frames_of, why_unfit
 from bus.rabbit.wire import RabbitWire
+from kit.errors import ConnectionLost, Interrupted, OneWasRefused, Refusal
 
 
 class RabbitPublishing(Listener):

@@ -14,11 +14,11 @@ from pamqp.body import ContentBody
 from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
-from bus.arrivals import ArrivalsOf
-from bus.broker import ConnectionLost, ConsumerCancelled, NotFound, Parcel, Receipt, require_prefetch
+from bus.broker import ArrivalsOf, Parcel, Receipt, require_prefetch
 from bus.rabbit.channel import Channel, Listener
 from bus.rabbit.publishing import RabbitPublishing
 from bus.rabbit.wire import RabbitWire
+from kit.errors import ConnectionLost, ConsumerCancelled, NotFound
 
 _PERSISTENT = 2
 

@@ -13,11 +13,11 @@ from pamqp import commands
 from pamqp.base import Frame
 from pamqp.frame import FrameTypes
 
-from bus.broker import ConnectionLost
 from bus.rabbit.channel import Channel, Listener
 from bus.rabbit.endings import again, bounded
 from bus.rabbit.frames import FRAME_OVERHEAD
 from bus.rabbit.streams import Streams
+from kit.errors import ConnectionLost
 
 # Longer than a cluster needs to elect the leader of a queue.
 ANSWER_S_MAX = 60.0
@@ -126,7 +126,7 @@ class RabbitWire:
             await bounded(asyncio.shield(self._farewell))
 
     async def _send(self) -> None:
-        """Write the frames that gather, until the connection ends. This task is no part of the process (bus/parts/)."""
+        """Write the frames that gather, until the connection ends. This task is no part of the process (kit/parts.py)."""
         while True:
             await self._something_to_send.wait()
             payload = b"".join(self._outbox)

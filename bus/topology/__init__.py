@@ -1,52 +1,14 @@
 """The topology as data: exchanges, queues, routes of messages, roles and their rights.
 
 Everything about who may send what follows from these tables. Brokers get their exchanges and queues from them.
-Users and their permissions are generated from them (bus/permissions.py). The publisher looks up where a message goes.
+Users and their permissions are generated from them (bus/definitions.py). The publisher looks up where a message goes.
 The reader looks up whether a message counts that has arrived (bus/workers/authority.py).
 
 The tables promise that cells never send to the API level. Tests, the simulation and the broker check that promise.
 
 A pattern is an AMQP topic pattern. `{cell}` in a pattern or name is replaced by the cell's name.
-
-    names.py      the names of exchanges, and the forms of names.
-    values.py     what the tables are made of.
-    routes.py     the route of each message type.
-    queues.py     exchanges and queues.
-    roles.py      roles and applications, their rights and their users.
-    declared.py   the objects of one broker.
 """
 
-from bus.topology.declared import (
-    is_retry_exchange,
-    kind_of,
-    objects_of,
-    objects_of_application,
-    retry_exchange_of,
-)
-from bus.topology.names import (
-    API,
-    API_QUEUES,
-    APPLICATION,
-    APPLICATION_NAME,
-    APPLICATION_USER,
-    CELL,
-    CELL0,
-    CELL_NAME,
-    DEAD,
-    DEAD_QUEUE,
-    EVENTS,
-    FEED,
-    IRONIC,
-    IRONIC_EVENTS,
-    IRONIC_TOPIC,
-    NO_PROJECT,
-    PLACEMENT,
-    PROJECT_NAME,
-    REPLY,
-    RETRY,
-    application_exchange,
-    application_queue,
-)
 from bus.topology.queues import (
     EXCHANGES,
     INBOXES,
@@ -65,7 +27,12 @@ from bus.topology.roles import (
     Application,
     BrokerUser,
     broker_user_of,
+    is_retry_exchange,
+    kind_of,
+    objects_of,
+    objects_of_application,
     of_projects,
+    retry_exchange_of,
     user_of,
 )
 from bus.topology.routes import (
@@ -87,9 +54,29 @@ from bus.topology.routes import (
     reader_of_end,
 )
 from bus.topology.values import (
+    API,
+    API_QUEUES,
+    APPLICATION,
+    APPLICATION_NAME,
+    APPLICATION_USER,
+    CELL,
+    CELL0,
+    CELL_NAME,
+    DEAD,
     DEAD_LETTERS,
+    DEAD_QUEUE,
     DELIVERIES_MAX_LEAST,
+    EVENTS,
     EVERY_SITE,
+    FEED,
+    IRONIC,
+    IRONIC_EVENTS,
+    IRONIC_TOPIC,
+    NO_PROJECT,
+    PLACEMENT,
+    PROJECT_NAME,
+    REPLY,
+    RETRY,
     Binding,
     Exchange,
     Grant,
@@ -103,6 +90,8 @@ from bus.topology.values import (
     Route,
     Scope,
     Site,
+    application_exchange,
+    application_queue,
     properties_of,
 )
 

@@ -2,7 +2,16 @@
 
 from collections.abc import Iterable
 
-from bus.topology.names import (
+from bus.topology.routes import (
+    AGGREGATE_ORDERS,
+    AUDIT_QUESTIONS,
+    AUDIT_WRITES,
+    BOOK_QUESTIONS,
+    BOOK_WRITES,
+    GROUP_ORDERS,
+    STORED_NAME_ORDERS,
+)
+from bus.topology.values import (
     API,
     CELL,
     DEAD,
@@ -15,17 +24,13 @@ from bus.topology.names import (
     PLACEMENT,
     REPLY,
     RETRY,
+    Binding,
+    Exchange,
+    Grant,
+    Queue,
+    QueueKind,
+    Site,
 )
-from bus.topology.routes import (
-    AGGREGATE_ORDERS,
-    AUDIT_QUESTIONS,
-    AUDIT_WRITES,
-    BOOK_QUESTIONS,
-    BOOK_WRITES,
-    GROUP_ORDERS,
-    STORED_NAME_ORDERS,
-)
-from bus.topology.values import Binding, Exchange, Grant, Queue, QueueKind, Site
 
 
 def inbox_queue(name: str, exchange: str, topics: Iterable[str]) -> Queue:

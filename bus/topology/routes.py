@@ -7,8 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from bus.message import Message, type_of
-from bus.topology.names import API, CELL, EVENTS, NO_PROJECT, PLACEMENT, REPLY
-from bus.topology.values import Kind, Route, Scope
+from bus.topology.values import API, CELL, EVENTS, NO_PROJECT, PLACEMENT, REPLY, Kind, Route, Scope
 
 # Writes by name to placement's books, and questions about more than providers: for the API level, not for cells.
 BOOK_WRITES = (

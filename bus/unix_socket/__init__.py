@@ -1,10 +1,5 @@
 """Shares a memory broker with other processes of this machine over a Unix socket; `moor up` serves it.
 
-    frames.py   the messages of the socket protocol, and their framing
-    server.py   opens the socket, and makes sure that no other process uses its path
-    session.py  one client, relayed to the memory broker
-    client.py   the broker port over the socket
-
 A process that may open the socket's file may act as any user of the broker: the file's permissions are the protection.
 The client's user name is trusted; its rights are then enforced as on every broker.
 

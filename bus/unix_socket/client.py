@@ -7,18 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from bus.arrivals import Arrivals
-from bus.broker import (
-    AccessRefused,
-    ConnectionLost,
-    ConsumerCancelled,
-    Delivery,
-    Interrupted,
-    Parcel,
-    Receipt,
-    Refusal,
-    require_prefetch,
-)
+from bus.broker import Arrivals, Delivery, Parcel, Receipt, require_prefetch
 from bus.topology import Binding, Objects
 from bus.unix_socket.frames import (
     CONNECTION,
@@ -37,7 +26,7 @@ from bus.unix_socket.frames import (
     read_frame,
     request_for,
 )
-from bus.unreadable import NOT_JSON
+from kit.errors import NOT_JSON, AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted, Refusal
 
 # A broker without an alarm that does not answer for so long hangs; the socket alone would not show that.
 ANSWER_S_MAX = 30.0

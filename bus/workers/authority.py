@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, structs
 
+from bus.broker import Origin
+from bus.definitions import key_pattern
 from bus.message import Message, type_of
-from bus.origin import Origin
-from bus.permissions import key_pattern
 from bus.topology import (
     API,
     FEED,

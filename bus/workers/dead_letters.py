@@ -15,14 +15,13 @@ from itertools import takewhile
 
 from msgspec import Struct, structs
 
-from bus import headers
-from bus.broker import LINES, PLAIN, Connection, Consuming, Delivery, Parcel, Receipt
+from bus import message
+from bus.broker import LINES, PLAIN, Connection, Consuming, Delivery, Origin, Parcel, Receipt, origin_of
 from bus.codec import CODEC, lines_of, with_attempts
-from bus.errors import Failure
 from bus.message import Envelope, type_of
-from bus.origin import Origin, origin_of
 from bus.topology import DEAD, DEAD_QUEUE, is_retry_exchange, retry_exchange_of
 from bus.unreadable import Unreadable
+from kit.errors import Failure
 
 REASON_BYTES_MAX = 2_000
 PATIENCE_S = 3.0
@@ -73,15 +72,15 @@ def dead_letter_parcel(
         content_type=PLAIN,
         mandatory=True,
         headers={
-            headers.REASON: reason.encode(errors="backslashreplace")[:REASON_BYTES_MAX].decode(
+            message.REASON: reason.encode(errors="backslashreplace")[:REASON_BYTES_MAX].decode(
                 errors="ignore"
             ),
-            headers.QUEUE: queue,
-            headers.ATTEMPTS: attempts,
-            headers.WHERE: where,
+            message.QUEUE: queue,
+            message.ATTEMPTS: attempts,
+            message.WHERE: where,
             **_said(origin),
-            headers.LETTER: letter,
-            **({} if at is None else {headers.BURIED_AT: at.isoformat()}),
+            message.LETTER: letter,
+            **({} if at is None else {message.BURIED_AT: at.isoformat()}),
         },
     )
 
@@ -98,12 +97,12 @@ def retry_parcel(lines: Sequence[bytes], queue: str, origin: Origin, *, waits: i
         content_type=PLAIN if len(lines) == 1 else LINES,
         mandatory=True,
         reply_to=origin.reply_to,
-        headers=_said(origin) | ({headers.WAITS: waits} if waits else {}),
+        headers=_said(origin) | ({message.WAITS: waits} if waits else {}),
     )
 
 
 def _said(origin: Origin) -> dict[str, str | int]:
-    return {headers.SENDER: origin.sender, headers.EXCHANGE: origin.exchange, headers.KEY: origin.key}
+    return {message.SENDER: origin.sender, message.EXCHANGE: origin.exchange, message.KEY: origin.key}
 
 
 def waits_of(parcel: Parcel) -> int:
@@ -111,7 +110,7 @@ def waits_of(parcel: Parcel) -> int:
 
     The worker that returned it has written that in a header.
     """
-    return _number(parcel, headers.WAITS) if is_retry_exchange(parcel.exchange) else 0
+    return _number(parcel, message.WAITS) if is_retry_exchange(parcel.exchange) else 0
 
 
 def read(delivery: Delivery) -> DeadLetter:
@@ -121,20 +120,20 @@ def read(delivery: Delivery) -> DeadLetter:
     """
     said = delivery.parcel.headers
     types, sent_at = _contents(delivery.parcel)
-    brokers_reason = f"the broker gave up on it: {said.get(headers.BROKER_REASON) or 'no reason given'}"
+    brokers_reason = f"the broker gave up on it: {said.get(message.BROKER_REASON) or 'no reason given'}"
     return DeadLetter(
         handle=_handle(delivery.parcel),
         # A replay goes to this queue. It is taken from the key, which the broker has checked, and not from a
         # header, which may say anything.
         queue=delivery.parcel.routing_key,
-        reason=str(said.get(headers.REASON) or brokers_reason),
-        attempts=_number(delivery.parcel, headers.ATTEMPTS),
-        where=str(said.get(headers.WHERE, "broker")),
+        reason=str(said.get(message.REASON) or brokers_reason),
+        attempts=_number(delivery.parcel, message.ATTEMPTS),
+        where=str(said.get(message.WHERE, "broker")),
         type=types,
         parcel=delivery.parcel,
         origin=origin_of(delivery),
         sent_at=sent_at,
-        buried_at=_moment(said.get(headers.BURIED_AT)),
+        buried_at=_moment(said.get(message.BURIED_AT)),
     )
 
 

@@ -1,18 +1,167 @@
 """The input and output of handlers, and the one function that decides what happens to a message whose handler failed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from math import exp
 from typing import Any, Generic, NewType, TypeVar
 
 from msgspec import Struct
 
-from bus.chunks import chunks
-from bus.configuration.settings import BusSettings
-from bus.errors import Failure, Locked, Poison, TookTooLong, Unavailable
+from bus.broker import Origin, chunks
 from bus.message import Envelope, M_co, Message
-from bus.origin import Origin
-from bus.pauses import grown
+from bus.settings import BusSettings
+from kit.errors import Failure, Locked, Poison, TookTooLong, Unavailable
+from kit.metrics import Metric
+from kit.parts import grown
+
+# How long a worker lets messages gather before it begins a batch: not at all while few come, and a moment while many do.
+
+
+# Parcels are counted with weights that fall with their age.
+MEMORY_S = 0.2
+# A wait pays if it brings at least so many parcels.
+PARCELS_WORTH_IT = 4
+# With so many messages, what a batch itself costs hardly matters any more.
+MESSAGES_ENOUGH = 100
+# A shorter wait is none: a clock may not tell it from zero.
+SHORTEST_S = 0.000_1
+# A wait was in vain if it brought less than this part of the parcels that were to be expected, by how many came before.
+VAIN_BELOW = 1 / 3
+# After so many in a row there is none for a while, which grows with each further one.
+VAIN_WAITS = 3
+REST_S_FIRST, REST_S_MAX = 0.2, 5.0
+
+
+class Pace:
+    """Decides when the next batch begins.
+
+    The cost of a batch hardly depends on the number of its messages. So while parcels keep coming, and each has few messages,
+    batches begin at equal distances, and take all messages that came meanwhile. A message on an idle system does not wait. Nor do
+    messages of a sender that has gathered them itself: its parcels are rare. A client that sends one message after the answer to the
+    last sends nothing while it waits: such waits are in vain, and are soon left out.
+    """
+
+    def __init__(self) -> None:
+        self._parcels = 0.0
+        self._counted_s = 0.0
+        self._begun_s = 0.0
+        # Since when the next batch waits, and how many parcels were counted then.
+        self._waits: tuple[float, float] | None = None
+        # How many waits in a row were in vain, and until when there is none.
+        self._vain = 0
+        self._rests_until_s = 0.0
+
+    def arrived(self, now_s: float) -> None:
+        """Note that a parcel has arrived."""
+        self._parcels = self._parcels_now(now_s) + 1
+        self._counted_s = now_s
+
+    def wait_s(self, now_s: float, messages: int, gather_s: float) -> float:
+        """How long the next batch has to wait, with so many messages there; 0 if it may begin now."""
+        wait_s = self._begun_s + gather_s - now_s
+        if messages >= MESSAGES_ENOUGH or wait_s < SHORTEST_S:
+            return 0.0
+        parcels = self._parcels_now(now_s)
+        if parcels / MEMORY_S * gather_s < PARCELS_WORTH_IT or now_s < self._rests_until_s:
+            return 0.0
+        if self._waits is None:
+            self._waits = (now_s, parcels)
+        return wait_s
+
+    def begun(self, now_s: float) -> None:
+        if self._waits is not None:
+            self._judge_wait(now_s, *self._waits)
+            self._waits = None
+        self._begun_s = now_s
+
+    def _judge_wait(self, now_s: float, since_s: float, parcels: float) -> None:
+        left = exp((since_s - now_s) / MEMORY_S)
+        brought = self._parcels_now(now_s) - parcels * left
+        least = parcels * (1 - left) * VAIN_BELOW
+        if least < 1:
+            # That nothing came may be chance.
+            return
+        self._vain = self._vain + 1 if brought < least else 0
+        if self._vain >= VAIN_WAITS:
+            self._rests_until_s = now_s + grown(REST_S_FIRST, REST_S_MAX, self._vain - VAIN_WAITS + 1)
+
+    def _parcels_now(self, now_s: float) -> float:
+        return self._parcels * exp((self._counted_s - now_s) / MEMORY_S)
+
+
+# The metrics that every worker has. What each counts is read in bus/workers/metrics_page.py, or observed where it happens.
+
+
+_QUEUE = ("queue",)
+_PART = ("part",)
+
+HANDLED = Metric("moor_messages_handled", "counter", "Messages that were handled and saved.", _QUEUE)
+BATCHES = Metric("moor_batches", "counter", "Batches they were handled in.", _QUEUE)
+PUT_BACK = Metric(
+    "moor_messages_put_back", "counter", "Messages that were put back to be tried again.", _QUEUE
+)
+BURIED = Metric("moor_messages_buried", "counter", "Messages that became dead letters.", _QUEUE)
+REDELIVERED = Metric("moor_parcels_redelivered", "counter", "Parcels that had been delivered before.", _QUEUE)
+INTERRUPTIONS = Metric("moor_interruptions", "counter", "Times that consuming was interrupted.", _QUEUE)
+IN_HAND = Metric(
+    "moor_parcels_in_hand", "gauge", "Parcels that were received and are not acknowledged yet.", _QUEUE
+)
+BURIALS_WAITING = Metric(
+    "moor_burials_waiting", "gauge", "Messages that the dead letters have not taken yet.", _QUEUE
+)
+WAITED = Metric(
+    "moor_message_wait_seconds",
+    "histogram",
+    "From the sending of a message until this worker takes it: its time in the sender, the broker and this worker's backlog. "
+    "Messages of one batch count as the first of them.",
+    _QUEUE,
+)
+TOOK = Metric(
+    "moor_message_handling_seconds",
+    "histogram",
+    "From the opening of its parcel until it is acknowledged: decided, saved, and what follows from it confirmed by the broker. "
+    "Messages that are acknowledged together count as the first of them.",
+    _QUEUE,
+)
+FED = Metric(
+    "moor_feed_seconds",
+    "histogram",
+    "From the sending of an event until this worker hears it on its feed.",
+    ("feed",),
+)
+ASKED = Metric(
+    "moor_question_seconds",
+    "histogram",
+    "From a call that asks questions until all its answers are there, for each of them. `type` is that of the first one.",
+    ("type",),
+)
+CONFIRMED = Metric(
+    "moor_publish_seconds", "histogram", "From the sending of a parcel until the broker has confirmed it."
+)
+CONNECTIONS = Metric("moor_connections_made", "counter", "Connections made to brokers.")
+SENT = Metric("moor_parcels_sent", "counter", "Parcels that brokers have answered.")
+HELD_BACK = Metric("moor_parcels_held_back", "counter", "Times that a parcel had to be sent again.")
+ANSWERS_DROPPED = Metric("moor_answers_dropped", "counter", "Answers whose asker was gone.")
+ASKED_AGAIN = Metric("moor_questions_asked_again", "counter", "Questions that were asked again.")
+WAITING = Metric("moor_messages_waiting", "gauge", "Messages that wait to be sent or confirmed.")
+INFO = Metric(
+    "moor_worker_info", "gauge", "1, with this worker's role, version and cell.", ("role", "version", "cell")
+)
+READY = Metric("moor_ready", "gauge", "Whether this worker is ready: 1 or 0.")
+PART_RUNS = Metric("moor_part_runs", "counter", "Runs of a part.", _PART)
+PART_FAILURES = Metric("moor_part_failures", "counter", "Operational failures of a part.", _PART)
+PART_FAILING = Metric("moor_part_failing", "gauge", "Whether a part fails now: 1 or 0.", _PART)
+
+METRICS = (
+    INFO,
+    READY,
+    *(PART_RUNS, PART_FAILURES, PART_FAILING),
+    *(HANDLED, BATCHES, WAITED, TOOK, PUT_BACK, BURIED, BURIALS_WAITING),
+    *(REDELIVERED, INTERRUPTIONS, IN_HAND),
+    *(FED, ASKED, ASKED_AGAIN, ANSWERS_DROPPED),
+    *(CONFIRMED, SENT, HELD_BACK, WAITING, CONNECTIONS),
+)
 
 Tx = TypeVar("Tx")
 # Columns and messages have room for so many characters.
@@ -185,3 +334,46 @@ def backoff_ms(tries: int, settings: BusSettings) -> float:
 def describe(problem: Exception) -> str:
     """Describe an exception as the reason of a dead letter. Our own errors need no type: their text says everything."""
     return str(problem) if isinstance(problem, Failure) else f"{type(problem).__name__}: {problem}"
+
+
+# Which messages of a batch are handled together.
+
+
+T = TypeVar("T")
+Taker = Handler | ReadOnly | Weighed | None
+
+
+def runs(
+    batch: Sequence[T], messages: Sequence[Message], handlers: Handlers
+) -> Sequence[tuple[Taker, Sequence[T]]]:
+    """The items of a batch in groups of one handler each, in the order in which to handle them. `messages` are those of the items.
+
+    Messages about the same thing stay in the order of the queue. Others may pass each other: builds and deletes that come in turn
+    are handled as all builds and all deletes, not one by one.
+    """
+    takers = {kind: handlers.get(kind) for kind in {*map(type, messages)}}
+    if len({*takers.values()}) == 1:
+        return [(takers[type(messages[0])], batch)]
+    found: list[tuple[Taker, list[T]]] = []
+    # Since the last message that nothing may pass: the newest group of each handler, and the last group about each thing.
+    newest: dict[Taker, int] = {}
+    last: dict[int, int] = {}
+    for item, message in zip(batch, messages, strict=True):
+        taker, keys = takers[type(message)], message.about()
+        at = newest.get(taker, -1)
+        if at < _first_for(keys, last, len(found) - 1):
+            at = len(found)
+            found.append((taker, []))
+        found[at][1].append(item)
+        if keys is None:
+            newest, last = {}, {}
+        newest[taker] = at
+        last.update(dict.fromkeys(keys or (), at))
+    return found
+
+
+def _first_for(keys: Collection[int] | None, last: Mapping[int, int], end: int) -> int:
+    """The first of the groups in which a message about these things does not pass one that came before it."""
+    if keys is None:
+        return max(end, 0)
+    return max((last.get(key, 0) for key in keys), default=0)

@@ -19,24 +19,21 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.broker import Consuming, Delivery, Interrupted, Parcel
-from bus.clock import now
+from bus.broker import Consuming, Delivery, Origin, Parcel, origin_of
 from bus.codec import Codec, NewerVersion, attempts_of, encode, lines_of, with_attempt_counted
-from bus.configuration.settings import BusSettings
-from bus.errors import NotTaken
-from bus.measuring import Histogram, Readings
 from bus.message import Envelope, Message, type_of
-from bus.origin import Origin, origin_of
-from bus.parts import Status, wait_at_most
-from bus.pauses import drawn
+from bus.settings import BusSettings
 from bus.topology import QueueKind, broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
-from bus.workers import dead_letters, metrics
+from bus.workers import dead_letters, handling
 from bus.workers.authority import Refused, all_count, judge, judge_parcel, speaks_for
-from bus.workers.handling import Received, all_received, received
-from bus.workers.link import Link, pauses_of
-from bus.workers.pace import Pace
+from bus.workers.handling import Pace, Received, all_received, received
 from bus.workers.publisher import Publisher
+from bus.workers.sending import Link, pauses_of
+from kit.errors import Interrupted, NotTaken
+from kit.metrics import Histogram, Readings
+from kit.parts import Status, drawn, wait_at_most
+from kit.times import now
 
 log = logging.getLogger(__name__)
 
@@ -147,8 +144,8 @@ class Intake:
         self.dropped = 0
         self.interruptions = 0
         self.redelivered = 0
-        self._waited = Histogram(metrics.WAITED)
-        self._took = Histogram(metrics.TOOK)
+        self._waited = Histogram(handling.WAITED)
+        self._took = Histogram(handling.TOOK)
         self._labels = (queue,)
         self.readings: Readings = (self._waited, self._took)
 

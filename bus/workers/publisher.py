@@ -18,23 +18,26 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from bus.broker import (
-    ConnectionLost,
-    Parcel,
-    Receipt,
-    Refusal,
-)
-from bus.clock import now
-from bus.configuration.settings import BusSettings
-from bus.errors import NotTaken, Unavailable, Undeliverable
-from bus.measuring import Histogram, Readings
+from bus.broker import Parcel, Receipt
 from bus.message import Envelope, Message
+from bus.settings import BusSettings
 from bus.topology import Kind
-from bus.workers import metrics
-from bus.workers.addressing import ProjectOf, destination, key_of, with_copies
-from bus.workers.link import Link
-from bus.workers.parcel_sender import ParcelSender
-from bus.workers.parcels import Bucket, Key, Outgoing, Waiter
+from bus.workers import handling
+from bus.workers.sending import (
+    Bucket,
+    Key,
+    Link,
+    Outgoing,
+    ParcelSender,
+    ProjectOf,
+    Waiter,
+    destination,
+    key_of,
+    with_copies,
+)
+from kit.errors import ConnectionLost, NotTaken, Refusal, Unavailable, Undeliverable
+from kit.metrics import Histogram, Readings
+from kit.times import now
 
 __all__ = ["Outgoing", "Overfull", "Publisher", "Undeliverable", "now"]
 
@@ -85,7 +88,7 @@ class Publisher:
         # If it is set, events are repeated on the feed of the project that it returns.
         self.project_of: ProjectOf | None = None
         self.answers_dropped = 0
-        self._confirmed = Histogram(metrics.CONFIRMED)
+        self._confirmed = Histogram(handling.CONFIRMED)
         self.readings: Readings = (self._confirmed,)
 
     def send(self, message: Message, cause: str = "") -> asyncio.Future[None]:

@@ -1,6 +1,6 @@
 """A station: a process's connections to one broker, and its publisher and asker there. And the part that hears a feed.
 
-Consuming and publishing have a connection each (bus/workers/link.py says why). A process that serves several brokers has a
+Consuming and publishing have a connection each (bus/workers/sending.py says why). A process that serves several brokers has a
 station on each: a placement worker, for example, answers every cell on the cell's own broker.
 """
 
@@ -9,29 +9,32 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Generic, TypeVar
 
 from msgspec import structs
 
+from bus.addresses import Addresses, broker_at
 from bus.broker import Broker
 from bus.codec import CODEC, Codec
-from bus.configuration.addresses import Addresses
-from bus.configuration.settings import BusSettings
-from bus.measuring import Histogram, Readings
 from bus.message import Message
-from bus.parts import Supervised
+from bus.messages.hosts import HostsAlive
+from bus.settings import BusSettings
 from bus.topology import Grant
-from bus.urls import broker_at
-from bus.workers import metrics
-from bus.workers.asking import Asker
+from bus.workers import handling
+from bus.workers.asking import Asker, listen
 from bus.workers.authority import broker_facts_of
 from bus.workers.handling import Handler, Handlers, Received, Tx
-from bus.workers.link import Link, pauses_of
-from bus.workers.listening import listen
-from bus.workers.publisher import Publisher, now
+from bus.workers.publisher import Outgoing, Publisher, now
+from bus.workers.sending import Link, pauses_of
 from bus.workers.worker import OutboxStore, Transactions, Worker
+from engine.inventories import CellName, ProviderId
+from kit.metrics import Histogram, Readings
+from kit.parts import PartGroup, Periodic, Supervised
+from kit.process import Part
 
 # For a station on a cell's broker. A message that is unconfirmed there at the end is kept on a row or comes again from
 # a queue, so a broker that is down need not delay the end.
@@ -164,7 +167,7 @@ class Station:
 
     @property
     def parts(self) -> Sequence[object]:
-        """The parts whose status health and metrics show (bus/parts/)."""
+        """The parts whose status health and metrics show (kit/parts.py)."""
         asking = (self._asker.taking_answers,) if self._asker else ()
         return (self.consuming, self._publishing, *asking)
 
@@ -199,7 +202,7 @@ class FeedListener(Supervised):
         self._station = station
         self._grants = grants
         self._hear = hear
-        self._fed = Histogram(metrics.FED)
+        self._fed = Histogram(handling.FED)
         self._labels = (name,)
         self.readings: Readings = (self._fed,)
 
@@ -263,3 +266,99 @@ def by_station(cells: Mapping[str, Station]) -> dict[Station, tuple[str, ...]]:
 def process_name(role: str) -> str:
     """The name of this process in logs, message ids and dead letters: role, host name, process id and a random suffix."""
     return f"{role}-{socket.gethostname().replace('.', '-')}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+# Tells schedulers and conductors which hosts there are and what lives: the one way of all rooms to send heartbeats, and to
+# report hosts whose facts have changed.
+
+
+BEATS_PER_MESSAGE = 5000
+
+# What an announcer notes of a host whose facts have changed, such as its row.
+Touched = TypeVar("Touched")
+
+
+def is_silent(unheard_for: timedelta, down_after: timedelta) -> bool:
+    """Whether a host counts as down because no heartbeat of it came for this time.
+
+    Schedulers and conductors all use this rule, with the same setting (`BusSettings.host_down_s`).
+    """
+    return unheard_for >= down_after
+
+
+class Heartbeats(Periodic):
+    """A part that sends the heartbeats that `beats` returns, at an interval.
+
+    A heartbeat that has not left when the next is due is withdrawn: it would report an old state as the current one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        publisher: Publisher,
+        beats: Callable[[], Awaitable[Sequence[Message]]],
+        every_s: float,
+        *,
+        rests_first: bool = False,
+        chance: random.Random | None = None,
+    ) -> None:
+        async def beat() -> None:
+            await publisher.send_within(every_s, await beats())
+
+        super().__init__(name, beat, every_s, rests_first=rests_first, is_cut_short=True, chance=chance)
+
+
+class HostAnnouncer(PartGroup, Generic[Touched]):
+    """Reports hosts when their facts change, and sends heartbeats of those that are alive.
+
+    A subclass says in `reports` how changed hosts are reported, and in `alive` which hosts of each cell are alive now.
+    """
+
+    def __init__(
+        self,
+        reporting: str,
+        beating: str,
+        publisher: Publisher,
+        *,
+        every_s: float,
+        beat_s: float,
+        beside: Sequence[Part] = (),
+        chance: random.Random | None = None,
+    ) -> None:
+        """`reporting` and `beating` are the names of the two parts, `every_s` and `beat_s` their intervals. The parts
+        `beside` run with them.
+        """
+        self.reporting = Periodic(reporting, self.report, every_s, is_cut_short=True, chance=chance)
+        heartbeats = Heartbeats(beating, publisher, self._beats, beat_s, rests_first=True, chance=chance)
+        super().__init__(self.reporting, *beside, heartbeats)
+        self.publisher = publisher
+        # The hosts to report next, and those whose reports are being sent.
+        self.touched: dict[ProviderId, Touched] = {}
+        self.sending: dict[ProviderId, Touched] = {}
+
+    async def reports(self, touched: Mapping[ProviderId, Touched]) -> Iterable[Message]:
+        """The messages that report these hosts."""
+        raise NotImplementedError
+
+    def alive(self) -> Mapping[CellName, Iterable[ProviderId]]:
+        raise NotImplementedError
+
+    async def report(self) -> None:
+        """Report the hosts that were touched. If that fails, they stay touched."""
+        self.sending, self.touched = self.touched, {}
+        try:
+            await self.send(await self.reports(self.sending))
+        except Exception:
+            self.touched = self.sending | self.touched
+            raise
+
+    async def send(self, messages: Iterable[Message]) -> None:
+        await self.publisher.send_all([Outgoing(each) for each in messages])
+
+    async def _beats(self) -> Sequence[Message]:
+        beats = []
+        for cell, hosts in self.alive().items():
+            left = iter(hosts)
+            while some := tuple(islice(left, BEATS_PER_MESSAGE)):
+                beats.append(HostsAlive(cell=cell, hosts=some))
+        return beats

@@ -19,15 +19,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import structs
 
-from bus import tracing
-from bus.clock import now
 from bus.codec import Codec
-from bus.configuration.settings import BusSettings
-from bus.errors import Locked, TookTooLong, Transient, Unavailable
 from bus.message import Message, type_of
-from bus.parts import Periodic, Supervised, operational
-from bus.pauses import drawn
-from bus.tracing import MessageTracer, OpenSpan
+from bus.settings import BusSettings
 from bus.unreadable import Unreadable
 from bus.workers.handling import (
     Bury,
@@ -45,11 +39,16 @@ from bus.workers.handling import (
     Weighed,
     after_failure,
     backoff_ms,
+    runs,
 )
 from bus.workers.intake import TRIED_ALONE_FROM, Intake, Item
-from bus.workers.link import Link, pauses_of
 from bus.workers.publisher import Outgoing, Publisher
-from bus.workers.runs import runs
+from bus.workers.sending import Link, pauses_of
+from kit import logs
+from kit.errors import Locked, TookTooLong, Transient, Unavailable
+from kit.logs import MessageTracer, OpenSpan
+from kit.parts import Periodic, Supervised, drawn, operational
+from kit.times import now
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +207,7 @@ class Worker(Generic[Tx]):
     async def _handle(self, handler: Handler | ReadOnly, items: Sequence[Item]) -> None:
         """Run the handler on a batch and save the result. Publishing and settling continue beside the next batch."""
         spans: Sequence[OpenSpan] = ()
-        if (tracer := tracing.tracer()) is not None:
+        if (tracer := logs.tracer()) is not None:
             items, spans = _traced(items, self.intake.queue, tracer)
         try:
             said = await self._in_tries(partial(self._decide_and_save, handler, items))

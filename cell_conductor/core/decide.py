@@ -13,8 +13,6 @@ from typing import Any, get_args
 
 from msgspec import Struct, structs
 
-from bus.message import ProviderId
-from bus.messages.build import InstanceId
 from bus.messages.cell import (
     AdoptInCell,
     DeployProgressed,
@@ -31,8 +29,7 @@ from bus.messages.cell import (
     RemoveFromCell,
     SpawnFailed,
 )
-from bus.messages.hosts import NODE
-from cell_conductor.core.adopting import on_adopt, on_adoption_failed
+from cell_conductor.core.books import on_adopt, on_adoption_failed
 from cell_conductor.core.host_states import ALL_UP, HostStates, awaited
 from cell_conductor.core.instance import (
     DESTROYS,
@@ -55,23 +52,27 @@ from cell_conductor.core.move_answers import (
     on_moving_spawned,
     on_stopped,
 )
-from cell_conductor.core.move_steps import end_freed
-from cell_conductor.core.moving import free_both_hosts, on_end_move, on_move
+from cell_conductor.core.moving import end_freed, free_both_hosts, on_end_move, on_move
 from cell_conductor.core.moving_together import gather, is_gathered, on_answer_for_all, waits_for_others
-from cell_conductor.core.rebuilding import leave_rebuild, on_rebuild, on_rebuild_time_up, on_redeployed
 from cell_conductor.core.swapping import (
     Question,
     SwapAnswered,
     end_if_none_left,
     leave_host,
+    leave_rebuild,
     leave_unbuilt,
     next_swap,
     on_more_alternates,
+    on_rebuild,
+    on_rebuild_time_up,
+    on_redeployed,
     on_swap_answered,
     pass_over_lost,
 )
-from cell_conductor.core.transition import Transition, destroy_order
-from cell_conductor.core.unshelving import end_unbuilt, note_unshelved
+from cell_conductor.core.transition import Transition, destroy_order, end_unbuilt, note_unshelved
+from engine.flavors import InstanceId
+from engine.hosts import NODE
+from engine.inventories import ProviderId
 
 # The attempt that the scheduler claims before the cell has heard of the instance.
 FIRST_ATTEMPT = 1

@@ -11,12 +11,11 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from bus.message import ProviderId
-from bus.messages.build import InstanceId
-from bus.messages.cell import Choice
-from bus.messages.host_modes import HeldAttempt, SetHostInCell
-from bus.messages.hosts import NODE, HostMode
+from bus.messages.hosts import HeldAttempt, SetHostInCell
 from cell_conductor.core.instance import Instance
+from engine.flavors import InstanceId
+from engine.hosts import NODE, HostMode
+from engine.inventories import Choice, ProviderId
 
 
 class CellHost(Struct, frozen=True):

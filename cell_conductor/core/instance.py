@@ -9,7 +9,7 @@
     moving     on its way to another host, or back (moving.py)
     stopped    switched off on its host, and keeps its share (moving.py)
     shelved    the same, by an order to shelve it (moving.py)
-    offloaded  saved as an image: no host has it, and it holds nothing; but a silent host may keep something (unshelving.py)
+    offloaded  saved as an image: no host has it, and it holds nothing; but a silent host may keep something (transition.py)
     moved      runs on the other host; the move waits to be confirmed or reverted
     broken     a rebuild or a move failed: the host still has the instance, but it does not run; the API level sees an error
     error      given up, with the reason of every attempt
@@ -25,25 +25,19 @@ from typing import Literal, TypedDict
 
 from msgspec import Struct
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.build import (
     AlternatesSpent,
     AttemptFailed,
-    Flavor,
-    Image,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
-    InstanceId,
     InstanceMoved,
     Move,
     Rebuild,
-    RequestId,
 )
 from bus.messages.cell import (
     AdoptGuest,
     AdoptInCell,
-    Choice,
     DeployInstance,
     DestroyInstance,
     LeaveGuest,
@@ -56,8 +50,10 @@ from bus.messages.cell import (
     StopInstance,
     UndeployInstance,
 )
-from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
+from engine.flavors import Flavor, Image, InstanceId, RequestId
+from engine.hosts import NODE
+from engine.inventories import Choice, ConsumerId, ProviderId
 
 State = Literal[
     "unknown",

@@ -3,20 +3,10 @@
 from msgspec import structs
 
 from bus.messages.build import STOPPED_MEANWHILE
-from bus.messages.cell import Choice, InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance
-from bus.messages.placement import (
-    AlreadyClaimed,
-    Claimed,
-    ClaimVerdict,
-    Heir,
-    NotAllowed,
-    Released,
-    Share,
-    Superseded,
-    SwapClaim,
-)
+from bus.messages.cell import InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance
+from bus.messages.placement import Heir, SwapClaim
 from cell_conductor.core.instance import MOVES, SPAWNS, State
-from cell_conductor.core.move_steps import (
+from cell_conductor.core.moving import (
     arrive,
     confirm,
     decide_end,
@@ -45,6 +35,8 @@ from cell_conductor.core.swapping import (
     why_not,
 )
 from cell_conductor.core.transition import Transition
+from engine.inventories import Choice, Share
+from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, NotAllowed, Released, Superseded
 
 # Claims
 

@@ -17,20 +17,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.build import InstanceId
-from bus.messages.placement import (
-    AlreadyClaimed,
-    Claimed,
-    SwapClaim,
-    single_swaps,
-    swapped_together,
-)
+from bus.messages.placement import SwapClaim, single_swaps, swapped_together
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.move_answers import next_move_swap, on_move_swap_answered
-from cell_conductor.core.move_steps import confirm, decide_end, go_on, leave, return_claim
+from cell_conductor.core.moving import confirm, decide_end, go_on, leave, return_claim
 from cell_conductor.core.swapping import SwapAnswered, drop_next
 from cell_conductor.core.transition import Transition
+from engine.flavors import InstanceId
+from engine.inventories import ProviderId
+from engine.refusals import AlreadyClaimed, Claimed
 
 # The steps in which an instance waits for those that move with it.
 WAITS = ("claiming", "arrived", "returning")

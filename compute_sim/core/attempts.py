@@ -52,7 +52,7 @@ attempt waits no more.
 A host forgets attempts: all of them when it restarts, unless its store keeps them; finished ones after a long time. It builds
 or receives an unknown attempt when ordered to, and confirms that it is gone when ordered to destroy it. So a spawn order that
 arrives after its destroy was forgotten is built once more; the conductor, which has moved on, then orders another destroy.
-If the host is silent by then, it lists what it has when it can send again (listing.py).
+If the host is silent by then, it lists what it has when it can send again (compute_sim/reporting.py).
 """
 
 from enum import Enum
@@ -60,8 +60,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from bus.message import Message, ProviderId
-from bus.messages.build import InstanceId
+from bus.message import Message
 from bus.messages.cell import (
     AdoptGuest,
     DestroyInstance,
@@ -77,6 +76,8 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
+from engine.flavors import InstanceId
+from engine.inventories import ProviderId
 
 BuildOrder = SpawnInstance | ReceiveInstance | RespawnInstance
 HostOrder = BuildOrder | AdoptGuest | StopInstance | StartInstance | DestroyInstance | LeaveGuest

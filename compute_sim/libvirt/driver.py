@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from bus.message import ProviderId
-from bus.messages.build import InstanceId
 from bus.messages.cell import (
     AdoptGuest,
     DestroyInstance,
@@ -34,24 +32,33 @@ from compute_sim.core.attempts import (
     begun,
 )
 from compute_sim.core.hosts import Host
-from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
-from compute_sim.core.tree import ProviderTree
+from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree, first_fit
 from compute_sim.drivers import ConsoleText, GuestStopped
-from compute_sim.libvirt.adopting import Adopting
-from compute_sim.libvirt.consoles import read_console
-from compute_sim.libvirt.core.bound_guests import bound_guests
-from compute_sim.libvirt.core.xml_reading import BadXmlError
-from compute_sim.libvirt.failures import GivenUp, LibvirtAway, RunsOn, WorkFailed, in_words
-from compute_sim.libvirt.guest_disks import DOWNLOADING, GuestDisks
+from compute_sim.libvirt.core.domains import bound_guests
+from compute_sim.libvirt.core.machine import BadXmlError
+from compute_sim.libvirt.disks import (
+    AGAIN_S,
+    WAITING,
+    AtStep,
+    GivenUp,
+    LibvirtAway,
+    RunsOn,
+    Turn,
+    WorkFailed,
+    WorkQueues,
+    in_words,
+    read_console,
+    until_done,
+)
 from compute_sim.libvirt.guest_domains import GuestDomains
-from compute_sim.libvirt.guest_folders import GuestFolders
-from compute_sim.libvirt.guest_work import GuestWork
+from compute_sim.libvirt.guest_folders import DOWNLOADING, GuestDisks, GuestFolders
+from compute_sim.libvirt.guest_work import Adopting, GuestWork
 from compute_sim.libvirt.hypervisor import Hypervisor
 from compute_sim.libvirt.images import CachedImages, now_s
-from compute_sim.libvirt.persisting import AGAIN_S, WAITING, AtStep, until_done
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
 from compute_sim.libvirt.views import AttemptName, HostView
-from compute_sim.libvirt.work_queues import Turn, WorkQueues
+from engine.flavors import InstanceId
+from engine.inventories import ProviderId
 
 log = logging.getLogger(__name__)
 

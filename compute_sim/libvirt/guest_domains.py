@@ -6,31 +6,72 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 import libvirt
 from msgspec import structs
 
-from bus.messages.build import InstanceId
-from compute_sim.libvirt.core.cpu_ranges import cpus_in_words
-from compute_sim.libvirt.core.domain_xml import domain_xml
-from compute_sim.libvirt.core.held import held_by
-from compute_sim.libvirt.core.orders import GuestOrder
-from compute_sim.libvirt.core.planning import NoPlan, plan_guest
-from compute_sim.libvirt.core.plans import ForeignGuest, GuestDisk, GuestNic, GuestPlan
-from compute_sim.libvirt.core.processors import pinned_anew
-from compute_sim.libvirt.core.sharing import ADDRESS, DISK, claimed_of
-from compute_sim.libvirt.core.taken import Taken
-from compute_sim.libvirt.core.xml_reading import BadXmlError
-from compute_sim.libvirt.failures import LibvirtAway, WorkFailed
+from compute_sim.libvirt.core.domains import domain_xml, held_by
+from compute_sim.libvirt.core.foreign import Taken
+from compute_sim.libvirt.core.layout import ADDRESS, DISK, claimed_of
+from compute_sim.libvirt.core.machine import BadXmlError, cpus_in_words
+from compute_sim.libvirt.core.planning import NoPlan, pinned_anew, plan_guest
+from compute_sim.libvirt.core.plans import (
+    ForeignGuest,
+    GuestDisk,
+    GuestNic,
+    GuestOrder,
+    GuestPlan,
+    PlannedMediated,
+)
+from compute_sim.libvirt.disks import WAITING, AtStep, LibvirtAway, WorkFailed, macs_of, taken_macs
 from compute_sim.libvirt.guest_folders import GuestFolder, KeptOrder, Order
-from compute_sim.libvirt.hypervisor import Hypervisor
+from compute_sim.libvirt.hypervisor import Hypervisor, SeenDomain, see_domains
 from compute_sim.libvirt.images import CachedImage
-from compute_sim.libvirt.machines import SeenDomain, see_domains
-from compute_sim.libvirt.mediated import make_mediated, remove_mediated
-from compute_sim.libvirt.network_cards import macs_of, taken_macs
-from compute_sim.libvirt.persisting import WAITING, AtStep
 from compute_sim.libvirt.settings import LibvirtSettings
 from compute_sim.libvirt.views import HostView
+from engine.flavors import InstanceId
+
+# Makes the mediated devices of a guest before it starts, and removes them after it.
+
+
+def make_mediated(connection: libvirt.virConnect, held: GuestPlan | ForeignGuest) -> None:
+    """Make those devices of the guest that do not exist; libvirt's refusal is the caller's."""
+    for device in _devices(held):
+        if _found(connection, device) is None:
+            connection.nodeDeviceCreateXML(mediated_xml(device))
+
+
+def remove_mediated(connection: libvirt.virConnect, held: GuestPlan | ForeignGuest) -> None:
+    for device in _devices(held):
+        found = _found(connection, device)
+        if found is not None:
+            # Another guest's start may have failed with it; the next look finds what is left.
+            with contextlib.suppress(libvirt.libvirtError):
+                found.destroy()
+
+
+def _devices(held: GuestPlan | ForeignGuest) -> tuple[PlannedMediated, ...]:
+    return held.mediated if isinstance(held, GuestPlan) else ()
+
+
+def _found(connection: libvirt.virConnect, device: PlannedMediated) -> libvirt.virNodeDevice | None:
+    name = f"mdev_{str(device.uuid).replace('-', '_')}"
+    for each in connection.listAllDevices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV):
+        if each.name().startswith(name):
+            return each
+    return None
+
+
+def mediated_xml(device: PlannedMediated) -> str:
+    """The device as libvirt makes it."""
+    top = Element("device")
+    SubElement(top, "parent").text = "pci_" + device.parent.replace(":", "_").replace(".", "_")
+    capability = SubElement(top, "capability", type="mdev")
+    SubElement(capability, "type", id=device.type)
+    SubElement(capability, "uuid").text = str(device.uuid)
+    return tostring(top, encoding="unicode")
+
 
 log = logging.getLogger(__name__)
 
@@ -302,3 +343,38 @@ def _switch_off(domain: libvirt.virDomain) -> None:
         # It may have ended meanwhile.
         if domain.isActive():
             raise
+
+
+# Moves a running guest from one libvirt to another, with the blocks of its disks. It blocks, for as long as that takes.
+
+
+_FLAGS = (
+    libvirt.VIR_MIGRATE_LIVE
+    | libvirt.VIR_MIGRATE_PERSIST_DEST
+    | libvirt.VIR_MIGRATE_NON_SHARED_INC
+    | libvirt.VIR_MIGRATE_AUTO_CONVERGE
+)
+
+
+def migrate(source: GuestDomains, from_: GuestFolder, target: GuestDomains, to: GuestFolder) -> None:
+    """Move the guest to the domain that was defined for it at the target."""
+    text = to.domain.read_text()
+    # Its name on the way is that on the source.
+    arriving = text.replace(f"<name>{to.domain_name}</name>", f"<name>{from_.domain_name}</name>", 1)
+    with target.hypervisor.connected() as here, source.hypervisor.connected() as there:
+        # Its arrival defines it anew.
+        domain = target.find(here, to)
+        if domain is not None:
+            undefine(domain)
+        moving = source.find(there, from_)
+        if moving is None:
+            raise WorkFailed("its domain is gone on the source")
+        moving.migrate3(
+            here,
+            {
+                libvirt.VIR_MIGRATE_PARAM_DEST_NAME: to.domain_name,
+                libvirt.VIR_MIGRATE_PARAM_DEST_XML: arriving,
+                libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: arriving,
+            },
+            _FLAGS,
+        )

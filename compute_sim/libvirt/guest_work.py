@@ -4,20 +4,33 @@ Each piece of work may be done again from its beginning, whatever of it was done
 ends it. Work that builds and fails removes what it has made, and only then the failure is told: by then an alternate may run.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+import libvirt
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.build import InstanceId
-from bus.messages.cell import ReceiveInstance, RespawnInstance, SpawnInstance
-from compute_sim.libvirt.failures import LibvirtAway, RunsOn, WorkFailed
-from compute_sim.libvirt.guest_disks import GuestDisks, copy_disks, make_empty_copies, resize_disks
-from compute_sim.libvirt.guest_domains import GuestDomains
-from compute_sim.libvirt.guest_folders import GuestFolder, GuestFolders, KeptOrder
-from compute_sim.libvirt.live_migration import migrate
-from compute_sim.libvirt.persisting import AtStep, until_done
+from bus.messages.cell import AdoptGuest, ReceiveInstance, RespawnInstance, SpawnInstance
+from compute_sim.libvirt.core.domains import adopted, held_by
+from compute_sim.libvirt.core.planning import NoPlan
+from compute_sim.libvirt.core.plans import NAMESPACE, GuestOrder, GuestPlan
+from compute_sim.libvirt.disks import AtStep, LibvirtAway, RunsOn, WorkFailed, until_done
+from compute_sim.libvirt.guest_domains import GuestDomains, migrate
+from compute_sim.libvirt.guest_folders import (
+    AdoptedDomain,
+    GuestDisks,
+    GuestFolder,
+    GuestFolders,
+    KeptOrder,
+    copy_disks,
+    make_empty_copies,
+    resize_disks,
+)
+from compute_sim.libvirt.hypervisor import Hypervisor
+from compute_sim.libvirt.views import HostView
+from engine.flavors import InstanceId
+from engine.inventories import ProviderId
 
 
 class GuestWork:
@@ -239,3 +252,90 @@ def _kept_of(from_: GuestFolder) -> KeptOrder:
     if before is None:
         raise WorkFailed(f"its source has no {from_.path}, or it is not reached from here")
     return before
+
+
+# Guests that another cloud has built on this machine: they are adopted as they are, and left as they are.
+#
+# The domain keeps its name and its disks. It says by its metadata that it is ours, and the attempt's folder says where its disks are.
+
+
+_PREFIX = "moorage"
+
+
+class Adopting:
+    """Adopts and leaves guests of one host. It blocks, and runs in the threads of the driver."""
+
+    def __init__(self, hypervisor: Hypervisor, view: HostView, folders: GuestFolders) -> None:
+        self._hypervisor = hypervisor
+        self._view = view
+        self._folders = folders
+
+    def adopt(self, order: AdoptGuest) -> None:
+        self._folders.of(order.instance, order.attempt).note(order)
+        with self._hypervisor.connected() as connection:
+            self._view.look_at_machine(connection)
+            domain = _domain_of(connection, order.instance)
+            if domain is None:
+                raise WorkFailed(f"this libvirt has no domain with the uuid {order.instance}")
+            metadata = adopted(_written(domain), self._guest_order(order, domain.name()), self._view.layout)
+            if isinstance(metadata, NoPlan):
+                raise WorkFailed(metadata.reason)
+            _set_metadata(domain, metadata)
+            try:
+                self._keep(self._folders.of(order.instance, order.attempt), domain)
+            except OSError as error:
+                # The guest must not look as if it were ours: what failed is destroyed.
+                _set_metadata(domain, None)
+                raise WorkFailed(f"its folder cannot be written: {error.strerror}") from error
+
+    def leave(self, instance: InstanceId, attempt: int) -> None:
+        """Forget the guest. A guest that was built here keeps its files, since its domain needs them."""
+        folder = self._folders.of(instance, attempt)
+        with self._hypervisor.connected() as connection:
+            domain = _domain_of(connection, instance)
+            if domain is not None and domain.name() == folder.domain_name:
+                _set_metadata(domain, None)
+        folder.forget_adopted()
+
+    def _keep(self, folder: GuestFolder, domain: libvirt.virDomain) -> None:
+        text = _written(domain)
+        plan = held_by(text)
+        disks = [disk.path for disk in plan.disks if disk.path] if isinstance(plan, GuestPlan) else []
+        folder.write("domain.xml", text.encode())
+        # Last: from now on the guest is destroyed with its attempt.
+        folder.keep_adopted(AdoptedDomain(domain.name(), tuple(disks)))
+
+    def _guest_order(self, order: AdoptGuest, name: str) -> GuestOrder:
+        return GuestOrder(
+            instance=order.instance,
+            attempt=order.attempt,
+            cell=order.cell,
+            flavor=order.flavor,
+            share=order.share,
+            domain=name,
+            name=order.name,
+        )
+
+
+def _domain_of(connection: libvirt.virConnect, instance: InstanceId) -> libvirt.virDomain | None:
+    try:
+        return connection.lookupByUUIDString(str(instance))
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        raise
+
+
+def _written(domain: libvirt.virDomain) -> str:
+    """The description that is kept: a running guest has another one beside it."""
+    return str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
+
+
+def _set_metadata(domain: libvirt.virDomain, metadata: str | None) -> None:
+    """Set our element, or take it out; in the running guest's description, too."""
+    flags = libvirt.VIR_DOMAIN_AFFECT_CONFIG if domain.isPersistent() else 0
+    if domain.isActive():
+        flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE
+    gone = contextlib.nullcontext() if metadata else contextlib.suppress(libvirt.libvirtError)
+    with gone:
+        domain.setMetadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, metadata, _PREFIX, NAMESPACE, flags)

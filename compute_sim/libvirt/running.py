@@ -3,33 +3,79 @@
 import asyncio
 import fcntl
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from bus.configuration.settings import BusSettings, DatabaseSettings
-from bus.errors import Unavailable
-from bus.operating.running import about, run_worker
-from bus.parts import Once, Periodic
-from bus.pauses import Pauses
-from bus.process import Part
-from bus.sql import upgrade
-from bus.urls import broker_at
+from bus.addresses import broker_at
+from bus.settings import BusSettings
+from bus.workers.running import about, run_worker
 from bus.workers.station import Station, process_name
+from compute_sim.core.attempts import WELL, Condition
+from compute_sim.core.hosts import Pool, tree_of_pool
+from compute_sim.core.trees import ProviderTree
 from compute_sim.fleet import Elapsed
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.settings import LibvirtSettings
-from compute_sim.libvirt.shared_pools import shared_pools
+from compute_sim.libvirt.views import HostView
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 from compute_sim.store_sql import open_compute_store
 from compute_sim.wiring import compute_parts, only_compute
+from kit.database_settings import DatabaseSettings
+from kit.errors import Unavailable
+from kit.parts import Once, Pauses, Periodic
+from kit.process import Part
+from kit.sql import upgrade
 
 if TYPE_CHECKING:
-    from bus.message import ProviderId
     from compute_sim.libvirt.guest_work import GuestWork
+    from engine.inventories import ProviderId
+
+# The storage pools and networks that the hosts of a compute share: the compute reports each of them once.
+
+
+class NotShared(Unavailable):
+    """Hosts do not see the same pool by one name; the text names them."""
+
+
+class SharedByHosts:
+    """A pool that is reported like a host (`Reported`), as large as the first host sees it now."""
+
+    def __init__(self, pool: Pool, views: Sequence[HostView]) -> None:
+        self.root = tree_of_pool(pool).root
+        self._pool = pool
+        self._views = views
+
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - as the hosts see it
+        seen = next((pool for pool, _ in _seen(self._views) if pool.name == self._pool.name), self._pool)
+        return tree_of_pool(seen)
+
+    def condition(self, at_s: float) -> Condition:  # noqa: ARG002 - it is there as long as its compute
+        return WELL
+
+
+def shared_pools(views: Sequence[HostView]) -> list[SharedByHosts]:
+    """The pools that these hosts share, each once. Raises `NotShared` if hosts see pools of different sizes by one name."""
+    found: dict[str, tuple[Pool, str]] = {}
+    for pool, host in _seen(views):
+        first, other = found.setdefault(pool.name, (pool, host))
+        if first.total != pool.total:
+            raise NotShared(
+                f"{pool.name} has {first.total} {pool.resource} on host {other} and {pool.total} on host {host}, so it is not one pool: "
+                "name the hosts that share it, as NAME@HOSTS"
+            )
+    return [SharedByHosts(pool, views) for pool, _ in found.values()]
+
+
+def _seen(views: Iterable[HostView]) -> Iterable[tuple[Pool, str]]:
+    for view in views:
+        for each in view.layout.shared:
+            if each.pool is not None:
+                yield each.pool, view.host.name
+
 
 log = logging.getLogger(__name__)
 

@@ -9,14 +9,13 @@ from uuid import UUID, uuid5
 
 from msgspec import Meta, Struct
 
-from bus.configuration.sections import Bytes, Count, CountOr0, Seconds, Section
-from bus.message import ProviderId
-from bus.messages.placement import INTEGER_MAX, Ratio
-from compute_sim.core.networks import read_networks
-from compute_sim.libvirt.core.cpu_ranges import read_cpus
-from compute_sim.libvirt.core.image_servers import read_server_networks, read_servers
+from compute_sim.core.hosts import read_networks
+from compute_sim.libvirt.core.guest_hardware import read_server_networks, read_servers
+from compute_sim.libvirt.core.layout import read_sharing
+from compute_sim.libvirt.core.machine import read_cpus
 from compute_sim.libvirt.core.offer import HostOffer, read_devices, read_mediated, read_pages
-from compute_sim.libvirt.core.sharing import read_sharing
+from engine.inventories import INTEGER_MAX, ProviderId, Ratio
+from kit.settings import Bytes, Count, CountOr0, Seconds, Section
 
 _HOST = re.compile(r"(?P<name>[\w.-]{1,100})=(?P<uri>[\w+]+://\S*)", re.ASCII)
 _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)

@@ -11,17 +11,17 @@ from uuid import UUID
 
 import libvirt
 
-from bus.message import ConsumerId
-from bus.messages.build import InstanceId
 from compute_sim.core.hosts import Host
-from compute_sim.core.tree import ProviderTree
+from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt import disks
 from compute_sim.libvirt.core.layout import HostLayout
 from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan
 from compute_sim.libvirt.core.trees import tree_of
 from compute_sim.libvirt.guest_folders import domain_name
-from compute_sim.libvirt.machines import GONE, SeenDomain, see_domains, see_machine
+from compute_sim.libvirt.hypervisor import GONE, SeenDomain, see_domains, see_machine
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
+from engine.flavors import InstanceId
+from engine.inventories import ConsumerId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

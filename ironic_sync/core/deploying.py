@@ -23,13 +23,11 @@ from typing import Any, Literal
 
 from msgspec import Struct, structs
 
-from bus.messages.build import InstanceId
 from bus.messages.cell import DeployInstance, RedeployInstance
-from bus.messages.config_drive import parts_of, with_names
-from ironic_sync.core.node import InterfaceCheck, Node
+from engine.flavors import InstanceId, parts_of, with_names
+from ironic_sync.core.node import InterfaceCheck, Node, provision_state
 from ironic_sync.core.offers import reasons_against
 from ironic_sync.core.orders import destroyed, redeployed, spawn_failed, spawned, with_end, with_rebuilt
-from ironic_sync.core.provision_states import provision_state
 from ironic_sync.core.rows import Answer, Deployed, NodeDeploy, NodeRow, Rebuilt
 
 # The interfaces that must pass Ironic's validation. A node without a storage interface has none to validate.

@@ -12,7 +12,6 @@ from typing import Literal
 
 from msgspec import structs
 
-from bus.messages.build import InstanceId
 from bus.messages.cell import (
     DeployInstance,
     InstanceDestroyed,
@@ -22,7 +21,8 @@ from bus.messages.cell import (
     SpawnFailed,
     UndeployInstance,
 )
-from bus.messages.hosts import NODE
+from engine.flavors import InstanceId
+from engine.hosts import NODE
 from ironic_sync.core.offers import reasons_against
 from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
 

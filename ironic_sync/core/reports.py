@@ -16,15 +16,14 @@ from msgspec import Struct, structs
 
 from bus.messages.placement import (
     InventoryInUse,
-    NotAllowed,
     ReportAccepted,
-    ReportedInventory,
-    ReportedProvider,
     ReportInventory,
     ReportOutdated,
     ReportVerdict,
     TreeKept,
 )
+from engine.inventories import ReportedInventory, ReportedProvider
+from engine.refusals import NotAllowed
 from ironic_sync.core.offers import keeping_class, without_kept_class
 from ironic_sync.core.rows import NodeRow, Offer
 

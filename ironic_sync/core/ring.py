@@ -23,7 +23,7 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 
 
 class Member(Struct, frozen=True, kw_only=True):

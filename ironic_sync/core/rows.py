@@ -5,8 +5,6 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from bus.message import ProviderId
-from bus.messages.build import InstanceId
 from bus.messages.cell import (
     DeployInstance,
     InstanceDestroyed,
@@ -15,8 +13,10 @@ from bus.messages.cell import (
     RedeployInstance,
     SpawnFailed,
 )
-from bus.moments import EPOCH
+from engine.flavors import InstanceId
+from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
+from kit.times import EPOCH
 
 # By any clock: the daemon that writes an order and the node's owner may have two.
 AT_ONCE = EPOCH
@@ -130,7 +130,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `seen_epoch` is the last epoch in which the owner read the node by REST, or took it over where the daemons have no REST
     API.
     `cell_wanted` is the cell that the node goes to when its provider is gone from `cell`. `cell_note` says why its cell is
-    unknown, or not the one that the operator's tables name (core/cells.py).
+    unknown, or not the one that the operator's tables name (offers.py).
     `reported` is what placement accepted last, under `reported_number`; `report_note` says why it refused the last report, or what of it was
     written by name and stays.
     `content_version` is the version in which the row last began to say something else to placement: only what was reported in

@@ -4,12 +4,11 @@ from collections.abc import Set as AbstractSet
 
 from msgspec import Struct, structs
 
-from bus.messages.build import InstanceId
 from bus.messages.cell import SpawnFailed
-from ironic_sync.core.cells import CellMap, CellPlan, decide_cell
-from ironic_sync.core.offers import offer_of
+from engine.flavors import InstanceId
+from ironic_sync.core.node import provision_state
+from ironic_sync.core.offers import CellMap, CellPlan, decide_cell, offer_of
 from ironic_sync.core.orders import spawned, with_end
-from ironic_sync.core.provision_states import provision_state
 from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, NodeDeploy, NodeRow
 
 NODE_DELETED = "its bare-metal node does not exist any more: it was deleted in Ironic"

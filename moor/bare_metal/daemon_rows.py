@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import typer
 
-from bus.configuration.sections import without_password
-from bus.errors import Unavailable
 from ironic_sync.store_sql import SqlIronicStore
+from kit.errors import Unavailable
+from kit.settings import without_password
 from moor.options import command_settings, run_with
 
 T = TypeVar("T")

@@ -18,11 +18,9 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
-from bus.errors import Locked, Operational, TookTooLong, Unavailable
-from bus.message import ProviderId
-from ironic_sync.rest import CleanStep, IronicRefused
-from ironic_sync.rest_answers import Console
-from ironic_sync.rest_http import HttpIronicApi
+from engine.inventories import ProviderId
+from ironic_sync.rest import CleanStep, Console, HttpIronicApi, IronicRefused
+from kit.errors import Locked, Operational, TookTooLong, Unavailable
 from moor.bare_metal.nodes import (
     TEMPORARY_REASONS,
     NodeReader,

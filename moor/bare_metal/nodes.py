@@ -9,18 +9,16 @@ from uuid import UUID
 import typer
 from msgspec import Struct, structs
 
-from bus.auditing.nodes import NodeInIronic, NodesInIronic
-from bus.errors import Operational
-from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceState
-from ironic_sync.core.node import Node
-from ironic_sync.core.provision_states import provision_state
+from engine.inventories import ConsumerId, ProviderId
+from ironic_sync.core.node import Node, provision_state
 from ironic_sync.core.rows import NodeDeploy, NodeRow
-from ironic_sync.rest import UnreadableNode
-from ironic_sync.rest_http import HttpIronicApi, ironic_api
+from ironic_sync.rest import HttpIronicApi, UnreadableNode, ironic_api
 from ironic_sync.store import IronicStore
+from kit.errors import Operational
 from moor.asking import batches_of, client
 from moor.bare_metal.daemon_rows import opened_rows
+from moor.books.rules import NodeInIronic, NodesInIronic
 from moor.naming import instances_named, prefix_in
 from moor.options import tuned, wrong_value
 from moor.settings import Settings

@@ -13,13 +13,13 @@ from msgspec import Struct
 from rich.markup import escape
 from rich.text import Text
 
-from bus.message import ProviderId
-from bus.moments import moment
+from engine.inventories import ProviderId
 from ironic_sync.core.ordering import believed_missing
 from ironic_sync.core.ring import Member, Owned, Ring, why
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store import pages_of
 from ironic_sync.store_sql import SqlIronicStore
+from kit.times import moment
 from moor.bare_metal.daemon_rows import with_rows
 from moor.bare_metal.nodes import NodeReader, SeveralNodesError
 from moor.bare_metal.rings import DaemonShown, RingShown, notes_of_ring, ring_of

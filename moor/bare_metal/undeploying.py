@@ -13,11 +13,8 @@ from typing import Annotated
 
 import typer
 
-from bus.auditing.judging import own_entry, whereabouts
-from bus.auditing.nodes import faults_on_nodes, nodes_of
-from bus.auditing.views import InstanceView, Places, Sight
-from bus.message import ConsumerId, ProviderId
-from bus.messages.build import InstanceId
+from engine.flavors import InstanceId
+from engine.inventories import ConsumerId, ProviderId
 from ironic_sync.core.settling import with_stray
 from moor.asking import hosts_of, providers_of
 from moor.bare_metal.node_command import (
@@ -33,6 +30,9 @@ from moor.bare_metal.node_command import (
 from moor.bare_metal.nodes import NodeReader, NodeShown, reading_nodes, seen_in_ironic
 from moor.bare_metal.nodes_showing import NODES
 from moor.books.audit_command import clients, reader_of
+from moor.books.instance_rules import own_entry, whereabouts
+from moor.books.rules import faults_on_nodes, nodes_of
+from moor.books.views import InstanceView, Places, Sight
 from moor.options import NOT_IN_TIME, BusUrl, IronicDatabaseUrl, IronicUrl, Output, fail, option_of, run
 from moor.settings import GENERAL, Settings
 from moor.showing import print_all

@@ -8,10 +8,10 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from bus.errors import Operational
-from bus.messages.build import Flavor
-from bus.messages.flavors import AskFlavors, FlavorsFound
+from bus.messages.stored_names import AskFlavors, FlavorsFound
+from engine.flavors import Flavor
 from ironic_sync.core.offers import class_of
+from kit.errors import Operational
 from moor.asking import Asks, items_of
 from moor.bare_metal.nodes import NodeShown, has_ironic, reading_nodes
 from moor.settings import Settings

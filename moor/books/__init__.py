@@ -1,6 +1,6 @@
 """The audit of the books. It compares the entries of placement, the API level, the cells and their hosts for each instance.
 
-The rules are in `bus.auditing`.
+The rules are in `moor.books`.
 
 books_reader.py    asks placement, the API level, the cells and the hosts, page by page side by side.
 auditing.py        one audit: looks twice, and mends.

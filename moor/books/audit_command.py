@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 from msgspec import Struct, structs
 
-from bus.messages.hosts import HostState, host_in_cell
+from engine.hosts import HostState, host_in_cell
 from moor.asking import CommandClient, client, hosts_of
 from moor.bare_metal.nodes import listing_nodes
 from moor.books.auditing import (
@@ -40,7 +40,7 @@ from moor.options import (
 )
 from moor.settings import GENERAL, Settings
 from moor.showing import check_known, check_one_cell, print_line
-from scheduler_worker.nova_cloud.settings import NOVA_CLOUD
+from nova_bridge.cloud_settings import NOVA_CLOUD
 
 # Exit codes of this command; the others are in moor/options.py.
 FAULTS_FOUND = 4
@@ -237,7 +237,7 @@ async def _nova_to_ask(settings: Settings) -> AsyncIterator[NovaToAsk | None]:
     if not named.is_named:
         yield None
         return
-    from scheduler_worker.nova_cloud.holders import NovaHolders  # noqa: PLC0415 - an HTTP client, which few audits need
+    from nova_bridge.cloud_reading import NovaHolders  # noqa: PLC0415 - an HTTP client, which few audits need
 
     holders = NovaHolders(named)
     try:

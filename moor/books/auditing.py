@@ -12,22 +12,8 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from bus.auditing.claims import NeededClaims, faults_alone, is_claim_alone
-from bus.auditing.hosts import name_clashes
-from bus.auditing.judging import (
-    UNKNOWN,
-    contradiction,
-    faults_of,
-    faults_of_way_back,
-    is_in_flight,
-    way_back_of,
-)
-from bus.auditing.nodes import NodesInIronic, faults_on_nodes, lost_from_node, nodes_of
-from bus.auditing.views import Fault, InstanceView, Mend, Places, Sight
-from bus.errors import Operational
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
-from bus.messages.books import (
+from bus.messages.audit import (
     NAMED_MAX,
     AskContradictions,
     ContradictionsFound,
@@ -37,11 +23,32 @@ from bus.messages.books import (
 )
 from bus.messages.build import InstancesFound
 from bus.messages.cell import DestroyInstance, RemoveFromCell
-from bus.messages.hosts import NODE, HostSet, HostState, SetHost, host_in_cell
-from bus.messages.placement import DoesNotFit, NotAllowed, ProviderState, broken_rule_in_words
+from bus.messages.hosts import HostSet, SetHost
+from engine.hosts import NODE, HostState, host_in_cell
+from engine.inventories import ConsumerId, ProviderId, ProviderState
+from engine.refusals import DoesNotFit, NotAllowed, broken_rule_in_words
+from kit.errors import Operational
 from moor.asking import answer_of, batches_of, providers_of
 from moor.books.books_reader import BooksReader
+from moor.books.instance_rules import (
+    UNKNOWN,
+    contradiction,
+    faults_of,
+    faults_of_way_back,
+    is_in_flight,
+    way_back_of,
+)
 from moor.books.nova_books import HeldByNova, NovaBooks, NovaToAsk
+from moor.books.rules import (
+    NeededClaims,
+    NodesInIronic,
+    faults_alone,
+    faults_on_nodes,
+    is_claim_alone,
+    lost_from_node,
+    nodes_of,
+)
+from moor.books.views import Fault, InstanceView, Mend, Places, Sight, name_clashes
 from moor.client.errors import Rejected
 
 FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"

@@ -12,9 +12,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.auditing.views import InstanceView, OnHost
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.books import (
+from bus.message import Message
+from bus.messages.audit import (
     AskBooks,
     AskCellBooks,
     AskHostBooks,
@@ -26,7 +25,9 @@ from bus.messages.books import (
 )
 from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, InstanceState
 from bus.workers.asking import NoAnswer
+from engine.inventories import ConsumerId, ProviderId
 from moor.asking import Asks, answer_of, items_of
+from moor.books.views import InstanceView, OnHost
 
 # A younger claim may still get its row: by then a scheduler that died before it wrote the row is replaced, and the request
 # that it had taken is delivered again.

@@ -1,6 +1,6 @@
 """What Nova holds, as the audit sees it: it is counted, and Nova is asked which of it is needed.
 
-Only Nova can say that. A consumer that Nova does not know is freed after two looks that are far apart (bus/auditing/unknown_to_nova.py).
+Only Nova can say that. A consumer that Nova does not know is freed after two looks that are far apart (moor/books/rules.py).
 If Nova does not answer, or one of its cells is silent, the look counts for nothing.
 """
 
@@ -11,14 +11,13 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bus.auditing.of_nova import is_held_by_nova
-from bus.auditing.unknown_to_nova import FirstLook, HoldersAsked, faults_unknown, first_looks, seen_of
-from bus.auditing.views import Fault, InstanceView, Places
-from bus.errors import Operational
-from bus.message import ConsumerId
-from bus.messages.books import BookEntry
+from bus.messages.audit import BookEntry
+from engine.inventories import ConsumerId
+from kit.errors import Operational
 from moor.asking import batches_of
 from moor.books.books_reader import BooksReader
+from moor.books.rules import FirstLook, HoldersAsked, faults_unknown, first_looks, seen_of
+from moor.books.views import Fault, InstanceView, Places, is_held_by_nova
 
 # One question to placement names as many.
 AGAIN_AT_ONCE_MAX = 200

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from bus.auditing.unknown_to_nova import FirstLook
-from bus.message import ConsumerId
-from bus.unreadable import NOT_JSON
+from engine.inventories import ConsumerId
+from kit.errors import NOT_JSON
+from moor.books.rules import FirstLook
 from moor.options import fail, tell
 from moor.private_files import replace_private
 

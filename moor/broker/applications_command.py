@@ -18,9 +18,9 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from bus.broker import Connection, NotFound
+from bus.broker import Connection
 from bus.definitions import SALT_BYTES, definitions_of
-from bus.messages.applications import (
+from bus.messages.stored_names import (
     ApplicationSet,
     ApplicationsFound,
     AskApplications,
@@ -35,6 +35,7 @@ from bus.topology import (
     application_queue,
     objects_of_application,
 )
+from kit.errors import NotFound
 from moor.asking import asked
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files

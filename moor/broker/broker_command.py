@@ -12,12 +12,11 @@ import typer
 from msgspec import structs
 from rich.markup import escape
 
+from bus.addresses import ADDRESSES
 from bus.broker import Connection
-from bus.configuration.addresses import ADDRESSES
-from bus.configuration.sections import text_of, without_password
-from bus.definitions import SALT_BYTES, definitions_of
-from bus.permissions import Rights, other_inboxes
+from bus.definitions import SALT_BYTES, Rights, definitions_of, other_inboxes
 from bus.topology import ROLES, ROUTES, Objects, Queue, Route, Site, user_of
+from kit.settings import text_of, without_password
 from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import depths_of, rabbitmqctl
 from moor.broker.deployments import BrokerDeployment, deployments_of

@@ -5,12 +5,10 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, structs
 
-from bus.configuration.addresses import Addresses
-from bus.definitions import rights_by_user
-from bus.permissions import Rights
+from bus.addresses import Addresses, limits_at
+from bus.definitions import Rights, rights_by_user
 from bus.topology import IRONIC as EXCHANGE
 from bus.topology import IRONIC_INBOX, Limits, Objects, Queue, Site, objects_of
-from bus.urls import limits_at
 from ironic_sync.settings import IronicSettings
 
 API = "api"

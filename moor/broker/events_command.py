@@ -10,12 +10,12 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from bus.broker import AccessRefused
 from bus.message import Message, type_of
 from bus.messages.build import BuildAccepted, BuildRejected, InstanceState
 from bus.messages.hosts import HostChanged, HostsReported
 from bus.messages.placement import ProvidersChanged
 from bus.topology import FACTS
+from kit.errors import AccessRefused
 from moor.asking import client
 from moor.options import BusUrl, Output, Project, command_settings, fail, out, run, tell, wants_document
 from moor.showing import COLOURS, print_line

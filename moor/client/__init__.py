@@ -5,42 +5,35 @@ It knows the bus and its messages, and nothing of a terminal. The `moor` command
 
 from bus.messages.build import (
     AttemptFailed,
-    Flavor,
     FlavorChange,
-    FlavorPassedOver,
-    FunnelStep,
-    Image,
     InstanceDetails,
-    InstanceId,
     InstanceState,
-    JoinedGroup,
-    Miss,
     Move,
-    NoValidHost,
-    PortRequest,
-    RequestId,
     Size,
-    VolumeRequest,
-    Wait,
     Waiting,
 )
-from bus.messages.cells import CellState
-from bus.messages.consoles import ConsoleFound
-from bus.messages.device_profiles import DeviceGroup, DeviceProfile
-from bus.messages.groups import GroupState
-from bus.messages.hosts import HostMode, HostState
-from bus.messages.images import NamedImage
+from bus.messages.cell import ConsoleFound
+from bus.messages.cloud import CellState
 from bus.messages.moves import Change, MoveWait
-from bus.messages.planning import (
-    DrainFound,
-    Explanation,
-    ExplanationsFound,
-    HostVerdict,
-    PlanFound,
+from bus.messages.planning import DrainFound, Explanation, ExplanationsFound, PlanFound
+from bus.messages.stored_names import GroupState, NamedImage
+from engine.flavors import (
+    DeviceGroup,
+    DeviceProfile,
+    Flavor,
+    FlavorPassedOver,
+    Image,
+    InstanceId,
+    JoinedGroup,
+    PortRequest,
+    RequestId,
+    VolumeRequest,
+    Wait,
 )
-from bus.messages.quotas import QuotaState
+from engine.hosts import HostMode, HostState
+from engine.inventories import QuotaState
+from engine.refusals import FunnelStep, HostVerdict, Miss, NoValidHost
 from moor.client.async_client import Client
-from moor.client.emptying import Emptied, Stayed
 from moor.client.errors import (
     BrokerAway,
     BrokerRefused,
@@ -54,8 +47,8 @@ from moor.client.errors import (
     NotSendable,
     Rejected,
 )
-from moor.client.fields import BuildFields, MoveFields, OrderFields, StateName
-from moor.client.requests import SentRequest
+from moor.client.moving import Emptied, Stayed
+from moor.client.requests import BuildFields, MoveFields, OrderFields, SentRequest, StateName
 from moor.client.sync_client import SyncClient, SyncSentRequest
 
 __all__ = [

@@ -4,15 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from bus.broker import ConnectionLost
 from bus.message import Message
-from moor.client.bus_client import CLOSED
-from moor.client.consoles import ConsoleCalls
-from moor.client.groups import GroupCalls
+from kit.errors import ConnectionLost
+from moor.client.bus_client import CLOSED, during
 from moor.client.hosts import HostCalls
+from moor.client.instances import ConsoleCalls, PlanCalls
 from moor.client.moving import MoveCalls
-from moor.client.planning import PlanCalls
-from moor.client.running import during
+from moor.client.requests import GroupCalls
 from moor.client.stored import DeviceProfileCalls, FlavorCalls, ImageCalls, QuotaCalls
 
 # If the caller is slower than the events, the others wait at the broker, which drops the oldest at its limit.

@@ -17,7 +17,9 @@ ClientError
 
 from collections.abc import Iterable, Sequence
 
-from bus.messages.build import InstanceState, NoValidHost, RequestId
+from bus.messages.build import InstanceState
+from engine.flavors import RequestId
+from engine.refusals import NoValidHost
 
 
 class ClientError(Exception):

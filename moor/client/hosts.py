@@ -7,22 +7,13 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from bus.messages.build import MoveKind
-from bus.messages.cells import AskCells, CellsFound, CellState
-from bus.messages.hosts import (
-    NODE,
-    AskHosts,
-    HostMode,
-    HostSet,
-    HostsFound,
-    HostState,
-    SetHost,
-    host_in_cell,
-    names_clash,
-)
+from bus.messages.cloud import AskCells, CellsFound, CellState
+from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
 from bus.messages.moves import MoveWait
-from moor.client.emptying import Emptied, HostMoves, instances_on
+from engine.hosts import NODE, HostMode, HostState, host_in_cell, names_clash
 from moor.client.errors import NotFound, Rejected
-from moor.client.fields import wait_of
+from moor.client.moving import Emptied, HostMoves, instances_on
+from moor.client.requests import wait_of
 from moor.client.session import ClientSession, listed
 
 HOSTS_PAGE = 500

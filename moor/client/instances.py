@@ -1,27 +1,38 @@
 """Builds, deletes, shows and lists instances."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Unpack, get_args
 from uuid import UUID
+
+from msgspec import structs
 
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
     DeleteInstance,
-    Flavor,
     InstanceDetails,
-    InstanceId,
     InstancesFound,
     InstanceState,
-    RequestId,
 )
+from bus.messages.cell import CONSOLE_BYTES_MAX, AskConsole, ConsoleFound
 from bus.messages.moves import AskHistory, Change, HistoryFound
-from moor.client.bus_client import FOUND_AT_ONCE_MAX, BusClient
-from moor.client.errors import NotFound, Rejected
-from moor.client.fields import BuildFields, StateName, build_of, order_id
+from bus.messages.planning import (
+    AskDrain,
+    AskExplanation,
+    AskPlan,
+    AskReasons,
+    DrainFound,
+    ExplanationsFound,
+    PlanFound,
+    ReasonsFound,
+)
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.refusals import HostVerdict
+from moor.client.bus_client import FOUND_AT_ONCE_MAX, Asks, BusClient, answer_of, batches_of, granted
+from moor.client.errors import NoConsoleFound, NotFound, Rejected
 from moor.client.following import States, has_ended, why_not_built
-from moor.client.questions import batches_of, granted
-from moor.client.requests import SentRequest
+from moor.client.requests import BuildFields, SentRequest, StateName, build_of, order_id
 from moor.client.session import ClientSession
 
 HISTORY_PAGE = 200
@@ -150,3 +161,132 @@ async def found_by_ids(asking: BusClient, ids: Iterable[UUID], project: str) -> 
         if not of_request:
             unknown.append(id_)
     return known, unknown
+
+
+# Reads what guests have written to their serial consoles.
+
+
+LOOK_S = 1.0
+
+
+class ConsoleCalls(ClientSession):
+    """The client's methods about consoles."""
+
+    async def console(self, instance: UUID, *, start: int = -4096, limit: int = 4096) -> ConsoleFound:
+        """What the guest has written to its serial console: `text`, which begins at the byte `start`; if negative, so many bytes before the end.
+
+        The next part begins at `next`, and all of it has `size` bytes now. Raises `NoConsoleFound`.
+        """
+        question = AskConsole(
+            instance=InstanceId(instance),
+            project=self.project,
+            start=start,
+            limit=min(limit, CONSOLE_BYTES_MAX),
+        )
+        found = await self._ask(question, ConsoleFound)
+        if found.none:
+            raise NoConsoleFound(found.none)
+        return found
+
+    async def follow_console(self, instance: UUID, *, start: int = -4096) -> AsyncGenerator[str, None]:
+        """What the guest has written from the byte `start` on, and what it writes from now on, until the instance is deleted.
+
+        While there is no console, as during a move, it waits for one.
+        """
+        question = AskConsole(
+            instance=InstanceId(instance), project=self.project, start=start, limit=CONSOLE_BYTES_MAX
+        )
+        parts = parts_of_console(self._bus, question)
+        while True:
+            with self._raising(question):
+                part = await anext(parts, None)
+            if part is None:
+                return
+            if part.text:
+                yield part.text
+
+
+async def parts_of_console(asking: Asks, question: AskConsole) -> AsyncGenerator[ConsoleFound, None]:
+    """The parts of a console, each from where the last one ended, as the guest writes them, until the instance is deleted.
+
+    Parts may be empty. One with `none` says that there is no console now.
+    """
+    attempt = 0
+    while True:
+        found = await answer_of(asking, question, ConsoleFound)
+        if not found.none and attempt not in (0, found.attempt):
+            # It is another host's console, from its beginning.
+            question, attempt = structs.replace(question, start=0), found.attempt
+            continue
+        yield found
+        if found.none and await _is_over(asking, question):
+            return
+        if not found.none:
+            question, attempt = structs.replace(question, start=found.next), found.attempt
+        if found.none or found.next >= found.size:
+            await asyncio.sleep(LOOK_S)
+
+
+async def last_of_console(asking: Asks, question: AskConsole) -> AsyncGenerator[ConsoleFound, None]:
+    """The same parts, up to what there is now. A part with `none` is the only one."""
+    first: ConsoleFound | None = None
+    async for part in parts_of_console(asking, question):
+        yield part
+        first = first or part
+        if part.none or not part.text or part.attempt != first.attempt or part.next >= first.size:
+            return
+
+
+async def _is_over(asking: Asks, question: AskConsole) -> bool:
+    asked = AskInstances(instances=(question.instance,), project=question.project, limit=1)
+    found = (await answer_of(asking, asked, InstancesFound)).instances
+    return not found or found[0].state == "deleted"
+
+
+# Asks what would fit where, why a host was chosen, and why none was. Nothing is claimed or written.
+
+
+VERDICTS_PAGE = 200
+EXPLANATIONS_PAGE = 100
+
+
+class PlanCalls(ClientSession):
+    """The client's questions about choices of hosts: before a request, and after it."""
+
+    async def plan(self, flavor: Flavor, **fields: Unpack[BuildFields]) -> PlanFound:
+        """How many instances of this request would fit now, in which cells, and what would make more hosts qualify."""
+        request = build_of(flavor, self.project, fields)
+        return await self._ask(AskPlan(request=request, project=request.project), PlanFound)
+
+    async def verdicts(
+        self, flavor: Flavor, *, step: str = "", **fields: Unpack[BuildFields]
+    ) -> AsyncGenerator[HostVerdict, None]:
+        """The verdict on each host for this request: how many would fit there, or the first filter that removes it. For admins.
+
+        With `step`, only on the hosts that this step removes; `qualify` stands for those that no step removes.
+        """
+        request = build_of(flavor, self.project, fields)
+        question = AskReasons(request=request, step=step, limit=VERDICTS_PAGE)
+        async for each in self._items(question, ReasonsFound, lambda page: page.hosts):
+            yield each
+
+    async def plan_drain(self, host: str) -> DrainFound:
+        """Whether the instances of this host would fit on other hosts of its cell, all together. For admins."""
+        return await self._ask(AskDrain(host=host), DrainFound)
+
+    async def explain(self, instance_or_request: UUID, *, plan_now: bool = False) -> ExplanationsFound:
+        """How the host of an instance was chosen, or those of all instances of a request; or why there was none.
+
+        With `plan_now`, also a plan for the same needs. Raises `NotFound`.
+        """
+        about = AskExplanation(project=self.project, plan_now=plan_now, limit=EXPLANATIONS_PAGE)
+        for question in (
+            structs.replace(about, instance=InstanceId(instance_or_request)),
+            structs.replace(about, request_id=RequestId(instance_or_request)),
+        ):
+            pages = self._items(question, ExplanationsFound, lambda page: (page,))
+            found = [page async for page in pages]
+            if found[0].explanations:
+                explanations = tuple(each for page in found for each in page.explanations)
+                return structs.replace(found[0], explanations=explanations, next=None)
+        raise NotFound("instance or request", instance_or_request)

@@ -1,12 +1,23 @@
 """An order that was taken, and how its instances are followed to its end."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from typing import Any, Literal, TypedDict, cast
+from uuid import UUID, uuid4
 
-from bus.errors import Unavailable
-from bus.messages.build import InstanceId, InstanceState, RequestId
-from moor.client.errors import NoHostFound, NotDone, NotInTime
+from msgspec import convert
+
+from bus.messages.build import BuildInstance, InstanceState, MoveKind
+from bus.messages.moves import MoveInstance, MoveWait
+from bus.messages.stored_names import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState
+from engine.flavors import Flavor, Image, InstanceId, JoinedGroup, PortRequest, RequestId, VolumeRequest, Wait
+from engine.inventories import AggregateId, GroupId, GroupPolicy
+from kit.errors import Unavailable
+from moor.client.bus_client import as_received
+from moor.client.errors import NoHostFound, NotDone, NotFound, NotInTime
 from moor.client.session import ClientSession
 
 # The first pause between questions whether a scheduler knows of an end, and how long they go on.
@@ -116,3 +127,177 @@ class SentRequest:
         if funnel is not None:
             raise NoHostFound(states, reason, self.id, funnel)
         raise NotDone(states, reason, self.id)
+
+
+# The arguments of builds and moves, by name, the messages that they make, and the ids of our own requests.
+
+
+# The states of instances (the bus's reference, `InstanceState`).
+StateName = Literal[
+    "accepted",
+    "waiting",
+    "placed",
+    "building",
+    "active",
+    "rebuilding",
+    "moving",
+    "moved",
+    "stopped",
+    "shelved",
+    "offloaded",
+    "error",
+    "deleting",
+    "deleted",
+]
+
+
+class BuildFields(TypedDict, total=False):
+    """The fields of a build request beside its flavor (the bus's reference describes each).
+
+    `image_name` names a stored image. `image` may be an image's source alone, `group` the group's id, `wait` the seconds, and `member_of` single aggregates.
+    """
+
+    request_id: UUID
+    count: int
+    all_or_nothing: bool
+    instance_ids: Sequence[UUID]
+    name: str
+    project: str
+    user: str
+    image: Image | str
+    image_name: str
+    image_properties: Mapping[str, str]
+    availability_zone: str
+    group: JoinedGroup | UUID
+    hosts: Sequence[str]
+    ignore_hosts: Sequence[str]
+    different_host: Sequence[UUID]
+    same_host: Sequence[UUID]
+    member_of: Sequence[UUID | Sequence[UUID]]
+    forbidden_aggregates: Sequence[UUID]
+    deadline_s: int
+    config_drive: str
+    ports: Sequence[str]
+    port_requests: Sequence[PortRequest]
+    volume_requests: Sequence[VolumeRequest]
+    wait: Wait | int
+    alternatives: Sequence[Flavor]
+
+
+class OrderFields(TypedDict, total=False):
+    """What every order about one instance may name. An order with a `request_id` of yours may be sent again."""
+
+    request_id: UUID
+    project: str
+    deadline_s: int
+
+
+class MoveFields(OrderFields, total=False):
+    """The fields of a move to another host: one of `hosts`, together with its group, and how it waits for room."""
+
+    hosts: Sequence[str]
+    with_group: bool
+    wait: MoveWait | int
+    for_user: str
+
+
+def build_of(flavor: Flavor | str | Sequence[str], project: str, fields: BuildFields) -> BuildInstance:
+    """The build request as its receiver reads it. Raises `Rejected` for a value that cannot be sent."""
+    given = cast("dict[str, Any]", {"project": project, **fields})
+    if isinstance(group := given.get("group"), UUID):
+        given["group"] = JoinedGroup(id=GroupId(group))
+    if isinstance(image := given.get("image"), str):
+        given["image"] = Image(source=image)
+    if isinstance(wait := given.get("wait"), int):
+        given["wait"] = Wait(for_s=wait)
+    if "member_of" in given:
+        given["member_of"] = [
+            (AggregateId(each),) if isinstance(each, UUID) else each for each in given["member_of"]
+        ]
+    if isinstance(flavor, Flavor):
+        return as_received(BuildInstance(flavor=flavor, **given))
+    names = (flavor,) if isinstance(flavor, str) else tuple(flavor)
+    return as_received(BuildInstance(flavor_names=names, **given))
+
+
+def move_of(
+    instance: UUID, kind: MoveKind, project: str, fields: Mapping[str, Any], **more: Any
+) -> MoveInstance:
+    """The order to move, as its receiver reads it. Raises `Rejected` for a value that cannot be sent."""
+    given = {"project": project, **fields, **more}
+    given["wait"] = wait_of(given.get("wait"))
+    given["request_id"] = order_id(given.get("request_id"))
+    return as_received(MoveInstance(instance=InstanceId(instance), kind=kind, **given))
+
+
+def wait_of(wait: MoveWait | int | None) -> MoveWait | None:
+    """How a move waits; a number is the seconds."""
+    return MoveWait(for_s=wait) if isinstance(wait, int) else wait
+
+
+def order_id(stated: UUID | None) -> RequestId:
+    """The id of an order: the caller's, or a new one."""
+    return RequestId(stated) if stated is not None else new_request_ids(1)[0]
+
+
+_UUID7 = 0x7 << 76 | 0b10 << 62
+_RANDOM_BITS = (1 << 76) - 1 & ~(0b11 << 62)
+
+
+def new_request_ids(count: int) -> list[RequestId]:
+    """Make new request ids, as uuid7: 48 bits are the time in milliseconds, and 74 are random.
+
+    So the ids of one time begin alike, and databases store their rows together.
+    """
+    since = time.time_ns() // 1_000_000 << 80 | _UUID7
+    chance = os.urandom(10 * count)
+    # Half as dear as UUID(int=...).
+    return [
+        RequestId(
+            convert((since | int.from_bytes(chance[place : place + 10]) & _RANDOM_BITS).to_bytes(16), UUID)
+        )
+        for place in range(0, len(chance), 10)
+    ]
+
+
+# Server groups, whose instances are kept apart or together.
+
+
+GROUPS_PAGE = 200
+
+
+class GroupCalls(ClientSession):
+    """The client's methods about server groups."""
+
+    async def create_group(
+        self, policy: GroupPolicy, *, name: str = "", max_per_host: int = 1, group: UUID | None = None
+    ) -> GroupState:
+        """Create a server group; `boot(..., group=group.id)` builds members of it. To repeat it with the same id (`group`) is harmless."""
+        order = CreateGroup(
+            id=GroupId(group or uuid4()),
+            policy=policy,
+            name=name,
+            max_per_host=max_per_host,
+            project=self.project,
+        )
+        return (await self._ask(order, GroupsFound)).groups[0]
+
+    async def delete_group(self, group: UUID) -> GroupState:
+        """Delete a server group; its members stay. Returns it as it was. Raises `NotFound`."""
+        return await self._one_group(DeleteGroup(id=GroupId(group), project=self.project), group)
+
+    async def show_group(self, group: UUID) -> GroupState:
+        """A server group with its members and their hosts. Raises `NotFound`."""
+        return await self._one_group(AskGroups(id=GroupId(group), project=self.project), group)
+
+    async def list_groups(self) -> AsyncGenerator[GroupState, None]:
+        """All server groups, without their members."""
+        question = AskGroups(project=self.project, limit=GROUPS_PAGE)
+        async for each in self._items(question, GroupsFound, lambda page: page.groups):
+            yield each
+
+    async def _one_group(self, question: DeleteGroup | AskGroups, group: UUID) -> GroupState:
+        found = (await self._ask(question, GroupsFound)).groups
+        if not found:
+            raise NotFound("server group", group)
+        return found[0]

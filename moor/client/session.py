@@ -8,14 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from bus.broker import AccessRefused, Broker, ConnectionLost, Refusal
+from bus.addresses import broker_at
+from bus.broker import Broker
 from bus.message import Message, type_of
-from bus.urls import broker_at
 from bus.workers.asking import NoAnswer
-from moor.client.bus_client import BusClient, connected, with_user
+from kit.errors import AccessRefused, ConnectionLost, Refusal
+from moor.client.bus_client import BusClient, answer_of, connected, pages_of, with_user
 from moor.client.errors import BrokerAway, BrokerRefused, NotAllowed, NotInTime
-from moor.client.questions import answer_of, pages_of
-from moor.client.watching import InstanceWatch
+from moor.client.following import InstanceWatch
 
 T = TypeVar("T")
 P = TypeVar("P")

@@ -2,18 +2,25 @@
 
 from collections.abc import AsyncGenerator, Mapping
 
-from bus.messages.administration import UnknownClass, WriteAnswered
-from bus.messages.build import Flavor
-from bus.messages.device_profiles import (
+from bus.messages.administration import AskQuotas, QuotasFound, SetQuota, UnknownClass, WriteAnswered
+from bus.messages.stored_names import (
     AskDeviceProfiles,
+    AskFlavors,
+    AskImages,
     CreateDeviceProfile,
+    CreateFlavor,
+    CreateImage,
     DeleteDeviceProfile,
-    DeviceProfile,
+    DeleteFlavor,
+    DeleteImage,
     DeviceProfilesFound,
+    FlavorsFound,
+    ImagesFound,
+    NamedImage,
+    SetImage,
 )
-from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
-from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
-from bus.messages.quotas import AskQuotas, QuotasFound, QuotaState, SetQuota
+from engine.flavors import DeviceProfile, Flavor
+from engine.inventories import QuotaState
 from moor.client.errors import NotFound, Rejected
 from moor.client.session import ClientSession
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from bus.messages.build import InstanceId, InstanceState, RequestId
+from bus.messages.build import InstanceState
+from engine.flavors import InstanceId, RequestId
 from moor.client.async_client import Client
 from moor.client.requests import SentRequest
 

@@ -9,13 +9,18 @@ from pathlib import Path
 from msgspec import Struct
 
 from bus.broker import Broker
-from bus.configuration.settings import DatabaseSettings
-from bus.messages.build import Flavor
-from bus.operating.listen_address import BadAddressError
-from bus.process import Part, run_until
-from bus.workers.link import Link
+from bus.workers.sending import Link
 from bus.workers.station import Station
-from compute_sim.laboratory.ironic import (
+from engine.flavors import Flavor
+from ironic_sync.core.offers import CellMap, class_of
+from ironic_sync.rest import HttpIronicApi
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.wiring import ironic_parts
+from kit.database_settings import DatabaseSettings
+from kit.health import BadAddressError
+from kit.process import Part, run_until
+from laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     IronicSimulation,
@@ -27,12 +32,6 @@ from compute_sim.laboratory.ironic import (
     paced,
     simulated_ironic,
 )
-from ironic_sync.core.cells import CellMap
-from ironic_sync.core.offers import class_of
-from ironic_sync.rest_http import HttpIronicApi
-from ironic_sync.settings import IronicSettings
-from ironic_sync.store_sql import SqlIronicStore
-from ironic_sync.wiring import ironic_parts
 
 RESOURCE_CLASS = "baremetal"
 DRAIN_S_MAX = 10.0

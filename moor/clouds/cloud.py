@@ -7,21 +7,20 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.operating.health import About, Health
-from bus.operating.running import release
-from bus.operating.worker_beats import WorkerBeats
-from bus.process import Part
-from bus.sql import DatabaseSettings, upgrade
 from bus.topology import Limits, objects_of, user_of
+from bus.workers.running import WorkerBeats, release
 from bus.workers.station import Station
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.fleet import Elapsed
-from compute_sim.laboratory.driver import simulated_parts
-from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import SimulatedHost
 from compute_sim.settings import ComputeSettings
 from compute_sim.store_sql import open_compute_store
+from kit.health import About, Health
+from kit.process import Part
+from kit.sql import DatabaseSettings, upgrade
+from laboratory.computes.driver import simulated_parts
+from laboratory.computes.faults import FaultScript
+from laboratory.computes.hosts import SimulatedHost
 from moor.asking import running
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, bare_metal
 from moor.clouds.database_roles import IRONIC, OTHERS, PLACEMENT

@@ -13,12 +13,11 @@ import msgspec
 import typer
 from msgspec import Struct
 
+from bus.addresses import ADDRESSES, limits_at
 from bus.broker import Broker
-from bus.configuration.addresses import ADDRESSES
-from bus.configuration.sections import without_password
-from bus.errors import Failure
-from bus.urls import limits_at
-from compute_sim.laboratory.faults import FaultScript
+from kit.errors import Failure
+from kit.settings import without_password
+from laboratory.computes.faults import FaultScript
 from moor.clouds.bare_metal import BareMetalPlan
 from moor.clouds.cloud import prepare
 from moor.options import broker_of, flag_of, found, tell, wrong_value

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from bus.configuration.addresses import Addresses
-from bus.sql import RoleRights, version_table
+from bus.addresses import Addresses
 from cell_conductor.tables import metadata as conductor_tables
 from compute_sim.tables import metadata as compute_tables
 from ironic_sync.tables import metadata as ironic_tables
+from kit.sql import RoleRights, version_table
 from placement_worker.tables import metadata as placement_tables
 from scheduler_worker.tables import metadata as scheduler_tables
 

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from bus.configuration.addresses import Addresses
-from bus.configuration.sections import without_password
-from bus.sql import grant_rights, make_roles
-from bus.sql import upgrade as upgrade_tables
+from bus.addresses import Addresses
+from kit.settings import without_password
+from kit.sql import grant_rights, make_roles
+from kit.sql import upgrade as upgrade_tables
 from moor.clouds.database_roles import (
     IRONIC,
     OF_CELLS,

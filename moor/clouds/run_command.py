@@ -8,20 +8,20 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
-from bus.configuration.addresses import Addresses, check_cell
-from bus.configuration.sections import BadSetting
-from bus.operating.listen_address import BadAddressError
-from bus.process import run_process
+from bus.addresses import Addresses, check_cell
 from cell_conductor.__main__ import run as run_conductor
 from compute_sim.__main__ import run as run_compute
-from compute_sim.laboratory.hosts import equal_hosts
-from compute_sim.laboratory.ironic import wiring as ironic_simulation
-from compute_sim.laboratory.ironic.core.script import IronicScript
-from compute_sim.laboratory.script_file import load_script
 from compute_sim.libvirt.settings import LibvirtSettings
 from compute_sim.settings import ComputeSettings
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
+from kit.health import BadAddressError
+from kit.process import run_process
+from kit.settings import BadSetting
+from laboratory.computes.hosts import equal_hosts
+from laboratory.computes.script_file import load_script
+from laboratory.ironic import wiring as ironic_simulation
+from laboratory.ironic.script import IronicScript
 from moor.client.bus_client import with_user
 from moor.clouds.up_command import faults_in, host_size_in
 from moor.dashboard.options import DashboardFlags, dashboard_options
@@ -158,8 +158,8 @@ def nova_scheduler(
     them may run, also beside nova-schedulers.
     """
     operating.begin()
-    from scheduler_worker.nova_shadow.running import run_in_shadow  # noqa: PLC0415
-    from scheduler_worker.nova_worker.running import run as run_nova_scheduler  # noqa: PLC0415
+    from nova_bridge.scheduler.wiring import run as run_nova_scheduler  # noqa: PLC0415
+    from nova_bridge.shadow.wiring import run_in_shadow  # noqa: PLC0415
 
     addresses = command_settings(nova_bus=nova_bus).addresses
     cloud = tuned(NOVA_CLOUD)

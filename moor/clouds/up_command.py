@@ -20,26 +20,25 @@ from urllib.parse import urlsplit
 import typer
 from rich.markup import escape
 
-from bus.configuration.settings import BusSettings
 from bus.definitions import rights_by_user
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
-from bus.messages.flavors import CreateFlavor
-from bus.messages.hosts import NODE
-from bus.operating.health import Health
-from bus.operating.health_server import HealthServer
-from bus.operating.listen_address import BadAddressError
-from bus.operating.otel import traced
-from bus.operating.running import about
-from bus.process import hangups_heard, stopped_by_signals
+from bus.messages.stored_names import CreateFlavor
+from bus.otel import traced
+from bus.settings import BusSettings
 from bus.topology import objects_of, user_of
 from bus.unix_socket.server import SocketTakenError, serve_unix
+from bus.workers.health_server import HealthServer
+from bus.workers.running import about
 from cell_conductor.settings import ConductorSettings
-from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost, equal_hosts, read_host_size
-from compute_sim.laboratory.ironic.wiring import LISTEN, read_listen
-from compute_sim.laboratory.script_file import load_script
-from ironic_sync.core.cells import CellMap
+from engine.hosts import NODE
+from ironic_sync.core.offers import CellMap
 from ironic_sync.settings import IronicSettings
+from kit.health import BadAddressError, Health
+from kit.process import hangups_heard, stopped_by_signals
+from laboratory.computes.faults import FaultScript
+from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts, read_host_size
+from laboratory.computes.script_file import load_script
+from laboratory.ironic.wiring import LISTEN, read_listen
 from moor.asking import LOCAL, client, until_choosable
 from moor.clouds.bare_metal import (
     SMALL,

@@ -13,17 +13,19 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bus.errors import Failure
-from bus.keystone import KeystoneRefused
+from kit.errors import Failure
+from kit.keystone import KeystoneRefused
 from moor.dashboard.forms import AGAIN, FORM_TOKEN, FormRefused, form_of
 from moor.dashboard.rendering import Reader
 from moor.dashboard.sessions import DashboardSession, OpeningToken, SessionStore
-from placement_worker.api.auth import Authentication
-from placement_worker.api.auth.basic import MEMBER, BasicAuthentication
-from placement_worker.api.auth.keystone import KeystoneAuthentication
-from placement_worker.api.auth.no_authentication import ADMIN
-from placement_worker.api.values.problems import ApiError
-from placement_worker.api.values.request import Caller
+from placement_worker.api.auth import (
+    ADMIN,
+    MEMBER,
+    Authentication,
+    BasicAuthentication,
+    KeystoneAuthentication,
+)
+from placement_worker.api.values import ApiError, Caller
 
 ADMIN_ROLE: Final = "admin"
 

@@ -15,15 +15,15 @@ from uuid import UUID, uuid4
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from bus.clock import now
-from bus.errors import Failure
+from kit.errors import Failure
+from kit.times import now
 from moor.dashboard.access import Access, reader_of
 from moor.dashboard.forms import AGAIN, FORM_TOKEN, FormRefused, form_of, local_path
 from moor.dashboard.jobs import DashboardJob, JobList
 from moor.dashboard.ordering import REASON_LENGTH_MAX, SURE, Clouds, DashboardOrder, OrderQuestion
 from moor.dashboard.orders import ORDERS
 from moor.dashboard.rendering import NOBODY, PageRefused, PageRenderer, Reader
-from placement_worker.api.values.problems import ApiError
+from placement_worker.api.values import ApiError
 
 FORM_ID: Final = "form_id"
 LOGIN_COOKIE_S: Final = 3600

@@ -17,8 +17,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from bus.broker import ConnectionLost, Refusal
-from bus.errors import Failure
+from kit.errors import ConnectionLost, Failure, Refusal
 from moor.client.errors import ClientError
 from moor.dashboard.access import Access
 from moor.dashboard.actions import Actions
@@ -29,7 +28,7 @@ from moor.dashboard.node_pages import NodePages
 from moor.dashboard.pages import Pages
 from moor.dashboard.protection import ProtectedPages
 from moor.dashboard.rendering import HERE, NOBODY, PageRefused, Reader
-from placement_worker.api.values.problems import ApiError
+from placement_worker.api.values import ApiError
 
 Page = Callable[[Request, Reader], Awaitable[Response]]
 # A page that needs no reader: to log in and out.

@@ -3,10 +3,10 @@
 from typing import TypeVar
 from uuid import UUID
 
-from bus.errors import Unavailable
 from bus.message import Message
-from bus.messages.build import InstanceId
 from bus.workers.asking import NoAnswer
+from engine.flavors import InstanceId
+from kit.errors import Unavailable
 from moor.asking import CommandClient, answer_of
 from moor.client.errors import ClientError
 from moor.dashboard.rendering import PageRefused, PageRenderer

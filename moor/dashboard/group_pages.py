@@ -5,9 +5,9 @@ from http import HTTPStatus
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bus.message import GroupId
-from bus.messages.aggregates import AggregatesFound, AskAggregates
-from bus.messages.groups import AskGroups, GroupsFound
+from bus.messages.hosts import AggregatesFound, AskAggregates
+from bus.messages.stored_names import AskGroups, GroupsFound
+from engine.inventories import GroupId
 from moor.dashboard.asking_pages import PAGE, AskingPages, id_of
 from moor.dashboard.rendering import Reader
 

@@ -5,20 +5,11 @@ from typing import Final, get_args
 from urllib.parse import quote
 
 from bus.messages.build import MoveKind
-from bus.messages.hosts import (
-    NODE,
-    AskHosts,
-    HostMode,
-    HostSet,
-    HostsFound,
-    HostState,
-    SetHost,
-    host_in_cell,
-    names_clash,
-)
+from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
+from engine.hosts import NODE, HostMode, HostState, host_in_cell, names_clash
 from moor.asking import CommandClient, answer_of
-from moor.client.emptying import HostMoves, instances_on
 from moor.client.errors import Rejected
+from moor.client.moving import HostMoves, instances_on
 from moor.dashboard.jobs import DashboardJob
 from moor.dashboard.ordering import Clouds, Given, OrderQuestion
 from moor.dashboard.rendering import PageRefused, Reader

@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.messages.build import AskInstances, InstancesFound
-from bus.messages.hosts import AskHosts, HostsFound, host_in_cell
+from bus.messages.hosts import AskHosts, HostsFound
+from engine.hosts import host_in_cell
 from moor.dashboard.asking_pages import PAGE, AskingPages, id_of
 from moor.dashboard.rendering import Reader
 from moor.showing import facts_of_host

@@ -8,9 +8,10 @@ from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bus.messages.build import AskInstances, InstanceId, InstancesFound
+from bus.messages.build import AskInstances, InstancesFound
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovePlace, MovesFound
 from bus.messages.planning import AskExplanation, ExplanationsFound
+from engine.flavors import InstanceId
 from moor.dashboard.asking_pages import PAGE, AskingPages, id_of
 from moor.dashboard.live_instances import instances_asked
 from moor.dashboard.rendering import PageRefused, Reader

@@ -12,12 +12,11 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from bus.broker import ConnectionLost, Refusal
-from bus.clock import now
-from bus.errors import Failure
-from bus.logs import InstanceLine, InstanceLog
-from moor.client.emptying import Stayed
+from kit.errors import ConnectionLost, Failure, Refusal
+from kit.logs import InstanceLine, InstanceLog
+from kit.times import now
 from moor.client.errors import ClientError
+from moor.client.moving import Stayed
 from moor.dashboard.rendering import PageRefused
 
 log = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from bus.broker import Connection, ConnectionLost, Refusal
-from bus.configuration.sections import without_password
-from bus.errors import Failure
+from bus.broker import Connection
 from bus.topology import DEAD_QUEUE, Site
 from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
+from kit.errors import ConnectionLost, Failure, Refusal
+from kit.settings import without_password
 from moor.broker.deployments import BrokerDeployment
 from moor.dashboard.masking import masked
 from moor.dashboard.rendering import PageRefused

@@ -8,9 +8,8 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from bus.broker import ConnectionLost, Refusal
-from bus.errors import Failure
 from bus.messages.build import AskInstances, InstancesFound
+from kit.errors import ConnectionLost, Failure, Refusal
 from moor.dashboard.asking_pages import PAGE, AskingPages, id_of
 from moor.dashboard.rendering import PageRefused, Reader
 from moor.showing import COLOURS

@@ -6,7 +6,7 @@ from rich.text import Text
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 from moor.bare_metal.nodes_showing import facts_of_node
 from moor.bare_metal.rings import notes_of_ring
 from moor.dashboard.nodes import MetalReader, NodeFilter

@@ -8,14 +8,14 @@ from uuid import UUID
 
 from msgspec import Struct, structs
 
-from bus.errors import Operational
-from bus.message import ProviderId
-from bus.parts import Periodic
+from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, Owned, Why, why
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.rest_http import HttpIronicApi, ironic_api
+from ironic_sync.rest import HttpIronicApi, ironic_api
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
+from kit.errors import Operational
+from kit.parts import Periodic
 from moor.asking import batches_of
 from moor.bare_metal.daemon_rows import POOL_SIZE
 from moor.bare_metal.nodes import ROWS_AT_ONCE, NodeReader, NodeShown, shown

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from bus.operating.listen_address import read_listen
+from kit.health import read_listen
 from moor.dashboard.service import DashboardOptions
 from moor.dashboard.sessions import SESSION_S
 from moor.options import option_of, wrong_value

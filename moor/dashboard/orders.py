@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from bus.messages.build import AskInstances, DeleteInstance, InstanceId, InstancesFound
+from bus.messages.build import AskInstances, DeleteInstance, InstancesFound
+from engine.flavors import InstanceId
 from moor.asking import answer_of
 from moor.client.errors import NotFound
 from moor.dashboard.host_orders import Drain, Evacuate, SetMode

@@ -10,8 +10,8 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from bus.measuring import BUCKETS_S
-from bus.messages.overview import AskTiles, Durations, StageTimes, Tiles
+from bus.messages.cloud import AskTiles, Durations, StageTimes, Tiles
+from kit.metrics import BUCKETS_S
 from moor.asking import CommandClient
 from moor.dashboard.asking_pages import AskingPages, is_number
 from moor.dashboard.pictures import HEIGHT, WIDTH, line_of

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from bus.messages.build import NoValidHost
 from bus.messages.planning import HostChoice
+from engine.refusals import NoValidHost
 
 WIDTH, HEIGHT = 240, 48
 

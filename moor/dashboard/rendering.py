@@ -12,7 +12,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from bus.messages.hosts import host_in_cell
+from engine.hosts import host_in_cell
 from moor.dashboard.pictures import funnel_of, parts_of_choice, parts_of_funnel, share
 from moor.showing import size_in_words, time_in_words
 

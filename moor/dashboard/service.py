@@ -10,11 +10,11 @@ from msgspec import Struct, structs
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bus.broker import Broker
-from bus.configuration.settings import BusSettings
-from bus.operating.http_server import HttpServer
-from bus.operating.listen_address import Listen
-from bus.operating.running import about, run_worker
-from bus.tls import ServerTls
+from bus.settings import BusSettings
+from bus.workers.running import about, run_worker
+from kit.health import Listen
+from kit.http_server import HttpServer
+from kit.tls import ServerTls
 from moor.asking import CommandClient, station_on
 from moor.dashboard.access import Access
 from moor.dashboard.actions import Actions
@@ -30,11 +30,10 @@ from moor.dashboard.watching import EVERY_S, Watcher
 from moor.options import tuned
 from moor.settings import Settings
 from moor.worker_settings import IRONIC_DAEMONS
-from placement_worker.api.auth import Authentication
-from placement_worker.api.auth.no_authentication import NoAuthentication
+from placement_worker.api.auth import Authentication, NoAuthentication
 
 if TYPE_CHECKING:
-    from bus.parts import Periodic
+    from kit.parts import Periodic
 
 log = logging.getLogger(__name__)
 

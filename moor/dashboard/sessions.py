@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from placement_worker.api.values.request import Caller
+from placement_worker.api.values import Caller
 
 SESSION_S: Final = 8 * 3600.0
 # A session that is not used for so long ends before its time.

@@ -9,10 +9,9 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from bus.broker import ConnectionLost, Refusal
-from bus.errors import Failure
-from bus.messages.overview import AskTiles, Overview, Tiles
-from bus.parts import Periodic
+from bus.messages.cloud import AskTiles, Overview, Tiles
+from kit.errors import ConnectionLost, Failure, Refusal
+from kit.parts import Periodic
 from moor.asking import Asks, answer_of
 from moor.broker.deployments import BrokerDeployment
 from moor.client.errors import ClientError

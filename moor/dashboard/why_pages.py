@@ -7,8 +7,9 @@ from msgspec import Struct, structs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bus.messages.build import BuildInstance, Flavor
+from bus.messages.build import BuildInstance
 from bus.messages.planning import AskPlan, PlanFound
+from engine.flavors import Flavor
 from moor.dashboard.asking_pages import NUMBER_MAX, AskingPages, is_number
 from moor.dashboard.rendering import PageRefused, Reader
 

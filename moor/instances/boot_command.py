@@ -2,17 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import structs
 
-from bus.messages.build import (
-    BuildAccepted,
-    BuildInstance,
-    InstanceState,
-    NoValidHost,
-)
+from bus.messages.build import BuildAccepted, BuildInstance, InstanceState
 from moor.asking import client
 from moor.client.following import has_ended, why_not_built
 from moor.completing import complete_images
@@ -40,6 +35,9 @@ from moor.option_structs import with_options
 from moor.options import NOT_DONE, NOT_IN_TIME, BusUrl, Output, Project, fail, tell, wants_document
 from moor.showing import INSTANCES, plain, print_json, print_no_valid_host, print_passed_over
 from moor.tables import print_table
+
+if TYPE_CHECKING:
+    from engine.refusals import NoValidHost
 
 
 @with_options

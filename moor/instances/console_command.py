@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from bus.messages.consoles import CONSOLE_BYTES_MAX, AskConsole
+from bus.messages.cell import CONSOLE_BYTES_MAX, AskConsole
 from moor.asking import client
-from moor.client.consoles import last_of_console, parts_of_console
+from moor.client.instances import last_of_console, parts_of_console
 from moor.completing import complete_instances
 from moor.naming import instances_or_requests
 from moor.options import ID, BusUrl, Project, command_settings, fail, run

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from bus.messages.build import InstanceId, RequestId
 from bus.messages.planning import AskExplanation, ExplanationsFound
+from engine.flavors import InstanceId, RequestId
 from moor.asking import CommandClient, ask_bus, pages_of
 from moor.completing import complete_instances
 from moor.instances.plan_showing import print_explanation, print_plan

@@ -5,7 +5,7 @@ from functools import partial
 import typer
 from rich.markup import escape
 
-from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState
+from bus.messages.stored_names import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState
 from moor.completing import complete_groups
 from moor.message_commands import command_that_sends
 from moor.naming import group_id

@@ -12,7 +12,7 @@ from bus.messages.build import (
     InstancesFound,
     InstanceState,
 )
-from bus.messages.hosts import cell_and_name
+from engine.hosts import cell_and_name
 from moor.asking import FOUND_AT_ONCE_MAX, CommandClient, answers_of, ask_bus, client, hosts_of
 from moor.completing import complete_cells, complete_hosts, complete_instances, complete_states
 from moor.instances.following import Following, Timeout, followed

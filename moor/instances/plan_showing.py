@@ -9,11 +9,9 @@ from bus.messages.planning import (
     Explanation,
     HostChoice,
     HostHaving,
-    HostVerdict,
     PlanFound,
-    PlannedCell,
-    PlannedFlavor,
 )
+from engine.refusals import HostVerdict, PlannedCell, PlannedFlavor
 from moor.options import out
 from moor.showing import grid_of, print_funnel, print_instance, time_in_words
 from moor.tables import Columns, print_table

@@ -8,10 +8,11 @@ from uuid import UUID
 import typer
 from msgspec import Struct, structs
 
-from bus.messages.build import Flavor, FlavorChange, Image, JoinedGroup, RequestId
-from bus.messages.flavors import AskFlavors, FlavorsFound
+from bus.messages.build import FlavorChange
+from bus.messages.stored_names import AskFlavors, FlavorsFound
+from engine.flavors import Flavor, Image, JoinedGroup, RequestId
 from moor.asking import CommandClient, answer_of, client
-from moor.client.fields import new_request_ids
+from moor.client.requests import new_request_ids
 from moor.completing import (
     complete_aggregates,
     complete_flavors,

@@ -11,10 +11,17 @@ from typing import Annotated, Any, get_args
 import typer
 from msgspec import Struct
 
-from bus.messages.build import CONFIG_DRIVE_MAX, NumaAffinity, PortRequest, VolumeRequest, Wait
-from bus.messages.config_drive import ConfigDriveParts, text_of
-from bus.messages.images import AskImages, ImagesFound, NamedImage, is_image_source
 from bus.messages.moves import MoveWait
+from bus.messages.stored_names import AskImages, ImagesFound, NamedImage, is_image_source
+from engine.flavors import (
+    CONFIG_DRIVE_MAX,
+    ConfigDriveParts,
+    NumaAffinity,
+    PortRequest,
+    VolumeRequest,
+    Wait,
+    text_of,
+)
 from moor.asking import Asks, answer_of, items_of
 from moor.nearest_names import near_texts
 from moor.options import fail, put_once

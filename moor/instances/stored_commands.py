@@ -9,17 +9,23 @@ from msgspec import Struct, structs
 from rich.markup import escape
 
 from bus.message import Message
-from bus.messages.build import Flavor
-from bus.messages.device_profiles import (
+from bus.messages.stored_names import (
     AskDeviceProfiles,
+    AskFlavors,
+    AskImages,
     CreateDeviceProfile,
+    CreateFlavor,
+    CreateImage,
     DeleteDeviceProfile,
-    DeviceGroup,
-    DeviceProfile,
+    DeleteFlavor,
+    DeleteImage,
     DeviceProfilesFound,
+    FlavorsFound,
+    ImagesFound,
+    NamedImage,
+    SetImage,
 )
-from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
-from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
+from engine.flavors import DeviceGroup, DeviceProfile, Flavor
 from moor.asking import answer_of, ask_bus
 from moor.completing import Completer, complete_device_profiles, complete_flavors, complete_images
 from moor.instances.request_options import FlavorOptions

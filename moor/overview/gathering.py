@@ -3,19 +3,23 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from bus.broker import Connection, ConnectionLost, Refusal
-from bus.configuration.sections import without_password
-from bus.messages.overview import AskOverview, Overview
+from bus.messages.cloud import AskOverview, Overview
 from bus.topology import DEAD_QUEUE, Queue, QueueKind, Site
 from bus.workers.asking import NoAnswer
+from kit.errors import ConnectionLost, Refusal
+from kit.settings import without_password
 from moor.asking import Asks, answer_of
 from moor.broker.applications_command import depths_of
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.options import broker_of
 from moor.settings import Settings
+
+if TYPE_CHECKING:
+    from bus.broker import Connection
 
 
 class BrokerSeen(Struct, frozen=True):

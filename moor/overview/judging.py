@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import combinations
 
-from bus.messages.overview import Overview, WorkerAlive, WorkerHeard
+from bus.messages.cloud import Overview, WorkerAlive, WorkerHeard
 from bus.topology import CELL0
 from moor.overview.gathering import BrokerSeen, CloudView
 

@@ -7,10 +7,18 @@ from msgspec import Struct
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from bus.measuring import BUCKETS_S
-from bus.messages.cells import CellState
-from bus.messages.overview import FILL_PARTS, CellFill, ClassUse, Durations, Overview, StageTimes, WorkerHeard
+from bus.messages.cloud import (
+    FILL_PARTS,
+    CellFill,
+    CellState,
+    ClassUse,
+    Durations,
+    Overview,
+    StageTimes,
+    WorkerHeard,
+)
 from bus.topology import CELL0
+from kit.metrics import BUCKETS_S
 from moor.overview.gathering import CloudView
 from moor.overview.judging import notes_of, troubles_of
 from moor.showing import COLOURS, cell_life, shortened

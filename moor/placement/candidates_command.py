@@ -6,16 +6,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from bus.message import ProviderId
-from bus.messages.candidates import (
-    CANDIDATES_MAX,
-    AskCandidates,
-    Candidate,
-    Candidates,
-    CandidatesFound,
-    TooCostly,
-)
-from bus.messages.placement import NotAllowed
+from bus.messages.administration import CANDIDATES_MAX, AskCandidates, Candidate, Candidates, CandidatesFound
+from engine.inventories import ProviderId
+from engine.refusals import NotAllowed, TooCostly
 from moor.asking import CommandClient, answer_of, ask_bus, providers_of, readable
 from moor.client.errors import NotSendable
 from moor.nearest_names import unknown_with_near

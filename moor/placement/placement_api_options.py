@@ -7,16 +7,20 @@ from typing import Annotated
 import typer
 from msgspec import Struct, structs
 
-from bus.keystone import KeystoneAccount
-from bus.operating.listen_address import Listen, read_listen
-from bus.tls import BadCertificate, ServerTls, server_tls
+from kit.health import Listen, read_listen
+from kit.keystone import KeystoneAccount
+from kit.tls import BadCertificate, ServerTls, server_tls
 from moor.options import option_of, wrong_value
 from moor.settings import GENERAL
-from placement_worker.api.auth import Authentication
-from placement_worker.api.auth.basic import BasicAuthentication, users_in
-from placement_worker.api.auth.keystone import KeystoneAuthentication, keystone_client
-from placement_worker.api.auth.no_authentication import NoAuthentication
-from placement_worker.api.auth.noauth2 import BelievedToken
+from placement_worker.api.auth import (
+    Authentication,
+    BasicAuthentication,
+    BelievedToken,
+    KeystoneAuthentication,
+    NoAuthentication,
+    keystone_client,
+    users_in,
+)
 from placement_worker.api.policy import policy_named
 from placement_worker.api.settings import ApiSettings
 from placement_worker.http_service import ServiceOptions

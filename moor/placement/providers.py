@@ -22,7 +22,9 @@ from bus.messages.administration import (
     Write,
     WriteAnswered,
 )
-from bus.messages.placement import InventoryInUse, NotAllowed, ProviderState, ReportedInventory
+from bus.messages.placement import InventoryInUse
+from engine.inventories import ProviderState, ReportedInventory
+from engine.refusals import NotAllowed
 from moor.asking import CommandClient, answer_of
 from moor.completing import complete_providers
 from moor.naming import NamedKind, one_of

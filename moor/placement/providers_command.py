@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from bus.message import AggregateId
 from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
-from bus.messages.placement import ProviderState
+from engine.inventories import AggregateId, ProviderState
 from moor.asking import CommandClient, ask_bus, items_of, providers_of
 from moor.completing import complete_aggregates, complete_cells
 from moor.naming import aggregate_ids

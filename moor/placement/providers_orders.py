@@ -6,7 +6,6 @@ from uuid import UUID, uuid4
 
 import typer
 
-from bus.message import ProviderId
 from bus.messages.administration import (
     CreateProvider,
     DeleteProvider,
@@ -16,7 +15,7 @@ from bus.messages.administration import (
     UpdateProvider,
     Write,
 )
-from bus.messages.placement import ProviderState, ReportedInventory
+from engine.inventories import ProviderId, ProviderState, ReportedInventory
 from moor.asking import CommandClient, ask_bus, providers_of
 from moor.naming import aggregate_ids
 from moor.options import ID, BusUrl, Output, out, put_once, read_uuid

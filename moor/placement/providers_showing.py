@@ -8,14 +8,12 @@ from rich.markup import escape
 from rich.text import Text
 from rich.tree import Tree
 
-from bus.message import ProviderId
-from bus.messages.administration import ConsumerState, TypeUsage
-from bus.messages.candidates import Candidate
-from bus.messages.placement import INTEGER_MAX, InventoryState, ProviderState, ReportedInventory
+from bus.messages.administration import Candidate, ConsumerState, TypeUsage
+from engine.capacity import capacity_of
+from engine.inventories import INTEGER_MAX, InventoryState, ProviderId, ProviderState, ReportedInventory
 from moor.options import out
 from moor.showing import grid_of
 from moor.tables import Columns, print_table
-from placement_worker.core.capacity import capacity_of
 
 BAR = 12
 # How many traits a tree shows for each provider; a list shows none.

@@ -7,8 +7,16 @@ import typer
 from msgspec import Struct
 from rich.markup import escape
 
-from bus.messages.administration import AskUsages, UnknownClass, UsagesFound, WriteAnswered
-from bus.messages.quotas import INSTANCES, AskQuotas, QuotasFound, QuotaState, SetQuota
+from bus.messages.administration import (
+    AskQuotas,
+    AskUsages,
+    QuotasFound,
+    SetQuota,
+    UnknownClass,
+    UsagesFound,
+    WriteAnswered,
+)
+from engine.inventories import INSTANCES, QuotaState
 from moor.asking import Asks, answer_of, ask_bus
 from moor.instances.requests import pairs_of
 from moor.message_commands import command_that_sends

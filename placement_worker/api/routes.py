@@ -1,30 +1,21 @@
 """The route table of the API: which handler serves which method and path, from which version on, and what it reads."""
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
+from typing import Any, Final
 
-from placement_worker.api.endpoints import (
-    aggregates,
-    allocations,
-    candidates,
-    classes,
-    inventories,
-    providers,
-    reshaper,
-    traits,
-    usages,
-)
-from placement_worker.api.grammar import query_schemas, schemas
-from placement_worker.api.grammar.backend import Backend
-from placement_worker.api.grammar.routing import Handler, HttpRoute
-from placement_worker.api.values.request import Reply, Request
-from placement_worker.classes_and_traits import KnownNames
-from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
-from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.searching import Searcher
+from engine.candidates.budget import DEFAULT_LIMITS, SearchLimits
+from engine.capacity import Vocabulary
+from placement_worker.admin_writes import WriteBatcher
+from placement_worker.api.endpoints import allocations, candidates, names, providers
+from placement_worker.api.grammar import queries, schemas
+from placement_worker.api.grammar.routing import Backend, Handler, HttpRoute
+from placement_worker.api.grammar.schemas import Schema
+from placement_worker.api.values import HEADER, NEWEST, OLDEST, SERVICE, Reply, Request, Version, version_text
+from placement_worker.candidates import Searcher
 from placement_worker.store import Records
-from placement_worker.view import ProviderView
-from placement_worker.write_batcher import WriteBatcher
+from placement_worker.view import KnownNames, ProviderView
 
 _RULE = "placement:resource_providers"
 _PROVIDERS = "/resource_providers"
@@ -52,85 +43,88 @@ def routes_of(
         return partial(endpoint, books)
 
     return (
-        HttpRoute("GET", _PROVIDERS, to(providers.show_all), f"{_RULE}:list", query=query_schemas.PROVIDERS),
+        HttpRoute("GET", _PROVIDERS, to(providers.show_all), f"{_RULE}:list", query=queries.PROVIDERS),
         HttpRoute("POST", _PROVIDERS, to(providers.create), f"{_RULE}:create", body=schemas.NEW_PROVIDER),
         HttpRoute("GET", _PROVIDER, to(providers.show), f"{_RULE}:show"),
         HttpRoute("PUT", _PROVIDER, to(providers.update), f"{_RULE}:update", body=schemas.PROVIDER),
         HttpRoute("DELETE", _PROVIDER, to(providers.delete), f"{_RULE}:delete"),
         # Inventories
-        HttpRoute("GET", _INVENTORIES, to(inventories.show_all), f"{_RULE}:inventories:list"),
+        HttpRoute("GET", _INVENTORIES, to(providers.show_all_inventories), f"{_RULE}:inventories:list"),
         HttpRoute(
             "POST",
             _INVENTORIES,
-            to(inventories.create),
+            to(providers.create_inventories),
             f"{_RULE}:inventories:create",
             body=schemas.NEW_INVENTORY,
         ),
         HttpRoute(
             "PUT",
             _INVENTORIES,
-            to(inventories.replace_all),
+            to(providers.replace_all),
             f"{_RULE}:inventories:update",
             body=schemas.INVENTORIES,
         ),
-        HttpRoute("DELETE", _INVENTORIES, to(inventories.delete_all), f"{_RULE}:inventories:delete", (1, 5)),
-        HttpRoute("GET", _INVENTORY, to(inventories.show), f"{_RULE}:inventories:show"),
+        HttpRoute("DELETE", _INVENTORIES, to(providers.delete_all), f"{_RULE}:inventories:delete", (1, 5)),
+        HttpRoute("GET", _INVENTORY, to(providers.show_inventories), f"{_RULE}:inventories:show"),
         HttpRoute(
-            "PUT", _INVENTORY, to(inventories.replace), f"{_RULE}:inventories:update", body=schemas.INVENTORY
+            "PUT", _INVENTORY, to(providers.replace), f"{_RULE}:inventories:update", body=schemas.INVENTORY
         ),
-        HttpRoute("DELETE", _INVENTORY, to(inventories.delete), f"{_RULE}:inventories:delete"),
+        HttpRoute("DELETE", _INVENTORY, to(providers.delete_inventories), f"{_RULE}:inventories:delete"),
         # Aggregates
-        HttpRoute("GET", _ITS_AGGREGATES, to(aggregates.show), f"{_RULE}:aggregates:list", (1, 1)),
+        HttpRoute("GET", _ITS_AGGREGATES, to(providers.show_aggregates), f"{_RULE}:aggregates:list", (1, 1)),
         HttpRoute(
             "PUT",
             _ITS_AGGREGATES,
-            to(aggregates.replace),
+            to(providers.replace_aggregates),
             f"{_RULE}:aggregates:update",
             (1, 1),
             body=schemas.AGGREGATES,
         ),
         # Traits
-        HttpRoute("GET", _ITS_TRAITS, to(traits.show_of_provider), f"{_RULE}:traits:list", (1, 6)),
+        HttpRoute("GET", _ITS_TRAITS, to(names.show_of_provider), f"{_RULE}:traits:list", (1, 6)),
         HttpRoute(
             "PUT",
             _ITS_TRAITS,
-            to(traits.replace_of_provider),
+            to(names.replace_of_provider),
             f"{_RULE}:traits:update",
             (1, 6),
             body=schemas.TRAITS,
         ),
-        HttpRoute("DELETE", _ITS_TRAITS, to(traits.delete_of_provider), f"{_RULE}:traits:delete", (1, 6)),
+        HttpRoute("DELETE", _ITS_TRAITS, to(names.delete_of_provider), f"{_RULE}:traits:delete", (1, 6)),
         HttpRoute(
-            "GET", "/traits", to(traits.show_all), "placement:traits:list", (1, 6), query=query_schemas.TRAITS
+            "GET", "/traits", to(names.show_all_traits), "placement:traits:list", (1, 6), query=queries.TRAITS
         ),
-        HttpRoute("GET", _TRAIT, to(traits.show), "placement:traits:show", (1, 6), tells_json=False),
-        HttpRoute("PUT", _TRAIT, to(traits.create), "placement:traits:update", (1, 6)),
-        HttpRoute("DELETE", _TRAIT, to(traits.delete), "placement:traits:delete", (1, 6)),
+        HttpRoute("GET", _TRAIT, to(names.show_traits), "placement:traits:show", (1, 6), tells_json=False),
+        HttpRoute("PUT", _TRAIT, to(names.create_traits), "placement:traits:update", (1, 6)),
+        HttpRoute("DELETE", _TRAIT, to(names.delete_traits), "placement:traits:delete", (1, 6)),
         # Resource classes
-        HttpRoute("GET", _CLASSES, to(classes.show_all), "placement:resource_classes:list", (1, 2)),
+        HttpRoute("GET", _CLASSES, to(names.show_all), "placement:resource_classes:list", (1, 2)),
         HttpRoute(
             "POST",
             _CLASSES,
-            to(classes.create),
+            to(names.create),
             "placement:resource_classes:create",
             (1, 2),
             body=schemas.RESOURCE_CLASS,
         ),
-        HttpRoute("GET", _CLASS, to(classes.show), "placement:resource_classes:show", (1, 2)),
+        HttpRoute("GET", _CLASS, to(names.show), "placement:resource_classes:show", (1, 2)),
         HttpRoute(
             "PUT",
             _CLASS,
-            to(classes.rename),
+            to(names.rename),
             "placement:resource_classes:update",
             (1, 2),
             (1, 6),
             body=schemas.RESOURCE_CLASS,
         ),
-        HttpRoute("PUT", _CLASS, to(classes.ensure), "placement:resource_classes:update", (1, 7)),
-        HttpRoute("DELETE", _CLASS, to(classes.delete), "placement:resource_classes:delete", (1, 2)),
+        HttpRoute("PUT", _CLASS, to(names.ensure), "placement:resource_classes:update", (1, 7)),
+        HttpRoute("DELETE", _CLASS, to(names.delete), "placement:resource_classes:delete", (1, 2)),
         # Allocations and usages
         HttpRoute(
-            "GET", f"{_PROVIDER}/allocations", to(allocations.show_of_provider), f"{_RULE}:allocations:list"
+            "GET",
+            f"{_PROVIDER}/allocations",
+            to(allocations.show_of_provider_allocations),
+            f"{_RULE}:allocations:list",
         ),
         HttpRoute(
             "POST",
@@ -149,14 +143,14 @@ def routes_of(
             body=schemas.ALLOCATIONS,
         ),
         HttpRoute("DELETE", _CONSUMER, to(allocations.delete), "placement:allocations:delete"),
-        HttpRoute("GET", f"{_PROVIDER}/usages", to(usages.show_of_provider), f"{_RULE}:usages"),
+        HttpRoute("GET", f"{_PROVIDER}/usages", to(allocations.show_of_provider), f"{_RULE}:usages"),
         HttpRoute(
             "GET",
             "/usages",
-            to(usages.show_of_project),
+            to(allocations.show_of_project),
             "placement:usages",
             (1, 9),
-            query=query_schemas.USAGES,
+            query=queries.USAGES,
         ),
         HttpRoute(
             "GET",
@@ -164,14 +158,131 @@ def routes_of(
             to(candidates.CandidatesEndpoint(Searcher(limits)).show),
             "placement:allocation_candidates:list",
             (1, 10),
-            query=query_schemas.CANDIDATES,
+            query=queries.CANDIDATES,
         ),
         HttpRoute(
             "POST",
             "/reshaper",
-            to(reshaper.reshape),
+            to(allocations.reshape),
             "placement:reshaper:reshape",
             (1, 30),
             body=schemas.RESHAPE,
         ),
     )
+
+
+# The API as an OpenAPI document, made from the route table and the schemas that requests are checked against.
+#
+# Bodies depend on the version, so each version has its own document. It is served at /openapi.json;
+# the site of the docs has that of the newest version.
+
+
+PATH: Final = "/openapi.json"
+
+_NAMES_IN_PATH = re.compile(r"\{(\w+)\}")
+_ERRORS: Schema = {
+    "type": "object",
+    "required": ["errors"],
+    "properties": {
+        "errors": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["status", "title", "detail", "request_id"],
+                "properties": {
+                    "status": {"type": "integer"},
+                    "title": {"type": "string"},
+                    "detail": {"type": "string", "description": "What, which, and the numbers."},
+                    "request_id": {"type": "string"},
+                    "code": {"type": "string", "description": "What clients branch on; from 1.23 on."},
+                    "min_version": {"type": "string", "description": "With status 406."},
+                    "max_version": {"type": "string", "description": "With status 406."},
+                },
+            },
+        }
+    },
+}
+
+
+def openapi(routes: Iterable[HttpRoute], version: Version = NEWEST) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        if route.since <= version <= route.until:
+            paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, version)
+    for path, operations in paths.items():
+        operations["parameters"] = [{"$ref": "#/components/parameters/version"}, *_path_parameters(path)]
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Placement, by Moorage",
+            "version": version_text(version),
+            "description": f"As spoken at microversion {version_text(version)}; microversions {version_text(OLDEST)} to {version_text(NEWEST)} are "
+            f"served, and a request without the header `{HEADER}` speaks {version_text(OLDEST)}.",
+        },
+        "paths": dict(sorted(paths.items())),
+        "security": [{"token": []}, {"basic": []}],
+        "components": {
+            "schemas": {"Errors": _ERRORS},
+            "parameters": {
+                "version": {
+                    "name": HEADER,
+                    "in": "header",
+                    "required": version != OLDEST,
+                    "schema": {"type": "string", "const": f"{SERVICE} {version_text(version)}"},
+                }
+            },
+            "securitySchemes": {
+                "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"},
+                "basic": {"type": "http", "scheme": "basic"},
+            },
+        },
+    }
+
+
+def _operation(route: HttpRoute, version: Version) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": f"{route.method.lower()}_{re.sub(r'[^a-z]+', '_', route.path).strip('_') or 'root'}",
+        "responses": {
+            "2XX": {"description": "Done."},
+            "4XX": {
+                "description": "Refused, with the reason.",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Errors"}}},
+            },
+        },
+    }
+    if route.rule:
+        operation["description"] = f"Policy: `{route.rule}`. Since {version_text(route.since)}."
+    else:
+        operation["security"] = []
+    if route.query is not None:
+        operation["parameters"] = list(_query_parameters(route.query.at(version).schema))
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": route.body.at(version).schema}},
+        }
+    return operation
+
+
+def _path_parameters(path: str) -> Iterator[dict[str, Any]]:
+    for name in _NAMES_IN_PATH.findall(path):
+        schema: Schema = {"type": "string"}
+        if name.endswith("uuid"):
+            schema["format"] = "uuid"
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _query_parameters(schema: Schema) -> Iterator[dict[str, Any]]:
+    required = schema.get("required", ())
+    for name, value in schema["properties"].items():
+        yield {"name": name, "in": "query", "required": name in required, "schema": value}
+    if patterns := schema.get("patternProperties"):
+        # Keys that end in a suffix. In OpenAPI they are an object whose members become keys of the query.
+        yield {
+            "name": "groups",
+            "in": "query",
+            "style": "form",
+            "explode": True,
+            "schema": {"type": "object", "patternProperties": patterns, "additionalProperties": False},
+        }

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from bus.configuration.sections import Bytes, Count, Section, require
-from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
+from engine.candidates.budget import DEFAULT_LIMITS, SearchLimits
+from kit.settings import Bytes, Count, Section, require
 
 
 class ApiSettings(Struct, frozen=True):

@@ -18,13 +18,19 @@ from bus.messages.administration import (
     UnknownProvider,
     WriteVerdict,
 )
-from bus.messages.books import MendConsumer, MendedClaim, SeenConsumer
-from bus.messages.placement import NO_OWNER, DoesNotFit
-from placement_worker.core.capacity import shortfall_of
-from placement_worker.core.claim_keys import ClaimKeys, keys_of_shares
-from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, amounts_in
-from placement_worker.core.ledger import BatchDecision, ClaimChanges, Consumer, Ledger
-from placement_worker.core.vocabulary import Vocabulary, unknown_names
+from bus.messages.audit import MendConsumer, MendedClaim, SeenConsumer
+from bus.messages.placement import NO_OWNER
+from engine.capacity import Vocabulary, shortfall_of, unknown_names
+from engine.refusals import DoesNotFit
+from placement_worker.core.drafts import ConsumerDraft, LedgerDraft, amounts_in
+from placement_worker.core.ledger import (
+    BatchDecision,
+    ClaimChanges,
+    ClaimKeys,
+    Consumer,
+    Ledger,
+    keys_of_shares,
+)
 
 
 def keys_of_mends(mends: Sequence[MendConsumer]) -> ClaimKeys:

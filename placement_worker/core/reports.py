@@ -8,17 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.placement import (
-    NotAllowed,
-    ReportAccepted,
-    ReportInventory,
-    ReportOutdated,
-    ReportVerdict,
-    TreeKept,
-)
-from placement_worker.core.apply_report import flaw_of, is_same_to_claims, lost_in_tree, reported_tree
-from placement_worker.core.drafts.forest_draft import ForestDraft
+from bus.messages.placement import ReportAccepted, ReportInventory, ReportOutdated, ReportVerdict, TreeKept
+from engine.capacity import CUSTOM, Vocabulary
+from engine.inventories import ProviderId, ReportedInventory, ReportedProvider
+from engine.refusals import NotAllowed
+from placement_worker.core.forest import ForestDraft, flaw_of, is_same_to_claims, lost_in_tree, reported_tree
 from placement_worker.core.ledger import (
     BatchDecision,
     Forest,
@@ -28,7 +22,58 @@ from placement_worker.core.ledger import (
     TreeBook,
     TreeChanges,
 )
-from placement_worker.core.vocabulary import Vocabulary, report_problem
+
+# Known names of classes and traits; and whether an inventory report is valid, whatever is stored.
+
+
+def report_problem(report: ReportInventory, vocabulary: Vocabulary) -> NotAllowed | None:
+    """The first error in an inventory report that makes it invalid, whatever is stored; None if there is none."""
+    return next(_nonsense(report, vocabulary), None)
+
+
+def _nonsense(report: ReportInventory, vocabulary: Vocabulary) -> Iterator[NotAllowed]:
+    named = set()
+    for position, provider in enumerate(report.providers):
+        if provider.id in named:
+            yield NotAllowed(
+                field=f"providers[{position}].id", reason=f"provider {provider.id} is reported twice"
+            )
+        named.add(provider.id)
+        yield from _nonsense_about(provider, f"providers[{position}]", vocabulary)
+    for position, removed in enumerate(report.removed):
+        if removed in named:
+            yield NotAllowed(
+                field=f"removed[{position}]",
+                reason=f"provider {removed} is to be removed, but the report also names it elsewhere",
+            )
+        named.add(removed)
+
+
+def _nonsense_about(provider: ReportedProvider, at: str, vocabulary: Vocabulary) -> Iterator[NotAllowed]:
+    for resource, inventory in (provider.inventories or {}).items():
+        field = f"{at}.inventories.{resource}"
+        if not vocabulary.knows_class(resource):
+            yield NotAllowed(
+                field=field,
+                reason=f"resource class {resource!r} is neither a standard one nor starts with {CUSTOM}",
+            )
+        if reason := _disagreement(inventory):
+            yield NotAllowed(field=field, reason=reason)
+    for position, trait in enumerate(provider.traits or ()):
+        if not vocabulary.knows_trait(trait):
+            yield NotAllowed(
+                field=f"{at}.traits[{position}]",
+                reason=f"trait {trait!r} is neither a standard one nor starts with {CUSTOM}",
+            )
+
+
+def _disagreement(inventory: ReportedInventory) -> str:
+    if inventory.reserved > inventory.total:
+        return f"reserved is {inventory.reserved}, more than the total of {inventory.total}"
+    if inventory.min_unit > inventory.max_unit:
+        return f"min_unit is {inventory.min_unit}, more than the max_unit of {inventory.max_unit}"
+    return ""
+
 
 # As long as Placement's API allows.
 _NAME_MAX = 200

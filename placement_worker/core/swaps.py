@@ -22,21 +22,70 @@ from datetime import datetime
 
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import GroupRefused, NotAllowed, QuotaExceeded, SwapClaim
-from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
-from placement_worker.core.drafts.ledger_draft import (
+from bus.messages.placement import SwapClaim
+from engine.inventories import ConsumerId, ProviderId, Share
+from engine.refusals import (
+    AlreadyClaimed,
+    Claimed,
+    DoesNotFit,
+    GroupRefused,
+    NotAllowed,
+    QuotaExceeded,
+    Released,
+    Superseded,
+    TooOld,
+)
+from placement_worker.core.drafts import (
     Amounts,
     ConsumerDraft,
     LedgerDraft,
     amounts_in,
+    given_up,
     left_over,
     summed,
+    sums_of,
 )
-from placement_worker.core.drafts.quota_draft import given_up, sums_of
 from placement_worker.core.ledger import Consumer
-from placement_worker.core.ownership import is_of_same_owner, is_tombstone, taken
-from placement_worker.core.shares import ShareRefused, judge_place, lives_on, merged_amounts
+from placement_worker.core.shares import (
+    MovedRoots,
+    ShareRefused,
+    is_of_same_owner,
+    is_tombstone,
+    judge_place,
+    lives_on,
+    merged_amounts,
+    taken,
+)
+
+# All verdicts that claims, swaps and releases can get, and how the common ones of claims and swaps are made.
+
+
+ClaimJudgement = (
+    Claimed
+    | AlreadyClaimed
+    | DoesNotFit
+    | GroupRefused
+    | QuotaExceeded
+    | MovedRoots
+    | Superseded
+    | TooOld
+    | Released
+    | NotAllowed
+)
+
+CLAIMED = Claimed()
+
+
+def already_claimed(draft: LedgerDraft, consumer: ConsumerDraft) -> AlreadyClaimed:
+    roots = [draft.existing_usage(amount.provider).row.root for amount in consumer.held]
+    # A consumer made by an administrator has no host: it lives at the root of the first amount it holds. So does a consumer
+    # whose host became a part of another tree.
+    host = consumer.row.host if consumer.row.host in roots else roots[0]
+    return AlreadyClaimed(attempt=consumer.row.attempt, share=Share(host=host, amounts=consumer.held))
+
+
+def superseded(consumer: ConsumerDraft) -> Superseded:
+    return Superseded(attempt=consumer.row.attempt, ended=consumer.has_ended)
 
 
 def swap(

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState
-from bus.messages.placement import ProviderState
-from bus.retrying import Retrying
-from bus.sql import (
+from engine.capacity import custom_of
+from engine.inventories import ConsumerId, ProviderId, ProviderState
+from kit.retrying import Retrying
+from kit.sql import (
     POOL_SIZE,
     DatabaseSettings,
     PostgresDatabase,
@@ -29,29 +29,35 @@ from bus.sql import (
     runs,
     write_once,
 )
-from placement_worker.core.claim_keys import ClaimKeys, keys_of_orders
+from placement_worker.core.drafts import QuotaKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
+    ClaimKeys,
     ClaimOrder,
     Forest,
     ForestKeys,
     Ledger,
     QuotaBook,
     TreeChanges,
+    keys_of_orders,
 )
-from placement_worker.core.quotas import QuotaKeys
-from placement_worker.core.vocabulary import custom_of
 from placement_worker.store import AtOnce, ChangeFeed, Holdings, Unpublished
-from placement_worker.store_sql.audit import audit
-from placement_worker.store_sql.claims import consumer_reads
-from placement_worker.store_sql.claims.claim_locks import ClaimLocks
-from placement_worker.store_sql.claims.postgresql import PostgresClaims
-from placement_worker.store_sql.claims.sqlite import SqliteClaims
-from placement_worker.store_sql.custom_names import custom_names, existing_names, lock_names, write_names
-from placement_worker.store_sql.log import SqlFeed, changes_since, unchanged_since, usage_since
-from placement_worker.store_sql.log_cursors import begin_term
-from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
-from placement_worker.store_sql.pages import (
+from placement_worker.store_sql import consumers as consumer_reads
+from placement_worker.store_sql.audit import audit, recount
+from placement_worker.store_sql.claim_statements import PostgresClaims, SqliteClaims
+from placement_worker.store_sql.claims import ClaimLocks
+from placement_worker.store_sql.log import SqlFeed, begin_term, changes_since, unchanged_since, usage_since
+from placement_worker.store_sql.names import (
+    CachedVocabulary,
+    VocabularyCache,
+    custom_names,
+    existing_names,
+    lock_names,
+    write_names,
+)
+from placement_worker.store_sql.provider_cache import (
+    CachedProviders,
+    ProviderCache,
     changes_page,
     members_page,
     prune_groups,
@@ -59,7 +65,14 @@ from placement_worker.store_sql.pages import (
     revisions_page,
     snapshot_page,
 )
-from placement_worker.store_sql.provider_cache import CachedProviders, ProviderCache
+from placement_worker.store_sql.providers import (
+    LockedTrees,
+    lock_trees,
+    numbers_of,
+    prune_tombstones,
+    read_trees_of,
+    state_of,
+)
 from placement_worker.store_sql.quotas import (
     QuotaCache,
     lock_quotas,
@@ -67,15 +80,7 @@ from placement_worker.store_sql.quotas import (
     recount_quotas,
     write_quotas,
 )
-from placement_worker.store_sql.recount import recount
-from placement_worker.store_sql.trees.forest import LockedTrees, lock_trees
-from placement_worker.store_sql.trees.single_provider_trees import (
-    are_single_providers,
-    write_single_providers,
-)
-from placement_worker.store_sql.trees.stored_providers import numbers_of, read_trees_of, state_of
-from placement_worker.store_sql.trees.tombstones import prune_tombstones
-from placement_worker.store_sql.trees.trees import write_trees
+from placement_worker.store_sql.trees import are_single_providers, write_single_providers, write_trees
 from placement_worker.tables import consumers, resource_classes
 
 P = ParamSpec("P")
@@ -172,7 +177,7 @@ def _reads_by(
 def _reads_named(
     query: Callable[Concatenate[Connection, CachedVocabulary, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """As `bus.sql.reads`, with the cached names of classes and traits."""
+    """As `kit.sql.reads`, with the cached names of classes and traits."""
 
     async def run(
         transaction: Transaction, vocabulary: CachedVocabulary, /, *values: P.args, **named: P.kwargs
@@ -183,7 +188,7 @@ def _reads_named(
 
 
 class SqlPlacementStore:
-    """Placement's store in SQL. Its tables must exist: `bus.sql.upgrade(url, "placement_worker")` creates them."""
+    """Placement's store in SQL. Its tables must exist: `kit.sql.upgrade(url, "placement_worker")` creates them."""
 
     # Tests put a faulty class here, to see that they would notice.
     postgres_claims: type[PostgresClaims] = PostgresClaims

@@ -17,17 +17,20 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from bus.errors import Transient
-from bus.messages.quotas import QuotaState
-from bus.sql import RowColumns, Transaction, among
-from placement_worker.core.claim_keys import ClaimKeys
-from placement_worker.core.drafts.quota_draft import counted
-from placement_worker.core.ledger import Quota, QuotaBook
-from placement_worker.core.quotas import QuotaKeys
-from placement_worker.core.vocabulary import custom_of
-from placement_worker.store_sql.custom_names import existing_names
-from placement_worker.store_sql.driver_rows import NOTHING, decode_held, portable, rows_of
-from placement_worker.store_sql.name_cache import CachedVocabulary
+from engine.capacity import custom_of
+from engine.inventories import QuotaState
+from kit.errors import Transient
+from kit.sql import RowColumns, Transaction, among
+from placement_worker.core.drafts import QuotaKeys, counted
+from placement_worker.core.ledger import ClaimKeys, Quota, QuotaBook
+from placement_worker.store_sql.names import (
+    NOTHING,
+    CachedVocabulary,
+    decode_held,
+    existing_names,
+    portable,
+    rows_of,
+)
 from placement_worker.tables import consumers, quotas, resource_classes
 
 LAST_QUOTA = "(SELECT coalesce(max(id), 0) FROM quotas)"

@@ -19,29 +19,19 @@ from uuid import UUID
 import msgspec
 
 from bus.broker import PARCEL_BYTES_MAX
-from bus.errors import WrongAnswer
-from bus.message import ConsumerId, Message
-from bus.messages.all_or_nothing import (
-    AllClaimed,
-    ClaimsAnswered,
-    ClaimTogether,
-    NoneClaimed,
-    RefusedPlace,
-)
-from bus.messages.build import ClaimRefused, NoValidHost
-from bus.messages.placement import (
-    AlreadyClaimed,
-    Claimed,
-    ClaimVerdict,
-    NotAllowed,
-)
-from placement_worker.core.claims_together import taken_together
+from bus.message import Message
+from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
+from bus.messages.build import ClaimRefused
+from engine.choosing.choosing import Chosen
+from engine.choosing.explaining import EndedElsewhere, SearchRefused
+from engine.choosing.verdicts import NextTry, after_refusal
+from engine.inventories import ConsumerId
+from engine.picture.picture import Picture
+from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, NotAllowed, NoValidHost
+from kit.errors import WrongAnswer
+from placement_worker.core.claims import taken_together
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.choosing.refusals.verdicts import NextTry, after_refusal
-from scheduler_worker.core.instances.outcomes import EndedElsewhere, SearchRefused
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts.registry import KnowsHosts
+from scheduler_worker.hosts import KnowsHosts
 from scheduler_worker.settings import SchedulerSettings
 
 # The rest of a parcel is for the envelope and the other fields.

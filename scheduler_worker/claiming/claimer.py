@@ -11,52 +11,44 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Protocol, get_args
+from typing import TYPE_CHECKING, Protocol, get_args
 
 import tenacity
 from msgspec import structs
 
-from bus.errors import Transient, WrongAnswer
-from bus.measuring import Histogram, Readings
-from bus.message import Message, ProviderId
-from bus.messages.build import Flavor, NoValidHost
-from bus.messages.cell import ALTERNATES_MAX, Choice
-from bus.messages.hosts import host_in_cell
-from bus.messages.placement import (
+from bus.message import Message
+from bus.messages.placement import ClaimAnswered, ClaimResources, SwapClaim
+from bus.workers.asking import asking_for
+from engine.choosing.alternates import ALTERNATE_POOL_MAX, hosts_among
+from engine.choosing.choosing import Chosen, choose, more_alternates, other_way
+from engine.choosing.explaining import EndedElsewhere, Holds, Outcome, SearchRefused
+from engine.choosing.plugins import Plugins
+from engine.choosing.verdicts import NextTry, OtherHost, adopted, after_refusal, amounts_of
+from engine.hosts import host_in_cell
+from engine.inventories import ALTERNATES_MAX, Choice, GroupMember, ProviderId, Share
+from engine.picture.picture import Picture
+from engine.refusals import (
     AlreadyClaimed,
-    ClaimAnswered,
     Claimed,
-    ClaimResources,
     ClaimVerdict,
     DoesNotFit,
-    GroupMember,
     GroupRefused,
+    NoValidHost,
     ShapeMoved,
-    Share,
     Superseded,
-    SwapClaim,
     TooOld,
 )
-from bus.workers.asking import asking_for
+from engine.requests import InstanceSpec
+from kit.errors import Transient, WrongAnswer
+from kit.metrics import Histogram, Readings
 from scheduler_worker.claiming.all_or_nothing import TogetherFinder
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.alternates import ALTERNATE_POOL_MAX, hosts_among
-from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
-from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.refusals.verdicts import (
-    NextTry,
-    OtherHost,
-    adopted,
-    after_refusal,
-    amounts_of,
-)
-from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, SearchRefused
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.hosts.newcomers import Newcomers
-from scheduler_worker.hosts.registry import KnowsHosts
+from scheduler_worker.hosts import KnowsHosts, Newcomers
 from scheduler_worker.metrics import CHOSEN, CLAIMS
 from scheduler_worker.settings import SchedulerSettings
+
+if TYPE_CHECKING:
+    from engine.flavors import Flavor
 
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
@@ -73,7 +65,7 @@ class FollowsPlacement(Protocol):
 
 class Claimer:
     """Finds a host for each search: it chooses one from the picture, asks placement for the claim, and chooses again if placement
-    refuses (core/choosing/refusals/verdicts.py).
+    refuses (engine/choosing/verdicts.py).
     """
 
     def __init__(

@@ -13,25 +13,18 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.build import BuildInstance, ClaimRefused, FlavorPassedOver, InstanceId, NoValidHost
-from bus.messages.cell import Choice
-from bus.messages.hosts import host_in_cell
-from bus.messages.placement import (
-    ClaimResources,
-    ClaimVerdict,
-    ResourceAmount,
-    Share,
-    Shortfall,
-    SwapClaim,
-)
+from bus.messages.build import BuildInstance, ClaimRefused
+from bus.messages.placement import ClaimResources, SwapClaim
 from bus.topology import CELL0
-from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, NextTry, OtherHost, SameHostAgain
-from scheduler_worker.core.instances.outcomes import FlavorFound, Holds, Outcome, SearchRefused
-from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
-from scheduler_worker.core.instances.specs import encoded
-from scheduler_worker.core.requests import Alternative, InstanceSpec
+from engine.choosing.choosing import Chosen
+from engine.choosing.explaining import FlavorFound, Holds, Outcome, SearchRefused
+from engine.choosing.verdicts import NewChoice, NextTry, OtherHost, SameHostAgain
+from engine.flavors import FlavorPassedOver, InstanceId
+from engine.hosts import host_in_cell
+from engine.inventories import Choice, ProviderId, ResourceAmount, Share
+from engine.refusals import ClaimVerdict, NoValidHost, Shortfall
+from engine.requests import Alternative, InstanceSpec
+from scheduler_worker.core.instances.rows import FIRST_ATTEMPT, encoded
 
 # The id of no provider: a claim on it is never granted, and its answer tells which share is held already.
 _NOWHERE = ProviderId(UUID(int=0))

@@ -10,11 +10,10 @@ from difflib import get_close_matches
 import numpy as np
 from msgspec import Struct, structs
 
-from bus.messages.hosts import NODE, HostState
 from bus.messages.planning import CapabilitiesFound, Capability, HostHaving
-from scheduler_worker.core.choosing.compound.pools import Pools
-from scheduler_worker.core.choosing.compound.provider_room import ProviderRoom
-from scheduler_worker.core.picture.picture import Picture
+from engine.choosing.pools import Pools, ProviderRoom
+from engine.hosts import NODE, HostState
+from engine.picture.picture import Picture
 
 TRAIT, CLASS, FACT = "trait", "class", "fact"
 # How many values of one capability are counted in an answer, and how many names an error suggests.

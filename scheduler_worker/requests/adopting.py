@@ -12,34 +12,27 @@ from functools import partial
 import msgspec
 from msgspec import Struct, structs
 
-from bus.errors import WrongAnswer
 from bus.message import Message
-from bus.messages.adoption import AdoptInstance, GiveBackInstance
-from bus.messages.build import BuildInstance, BuildRejected, InstanceId, InstancesFound
-from bus.messages.hosts import HostState
-from bus.messages.placement import (
-    AlreadyClaimed,
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
-    ClaimVerdict,
-    ReleaseClaim,
-    ServerGroup,
-)
+from bus.messages.audit import AdoptInstance, GiveBackInstance
+from bus.messages.build import BuildInstance, BuildRejected, InstancesFound
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell
-from scheduler_worker.core.instances.adopting import (
+from engine.flavors import InstanceId
+from engine.hosts import HostState
+from engine.inventories import ServerGroup
+from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict
+from kit.errors import WrongAnswer
+from scheduler_worker.core.instances.placing import (
     adopted_row,
     attempt_of,
     given_back,
     why_not_given_back,
     why_other,
 )
-from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
-from scheduler_worker.core.instances.specs import encoded
-from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.answering import rejection
-from scheduler_worker.requests.locked_rows import follow
-from scheduler_worker.requests.request_reader import RequestReader
+from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow, encoded
+from scheduler_worker.outbox import OutboxTransaction
+from scheduler_worker.requests.instance_orders import follow
+from scheduler_worker.requests.reading import RequestReader, rejection
 from scheduler_worker.store import (
     AdoptedRow,
     GroupQuery,

@@ -3,7 +3,7 @@
     read_request                core/requests/: is the request valid, and what does one instance need?
     Claimer.find_hosts          claiming/claimer.py: choose in the picture, claim from placement.
     after_search                core/instances/placing.py: the row with that outcome, and its order to the cell.
-    transaction.note, tells     outbox/outbox.py: the messages that the rows have to send.
+    transaction.note, tells     scheduler_worker/outbox.py: the messages that the rows have to send.
 
 Several workers may have the same request. The rows of its instances decide between them: a worker writes its outcome
 only on rows that are still open, and if another worker was first, it releases the claim that it got.
@@ -20,21 +20,23 @@ the request before it becomes a dead letter: otherwise the claim of its first de
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 from msgspec import structs
 
-from bus.logs import InstanceLine
-from bus.measuring import Histogram, Readings
-from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, InstanceId
+from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell, Weighed
+from engine.choosing.explaining import Holds, SearchRefused
+from engine.flavors import InstanceId
+from engine.requests import COUNT_MAX
+from kit.logs import InstanceLine
+from kit.metrics import Histogram, Readings
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.instances.messages import release_of
-from scheduler_worker.core.instances.outcomes import Holds, SearchRefused
-from scheduler_worker.core.instances.placing import Timeouts, accepted, after_search
+from scheduler_worker.core.instances.history import release_of, releases_of_ended
+from scheduler_worker.core.instances.placing import Timeouts, accepted, after_search, failed
 from scheduler_worker.core.instances.rows import (
     ACCEPTED,
     PLACED,
@@ -43,21 +45,21 @@ from scheduler_worker.core.instances.rows import (
     KeptRequest,
     instance_ids_of,
 )
-from scheduler_worker.core.requests import COUNT_MAX
 from scheduler_worker.metrics import ACCEPTED as WAITED
 from scheduler_worker.metrics import REQUESTS
-from scheduler_worker.outbox.log_lines import rejected_line, request_line
-from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.answering import (
+from scheduler_worker.outbox import OutboxTransaction, rejected_line, request_line
+from scheduler_worker.requests.reading import (
     SENT_AT,
+    LastFilters,
+    RequestReader,
+    ValidRequest,
+    names_stored,
     other_content,
     rejected,
     taken_instances,
+    with_groups,
+    with_neighbours,
 )
-from scheduler_worker.requests.last_filters import LastFilters
-from scheduler_worker.requests.named_by_requests import with_groups, with_neighbours
-from scheduler_worker.requests.releasing import released_unless_held
-from scheduler_worker.requests.request_reader import RequestReader, ValidRequest, names_stored
 from scheduler_worker.requests.stored_names import read_requests
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import (
@@ -69,6 +71,27 @@ from scheduler_worker.store import (
     SchedulerStore,
     SchedulerTransaction,
 )
+
+# Releases of claims that a request may have made, and that no row of an instance needs.
+
+
+async def released_unless_held(
+    ask: Received[BuildInstance],
+    transaction: OutboxTransaction,
+    now: datetime,
+    *,
+    new: Collection[InstanceId] = (),
+) -> list[Said]:
+    """Releases for the claims of these instances that no row needs: those that ended, or have no row. Placement may
+    have forgotten by now that they ended, and grant a claim that comes late.
+    """
+    instances = sorted(instance_ids_of(ask.message))
+    known = await (await transaction.begun()).lock(instances)
+    return [
+        Tell(release, ask)
+        for release in releases_of_ended(instances, known, now, ask.message.project, new=new)
+    ]
+
 
 # A batch of requests builds at most so many instances in one transaction, or is a single request.
 INSTANCES_AT_ONCE_MAX = 2_000
@@ -440,3 +463,65 @@ def _answered(request: ValidRequest, build: _Build, transaction: OutboxTransacti
         for row in build.rows:
             said += transaction.tells(row, request.ask)
     return said
+
+
+# Ends a build request that becomes a dead letter, because an earlier delivery of it may have claimed hosts.
+
+
+BURIED = "its request went to the dead letters before it was written down: ask again, by another id"
+
+
+class Burial:
+    def __init__(
+        self,
+        reader: RequestReader,
+        store: SchedulerStore,
+        clock: Callable[[], datetime],
+        settings: SchedulerSettings,
+    ) -> None:
+        self._reader = reader
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+
+    async def end_in_error(
+        self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
+    ) -> list[Said]:
+        """Write the instances of these requests as failed, if no rows of theirs are there. The rows have no name, since
+        the client's text may be what the database refused. A worker that still works on a copy of the request finds the
+        rows and releases its claims.
+        """
+        said: list[Said] = []
+        now = self._clock()
+        for ask, read in zip(asks, await read_requests(self._reader, self._store, asks, now), strict=True):
+            if not isinstance(read, ValidRequest):
+                # Rejected when it came; but an earlier try may have claimed for a request that is too old now.
+                if read.field == SENT_AT:
+                    said += await released_unless_held(ask, transaction, now)
+                continue
+            ended = tuple(_ended(row, now) for row in new_rows(ask.message, now, self._settings))
+            store = await transaction.begun()
+            (acceptance,) = await store.accept([NewRequest(read.id, read.digest, ended)])
+            rows = rows_or_rejection(read, acceptance)
+            if isinstance(rows, BuildRejected):
+                said += await released_unless_held(ask, transaction, now)
+                continue
+            said += await transaction.say(rows, ask)
+        return said
+
+    async def release(
+        self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
+    ) -> list[Said]:
+        """Release the claims of these requests, for which no row can be written.
+
+        This is safe: without rows nobody can place their instances, not even a worker that still works on an earlier
+        delivery of the same request.
+        """
+        return [each for ask in asks for each in await released_unless_held(ask, transaction, self._clock())]
+
+
+def _ended(row: InstanceRow, now: datetime) -> InstanceRow:
+    nameless = structs.replace(row, told=structs.replace(row.told, name=""))
+    ended = failed(nameless, now, reason=BURIED)
+    assert ended is not None, "a new row is open"
+    return ended

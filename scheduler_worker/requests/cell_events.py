@@ -14,14 +14,9 @@ from datetime import datetime
 from functools import partial
 from typing import Protocol
 
-from bus.messages.build import (
-    InstanceActive,
-    InstanceDeleted,
-    InstanceFailed,
-    InstanceId,
-    InstanceMoved,
-)
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceMoved
 from bus.workers.handling import Bury, Handlers, Received, Said, Tell
+from engine.flavors import InstanceId
 from scheduler_worker.core.instances.lifecycle import (
     SEQUENCE_AHEAD_MAX,
     CellEvent,
@@ -31,8 +26,8 @@ from scheduler_worker.core.instances.lifecycle import (
     is_whole,
 )
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow
-from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.locked_rows import Ordered, take_steps
+from scheduler_worker.outbox import OutboxTransaction
+from scheduler_worker.requests.instance_orders import Ordered, take_steps
 
 Rows = Mapping[InstanceId, InstanceRow]
 

@@ -6,12 +6,19 @@ from datetime import datetime
 from msgspec import structs
 
 from bus.messages.build import BuildRejected
-from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState, PlacedMember
-from bus.messages.placement import ServerGroup
+from bus.messages.stored_names import (
+    AskGroups,
+    CreateGroup,
+    DeleteGroup,
+    GroupsFound,
+    GroupState,
+    PlacedMember,
+)
 from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.answering import rejection
+from engine.inventories import ServerGroup
+from engine.picture.picture import Picture
+from scheduler_worker.outbox import OutboxTransaction
+from scheduler_worker.requests.reading import rejection
 from scheduler_worker.store import GroupQuery, KnownGroup, SchedulerStore
 
 MEMBERS_MAX = 1000

@@ -1,20 +1,261 @@
 """Orders to delete, rebuild and mend instances: lock the rows, decide (core/instances/), write, answer."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
-from bus.messages.books import MendInstance
-from bus.messages.build import DeleteInstance, InstancesFound, RebuildInstance
+import numpy as np
+from msgspec import structs
+
+from bus.messages.audit import GiveBackInstance, MendInstance
+from bus.messages.build import BuildInstance, BuildRejected, DeleteInstance, InstancesFound, RebuildInstance
+from bus.messages.moves import EndMove, MoveInstance
+from bus.messages.stored_names import NamedImage
 from bus.workers.handling import Answer, Handlers, Received, Said
-from scheduler_worker.core.instances.lifecycle import after_delete
-from scheduler_worker.core.instances.mending import mended
-from scheduler_worker.core.instances.rebuilds import rebuilt
-from scheduler_worker.core.instances.rows import NO_REQUEST, is_of
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.locked_rows import Ordered, follow, take_steps, tell_all
-from scheduler_worker.requests.rebuilding import RebuildImages
+from engine.choosing.draft import Draft
+from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.plugins import Change
+from engine.choosing.relaxing import traits_at
+from engine.flavors import InstanceId
+from engine.picture.picture import Picture
+from engine.requests import InstanceSpec
+from scheduler_worker.core.instances.history import changes_between
+from scheduler_worker.core.instances.lifecycle import after_delete, mended
+from scheduler_worker.core.instances.moves import move_ended
+from scheduler_worker.core.instances.resizes import RebuildImage, image_as_given, rebuilt, refused
+from scheduler_worker.core.instances.rows import (
+    NO_REQUEST,
+    InstanceRow,
+    decoded,
+    encoded,
+    flavor_of,
+    is_of,
+    request_of,
+)
+from scheduler_worker.outbox import OutboxTransaction
+from scheduler_worker.requests.reading import RequestReader, rejected
+from scheduler_worker.store import InstanceQuery, NameQuery, SchedulerStore, SchedulerTransaction
+
+# Rebuilds from stored images: their properties count as those of a boot's image do.
+#
+# No host is chosen. So the present host is judged by the filters that read what an image asks for, and the order is refused if it
+# does not qualify. The share stays as it is: an image that asks for other resources is refused, too.
+
+
+# What an image asks for beside resources.
+_OF_IMAGES = ("image_properties", "required", "forbidden")
+# What its instance has claimed, and keeps.
+_OF_SHARES = ("amounts", "groups", "isolates", "same_subtree")
+
+ImageOf = Callable[[InstanceRow, RebuildInstance], RebuildImage | BuildRejected]
+
+
+class RebuildImages:
+    """Finds the images of orders to rebuild, and judges whether the present host may run them."""
+
+    def __init__(self, store: SchedulerStore, picture: Picture, reader: RequestReader) -> None:
+        self._store = store
+        self._picture = picture
+        self._reader = reader
+
+    async def find(self, orders: Sequence[RebuildInstance]) -> ImageOf:
+        """A function that gives the image of each of these orders, or why its instance cannot get it."""
+        names = {order.image_name for order in orders if order.image_name}
+        if not names:
+            return image_as_given
+        stored = {
+            each.name: each
+            for each in await self._store.named(NamedImage, NameQuery(names=tuple(sorted(names))))
+        }
+        return lambda row, order: (
+            self._image(row, order, stored) if order.image_name else image_as_given(row, order)
+        )
+
+    def _image(
+        self, row: InstanceRow, order: RebuildInstance, stored: Mapping[str, NamedImage]
+    ) -> RebuildImage | BuildRejected:
+        image = stored.get(order.image_name)
+        if image is None:
+            reason = "there is no image of this name; `moor image list` shows all"
+            return refused(order, "image_name", order.image_name, reason)
+        before, build = decoded(row.current_spec), request_of(row.current_spec)
+        known = flavor_of(row.current_spec)
+        if before is None or build is None or known is None:
+            reason = "what it needs of a host is not known any more: name the image by its URL or id"
+            return refused(order, "instance", order.instance, reason)
+        build = structs.replace(build, flavor=known, image_name=image.name, image_properties=image.properties)
+        after = self._needs(order, build, before)
+        if isinstance(after, BuildRejected):
+            return after
+        if why := self._why_not(row, before, after):
+            return refused(order, "image_name", order.image_name, why)
+        return RebuildImage(image.image, image.properties, encoded(after, build))
+
+    def _needs(
+        self, order: RebuildInstance, build: BuildInstance, before: InstanceSpec
+    ) -> InstanceSpec | BuildRejected:
+        """What the instance needs with this image; what neither flavor nor image gives stays as it was."""
+        read = self._reader.spec_of(structs.replace(build, request_id=order.request_id))
+        if isinstance(read, BuildRejected):
+            return structs.replace(read, project=order.project)
+        kept = ("project", "hosts", "ignore_hosts", "different_hosts", "same_hosts", "server_group", "image")
+        return structs.replace(read, **{field: getattr(before, field) for field in kept})
+
+    def _why_not(self, row: InstanceRow, before: InstanceSpec, after: InstanceSpec) -> str:
+        """Why the host that has the instance may not run this image; empty if it may."""
+        for field in _OF_SHARES:
+            if getattr(after, field) != getattr(before, field):
+                return "it asks for other resources than the instance has, and a rebuild changes no share: boot a new one"
+        rows = self._picture.rows_in(row.told.cell, row.told.host.lower())
+        if not len(rows):
+            return f"nothing is known of its host {row.told.host} now"
+        hosts = Hosts(Draft(self._picture), np.array(rows[:1]))
+        host = OneHost(hosts, 0)
+        judges = [
+            one
+            for one in self._reader.plugins.filters
+            if {*one.reads} & {*_OF_IMAGES} and Change.USAGE not in one.woken_by
+        ]
+        reasons = [
+            f"{one.name}: {one.reason(host, after)}" for one in judges if not one.passes(hosts, after)[0]
+        ]
+        traits = traits_at(host)
+        reasons += [f"traits: it lacks {each}" for each in after.required if each not in traits]
+        reasons += [f"traits: it has {each}" for each in after.forbidden if each in traits]
+        return f"its host {row.told.host} cannot run this image ({'; '.join(reasons)})" if reasons else ""
+
+
+# Steps of instances: lock the rows, take one step after the other, write the rows that have changed.
+
+
+Order = TypeVar("Order", DeleteInstance, RebuildInstance, MoveInstance, EndMove, GiveBackInstance)
+# The row after a step; None if it stays as it is.
+Step = Callable[[InstanceRow | None], InstanceRow | None]
+# The row after an order, or why it is refused; the same row if the order was followed before.
+OrderStep = Callable[[InstanceRow | None], InstanceRow | BuildRejected]
+
+
+class Ordered(NamedTuple):
+    """A change that is to be applied to an instance's row, and the user who ordered it (`by`: empty if an event of a cell
+    causes it).
+    """
+
+    instance: InstanceId
+    step: Step
+    by: str = ""
+
+
+async def take_steps(store: SchedulerTransaction, steps: Sequence[Ordered]) -> dict[InstanceId, InstanceRow]:
+    """Lock the rows, apply each step to its row, and save those that changed. Returns the rows as they are then."""
+    rows = dict(await store.lock(sorted({each.instance for each in steps})))
+    changed: dict[InstanceId, InstanceRow] = {}
+    for id_, step, by in steps:
+        before = rows.get(id_)
+        row = step(before)
+        if row is not None and row is not before:
+            if changes := changes_between(before, row, by):
+                row = structs.replace(row, history=(*row.history, *changes))
+            changed[id_] = rows[id_] = row
+    await store.save(list(changed.values()))
+    return rows
+
+
+async def tell_all(
+    rows: dict[InstanceId, InstanceRow],
+    asks: Sequence[Received[Order]],
+    transaction: OutboxTransaction,
+    more: Mapping[InstanceId, Received[Order]] = MappingProxyType({}),
+) -> list[Said]:
+    """Have the messages of these rows sent, each as a consequence of the order that changed the row. `more` has the orders
+    that changed rows which they do not name.
+    """
+    await transaction.note(rows.values())
+    causes = {**more, **{ask.message.instance: ask for ask in asks}}
+    return [tell for id_, row in rows.items() for tell in transaction.tells(row, causes[id_])]
+
+
+async def follow_several(
+    asks: Sequence[Received[Order]],
+    steps_of: Sequence[Sequence[tuple[InstanceId, OrderStep]]],
+    transaction: OutboxTransaction,
+    *,
+    are_whole: Sequence[bool],
+) -> list[Said]:
+    """Follow these orders, each by a step for each of its instances, its own instance first. An order that is whole is
+    followed for all of its instances, or for none if one step is refused. Of another one, only the step of its own instance
+    counts for the answer.
+    """
+    verdicts: list[dict[InstanceId, InstanceRow | BuildRejected]] = [{} for _ in asks]
+    steps = []
+    for ask, each, verdict, is_whole in zip(asks, steps_of, verdicts, are_whole, strict=True):
+        steps += [Ordered(id_, partial(_look, verdict, id_, order_step)) for id_, order_step in each]
+        steps += [Ordered(id_, partial(_take, verdict, id_, is_whole=is_whole), ask.by) for id_, _ in each]
+    rows = await take_steps(await transaction.begun(), steps)
+    causes = {id_: ask for ask, verdict in zip(asks, verdicts, strict=True) for id_ in verdict}
+    said = await tell_all(rows, asks, transaction, causes)
+    for ask, verdict, is_whole in zip(asks, verdicts, are_whole, strict=True):
+        refusal = next(
+            (
+                each
+                for id_, each in verdict.items()
+                if isinstance(each, BuildRejected) and (is_whole or id_ == ask.message.instance)
+            ),
+            None,
+        )
+        if refusal is not None:
+            said += rejected(ask, refusal)
+            continue
+        told = [rows[id_].told for id_, each in verdict.items() if isinstance(each, InstanceRow)]
+        said.append(Answer(ask, InstancesFound(instances=tuple(told))))
+    return said
+
+
+def _look(
+    verdict: dict[InstanceId, InstanceRow | BuildRejected],
+    id_: InstanceId,
+    order_step: OrderStep,
+    row: InstanceRow | None,
+) -> None:
+    verdict[id_] = order_step(row)
+
+
+def _take(
+    verdict: Mapping[InstanceId, InstanceRow | BuildRejected],
+    id_: InstanceId,
+    _row: InstanceRow | None,
+    *,
+    is_whole: bool,
+) -> InstanceRow | None:
+    if is_whole and any(isinstance(each, BuildRejected) for each in verdict.values()):
+        return None
+    found = verdict[id_]
+    return found if isinstance(found, InstanceRow) else None
+
+
+async def follow(
+    asks: Sequence[Received[Order]], order_steps: Sequence[OrderStep], transaction: OutboxTransaction
+) -> list[Said]:
+    """Follow these orders, each by its step. Returns the messages of the rows, and the answer to each order."""
+    verdicts: list[InstanceRow | BuildRejected] = []
+
+    def step(row: InstanceRow | None, order_step: OrderStep) -> InstanceRow | None:
+        verdicts.append(verdict := order_step(row))
+        return verdict if isinstance(verdict, InstanceRow) else None
+
+    steps = [
+        Ordered(ask.message.instance, partial(step, order_step=order_step), ask.by)
+        for ask, order_step in zip(asks, order_steps, strict=True)
+    ]
+    rows = await take_steps(await transaction.begun(), steps)
+    said = await tell_all(rows, asks, transaction)
+    for ask, verdict in zip(asks, verdicts, strict=True):
+        if isinstance(verdict, BuildRejected):
+            said += rejected(ask, verdict)
+        else:
+            said.append(Answer(ask, InstancesFound(instances=(rows[verdict.id].told,))))
+    return said
 
 
 def instance_order_handlers(
@@ -74,4 +315,44 @@ async def _on_mends(asks: Sequence[Received[MendInstance]], transaction: OutboxT
             InstancesFound(instances=(row.told,) if (row := rows.get(ask.message.instance.id)) else ()),
         )
         for ask in asks
+    ]
+
+
+# Orders to end moves: to confirm them, to bring instances back, or not to wait for room any longer.
+
+
+def move_end_handlers(
+    store: SchedulerStore,
+    picture: Picture,
+    clock: Callable[[], datetime],
+    know_hosts: Callable[[], Awaitable[None]],
+) -> Handlers:
+    async def on_ends(asks: Sequence[Received[EndMove]], transaction: OutboxTransaction) -> list[Said]:
+        await know_hosts()
+        decide = partial(move_ended, now=clock(), is_up=picture.is_up)
+        together = await _waiting_together(store, [ask.message for ask in asks])
+        steps_of = [
+            [
+                (id_, partial(decide, order=structs.replace(ask.message, instance=id_)))
+                for id_ in (ask.message.instance, *others)
+            ]
+            for ask, others in zip(asks, together, strict=True)
+        ]
+        return await follow_several(asks, steps_of, transaction, are_whole=[False] * len(asks))
+
+    return {EndMove: on_ends}
+
+
+async def _waiting_together(store: SchedulerStore, orders: Sequence[EndMove]) -> list[tuple[InstanceId, ...]]:
+    """For each order, the other instances whose moves wait together with that of its instance, or have waited: some may wait
+    again by now. If a move began without a wait, its cell ends the moves of the others.
+    """
+    ids = tuple(dict.fromkeys(order.instance for order in orders))
+    rows = await store.instances(InstanceQuery(instances=ids, limit=len(ids)))
+    moves = {row.id: row.told.move for row in rows if row.waited is not None}
+    return [
+        tuple(each for each in move.together if each != order.instance)
+        if (move := moves.get(order.instance)) is not None and move.request_id == order.request_id
+        else ()
+        for order in orders
     ]

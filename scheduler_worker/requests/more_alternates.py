@@ -13,22 +13,23 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from bus.messages.build import AlternatesSpent, Flavor, InstanceId, NoValidHost
-from bus.messages.cell import ALTERNATES_MAX
-from bus.messages.hosts import NODE, host_in_cell
+from bus.messages.build import AlternatesSpent
 from bus.workers.handling import Handlers, Received, Said
-from scheduler_worker.core.choosing.choosing import choose
-from scheduler_worker.core.choosing.plugins import Plugins
+from engine.choosing.choosing import choose
+from engine.choosing.explaining import in_words
+from engine.choosing.plugins import Plugins
+from engine.flavors import Flavor, InstanceId
+from engine.hosts import NODE, host_in_cell
+from engine.inventories import ALTERNATES_MAX
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost
+from engine.requests import InstanceSpec
+from engine.requests.assembling import Alternative
 from scheduler_worker.core.instances.lifecycle import NextHosts, awaits_alternates, with_alternates
-from scheduler_worker.core.instances.other_flavors import still_accepted
-from scheduler_worker.core.instances.outcomes import in_words
-from scheduler_worker.core.instances.rows import BUILDING, InstanceRow
-from scheduler_worker.core.instances.specs import decoded
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.core.requests.alternatives import Alternative
-from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.locked_rows import Ordered, take_steps
+from scheduler_worker.core.instances.resizes import still_accepted
+from scheduler_worker.core.instances.rows import BUILDING, InstanceRow, decoded
+from scheduler_worker.outbox import OutboxTransaction
+from scheduler_worker.requests.instance_orders import Ordered, take_steps
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
 # So many hosts may fail to build an instance: an image that no host can run must not be tried on all hosts.

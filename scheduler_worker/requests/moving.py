@@ -1,35 +1,264 @@
 """Orders to move instances: check them, choose hosts in the picture, lock the rows, write, answer.
 
-A move for which no host has room waits, if its order says so: waiting_moves.py tries it again.
+A move for which no host has room waits, if its order says so: waking.py tries it again.
 
 Nothing is claimed here. The instance's cell asks placement to swap the claim, since only the cell knows the last
 attempt. Until then the picture holds the chosen share (unclaimed_shares.py).
 """
 
+import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 
-from bus.messages.build import BuildRejected, InstanceId, NoValidHost
+from bus.messages.build import BuildRejected, InstanceState
 from bus.messages.moves import MoveInstance
 from bus.workers.handling import Handlers, Received, Said
-from scheduler_worker.core.instances.moves import MoveRoom
-from scheduler_worker.core.instances.outcomes import in_words
-from scheduler_worker.core.instances.rebuilds import refused
+from engine.choosing.choosing import Chosen, choose, choose_together
+from engine.choosing.draft import Leaving
+from engine.choosing.explaining import in_words
+from engine.choosing.plugins import Plugins
+from engine.flavors import InstanceId
+from engine.inventories import GroupMember
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost
+from engine.requests import InstanceSpec
+from scheduler_worker.core.instances.moves import (
+    MoveRoom,
+    is_done,
+    is_on,
+    is_taken,
+    may_wait,
+    move_waits,
+    moved,
+    problem_with,
+    stays_on_host,
+    wait_of,
+)
+from scheduler_worker.core.instances.resizes import refused, with_order
 from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest
-from scheduler_worker.core.instances.waiting_moves import may_wait, move_waits, wait_of
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.companions import Unit
-from scheduler_worker.requests.kept_moves import kept_order, source_of
-from scheduler_worker.requests.last_filters import LastFilters
-from scheduler_worker.requests.locked_rows import follow_several
-from scheduler_worker.requests.move_hosts import MoveHost, MoveHostFinder
-from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, NeedsFound
-from scheduler_worker.requests.move_verdicts import after_order, room_for_moves, why_none_named
-from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
+from scheduler_worker.outbox import OutboxTransaction
+from scheduler_worker.requests.instance_orders import follow_several
+from scheduler_worker.requests.move_needs import (
+    MoveNeeds,
+    MoveNeedsFinder,
+    NeedsFound,
+    Unit,
+    group_of,
+    kept_order,
+    source_of,
+)
+from scheduler_worker.requests.reading import LastFilters
 from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import SchedulerTransaction
 from scheduler_worker.waiting import WaitingSpecs
+
+# The hosts that are chosen for orders to move instances.
+
+
+# The host that was chosen, or why there is none; None if none is to be chosen.
+MoveHost = Chosen | NoValidHost | BuildRejected | None
+
+
+class MoveHostFinder:
+    def __init__(
+        self,
+        picture: Picture,
+        plugins: Plugins,
+        *,
+        alternates_max: int,
+        make_sure: Callable[[], Awaitable[object]],
+        chance: random.Random,
+    ) -> None:
+        self._picture = picture
+        self._plugins = plugins
+        self._alternates_max = alternates_max
+        self._make_sure = make_sure
+        self._salt = chance.getrandbits(32)
+
+    async def find(
+        self, wanted: Sequence[Sequence[NeedsFound]], are_whole: Sequence[bool]
+    ) -> list[list[MoveHost]]:
+        """The chosen host of each instance of each order, or why there is none."""
+        found = self._choose(wanted, are_whole)
+        if any(isinstance(each, NoValidHost) for of_order in found for each in of_order):
+            await self._make_sure()
+            found = self._choose(wanted, are_whole)
+        return found
+
+    def _choose(
+        self, wanted: Sequence[Sequence[NeedsFound]], are_whole: Sequence[bool]
+    ) -> list[list[MoveHost]]:
+        """Choose a host for each move. A resize that may stay on its host is chosen by itself: otherwise another move
+        of the batch could be given the room that its instance gives back. So are instances that move together.
+        """
+        batch = [
+            each.spec
+            for needs, is_whole in zip(wanted, are_whole, strict=True)
+            for each in needs
+            if isinstance(each, MoveNeeds) and each.leaving is None and not is_whole
+        ]
+        others = iter(self._chosen(batch))
+        found: list[list[MoveHost]] = []
+        for needs, is_whole in zip(wanted, are_whole, strict=True):
+            if is_whole:
+                found.append(self._choose_whole(needs))
+                continue
+            found.append(
+                [
+                    each
+                    if not isinstance(each, MoveNeeds)
+                    else next(others)
+                    if each.leaving is None
+                    else self._chosen([each.spec], each.leaving)[0]
+                    for each in needs
+                ]
+            )
+        return found
+
+    def _choose_whole(self, needs: Sequence[NeedsFound]) -> list[MoveHost]:
+        """Choose one host for instances that move together; none if one of them does not move."""
+        refusal = next((each for each in needs if isinstance(each, BuildRejected)), None)
+        if refusal is not None:
+            return [refusal] * len(needs)
+        specs = [each.spec for each in needs if isinstance(each, MoveNeeds)]
+        if len(specs) < len(needs):
+            return [None] * len(needs)
+        found = choose_together(self._picture, specs, self._plugins, self._salt, self._alternates_max)
+        return [found] * len(needs) if isinstance(found, NoValidHost) else [*found]
+
+    def _chosen(
+        self, specs: Sequence[InstanceSpec], leaving: Leaving | None = None
+    ) -> list[Chosen | NoValidHost]:
+        return choose(
+            self._picture,
+            specs,
+            self._plugins,
+            self._salt,
+            self._alternates_max,
+            leaving=() if leaving is None else (leaving,),
+        )
+
+
+# Verdicts on orders to move instances, over locked rows: the row with the move, or why there is none.
+
+
+# The reason of a refusal because the instance changed while its host was chosen.
+JUST_CHANGED = "it has just changed: ask again"
+
+
+def after_order(
+    row: InstanceRow | None,
+    order: MoveInstance,
+    chosen: MoveHost,
+    needs: MoveNeeds | None,
+    *,
+    now: datetime,
+    settings: SchedulerSettings,
+    together: tuple[InstanceId, ...] = (),
+) -> InstanceRow | BuildRejected | NoValidHost:
+    """The row with the move to the chosen host, or why there is none: the order is refused, or no host has room."""
+    problem = problem_with(row, order)
+    if problem is not None:
+        return problem
+    assert row is not None, "a row that is not there is a problem"
+    if is_taken(row, order):
+        return row
+    # A resize may have been confirmed meanwhile: then the host was chosen for another size.
+    is_as_read = needs is None or needs.row.current_spec == row.current_spec
+    match chosen:
+        case BuildRejected() | NoValidHost():
+            return chosen
+        case _ if is_done(row, order):
+            return with_order(row, order)
+        case Chosen(cell=row.told.cell) if is_as_read:
+            choices = (chosen.choice, *chosen.alternates)
+        case None if stays_on_host(row, order.kind):
+            choices = ()
+        case _:
+            return refused(order, "instance", order.instance, JUST_CHANGED)
+    return moved(
+        row,
+        order,
+        choices,
+        now,
+        timeout_s=settings.move_timeout_s,
+        confirm_s=settings.move_confirm_s,
+        next_spec=b"" if needs is None else needs.next_spec,
+        of=(chosen.hosts, chosen.qualified) if isinstance(chosen, Chosen) else (0, 0),
+        together=together,
+    )
+
+
+def why_none_named(picture: Picture, order: MoveInstance, told: InstanceState) -> str:
+    """Why none of the hosts that the order names may be chosen; empty if any of them may."""
+    reasons = []
+    for name in order.hosts:
+        if order.kind != "resize" and is_on(told, name):
+            reasons.append(f"it is on host {name} already")
+            continue
+        cells = picture.cells_named(name)
+        if told.cell in cells:
+            return ""
+        reasons.append(
+            f"{name} is in cell {' and '.join(cells)}, and the instance stays in cell {told.cell}"
+            if cells
+            else f"no host {name} is known"
+        )
+    return "; ".join(reasons)
+
+
+async def room_for_moves(store: SchedulerTransaction, settings: SchedulerSettings) -> MoveRoom:
+    """How many more moves the settings allow for each host and cell. With such a limit, the moves that go on are
+    locked, so schedulers count one after the other.
+    """
+    a_host, a_cell = settings.moves_per_host_max, settings.moves_per_cell_max
+    going = await store.lock_moves() if a_host or a_cell else ()
+    return MoveRoom(going, a_host, a_cell)
+
+
+# Shares of hosts that a scheduler has chosen, and that an instance's cell is to claim: for moves, and for further alternates.
+#
+# The scheduler does not see when the cell claims. So the picture counts each share as used for some seconds, and the next
+# choices leave it alone.
+
+
+# How long the picture holds a choice for which no swap is seen.
+HELD_S = 30.0
+
+
+class UnclaimedShares:
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        # By the instance and the attempt that will claim it.
+        self._held: set[tuple[InstanceId, int]] = set()
+
+    def hold(self, rows: Sequence[InstanceRow]) -> None:
+        """Hold the first choice of each row in the picture for some seconds. They count under the attempt that the first
+        swap will have, so the change of placement that names this attempt ends the hold earlier.
+        """
+        held = [(row.id, row.told.attempt + 1, row.choices[0].share) for row in rows]
+        self._picture.hold(held)
+        for row, (instance, attempt, share) in zip(rows, held, strict=True):
+            if (group := group_of(row)) is not None:
+                # Those that are ordered to leave next follow it there.
+                member = GroupMember(group=group.id, consumer=instance, attempt=attempt, host=share.host)
+                self._picture.groups.hold(member)
+        keys = [(instance, attempt) for instance, attempt, _ in held]
+        self._held.update(keys)
+        asyncio.get_running_loop().call_later(HELD_S, self._drop, keys)
+
+    def drop_all(self) -> None:
+        """Hold none of them any more. This is called before a client is told that there is no host; placement still judges
+        whether a swap has room.
+        """
+        self._picture.drop(self._held)
+        self._held.clear()
+
+    def _drop(self, keys: Sequence[tuple[InstanceId, int]]) -> None:
+        self._picture.drop(keys)
+        self._held.difference_update(keys)
 
 
 class Mover:

@@ -1,19 +1,7 @@
 """The scheduler's rows in SQL. Nearly all statements are made from one description of a row, for both databases.
 
-The tables must exist: `bus.sql.upgrade(url, "scheduler_worker")` creates them. However large a batch is, it takes the
+The tables must exist: `kit.sql.upgrade(url, "scheduler_worker")` creates them. However large a batch is, it takes the
 same number of statements.
-
-    conflicts.py        new requests of which some rows are there already
-    rows.py             an instance's columns, the hot statements, and the codec
-    rare_statements.py  statements on instances and notes that are not hot, and pruning
-    hosts.py            rows of hosts
-    cells.py            rows of cells, and counts of what is in them
-    applications.py     rows of applications
-    aggregates.py       rows of aggregates
-    named.py            rows of flavors and images that requests may name
-    groups.py           rows of server groups
-    history.py          what was ordered for instances
-    waiting.py          the list of what waits, and the leases of workers
 """
 
 import asyncio
@@ -23,12 +11,12 @@ from datetime import datetime
 from functools import partial
 from operator import attrgetter
 
-from bus.errors import Bug, Transient
-from bus.messages.build import InstanceId
-from bus.messages.hosts import HostState
-from bus.sql import DatabaseSettings, Transaction, open_database, reads, runs
 from bus.workers.handling import OutboxKey
-from scheduler_worker.core.host_reports import HostLoad
+from engine.flavors import InstanceId
+from engine.hosts import HostState
+from kit.errors import Bug, Transient
+from kit.sql import DatabaseSettings, Transaction, open_database, reads, runs
+from scheduler_worker.core.hosts import HostLoad
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import (
@@ -38,34 +26,38 @@ from scheduler_worker.store import (
     NewRequest,
     SchedulerTransaction,
 )
-from scheduler_worker.store_sql import rare_statements, waiting
-from scheduler_worker.store_sql.aggregates import (
-    find_aggregates,
-    forget_aggregate,
-    lock_aggregates,
-    lock_orders,
-    save_aggregate,
-)
-from scheduler_worker.store_sql.applications import find_applications, set_application
-from scheduler_worker.store_sql.cells import count_instances, count_work, find_cells, save_cells
-from scheduler_worker.store_sql.conflicts import judge_conflicts
-from scheduler_worker.store_sql.groups import create_group, delete_group, find_groups, prune_groups
-from scheduler_worker.store_sql.history import find_changes, lock_moves, write_changes
+from scheduler_worker.store_sql import rows as rare_statements
+from scheduler_worker.store_sql import waiting
 from scheduler_worker.store_sql.hosts import (
+    count_instances,
+    count_work,
+    find_aggregates,
+    find_cells,
     find_hosts,
     find_loads,
     find_versions,
+    forget_aggregate,
     forget_hosts,
+    lock_aggregates,
     lock_hosts,
+    lock_orders,
+    save_aggregate,
+    save_cells,
     save_hosts,
     save_loads,
 )
 from scheduler_worker.store_sql.named import (
+    create_group,
     create_named,
+    delete_group,
     delete_named,
+    find_applications,
+    find_groups,
     find_named,
     lock_named,
+    prune_groups,
     save_named,
+    set_application,
 )
 from scheduler_worker.store_sql.rows import (
     ADD,
@@ -78,12 +70,14 @@ from scheduler_worker.store_sql.rows import (
     WRITE,
     confirmed_in,
     event_values,
+    judge_conflicts,
     new_values,
     note_values,
     row_of,
     values,
     values_of_new,
 )
+from scheduler_worker.store_sql.waiting import find_changes, lock_moves, write_changes
 
 # All workers lock rows in this order.
 _by_id = attrgetter("id.int")

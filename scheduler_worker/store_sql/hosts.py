@@ -12,12 +12,21 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from bus.message import ProviderId
-from bus.messages.hosts import HostState
-from bus.sql import RowColumns, Transaction, among
-from scheduler_worker.core.host_reports import HostLoad, with_load
-from scheduler_worker.store import HostQuery, HostVersion
+from bus.messages.cloud import InstanceCount
+from engine.hosts import Aggregate, HostState
+from engine.inventories import AggregateId, ProviderId
+from kit.errors import Transient
+from kit.sql import RowColumns, Transaction, among
+from kit.sql.statements import Id, Moment
+from scheduler_worker.core.aggregates import KeptAggregate
+from scheduler_worker.core.hosts import HostLoad, with_load
+from scheduler_worker.core.instances.rows import DELETED
+from scheduler_worker.store import HostQuery, HostVersion, KnownCell, WorkCounts
+from scheduler_worker.store_sql.waiting import count_open_moves
+from scheduler_worker.tables import aggregates as table_aggregates
+from scheduler_worker.tables import cells as table_cells
 from scheduler_worker.tables import hosts as table
+from scheduler_worker.tables import instances, waiting
 
 _SAVE = RowColumns(
     table, "id", "name", "cell", "changed_at", "body", "sequence", free_texts=("name", "cell")
@@ -88,3 +97,96 @@ def find_hosts(connection: Connection, wanted: HostQuery) -> list[HostState]:
     if wanted.name is not None:
         query = query.where(table.c.name == wanted.name)
     return _hosts(connection.execute(query.order_by(table.c.name, table.c.id).limit(wanted.limit)))
+
+
+# Rows of aggregates: few, read and written whole.
+
+
+_AGGREGATES_SAVE = sa.text(
+    "INSERT INTO aggregates_metadata (id, name, body) VALUES (:id, :name, :body) "
+    "ON CONFLICT (id) DO UPDATE SET name = excluded.name, body = excluded.body"
+).bindparams(sa.bindparam("id", type_=Id))
+
+_encode_aggregates = msgspec.json.Encoder().encode
+_aggregate = msgspec.json.Decoder(KeptAggregate).decode
+# Two arbitrary numbers: "moor", and the purpose. Placement's log has another purpose.
+_ORDER = sa.text("SELECT pg_advisory_xact_lock(1836019570, 2)")
+
+
+def lock_orders(connection: Connection) -> None:
+    """Lock orders about aggregates (PostgreSQL): until the transaction ends, no other worker follows one."""
+    connection.execute(_ORDER)
+
+
+def lock_aggregates(connection: Connection) -> list[KeptAggregate]:
+    return _in_order(
+        connection.scalars(
+            sa.select(table_aggregates.c.body).order_by(table_aggregates.c.id).with_for_update()
+        )
+    )
+
+
+def find_aggregates(connection: Connection) -> list[Aggregate]:
+    found = _in_order(connection.scalars(sa.select(table_aggregates.c.body)))
+    return [each.told for each in found if not each.deleted_us]
+
+
+def _in_order(bodies: "sa.ScalarResult[bytes]") -> list[KeptAggregate]:
+    # Sorted here: a database's order of texts depends on its locale.
+    return sorted(map(_aggregate, bodies), key=lambda each: each.name)
+
+
+def save_aggregate(connection: Connection, aggregate: KeptAggregate) -> None:
+    # No aggregate has a name that begins with a blank, so a deleted one gives up its name.
+    name = f" {aggregate.id}" if aggregate.deleted_us else aggregate.name
+    try:
+        with connection.begin_nested():
+            connection.execute(
+                _AGGREGATES_SAVE, {"id": aggregate.id, "name": name, "body": _encode_aggregates(aggregate)}
+            )
+    except sa.exc.IntegrityError as taken:
+        raise Transient(f"another worker has just created an aggregate {aggregate.name!r}") from taken
+
+
+def forget_aggregate(connection: Connection, aggregate: AggregateId) -> None:
+    connection.execute(sa.delete(table_aggregates).where(table_aggregates.c.id == aggregate))
+
+
+# Rows of cells, and counts of what is in them.
+
+
+_CELLS_SAVE = sa.text(
+    "INSERT INTO known_cells (name, heard_at) VALUES (:name, :heard_at) "
+    "ON CONFLICT (name) DO UPDATE SET heard_at = excluded.heard_at "
+    "WHERE known_cells.heard_at < excluded.heard_at"
+).bindparams(sa.bindparam("heard_at", type_=Moment()))
+
+
+def save_cells(connection: Connection, cells: Sequence[KnownCell]) -> None:
+    """Write these cells in the order of their names, as every worker locks them."""
+    ordered = sorted(cells, key=lambda each: each.name)
+    connection.execute(_CELLS_SAVE, [{"name": each.name, "heard_at": each.heard_at} for each in ordered])
+
+
+def find_cells(connection: Connection) -> list[KnownCell]:
+    found = [
+        KnownCell(*row) for row in connection.execute(sa.select(table_cells.c.name, table_cells.c.heard_at))
+    ]
+    # Sorted here: a database's order of texts depends on its locale.
+    return sorted(found, key=lambda each: each.name)
+
+
+def count_instances(connection: Connection) -> list[InstanceCount]:
+    # It reads all rows. An index by state would cost each boot more than this costs: a row whose indexed columns stay as
+    # they are is written without its indexes when it becomes active (scheduler_worker/tables.py).
+    query = sa.select(instances.c.state, instances.c.cell, sa.func.count())
+    query = query.where(instances.c.state != DELETED).group_by(instances.c.state, instances.c.cell)
+    found = [
+        InstanceCount(state=state, cell=cell, count=count) for state, cell, count in connection.execute(query)
+    ]
+    return sorted(found, key=lambda each: (each.state, each.cell))
+
+
+def count_work(connection: Connection) -> WorkCounts:
+    count, oldest = connection.execute(sa.select(sa.func.count(), sa.func.min(waiting.c.since))).one()
+    return WorkCounts(count, oldest, count_open_moves(connection))

@@ -6,25 +6,37 @@ reasons of failures.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from operator import attrgetter
+from typing import Any
 from uuid import UUID
 
 import msgspec
+import sqlalchemy as sa
 from msgspec import Struct, structs
+from sqlalchemy import Connection
 
-from bus.messages.build import InstanceId, InstanceState, RequestId
+from bus.messages.build import InstanceState
 from bus.messages.cell import AdoptInCell, PlaceInCell
-from bus.sql import RowColumns, Values
-from scheduler_worker.core.instances.lifecycle import CellEvent
-from scheduler_worker.core.instances.rows import (
-    DELETED,
-    NO_REQUEST,
-    PLACED,
-    InstanceRow,
+from bus.workers.handling import OutboxKey
+from engine.flavors import InstanceId, RequestId
+from engine.hosts import cell_and_name
+from kit.errors import Transient
+from kit.sql import RowColumns, Transaction, Values, among, begins_with
+from scheduler_worker.core.instances.lifecycle import CellEvent, adopted
+from scheduler_worker.core.instances.rows import DELETED, LIVING, NO_REQUEST, PLACED, InstanceRow
+from scheduler_worker.store import (
+    Acceptance,
+    InstanceQuery,
+    InstancesTaken,
+    Known,
+    NewRequest,
+    OtherContent,
+    OutboxNote,
 )
-from scheduler_worker.tables import instances, notes
+from scheduler_worker.tables import changes, instances, notes
+from scheduler_worker.tables import instances as table
 
 _CHANGING = (
     *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "ended_at", "unsaid"),
@@ -218,3 +230,186 @@ def confirmed_in(dropped: Iterable[Values]) -> list[tuple[UUID, int]]:
 def request_of(read: Values) -> tuple[UUID | None, bytes]:
     """The id and the digest of the row's request."""
     return read[1], _given(read[3]).digest
+
+
+# Statements on instances and notes that are not hot, and pruning: written once for both databases.
+
+
+_COLUMNS = tuple(table.c[name] for name in READ)
+# How many notes are read at once; most of them name the rows of a batch.
+NOTES_PAGE = 50
+
+
+def find(connection: Connection, query: InstanceQuery) -> list[InstanceRow]:
+    rows = sa.select(*_COLUMNS).where(table.c.request_id.is_not(None), *_conditions(connection, query))
+    return _read(connection, rows.order_by(table.c.id).limit(query.limit))
+
+
+def _conditions(connection: Connection, query: InstanceQuery) -> Iterator[sa.ColumnElement[bool]]:
+    if query.instances:
+        yield among(connection, table.c.id, query.instances)
+    for column, value in (
+        (table.c.request_id, query.request_id),
+        (table.c.state, query.state),
+        (table.c.project, query.project),
+        (table.c.name, query.name),
+    ):
+        if value:
+            yield column == value
+    for column, prefix in ((table.c.id, query.id_prefix), (table.c.request_id, query.request_prefix)):
+        if prefix:
+            yield begins_with(column, prefix)
+    if query.after is not None:
+        yield table.c.id > query.after
+    if query.living:
+        yield table.c.ended_at.is_(None)
+    if query.host:
+        yield _is_on(query.host)
+
+
+def _is_on(host: str) -> sa.ColumnElement[bool]:
+    cell, name = cell_and_name(host)
+    there = sa.and_(table.c.host == name, table.c.state.in_(LIVING))
+    return sa.and_(there, table.c.cell == cell) if cell else there
+
+
+def find_overdue(connection: Connection, now: datetime, limit: int) -> list[InstanceId]:
+    due = sa.select(table.c.id).where(table.c.due_at <= now).order_by(table.c.due_at)
+    return [InstanceId(id_) for id_ in connection.scalars(due.limit(limit))]
+
+
+def find_unsaid(
+    connection: Connection, before: datetime, after: OutboxKey | None, limit: int
+) -> list[OutboxNote]:
+    query = sa.select(notes.c.number, notes.c.placed, notes.c.others).where(notes.c.at < before)
+    if after is not None:
+        query = query.where(notes.c.number > after)
+    named: dict[int, list[UUID]] = {}
+    ids: set[UUID] = set()
+    for number, placed, others in connection.execute(query.order_by(notes.c.number).limit(NOTES_PAGE)):
+        if len(ids) >= limit:
+            break
+        named[number] = sorted(ids_in(placed, others), key=lambda id_: id_.int)
+        ids.update(named[number])
+    unsaid = sa.select(*_COLUMNS).where(among(connection, table.c.id, [*ids]), table.c.unsaid.is_not(None))
+    rows = {row.id: row for row in _read(connection, unsaid)} if ids else {}
+    return [
+        OutboxNote(OutboxKey(number), tuple([rows[InstanceId(id_)] for id_ in these if id_ in rows]))
+        for number, these in named.items()
+    ]
+
+
+def ids_of_requests(connection: Connection, requests: Sequence[RequestId]) -> list[UUID]:
+    return list(
+        connection.scalars(sa.select(table.c.id).where(among(connection, table.c.request_id, requests)))
+    )
+
+
+def forget(connection: Connection, instances: Sequence[InstanceId]) -> None:
+    connection.execute(sa.delete(table).where(among(connection, table.c.id, instances)))
+
+
+def prune(connection: Connection, before: datetime, limit: int) -> int:
+    over = (table.c.ended_at < before, table.c.unsaid.is_(None))
+    others = table.alias("others")
+    is_wanted = sa.or_(others.c.ended_at.is_(None), others.c.ended_at >= before, others.c.unsaid.is_not(None))
+    ended = (
+        sa.select(table.c.request_id)
+        .distinct()
+        .where(*over, table.c.request_id.is_not(None))
+        .where(~sa.exists().where(others.c.request_id == table.c.request_id, is_wanted))
+        .limit(limit)
+    )
+    found = sorted(connection.scalars(ended), key=lambda id_: id_.int)
+    if found:
+        gone = sa.select(table.c.id).where(among(connection, table.c.request_id, found))
+        connection.execute(sa.delete(changes).where(changes.c.instance.in_(gone)))
+        connection.execute(sa.delete(table).where(among(connection, table.c.request_id, found)))
+    unseen = sa.select(table.c.id).where(*over, table.c.request_id.is_(None)).limit(limit)
+    connection.execute(sa.delete(changes).where(changes.c.instance.in_(unseen)))
+    # If the request of such a delete came just now, the row has a request id, and stays.
+    forgotten = sa.delete(table).where(table.c.id.in_(unseen), *over, table.c.request_id.is_(None))
+    return len(found) + connection.execute(forgotten).rowcount
+
+
+def _read(connection: Connection, query: sa.Select[Any]) -> list[InstanceRow]:
+    return [row_of(tuple(row)) for row in connection.execute(query)]
+
+
+# Which new requests are accepted, if rows of some of their instances are there already: each request is written once.
+#
+# Two workers that accept the same request conflict at the row of its first instance, since a request id and a place in
+# the request are unique together. Two requests that name the same instance conflict at the row of that instance. Usually
+# nothing conflicts, and `SqlSchedulerTransaction.accept` is done after one insert.
+
+
+async def judge_conflicts(transaction: Transaction, new: Sequence[NewRequest]) -> list[Acceptance]:
+    """Whether each of these requests is accepted. All of their rows that did not conflict have just been inserted; those
+    of requests that are refused are deleted again.
+    """
+    others = await transaction.run(ids_of_requests, [request.id for request in new])
+    own = [row.id for request in new for row in request.rows]
+    stored = _StoredRows(await LOCK_WITH_ORDERS.fetch(transaction, {*own, *others}))
+    judged = [stored.judged(request) for request in new]
+    refused = [request for request, each in zip(new, judged, strict=True) if not isinstance(each, Known)]
+    if withdrawn := [id_ for request in refused for id_ in stored.of(request)]:
+        await transaction.run(forget, withdrawn)
+    await _adopt(transaction, stored, new, judged)
+    return judged
+
+
+class _StoredRows:
+    """The rows in the database after the insert, those of refused requests included."""
+
+    def __init__(self, read: Iterable[Values]) -> None:
+        self.rows: dict[UUID, InstanceRow] = {}
+        self._of: dict[tuple[UUID | None, bytes], list[InstanceId]] = {}
+        self._digests: dict[UUID | None, set[bytes]] = {}
+        for each in read:
+            row = row_of(each)
+            request, digest = request_of(each)
+            self.rows[row.id] = row
+            self._of.setdefault((request, digest), []).append(row.id)
+            self._digests.setdefault(request, set()).add(digest)
+
+    def of(self, request: NewRequest) -> Sequence[InstanceId]:
+        """The ids of the stored rows that have the id and the digest of this request.
+
+        If the request is refused, the present transaction has inserted them all, and they must be deleted again: a
+        request that had been there before would be `Known`.
+        """
+        return self._of.get((request.id, request.digest), ())
+
+    def judged(self, request: NewRequest) -> Acceptance:
+        if self._digests.get(request.id, set()) - {request.digest}:
+            return OtherContent()
+        if any(row.id not in self.rows for row in request.rows):
+            raise Transient("a repeated request was pruned at the same moment")
+        mine = [(row, self.rows[row.id]) for row in request.rows]
+        if taken := tuple(
+            there.id for _, there in mine if there.told.request_id not in (request.id, NO_REQUEST)
+        ):
+            return InstancesTaken(taken)
+        return Known(
+            tuple(
+                adopted(there, row) if there.told.request_id == NO_REQUEST else there for row, there in mine
+            )
+        )
+
+
+async def _adopt(
+    transaction: Transaction, stored: _StoredRows, new: Sequence[NewRequest], judged: Sequence[Acceptance]
+) -> None:
+    """Write the rows of accepted requests over the rows of their instances that a delete had left before the request
+    was seen.
+    """
+    instead = [
+        values
+        for request, each in zip(new, judged, strict=True)
+        if isinstance(each, Known)
+        for row, values in zip(each.rows, values_of_new(request.digest, each.rows), strict=True)
+        if stored.rows[row.id] is not row
+    ]
+    if instead:
+        await transaction.run(forget, [each[0] for each in instead])
+        await ADD.change(transaction, instead)

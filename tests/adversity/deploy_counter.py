@@ -1,6 +1,6 @@
 """Counts how often the nodes of a simulated Ironic became active."""
 
-from compute_sim.laboratory.ironic import SimulatedIronic
+from laboratory.ironic import SimulatedIronic
 
 
 class DeployCounter:

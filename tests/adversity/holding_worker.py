@@ -6,8 +6,8 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+from bus.addresses import broker_at
 from bus.messages.placement import ReleaseClaim
-from bus.urls import broker_at
 from bus.workers.handling import Received, Said
 from bus.workers.station import Station
 from tests.contracts.stage import SETTINGS, WORK, Remembering

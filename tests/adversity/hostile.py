@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from bus import headers
+from bus import message
 from bus.broker import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, PLAIN, Parcel
 
 GOLDEN = tuple(
@@ -57,12 +57,12 @@ CONTENT_TYPES = (
 )
 ADDRESSES = ("", "", "answers.moor-client.p1", "a" * 255, "\u00e4" * 100, "#", "\0")
 HEADER_NAMES = (
-    *(headers.REASON, headers.QUEUE, headers.ATTEMPTS, headers.WHERE, headers.SENDER, headers.LETTER),
+    *(message.REASON, message.QUEUE, message.ATTEMPTS, message.WHERE, message.SENDER, message.LETTER),
     *(
-        headers.WAITS,
-        headers.BROKER_REASON,
-        headers.BROKER_QUEUE,
-        headers.BROKER_EXCHANGE,
+        message.WAITS,
+        message.BROKER_REASON,
+        message.BROKER_QUEUE,
+        message.BROKER_EXCHANGE,
         "x-delivery-count",
     ),
     *("", "\0"),
@@ -97,7 +97,7 @@ def among(
     """
     lines = [*good, *(hostile_line(chance).replace(b"\n", b" ") for _ in range(chance.randint(1, 4)))]
     chance.shuffle(lines)
-    kept = {key: value for key, value in parcel.headers.items() if key != headers.BROKER_REASON}
+    kept = {key: value for key, value in parcel.headers.items() if key != message.BROKER_REASON}
     return structs.replace(
         parcel, encoded=b"\n".join(lines), content_type=LINES, reply_to="", headers=kept | dict(said or {})
     )

@@ -12,16 +12,18 @@ import asyncpg
 from msgspec import structs
 from sqlalchemy.engine import make_url
 
-from bus.auditing.at_rest import Asked
 from bus.broker import Broker
-from bus.message import ProviderId
-from bus.messages.build import AskInstances, Flavor, InstanceId, InstancesFound, InstanceState
-from bus.messages.hosts import AskHosts, HostsFound, HostState
-from bus.process import run_until
+from bus.messages.build import AskInstances, InstancesFound, InstanceState
+from bus.messages.hosts import AskHosts, HostsFound
 from bus.topology import Limits, Objects, objects_of, user_of
 from bus.workers.station import Station
-from moor.laboratory.at_rest import problems_of
-from moor.laboratory.load.orders import amounts_of
+from engine.flavors import Flavor, InstanceId
+from engine.hosts import HostState
+from engine.inventories import ProviderId
+from kit.process import run_until
+from laboratory.at_rest import problems_of
+from laboratory.load.orders import amounts_of
+from moor.books.at_rest import Asked
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.store import InstanceQuery
 from scheduler_worker.store_sql import SqlSchedulerStore

@@ -17,14 +17,14 @@ import asyncpg
 from msgspec import Struct, structs
 from sqlalchemy.engine import make_url
 
-from bus.message import GroupId
-from bus.messages.administration import Done, WriteAnswered
-from bus.messages.build import BuildInstance, Flavor, InstanceId, InstanceState, JoinedGroup, RequestId
-from bus.messages.groups import CreateGroup, GroupsFound
-from bus.messages.quotas import SetQuota
-from bus.process import run_until
+from bus.messages.administration import Done, SetQuota, WriteAnswered
+from bus.messages.build import BuildInstance, InstanceState
+from bus.messages.stored_names import CreateGroup, GroupsFound
 from bus.topology import CELL0, user_of
 from bus.workers.station import Station
+from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
+from engine.inventories import GroupId
+from kit.process import run_until
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 from tests.adversity.worker_process import BUS

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from bus.topology import Limits
-from moor.laboratory.private_servers import place_in_memory
+from laboratory.private_servers import place_in_memory
 from tests.adversity.cluster_under_test import ClusterUnderTest
 from tests.adversity.real_cloud import B, CloudOn, cloud_on, wait_until
 from tests.adversity.test_killed_workers import SMALL, STATES, a_build, audited, send

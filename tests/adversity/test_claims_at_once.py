@@ -13,24 +13,23 @@ import pytest
 import pytest_asyncio
 from sqlalchemy.engine import make_url
 
-from bus.message import ProviderId
 from bus.messages.administration import (
     ConsumerMoved,
     DeleteProvider,
     Done,
     ProviderWritten,
     SetInventories,
+    SetQuota,
     SetTraits,
     UnknownProvider,
     UpdateProvider,
     WriteVerdict,
 )
-from bus.messages.placement import DoesNotFit
-from bus.messages.quotas import SetQuota
+from engine.inventories import ProviderId
+from engine.refusals import DoesNotFit
 from placement_worker.core.ledger import ClaimChanges
-from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.claims import at_once
-from placement_worker.store_sql.claims.at_once import ClaimAtOnce
+from placement_worker.store_sql import SqlPlacementStore, claim_statements
+from placement_worker.store_sql.claim_statements import ClaimAtOnce
 from tests.contracts.admin_client import AdminClient, allocations, holding
 from tests.contracts.placement_orders import amounts, consumer, inventories, provider
 from tests.contracts.sql_stores import as_owner, migrated_database
@@ -115,7 +114,7 @@ async def test_it_is_one_statement_and_leaves_the_rows_that_a_locked_claim_leave
     for is_locked in (False, True):
         async with a_placement() as there:
             if is_locked:
-                monkeypatch.setattr("placement_worker.store_sql.claims.postgresql.begun_at_once", never)
+                monkeypatch.setattr("placement_worker.store_sql.claim_statements.begun_at_once", never)
             for number in range(4):
                 assert await there.claim(f"web-{number}", HOST, OTHER) == Done()
             assert await there.claim("web-4", OTHER) == Done()
@@ -277,11 +276,11 @@ async def test_two_servers_with_many_clients_fill_the_hosts_to_the_last_place(
 async def test_a_statement_that_does_not_compare_again_after_its_wait_would_be_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    careless = at_once.CLAIM.replace(
+    careless = claim_statements.CLAIM.replace(
         "(SELECT count(*) FROM made) = 1 AND", "(SELECT count(*) FROM made) = 1 AND providers.id = seen.id OR"
     )
-    assert careless != at_once.CLAIM
-    monkeypatch.setattr(at_once, "CLAIM", careless)
+    assert careless != claim_statements.CLAIM
+    monkeypatch.setattr(claim_statements, "CLAIM", careless)
     with pytest.raises(AssertionError):
         await _filled_and_audited()
 

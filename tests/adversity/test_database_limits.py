@@ -19,14 +19,15 @@ from msgspec import structs
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
-from bus.clock import now
-from bus.configuration.settings import BusSettings
-from bus.errors import Locked, TookTooLong, Unavailable
-from bus.messages.placement import ClaimAnswered, Claimed
-from bus.process import Part, run_until
-from bus.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade
+from bus.messages.placement import ClaimAnswered
+from bus.settings import BusSettings
 from bus.topology import DEAD_QUEUE
 from bus.workers.station import Station
+from engine.refusals import Claimed
+from kit.errors import Locked, TookTooLong, Unavailable
+from kit.process import Part, run_until
+from kit.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade
+from kit.times import now
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore, SqlPlacementTransaction
 from placement_worker.wiring import placement_parts

@@ -10,9 +10,9 @@ from functools import partial
 import asyncpg
 import pytest
 
-from bus.errors import Unavailable
-from bus.sql import open_database, upgrade
-from moor.laboratory.private_servers import place_in_memory
+from kit.errors import Unavailable
+from kit.sql import open_database, upgrade
+from laboratory.private_servers import place_in_memory
 from tests.adversity.real_cloud import cloud_on
 from tests.adversity.test_broker_cluster import until_active
 from tests.adversity.test_killed_workers import SMALL, a_build, audited, send

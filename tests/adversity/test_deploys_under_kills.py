@@ -16,17 +16,15 @@ from bus.messages.build import (
     AskInstances,
     BuildInstance,
     DeleteInstance,
-    Flavor,
-    Image,
-    InstanceId,
     InstancesFound,
     InstanceState,
     RebuildInstance,
-    RequestId,
 )
-from bus.process import run_until
 from bus.topology import user_of
-from compute_sim.laboratory.ironic import (
+from engine.flavors import Flavor, Image, InstanceId, RequestId
+from ironic_sync.core.rows import NodeRow
+from kit.process import run_until
+from laboratory.ironic import (
     IronicScript,
     IronicServer,
     IronicSimSettings,
@@ -35,8 +33,7 @@ from compute_sim.laboratory.ironic import (
     WorkDurations,
     available_nodes,
 )
-from compute_sim.laboratory.ironic.core.script import Loses, WorkFails
-from ironic_sync.core.rows import NodeRow
+from laboratory.ironic.script import Loses, WorkFails
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.adversity.deploy_counter import DeployCounter
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until

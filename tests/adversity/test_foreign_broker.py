@@ -7,10 +7,10 @@ from contextlib import aclosing
 import aio_pika
 import pytest
 
-from bus.parts import Status
 from bus.rabbit import RabbitBroker
-from bus.workers.inbox import Inbox, InboxBatch, read_inbox
-from bus.workers.link import Link
+from bus.workers.sending import Link
+from ironic_sync.inbox import Inbox, InboxBatch, read_inbox
+from kit.parts import Status
 from tests.contracts.small_world import eventually, within_patience
 from tests.contracts.stage import SETTINGS
 from tests.servers.rabbitmq import PrivateRabbitMQ

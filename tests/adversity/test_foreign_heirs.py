@@ -8,10 +8,11 @@ from uuid import uuid4, uuid5
 import pytest
 import pytest_asyncio
 
-from bus.message import ConsumerId
-from bus.messages.build import BuildInstance, DeleteInstance, InstanceId, InstanceState, MoveEnd, RequestId
+from bus.messages.build import BuildInstance, DeleteInstance, InstanceState, MoveEnd
 from bus.messages.moves import EndMove, MoveInstance
 from bus.topology import API
+from engine.flavors import InstanceId, RequestId
+from engine.inventories import ConsumerId
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 from tests.adversity.test_authority import SMALL, Cloud, has_providers, say
 from tests.contracts.broker_under_test import SHOP

@@ -14,17 +14,17 @@ import pytest_asyncio
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from bus.errors import Transient
-from bus.message import ConsumerId, GroupId
-from bus.messages.placement import Claimed, GroupRefused, ServerGroup
-from bus.sql import open_database
+from engine.inventories import ConsumerId, GroupId, ServerGroup
+from engine.refusals import Claimed, GroupRefused
+from kit.errors import Transient
+from kit.sql import open_database
 from placement_worker import tables
-from placement_worker.core.claim_verdicts import ClaimJudgement
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, GroupRow, SentOrder
+from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.claims.claims import ClaimRows
-from placement_worker.store_sql.claims.postgresql import PostgresClaims
+from placement_worker.store_sql.claim_statements import PostgresClaims
+from placement_worker.store_sql.claims import ClaimRows
 from tests.contracts.placement_orders import (
     HORIZON,
     NOON,

@@ -10,16 +10,16 @@ from typing import Final
 
 import pytest
 
-from bus.operating.http_server import HttpServer
-from bus.operating.listen_address import Listen
-from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.http.app import PlacementApp
+from kit.health import Listen
+from kit.http_server import HttpServer
+from placement_worker.admin_writes import WriteBatcher
+from placement_worker.api.auth import BelievedToken
+from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
-from placement_worker.write_batcher import WriteBatcher
 from tests.contracts.stores import open_store
 
 pytestmark = pytest.mark.asyncio

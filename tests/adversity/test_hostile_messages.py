@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
+from bus.addresses import broker_at
 from bus.broker import PLAIN, Connection, Parcel, Receipt
 from bus.codec import CODEC, known_messages
-from bus.errors import Failure
 from bus.memory import MemoryBroker
 from bus.message import Envelope, Message, type_of
 from bus.messages import ALL
@@ -26,13 +26,9 @@ from bus.messages.build import (
     BuildAccepted,
     BuildInstance,
     BuildRejected,
-    Flavor,
-    InstanceId,
     InstancesFound,
     InstanceState,
-    RequestId,
 )
-from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import ProvidersChanged
 from bus.topology import (
     DEAD_QUEUE,
@@ -45,10 +41,12 @@ from bus.topology import (
     destination_of,
     in_cell,
 )
-from bus.urls import broker_at
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.station import Station
-from compute_sim.laboratory.hosts import SimulatedHost
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.hosts import NODE, HostState
+from kit.errors import Failure
+from laboratory.computes.hosts import SimulatedHost
 from moor.asking import answer_of, hosts_of, running, until_choosable
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.clouds.cloud import cloud
@@ -83,7 +81,7 @@ WORKED_OFF = [
 
 
 class Surprises(logging.Handler):
-    """Failures that a worker has logged, and that are none of those in bus/errors.py."""
+    """Failures that a worker has logged, and that are none of those in kit/errors.py."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

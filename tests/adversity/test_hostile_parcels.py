@@ -12,18 +12,12 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus import headers
+from bus import message
 from bus.broker import Broker, Connection, Parcel, Receipt
 from bus.codec import CODEC, encode, known_messages
 from bus.memory import MemoryBroker
-from bus.message import Envelope, ProviderId
-from bus.messages.placement import (
-    AskSnapshot,
-    InventoryRefused,
-    LogPosition,
-    NotAllowed,
-    SnapshotPage,
-)
+from bus.message import Envelope
+from bus.messages.placement import AskSnapshot, InventoryRefused, LogPosition, SnapshotPage
 from bus.topology import (
     DEAD,
     DEAD_QUEUE,
@@ -37,10 +31,12 @@ from bus.topology import (
     objects_of,
     retry_exchange_of,
 )
+from bus.workers.asking import listen
 from bus.workers.dead_letters import DeadLetter, NotReplayed, open_dead_letters
-from bus.workers.link import Link
-from bus.workers.listening import listen
+from bus.workers.sending import Link
 from bus.workers.worker import Worker
+from engine.inventories import ProviderId
+from engine.refusals import NotAllowed
 from moor.broker.dead_command import document_of
 from moor.options import printable
 from tests.adversity.hostile import among, hostile_parcel
@@ -55,11 +51,11 @@ A_FACT = InventoryRefused(
 A_PAGE = SnapshotPage(providers=(), published=LogPosition(term=1, position=2))
 CHUNK = 1_000
 # A good order counts wherever it is read, since it was sent to the proper place.
-SAID = {headers.SENDER: "", headers.EXCHANGE: PLACEMENT, headers.KEY: "release.c1"}
+SAID = {message.SENDER: "", message.EXCHANGE: PLACEMENT, message.KEY: "release.c1"}
 # One of this many parcels has good messages in it.
 GOOD_EACH = 5
 CELL = "c1"
-# bus/workers/inbox.py reads inboxes and does not decode the messages.
+# ironic_sync/inbox.py reads inboxes and does not decode the messages.
 READ = tuple(
     in_cell(queue.name, CELL) for queue in QUEUES if queue.name != DEAD_QUEUE and queue.name not in INBOXES
 )

@@ -10,10 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from bus.errors import Transient
 from bus.message import Message
-from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId, RequestId
-from bus.messages.hosts import HostState
+from bus.messages.build import BuildInstance, DeleteInstance
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.hosts import HostState
+from kit.errors import Transient
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.adversity.real_cloud import CloudOn, RealCloud, real_cloud, wait_until
 

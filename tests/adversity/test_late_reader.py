@@ -12,10 +12,12 @@ import pytest_asyncio
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from bus.clock import now
-from bus.errors import Unavailable
-from bus.messages.placement import Claimed, ClaimResources, Holder
-from bus.sql import PostgresDatabase, open_database
+from bus.messages.placement import ClaimResources
+from engine.inventories import Holder
+from engine.refusals import Claimed
+from kit.errors import Unavailable
+from kit.sql import PostgresDatabase, open_database
+from kit.times import now
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import SentOrder
 from placement_worker.store import ChangeFeed, PlacementTransaction

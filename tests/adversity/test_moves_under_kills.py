@@ -12,8 +12,9 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import Flavor, InstancesFound, InstanceState, MoveKind, RequestId
+from bus.messages.build import InstancesFound, InstanceState, MoveKind
 from bus.messages.moves import EndMove, MoveInstance
+from engine.flavors import Flavor, RequestId
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 from tests.adversity.test_killed_workers import SMALL, a_build, instance_of, kill_and_start_again, send
 

@@ -11,19 +11,17 @@ from uuid import UUID
 import pytest
 
 from bus.broker import Broker
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import (
-    AlreadyClaimed,
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReportInventory
+from bus.workers.station import Station
+from engine.inventories import (
+    ConsumerId,
+    ProviderId,
     ReportedInventory,
     ReportedProvider,
-    ReportInventory,
     ResourceAmount,
     Share,
 )
-from bus.workers.station import Station
+from engine.refusals import AlreadyClaimed, Claimed
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database

@@ -17,16 +17,16 @@ import pytest_asyncio
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from bus.errors import Transient
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import ReportInventory, ResourceAmount, Share
-from bus.sql import open_database
+from bus.messages.placement import ReportInventory
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
+from kit.errors import Transient
+from kit.sql import open_database
 from placement_worker import tables
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.claims.claims import ClaimRows
-from placement_worker.store_sql.claims.postgresql import PostgresClaims
+from placement_worker.store_sql.claim_statements import PostgresClaims
+from placement_worker.store_sql.claims import ClaimRows
 from placement_worker.store_sql.provider_cache import UsageRow
 from tests.contracts.placement_orders import (
     HORIZON,

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import Connection
 
-from bus.sql import open_database
+from kit.sql import open_database
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
     DB,

@@ -16,10 +16,11 @@ import pytest_asyncio
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from bus.errors import Transient
-from bus.messages.placement import QuotaExceeded
-from bus.messages.quotas import INSTANCES, SetQuota
-from bus.sql import Transaction
+from bus.messages.administration import SetQuota
+from engine.inventories import INSTANCES
+from engine.refusals import QuotaExceeded
+from kit.errors import Transient
+from kit.sql import Transaction
 from placement_worker.admin_writes import write_quotas
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from bus.errors import Transient
-from bus.messages.placement import ReportAccepted, ReportedProvider, ReportInventory
+from bus.messages.placement import ReportAccepted, ReportInventory
+from engine.inventories import ReportedProvider
+from kit.errors import Transient
 from placement_worker.core.ledger import SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.store_sql import SqlPlacementStore

@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import BuildInstance, Flavor, RequestId
+from bus.messages.build import BuildInstance
+from engine.flavors import Flavor, RequestId
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(300)]

@@ -10,15 +10,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from bus.message import ProviderId
-from bus.messages.hosts import HostState
-from bus.messages.placement import Claimed, ClaimResources
-from bus.sql import upgrade
+from bus.messages.placement import ClaimResources
 from cell_conductor.store_sql import SqlConductorStore
+from engine.hosts import HostState
+from engine.inventories import ProviderId
+from engine.refusals import Claimed
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store_sql import SqlIronicStore
+from kit.sql import upgrade
 from placement_worker.store_sql import SqlPlacementStore
-from scheduler_worker.core.host_reports import HostLoad
+from scheduler_worker.core.hosts import HostLoad
 from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.store_sql import SqlSchedulerStore
 from tests.contracts import placement_orders as placement

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from bus.configuration.settings import BusSettings
-from bus.logs import begin_to_log
-from bus.process import Part, run_until, stopped_by_signals
-from bus.urls import broker_at
+from bus.addresses import broker_at
+from bus.settings import BusSettings
 from bus.workers.station import Station, process_name
+from kit.logs import begin_to_log
+from kit.process import Part, run_until, stopped_by_signals
 
 BUS = BusSettings(
     sweep_s=2,
@@ -88,10 +88,10 @@ def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack
 
 
 async def _compute(station: Station, database: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
-    from compute_sim.laboratory.driver import simulated_parts
-    from compute_sim.laboratory.faults import FailsToBuild, FaultScript
-    from compute_sim.laboratory.hosts import HostSize, equal_hosts
     from compute_sim.settings import ComputeSettings
+    from laboratory.computes.driver import simulated_parts
+    from laboratory.computes.faults import FailsToBuild, FaultScript
+    from laboratory.computes.hosts import HostSize, equal_hosts
 
     size = HostSize(vcpus=int(os.environ.get("VCPUS_PER_HOST", "16")))
     hosts = equal_hosts(cell, int(os.environ.get("HOSTS_PER_CELL", "2")), size)
@@ -113,9 +113,9 @@ async def _compute(station: Station, database: str, cell: str, stack: AsyncExitS
 def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -> tuple[Part, ...]:
     import secrets
 
-    from bus.workers.link import Link
-    from ironic_sync.core.cells import CellMap
-    from ironic_sync.rest_http import HttpIronicApi
+    from bus.workers.sending import Link
+    from ironic_sync.core.offers import CellMap
+    from ironic_sync.rest import HttpIronicApi
     from ironic_sync.settings import IronicSettings
     from ironic_sync.store_sql import SqlIronicStore
     from ironic_sync.wiring import ironic_parts

@@ -6,17 +6,14 @@ from typing import Final
 
 import httpx
 
-from bus.errors import Unavailable
-from placement_worker.api.auth import Authentication
-from placement_worker.api.auth.no_authentication import NoAuthentication
+from kit.errors import Unavailable
+from placement_worker.api.auth import Authentication, NoAuthentication
 from placement_worker.api.grammar.routing import HttpRoute
-from placement_worker.api.grammar.validators import VersionedValidators
-from placement_worker.api.http.app import PlacementApp
+from placement_worker.api.grammar.schemas import VersionedValidators
+from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.values.pieces import Pieces
-from placement_worker.api.values.problems import CONCURRENT_UPDATE, conflict
-from placement_worker.api.values.request import Reply, Request
+from placement_worker.api.values import CONCURRENT_UPDATE, Pieces, Reply, Request, conflict
 
 LIST: Final = "placement:resource_providers:list"
 

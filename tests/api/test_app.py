@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from placement_worker.api.auth.noauth2 import BelievedToken
+from placement_worker.api.auth import BelievedToken
 from placement_worker.api.settings import ApiSettings
 from tests.api.asking_app import app_with, asked
 

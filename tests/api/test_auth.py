@@ -13,13 +13,17 @@ import httpx
 import pytest
 from msgspec import structs
 
-from bus.errors import Unavailable
-from bus.keystone import KeystoneAccount, KeystoneRefused
-from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, User, users_in
-from placement_worker.api.auth.keystone import KeystoneAuthentication
-from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.values.problems import ApiError
-from placement_worker.api.values.request_parts import Headers
+from kit.errors import Unavailable
+from kit.keystone import KeystoneAccount, KeystoneRefused
+from placement_worker.api.auth import (
+    BadPasswordFileError,
+    BasicAuthentication,
+    BelievedToken,
+    KeystoneAuthentication,
+    User,
+    users_in,
+)
+from placement_worker.api.values import ApiError, Headers
 from tests.api.asking_app import app_with, asked
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 from tests.api.test_server import serving

@@ -8,9 +8,9 @@ from uuid import uuid5
 import httpx
 import pytest
 
-from bus.messages.placement import ProviderState
+from engine.inventories import ProviderState
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.values.problems import TOO_COSTLY
+from placement_worker.api.values import TOO_COSTLY
 from tests.api.whole_app import HOST, NOBODY, Server, a_server, an_allocation
 from tests.contracts.placement_orders import provider
 from tests.hostile_requests import target

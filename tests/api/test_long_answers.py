@@ -12,15 +12,22 @@ import httpx
 import pytest
 from fastjsonschema import JsonSchemaValueException
 
-from placement_worker.api.auth.no_authentication import NoAuthentication
+from placement_worker.api.auth import NoAuthentication
 from placement_worker.api.grammar.routing import HttpRoute
-from placement_worker.api.http.app import PlacementApp
+from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.values.pieces import PIECE_BYTES, Pieces, pieces_of, rows_in_turns, with_commas
-from placement_worker.api.values.problems import DETAIL_CHARACTERS_MAX
-from placement_worker.api.values.request import Reply, Request
-from placement_worker.api.values.versions import NEWEST
+from placement_worker.api.values import (
+    DETAIL_CHARACTERS_MAX,
+    NEWEST,
+    PIECE_BYTES,
+    Pieces,
+    Reply,
+    Request,
+    pieces_of,
+    rows_in_turns,
+    with_commas,
+)
 from placement_worker.http_service import PlacementService, ServiceOptions
 from tests.api.asking_app import LIST
 from tests.api.loop_turns import check_turns

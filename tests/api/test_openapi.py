@@ -2,8 +2,8 @@
 
 import pytest
 
-from placement_worker.api.openapi_document import openapi
-from placement_worker.api.values.versions import NEWEST, version_text
+from placement_worker.api.routes import openapi
+from placement_worker.api.values import NEWEST, version_text
 from tests.pages.placement_openapi import every_route
 
 

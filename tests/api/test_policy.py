@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from placement_worker.api.policy import BadPolicyError, Policy, policy_named
-from placement_worker.api.policy.defaults import ENDPOINT, LEGACY
-from placement_worker.api.values.problems import ApiError
-from placement_worker.api.values.request import Caller
+from placement_worker.api.policy import ENDPOINT, LEGACY, BadPolicyError, Policy, policy_named
+from placement_worker.api.values import ApiError, Caller
 
 LIST = "placement:resource_providers:list"
 RESHAPE = "placement:reshaper:reshape"

@@ -10,18 +10,16 @@ import bcrypt
 import httpx
 import pytest
 
-from placement_worker.api.auth import Authentication
-from placement_worker.api.auth.basic import BasicAuthentication, users_in
-from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.http.app import PlacementApp
+from placement_worker.admin_writes import WriteBatcher
+from placement_worker.api.auth import Authentication, BasicAuthentication, BelievedToken, users_in
+from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.values.versions import version_text
+from placement_worker.api.values import version_text
 from placement_worker.store import PlacementStore
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
-from placement_worker.write_batcher import WriteBatcher
 from tests.api.whole_app import HOST, WEB, server_over
 from tests.contracts.stores import open_store
 

@@ -19,14 +19,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from bus.errors import CredentialsRefused, Unavailable
-from bus.keystone import KeystoneAccount, KeystoneRefused, KeystoneTokens
-from bus.operating.http_server import HttpServer
-from bus.operating.listen_address import Listen
-from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import IronicSettings
-from placement_worker.api.auth.keystone import KeystoneAuthentication, keystone_client
-from placement_worker.api.values.problems import ApiError
+from kit.errors import CredentialsRefused, Unavailable
+from kit.health import Listen
+from kit.http_server import HttpServer
+from kit.keystone import KeystoneAccount, KeystoneRefused, KeystoneTokens
+from placement_worker.api.auth import KeystoneAuthentication, keystone_client
+from placement_worker.api.values import ApiError
 from tests.placement_servers import our_server
 from tests.servers.keystone import KeystoneAdmin, PrivateKeystone
 from tests.unit.ironic.test_rest import NODE, told

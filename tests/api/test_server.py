@@ -14,16 +14,16 @@ import pytest
 import trustme
 from starlette.types import ASGIApp
 
-from bus.operating.http_server import HttpServer
-from bus.operating.listen_address import BadAddressError, Listen, read_listen
-from bus.process import hangups_heard
-from bus.tls import ServerTls, server_tls
-from placement_worker.api.auth.no_authentication import NoAuthentication
+from kit.health import BadAddressError, Listen, read_listen
+from kit.http_server import HttpServer
+from kit.process import hangups_heard
+from kit.tls import ServerTls, server_tls
+from placement_worker.api.auth import NoAuthentication
 from placement_worker.api.grammar.routing import HttpRoute
-from placement_worker.api.http.app import PlacementApp
+from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.values.request import Reply, Request
+from placement_worker.api.values import Reply, Request
 from tests.api.asking_app import LIST, app_with
 
 ANY_PORT = Listen("127.0.0.1", 0)

@@ -4,13 +4,7 @@ from http import HTTPStatus
 
 import pytest
 
-from placement_worker.api.values.problems import ApiError
-from placement_worker.api.values.versions import (
-    NEWEST,
-    OLDEST,
-    Version,
-    version_asked,
-)
+from placement_worker.api.values import NEWEST, OLDEST, ApiError, Version, version_asked
 
 
 @pytest.mark.parametrize(

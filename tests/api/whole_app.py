@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.http.app import PlacementApp
+from placement_worker.admin_writes import WriteBatcher
+from placement_worker.api.auth import BelievedToken
+from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.values.versions import NEWEST, Version, version_text
+from placement_worker.api.values import NEWEST, Version, version_text
 from placement_worker.store import PlacementStore
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
-from placement_worker.write_batcher import WriteBatcher
 from tests.contracts.stores import open_store
 
 HOST = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0001"

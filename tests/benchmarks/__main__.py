@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bus.process import run_process
-from moor.laboratory.private_libvirtd import NotInstalled
+from kit.process import run_process
+from laboratory.private_libvirtd import NotInstalled
 from tests.benchmarks.books import WrongBooksError
 from tests.benchmarks.machine import this_machine
 from tests.benchmarks.measuring import FULL, QUICK, Effort, Result

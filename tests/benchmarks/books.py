@@ -15,11 +15,12 @@ import asyncpg
 from msgspec import Struct
 from sqlalchemy.engine import make_url
 
-from bus.clock import now
 from bus.message import Message
-from bus.messages.placement import ClaimAnswered, Claimed, ReportAccepted, ReportAnswered, ReportInventory
-from bus.sql import POOL_SIZE, upgrade
+from bus.messages.placement import ClaimAnswered, ReportAccepted, ReportAnswered, ReportInventory
 from bus.workers.handling import Handler, Handlers, ReadOnly, Received, Weighed
+from engine.refusals import Claimed
+from kit.sql import POOL_SIZE, upgrade
+from kit.times import now
 from placement_worker.handlers import handlers
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore

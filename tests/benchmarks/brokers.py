@@ -7,10 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from bus.addresses import broker_at
 from bus.broker import Broker
 from bus.memory import MemoryBroker
 from bus.topology import objects_of
-from bus.urls import broker_at
 from tests.benchmarks.cpu import ProcessTree, Spender
 from tests.benchmarks.measuring import BROKER
 from tests.benchmarks.messages import CELL

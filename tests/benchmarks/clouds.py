@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from bus.message import ProviderId
-from bus.messages.placement import ReportedInventory, ReportedProvider, ReportInventory
+from bus.messages.placement import ReportInventory
+from engine.inventories import ProviderId, ReportedInventory, ReportedProvider
 from tests.benchmarks.messages import CELL, PLENTY, TRAITS, host
 
 # The inventory of a host: so large that claims never remove a candidate.

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import asyncpg
 from msgspec import Struct
 
-from bus.messages.placement import ReportedProvider, ReportInventory
-from bus.sql import upgrade
+from bus.messages.placement import ReportInventory
+from engine.inventories import ReportedProvider
+from kit.sql import upgrade
 from placement_worker.store_sql import SqlPlacementStore
 from tests.benchmarks.books import PRODUCTION, WORKER, check, closing, connected, database_of, fill
 from tests.benchmarks.clouds import Cloud

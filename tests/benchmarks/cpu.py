@@ -1,8 +1,8 @@
-"""The processes whose CPU time is counted, by name; moor/laboratory/load/kernel.py describes how it is read."""
+"""The processes whose CPU time is counted, by name; laboratory/load/kernel.py describes how it is read."""
 
 from typing import Protocol
 
-from moor.laboratory.load.kernel import process_cpu_s, process_tree_cpu_s
+from laboratory.load.kernel import process_cpu_s, process_tree_cpu_s
 
 
 class Spender(Protocol):

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 from tests.benchmarks.books import WrongBooksError
 from tests.benchmarks.clouds import Cloud
 from tests.benchmarks.http_client import HttpAnswer, HttpConnection, request

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from moor.laboratory.load.kernel import machine_cpu_s
+from laboratory.load.kernel import machine_cpu_s
 from tests.benchmarks.cpu import Spender
 
 BROKER = "broker"

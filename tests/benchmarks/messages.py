@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import (
-    ClaimResources,
+from bus.messages.placement import ClaimResources, ReportInventory
+from engine.inventories import (
+    ConsumerId,
+    ProviderId,
     ReportedInventory,
     ReportedProvider,
-    ReportInventory,
     ResourceAmount,
     ShapeSeen,
     Share,

@@ -19,19 +19,19 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
+from bus.addresses import broker_at
 from bus.broker import Broker
-from bus.messages.placement import ProviderState
-from bus.process import run_process
-from bus.urls import broker_at
-from bus.workers.inbox import Inbox
-from bus.workers.link import Link
+from bus.workers.sending import Link
 from bus.workers.station import Station
-from ironic_sync.core.cells import CellMap
-from ironic_sync.rest_http import HttpIronicApi
+from engine.inventories import ProviderState
+from engine.picture.picture import Picture
+from ironic_sync.core.offers import CellMap
+from ironic_sync.inbox import Inbox
+from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts
-from scheduler_worker.core.picture.picture import Picture
+from kit.process import run_process
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
@@ -142,7 +142,7 @@ async def main(role: str, bus: str, database: str, name: str = "d1", ironic: str
     stdin = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     async with _playing(role, bus, database, name, ironic) as picture:
-        # As bus/process.py does it.
+        # As kit/process.py does it.
         gc.freeze()
         _say(b"ready")
         async for line in stdin:

@@ -10,8 +10,8 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bus.process import run_process
-from bus.urls import broker_at
+from bus.addresses import broker_at
+from kit.process import run_process
 from tests.benchmarks.roles import Handled, broker_at_socket, granting_placement, placement, reader
 
 
@@ -19,7 +19,7 @@ async def main(role: str, bus: str, database: str = "") -> None:
     stdin = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     async with _playing(role, bus, database) as handled:
-        # As bus/process.py does it.
+        # As kit/process.py does it.
         gc.freeze()
         _say("ready")
         async for line in stdin:

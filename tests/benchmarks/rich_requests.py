@@ -7,13 +7,12 @@ from itertools import count as count_from
 
 from msgspec import structs
 
-from bus.message import AggregateId, GroupId
-from bus.messages.hosts import HostState
-from bus.messages.placement import InventoryState, ProviderState, ServerGroup
-from placement_worker.core.candidates.provider_index import SHARES
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.core.requests.spec import GranularGroup
+from engine.candidates.provider_index import SHARES
+from engine.hosts import HostState
+from engine.inventories import AggregateId, GroupId, InventoryState, ProviderState, ServerGroup
+from engine.picture.picture import Picture
+from engine.requests import InstanceSpec
+from engine.requests.spec import GranularGroup
 from tests.benchmarks.clouds import trees
 from tests.benchmarks.messages import CELL, host
 from tests.benchmarks.section_candidates import states_of

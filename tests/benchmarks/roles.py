@@ -7,11 +7,12 @@ from typing import TypeVar
 
 from bus.broker import Broker
 from bus.memory import MemoryBroker
-from bus.messages.placement import ClaimAnswered, Claimed, ClaimResources, ReportInventory
-from bus.process import Part, run_until
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReportInventory
 from bus.unix_socket.server import serve_unix
 from bus.workers.handling import Answer, ReadOnly, Received, Said
 from bus.workers.station import Station
+from engine.refusals import Claimed
+from kit.process import Part, run_until
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts

@@ -15,13 +15,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from bus.clock import now
-from bus.configuration.settings import BusSettings
 from bus.message import Message
-from bus.messages.candidates import Candidates, CandidatesFound, TooCostly
-from bus.messages.placement import ClaimAnswered, Claimed
-from bus.sql import upgrade
+from bus.messages.administration import Candidates, CandidatesFound
+from bus.messages.placement import ClaimAnswered
+from bus.settings import BusSettings
 from bus.workers.station import Station
+from engine.refusals import Claimed, TooCostly
+from kit.sql import upgrade
+from kit.times import now
 from placement_worker.store_sql import SqlPlacementStore
 from tests.benchmarks.books import WORKER, WrongBooksError, check, closing, database_of, fill
 from tests.benchmarks.brokers import Bus, rabbitmq_bus, unix_bus

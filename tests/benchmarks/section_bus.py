@@ -11,10 +11,11 @@ from functools import partial
 from itertools import cycle, islice
 from typing import Protocol
 
-from bus.configuration.settings import BusSettings
-from bus.messages.placement import ClaimAnswered, Claimed, ClaimResources
+from bus.messages.placement import ClaimAnswered, ClaimResources
+from bus.settings import BusSettings
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
+from engine.refusals import Claimed
 from tests.benchmarks.books import WrongBooksError
 from tests.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus, unix_bus
 from tests.benchmarks.cpu import OneProcess, Spender

@@ -9,11 +9,11 @@ from urllib.parse import parse_qsl
 
 from msgspec import structs
 
-from bus.messages.placement import InventoryState, ProviderState
+from engine.candidates.provider_index import ProviderIndex
+from engine.candidates.query import CandidatesQuery
+from engine.candidates.search import find_candidates
+from engine.inventories import InventoryState, ProviderState
 from placement_worker.api.grammar.queries import candidates_query
-from placement_worker.core.candidates.provider_index import ProviderIndex
-from placement_worker.core.candidates.query import CandidatesQuery
-from placement_worker.core.candidates.search import find_candidates
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees
 from tests.benchmarks.cpu import OneProcess
 from tests.benchmarks.measuring import Details, Effort, Result, Work, measured

@@ -8,15 +8,15 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.messages.build import InstanceId, InstanceState, RequestId
-from bus.messages.hosts import HostState
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.planning import plan
-from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
-from scheduler_worker.core.instances.specs import encoded
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from bus.messages.build import InstanceState
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.planning import plan
+from engine.flavors import InstanceId, RequestId
+from engine.hosts import HostState
+from engine.inventories import ConsumerId
+from engine.picture.picture import Picture
+from engine.requests import InstanceSpec
+from scheduler_worker.core.instances.rows import HostDecision, InstanceRow, encoded
 from scheduler_worker.store_sql.rows import new_values
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees
 from tests.benchmarks.cpu import OneProcess

@@ -18,13 +18,13 @@ from uuid import UUID
 import httpx
 from msgspec import Struct
 
-from bus.message import ProviderId
-from bus.sql import upgrade
-from bus.urls import broker_at
-from compute_sim.laboratory.faults import FaultScript
+from bus.addresses import broker_at
+from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store_sql import SqlIronicStore
+from kit.sql import upgrade
+from laboratory.computes.faults import FaultScript
 from moor.asking import CommandClient, station_on, until_choosable
 from moor.clouds.cloud_processes import WorkerProcess, cloud_in_processes
 from tests.benchmarks.books import connected, database_of

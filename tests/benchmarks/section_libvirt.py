@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bus.messages.build import Flavor
-from bus.process import Part
 from bus.workers.station import Station
 from compute_sim.settings import ComputeSettings
+from engine.flavors import Flavor
+from kit.process import Part
+from laboratory.load.kernel import process_cpu_s
 from moor.client import Client
 from moor.clouds.cloud import cloud
-from moor.laboratory.load.kernel import process_cpu_s
 from tests.benchmarks.books import WrongBooksError
 from tests.benchmarks.brokers import Bus, unix_bus
 from tests.benchmarks.cpu import OneProcess, ProcessTree, Spender

@@ -24,16 +24,16 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.broker import Broker, Parcel
-from bus.message import ProviderId
 from bus.messages.placement import ReportInventory
-from bus.sql import upgrade
-from bus.sql.sqlite import PAGE_BYTES
 from bus.topology import IRONIC, objects_of
 from bus.workers.handling import Received, Said
 from bus.workers.station import Station
-from compute_sim.laboratory.ironic import SimulatedIronic, available_nodes
+from engine.inventories import ProviderId
 from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
+from kit.sql import upgrade
+from kit.sql.sqlite import PAGE_BYTES
+from laboratory.ironic import SimulatedIronic, available_nodes
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.store import SchedulerStore

@@ -14,17 +14,17 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.message import ProviderId
 from bus.messages.placement import AskSnapshot, SnapshotPage
-from bus.process import run_until
-from bus.sql import upgrade
 from bus.topology import objects_of
 from bus.workers.station import Station
-from compute_sim.laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
-from ironic_sync.rest_http import HttpIronicApi
+from engine.inventories import ProviderId
+from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
+from kit.process import run_until
+from kit.sql import upgrade
+from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from placement_worker.store_sql import SqlPlacementStore
 from tests.benchmarks.books import WrongBooksError, check, closing, database_of
 from tests.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus

@@ -13,18 +13,18 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.all_or_nothing import AllClaimed, ClaimsAnswered, ClaimTogether
-from bus.messages.hosts import HostState
-from bus.messages.placement import ClaimResources, ReportedInventory, ReportInventory
-from bus.sql import upgrade
+from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether
+from bus.messages.placement import ClaimResources, ReportInventory
 from bus.workers.handling import Weighed
-from placement_worker.core.claims_together import taken_together
+from engine.choosing.choosing import Chosen, choose
+from engine.hosts import HostState
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory
+from engine.picture.picture import Picture
+from engine.requests import InstanceSpec
+from kit.sql import upgrade
+from placement_worker.core.claims import taken_together
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
 from tests.benchmarks.books import (
     REPORTS_AT_ONCE,
     WORKER,

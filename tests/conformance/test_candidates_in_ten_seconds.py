@@ -15,9 +15,9 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from placement_worker.core.candidates.budget import DEFAULT_LIMITS, Budget
-from placement_worker.core.candidates.query import CandidatesQuery
-from placement_worker.core.candidates.search import find_candidates
+from engine.candidates.budget import DEFAULT_LIMITS, Budget
+from engine.candidates.query import CandidatesQuery
+from engine.candidates.search import find_candidates
 from tests.conformance.test_candidates_upstream import Upstream, question, told, upstream
 from tests.properties.test_candidates_properties import told_of
 from tests.unit.placement.candidate_worlds import World, asking

@@ -23,10 +23,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.placement import ProviderState
-from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group
-from placement_worker.core.candidates.search import find_candidates
+from engine.candidates.query import UNSUFFIXED, CandidatesQuery, Group
+from engine.candidates.search import find_candidates
+from engine.inventories import ProviderId, ProviderState
 from tests.conformance.worlds_asked import Question, World
 from tests.properties.bounds import BOUNDED
 from tests.properties.random_forests import SHARES, TRAITS, queries, random_forests

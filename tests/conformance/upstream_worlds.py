@@ -22,7 +22,7 @@ from placement.objects import allocation, consumer, consumer_type, inventory, pr
 from placement.objects import trait as traits
 from webob import Request
 
-from bus.messages.placement import InventoryState, ProviderState
+from engine.inventories import InventoryState, ProviderState
 from tests.conformance.worlds_asked import Question, World
 
 # Large enough for the usage that is written before the inventory gets its real size.

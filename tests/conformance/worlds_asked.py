@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from bus.messages.placement import ProviderState
+from engine.inventories import ProviderState
 
 
 class Question(Struct, frozen=True):

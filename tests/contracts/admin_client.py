@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 
-from bus.errors import Transient
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import (
     ConsumerAllocations,
     CreateProvider,
@@ -15,11 +13,12 @@ from bus.messages.administration import (
     Write,
     WriteVerdict,
 )
-from bus.messages.placement import ResourceAmount
-from placement_worker.core.claim_verdicts import ClaimJudgement
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount
+from kit.errors import Transient
+from placement_worker.admin_writes import TRIES_MAX, WriteBatcher
 from placement_worker.core.ledger import SentOrder
+from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementStore
-from placement_worker.write_batcher import TRIES_MAX, WriteBatcher
 from tests.contracts.placement_orders import NOON, VOCABULARY, inventories, provider
 from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import open_store

@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from compute_sim.store import ComputeStore
-from compute_sim.store_memory import MemoryComputeStore
+from compute_sim.store import ComputeStore, MemoryComputeStore
 
 KEPT = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 STORES = ("memory", *KEPT)

@@ -6,8 +6,8 @@ from datetime import datetime
 
 import pytest
 
-from bus.clock import now
 from cell_conductor.store import ConductorStore
+from kit.times import now
 from tests.memory_stores.conductor import MemoryConductorStore
 
 STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))

@@ -14,13 +14,12 @@ from uuid import UUID, uuid5
 
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.build import Flavor
-from bus.messages.placement import ResourceAmount, Share
-from compute_sim.check.orders import SEQUENCES, HostUnderCheck, InstanceOrders, interruptions
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, begun, due
-from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
+from compute_sim.core.trees import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver
+from engine.flavors import Flavor
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
+from laboratory.check.orders import SEQUENCES, HostUnderCheck, InstanceOrders, interruptions
 from tests.contracts.driver_reshapes import breaches_of_reshapes
 
 _OURS = UUID("0d3c7a52-8f0e-4d57-9c3a-6a3a3f6f7a11")

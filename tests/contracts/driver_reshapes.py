@@ -5,11 +5,9 @@ from uuid import UUID, uuid5
 
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import ReportedInventory, ResourceAmount
-from compute_sim.core.reshaping import Allocations, CannotReshape, flaw_of_answer
-from compute_sim.core.tree import ProviderTree, TreeProvider
+from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree, TreeProvider, flaw_of_answer
 from compute_sim.drivers import Driver
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount
 
 _OLD = ProviderId(UUID("5b1d1d3e-0f0c-4a5e-8d0d-0f6f4b7f1c01"))
 _SMALL, _LARGE = (ConsumerId(uuid5(_OLD, each)) for each in ("small", "large"))

@@ -6,12 +6,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from bus.broker import Broker, Connection, ConnectionLost
+from bus.broker import Broker, Connection
+from bus.definitions import Rights, rights_of
 from bus.memory import Journal, MemoryBroker
-from bus.permissions import Rights, rights_of
 from bus.topology import ROLES, Objects, objects_of, user_of
 from bus.unix_socket.client import UnixBroker
 from bus.unix_socket.server import serve_unix
+from kit.errors import ConnectionLost
 from tests.contracts.broker_under_test import APPLICATIONS
 
 

@@ -3,21 +3,20 @@
 from datetime import UTC, datetime, timedelta
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
-from bus.messages.placement import (
-    ClaimResources,
-    Heir,
-    ReleaseClaim,
+from bus.messages.placement import ClaimResources, Heir, ReleaseClaim, ReportInventory, SwapClaim
+from engine.capacity import Vocabulary
+from engine.inventories import (
+    AggregateId,
+    ConsumerId,
+    GroupId,
+    ProviderId,
     ReportedInventory,
     ReportedProvider,
-    ReportInventory,
     ResourceAmount,
     ServerGroup,
     ShapeSeen,
     Share,
-    SwapClaim,
 )
-from placement_worker.core.vocabulary import Vocabulary
 
 NOON = datetime(2024, 5, 17, 12, tzinfo=UTC)
 HORIZON = timedelta(hours=1)

@@ -17,10 +17,11 @@ from contextlib import suppress
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
-from bus.broker import Broker, ConnectionLost
+from bus.broker import Broker
 from bus.definitions import definitions_of
 from bus.rabbit import RabbitBroker
 from bus.topology import Objects, objects_of
+from kit.errors import ConnectionLost
 from tests.contracts.broker_under_test import APPLICATIONS
 from tests.contracts.rabbitmq_inside import LOOPBACK, InsideBroker, RefusedExpressionError
 

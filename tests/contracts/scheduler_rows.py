@@ -4,19 +4,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from bus.message import ProviderId
-from bus.messages.build import (
-    BuildInstance,
-    ClaimRefused,
-    Flavor,
-    InstanceActive,
-    InstanceId,
-    InstanceState,
-    RequestId,
-)
-from bus.messages.cell import Choice, PlaceInCell
-from bus.messages.placement import ResourceAmount, Share
+from bus.messages.build import BuildInstance, ClaimRefused, InstanceActive, InstanceState
+from bus.messages.cell import PlaceInCell
 from bus.workers.handling import OutboxKey
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.inventories import Choice, ProviderId, ResourceAmount, Share
 from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen
 from scheduler_worker.core.instances.placing import accepted, placed
 from scheduler_worker.core.instances.rows import ACTIVE, HostDecision, InstanceRow

@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from bus.sql import POOL_SIZE, upgrade
+from kit.sql import POOL_SIZE, upgrade
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.worker_roles import ROLE_OF, give_rights
 

@@ -9,15 +9,16 @@ from uuid import UUID
 
 from bus.broker import LINES, Broker, Parcel, Receipt
 from bus.codec import CODEC, Codec, encode
-from bus.configuration.settings import BusSettings
-from bus.message import ConsumerId, Envelope, Message
+from bus.message import Envelope, Message
 from bus.messages.placement import ReleaseClaim
+from bus.settings import BusSettings
 from bus.topology import PLACEMENT, objects_of
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from bus.workers.handling import Handler, Handlers, Received, Said
 from bus.workers.publisher import now
 from bus.workers.station import Station
 from bus.workers.worker import OutboxStore, Worker
+from engine.inventories import ConsumerId
 from tests.contracts.broker_under_test import BrokerUnderTest
 
 WORK = "placement.work"

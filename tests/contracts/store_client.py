@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import ProviderState, ReportInventory, ReportVerdict, ResourceAmount
-from placement_worker.core.claim_verdicts import ClaimJudgement
+from bus.messages.placement import ReportInventory, ReportVerdict
+from engine.inventories import ConsumerId, ProviderId, ProviderState, ResourceAmount
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, SentOrder, SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
+from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementStore
 from tests.contracts.placement_orders import HORIZON, NOON, VOCABULARY, a_release
 

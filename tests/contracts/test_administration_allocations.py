@@ -20,17 +20,8 @@ from bus.messages.administration import (
     UnknownConsumer,
     UnknownProvider,
 )
-from bus.messages.placement import (
-    AlreadyClaimed,
-    Claimed,
-    DoesNotFit,
-    Holder,
-    NotAllowed,
-    Released,
-    ReportedInventory,
-    Shortfall,
-    Superseded,
-)
+from engine.inventories import Holder, ReportedInventory
+from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit, NotAllowed, Released, Shortfall, Superseded
 from placement_worker.store import Holdings
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (

@@ -8,13 +8,8 @@ import pytest_asyncio
 from bus.messages.administration import (
     SetInventories,
 )
-from bus.messages.placement import (
-    InventoryInUse,
-    ReportAccepted,
-    ReportedProvider,
-    ReportInventory,
-    ReportVerdict,
-)
+from bus.messages.placement import InventoryInUse, ReportAccepted, ReportInventory, ReportVerdict
+from engine.inventories import ReportedProvider
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import CELL, HOST, WEB, amounts, inventories, provider
 from tests.contracts.stores import STORES

@@ -20,7 +20,7 @@ from bus.messages.administration import (
     UnknownClass,
     UnknownTrait,
 )
-from bus.messages.placement import NotAllowed
+from engine.refusals import NotAllowed
 from tests.contracts.admin_client import AdminClient, an_admin_client
 from tests.contracts.placement_orders import HOST, a_provider, a_report, inventories
 from tests.contracts.stores import STORES

@@ -29,15 +29,9 @@ from bus.messages.administration import (
     UnknownTrait,
     UpdateProvider,
 )
-from bus.messages.placement import (
-    AlreadyClaimed,
-    Claimed,
-    InventoryInUse,
-    InventoryState,
-    NotAllowed,
-    ReportAccepted,
-    ReportedInventory,
-)
+from bus.messages.placement import InventoryInUse, ReportAccepted
+from engine.inventories import InventoryState, ReportedInventory
+from engine.refusals import AlreadyClaimed, Claimed, NotAllowed
 from placement_worker.core.shares import MovedRoots
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (

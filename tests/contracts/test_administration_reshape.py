@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from bus.message import ProviderId
 from bus.messages.administration import (
     ConsumerAllocations,
     ConsumerMoved,
@@ -16,7 +15,9 @@ from bus.messages.administration import (
     UnknownClass,
     UnknownProvider,
 )
-from bus.messages.placement import Claimed, DoesNotFit, InventoryInUse, InventoryState, NotAllowed, Shortfall
+from bus.messages.placement import InventoryInUse
+from engine.inventories import InventoryState, ProviderId
+from engine.refusals import Claimed, DoesNotFit, NotAllowed, Shortfall
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (
     DB,

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import pytest_asyncio
 
-from bus.message import ProviderId
 from bus.messages.administration import (
     CreateProvider,
     CreateTrait,
@@ -25,6 +24,7 @@ from bus.messages.administration import (
     UpdateProvider,
     Write,
 )
+from engine.inventories import ProviderId
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (
     CELL,

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from bus.broker import Connection, ConnectionLost, Interrupted, NotFound, Parcel, Receipt
+from bus.broker import Connection, Parcel, Receipt
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
+from kit.errors import ConnectionLost, Interrupted, NotFound
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import (
     ANSWERS,

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from bus import headers
-from bus.broker import ConsumerCancelled, Interrupted, NotFound, Receipt
+from bus import message
+from bus.broker import Receipt
 from bus.topology import DEAD, DEAD_QUEUE, DELIVERIES_MAX_LEAST, Limits, Queue
+from kit.errors import ConsumerCancelled, Interrupted, NotFound
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import (
     DEAD_LETTERS,
@@ -209,8 +210,8 @@ async def test_what_comes_back_too_often_is_a_dead_letter_that_says_why_and_from
 
     assert returns == [*range(DELIVERIES_MAX_LEAST + 1)]
     assert (dead.parcel.exchange, dead.parcel.routing_key, dead.parcel.body) == (DEAD, WORK.name, b"666")
-    assert dead.parcel.headers[headers.BROKER_REASON] == headers.DELIVERY_LIMIT
-    assert dead.parcel.headers[headers.BROKER_QUEUE] == WORK.name
+    assert dead.parcel.headers[message.BROKER_REASON] == message.DELIVERY_LIMIT
+    assert dead.parcel.headers[message.BROKER_QUEUE] == WORK.name
     assert dead.sender == sender
 
 

@@ -4,8 +4,9 @@ from contextlib import suppress
 
 import pytest
 
-from bus.broker import Consuming, NotFound, Parcel, Receipt, Refusal
+from bus.broker import Consuming, Parcel, Receipt
 from bus.topology import Binding, Exchange, Limits, Objects, Queue, QueueKind, objects_of
+from kit.errors import NotFound, Refusal
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import (
     ANSWERS,

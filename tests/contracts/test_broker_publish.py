@@ -5,17 +5,9 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from bus.broker import (
-    LINES,
-    PARCEL_BYTES_MAX,
-    Interrupted,
-    NotFound,
-    OneWasRefused,
-    Parcel,
-    Receipt,
-    Refusal,
-)
+from bus.broker import LINES, PARCEL_BYTES_MAX, Parcel, Receipt
 from bus.topology import Binding, Limits, Queue, QueueKind
+from kit.errors import Interrupted, NotFound, OneWasRefused, Refusal
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import (
     ANSWERS,

@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from bus.broker import AccessRefused, Parcel, Receipt
+from bus.broker import Parcel, Receipt
 from bus.topology import (
     API,
     DEAD,
@@ -24,6 +24,7 @@ from bus.topology import (
     objects_of_application,
     user_of,
 )
+from kit.errors import AccessRefused
 from tests.contracts.broker_under_test import ADMIN, BANK, SHOP, BrokerUnderTest
 from tests.contracts.small_world import connected, drain, publish, receive, within_patience
 

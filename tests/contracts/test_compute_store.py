@@ -7,13 +7,12 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.build import Flavor
 from bus.messages.cell import ReceiveInstance, SpawnInstance
-from bus.messages.placement import ResourceAmount, Share
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.core.hosts import Load
 from compute_sim.store import ComputeStore
+from engine.flavors import Flavor
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 from tests.contracts.compute_stores import KEPT, STORES, Again, open_again, open_compute_store
 
 pytestmark = pytest.mark.asyncio

@@ -11,19 +11,20 @@ from alembic.migration import MigrationContext
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.errors import Transient
-from bus.message import ConsumerId, ProviderId
-from bus.messages.build import AttemptFailed, Flavor, InstanceDeleted, InstanceId, InstanceState, RequestId
-from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, SpawnInstance
-from bus.messages.host_modes import SetHostInCell
-from bus.messages.hosts import HostMode, HostSetting
-from bus.messages.placement import ReleaseClaim, ResourceAmount, ServerGroup, Share
-from bus.sql import open_database, upgrade, version_table
+from bus.messages.build import AttemptFailed, InstanceDeleted, InstanceState
+from bus.messages.cell import DestroyInstance, PlaceInCell, SpawnInstance
+from bus.messages.hosts import SetHostInCell
+from bus.messages.placement import ReleaseClaim
 from bus.workers.handling import OutboxKey
 from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Cleanup, HeldClaim, Instance, OutboxMessage, Pending
 from cell_conductor.store import SILENT_KEPT, ConductorStore
 from cell_conductor.tables import metadata
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.hosts import HostMode, HostSetting
+from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, ServerGroup, Share
+from kit.errors import Transient
+from kit.sql import open_database, upgrade, version_table
 from tests.contracts.conductor_stores import STORES, open_conductor_store, open_conductor_stores
 from tests.contracts.sql_stores import empty_database
 

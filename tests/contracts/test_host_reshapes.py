@@ -6,24 +6,16 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerMoved, CreateProvider
-from bus.messages.host_shapes import AskHostShape, HostHolder, HostShapeFound, ReshapeHost, ReshapeVerdict
-from bus.messages.placement import (
-    Claimed,
-    DoesNotFit,
-    InventoryInUse,
-    NotAllowed,
-    ReportAccepted,
-    ReportedProvider,
-    ResourceAmount,
-    ShapeMoved,
-)
+from bus.messages.hosts import AskHostShape, HostHolder, HostShapeFound, ReshapeHost, ReshapeVerdict
+from bus.messages.placement import InventoryInUse, ReportAccepted
 from bus.workers.handling import Answer, ReadOnly, Received
+from engine.inventories import ConsumerId, ProviderId, ReportedProvider, ResourceAmount
+from engine.refusals import Claimed, DoesNotFit, NotAllowed, ShapeMoved
+from placement_worker.admin_writes import WriteBatcher
+from placement_worker.core.host_reshapes import SentReshape
 from placement_worker.core.shares import MovedRoots
-from placement_worker.core.writes.host_reshapes import SentReshape
-from placement_worker.host_shape_handlers import host_shape_handlers, reshape
-from placement_worker.write_batcher import WriteBatcher
+from placement_worker.handlers import host_shape_handlers, reshape
 from tests.contracts.placement_orders import (
     DB,
     HOST,

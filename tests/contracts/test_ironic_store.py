@@ -10,16 +10,15 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.configuration.settings import DatabaseSettings
-from bus.message import ConsumerId, ProviderId
-from bus.messages.build import Flavor, Image, InstanceId
 from bus.messages.cell import DeployInstance, InstanceSpawned, RedeployInstance, SpawnFailed
-from bus.messages.placement import ResourceAmount, Share
-from bus.sql import POOL_SIZE
+from engine.flavors import Flavor, Image, InstanceId
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 from ironic_sync.core.node import Node
 from ironic_sync.core.ring import NodeHandover, Owned
 from ironic_sync.core.rows import Deployed, Ended, NodeDeploy, NodeRow, Offer, Rebuilt
 from ironic_sync.store import DaemonNameTaken, IronicStore, SavedRows
+from kit.database_settings import DatabaseSettings
+from kit.sql import POOL_SIZE
 from tests.contracts.ironic_stores import STORES, open_ironic_store, open_ironic_stores
 
 pytestmark = pytest.mark.asyncio

@@ -9,15 +9,14 @@ import pytest
 from msgspec import structs
 
 from bus.broker import Parcel
-from bus.errors import Unavailable
-from bus.operating.health import About, Health
-from bus.operating.metrics import Metrics
 from bus.topology import Exchange, Objects
-from bus.workers.link import Link
-from scheduler_worker.nova.cloud.answers import ServicesRead
-from scheduler_worker.nova.cloud.values import NovaCloud
-from scheduler_worker.nova_cloud.keeping import NovaCloudKeeper
-from scheduler_worker.nova_cloud.settings import NovaCloudSettings
+from bus.workers.metrics_page import Metrics
+from bus.workers.sending import Link
+from kit.errors import Unavailable
+from kit.health import About, Health
+from nova_bridge.cloud import NovaCloud, ServicesRead
+from nova_bridge.cloud_reading import NovaCloudKeeper
+from nova_bridge.cloud_settings import NovaCloudSettings
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, eventually, publish
 from tests.contracts.stage import SETTINGS
@@ -147,7 +146,7 @@ async def test_what_is_told_during_a_reading_is_not_undone_by_it(under_test: Bro
 async def test_a_broker_without_nova_is_listened_to_as_soon_as_there_is_one(
     under_test: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler_worker.nova_cloud.keeping.BIND_S", 0.02)
+    monkeypatch.setattr("nova_bridge.cloud_reading.BIND_S", 0.02)
     nova = FakeNova()
     async with connected(under_test.broker()) as ours, keeping(nova, under_test) as keeper:
         await listens(nova)

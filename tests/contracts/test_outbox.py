@@ -9,15 +9,17 @@ import pytest
 from msgspec import structs
 
 from bus.codec import CODEC
-from bus.errors import Transient, Unavailable
-from bus.message import Message, ProviderId
-from bus.messages.placement import InventoryRefused, NotAllowed, ReleaseClaim
+from bus.message import Message
+from bus.messages.placement import InventoryRefused, ReleaseClaim
 from bus.topology import EVENTS, Grant
+from bus.workers.asking import listen
 from bus.workers.handling import OutboxKey, Received, Said, Tell
-from bus.workers.link import Link
-from bus.workers.listening import listen
 from bus.workers.publisher import Outgoing
+from bus.workers.sending import Link
 from bus.workers.station import Station
+from engine.inventories import ProviderId
+from engine.refusals import NotAllowed
+from kit.errors import Transient, Unavailable
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.stage import (
     SETTINGS,

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bus.messages.administration import CreateTrait, Done
+from placement_worker.admin_writes import LINGER_SHARE, WriteBatcher
 from placement_worker.store import PlacementStore, PlacementTransaction
-from placement_worker.write_batcher import LINGER_SHARE, WriteBatcher
 from tests.contracts.placement_orders import NOON, VOCABULARY
 from tests.memory_stores.placement import MemoryPlacementStore
 from tests.simulation.loop import run_simulated

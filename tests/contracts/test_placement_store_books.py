@@ -9,9 +9,10 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.administration import ConsumerMoved, Done, UnknownClass, UnknownProvider, WriteVerdict
-from bus.messages.books import BookEntry, MendConsumer, MendedClaim, SeenConsumer
-from bus.messages.placement import DoesNotFit, NotAllowed, Released, ShapeSeen
-from bus.sql import open_database, write_once
+from bus.messages.audit import BookEntry, MendConsumer, MendedClaim, SeenConsumer
+from engine.inventories import ShapeSeen
+from engine.refusals import DoesNotFit, NotAllowed, Released
+from kit.sql import open_database, write_once
 from placement_worker.core.mending import decide_mends, keys_of_mends
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore

@@ -9,20 +9,19 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from bus.errors import Transient
-from bus.message import ConsumerId
-from bus.messages.placement import (
-    NO_OWNER,
+from bus.messages.placement import NO_OWNER, ReleaseClaim
+from engine.inventories import ConsumerId
+from engine.refusals import (
     AlreadyClaimed,
     Claimed,
     DoesNotFit,
     NotAllowed,
-    ReleaseClaim,
     Released,
     Shortfall,
     Superseded,
     TooOld,
 )
+from kit.errors import Transient
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import SentOrder
 from placement_worker.core.shares import MovedRoots

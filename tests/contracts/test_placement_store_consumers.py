@@ -6,8 +6,6 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from bus.errors import Transient
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import (
     ConsumerAllocations,
     DeleteAllocations,
@@ -18,7 +16,9 @@ from bus.messages.administration import (
     SetAllocations,
     UpdateProvider,
 )
-from bus.messages.placement import AlreadyClaimed, Claimed, DoesNotFit, HostFull, Released
+from engine.inventories import ConsumerId, ProviderId
+from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit, HostFull, Released
+from kit.errors import Transient
 from placement_worker.admin_writes import write_allocations, write_providers, write_reshapes
 from placement_worker.core.ledger import ClaimOrder
 from tests.contracts.placement_orders import (

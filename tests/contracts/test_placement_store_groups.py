@@ -6,18 +6,9 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import (
-    Claimed,
-    DoesNotFit,
-    GroupMember,
-    GroupRefused,
-    Holder,
-    NotAllowed,
-    ServerGroup,
-    Share,
-    swapped_together,
-)
+from bus.messages.placement import swapped_together
+from engine.inventories import ConsumerId, GroupMember, Holder, ProviderId, ServerGroup, Share
+from engine.refusals import Claimed, DoesNotFit, GroupRefused, NotAllowed
 from placement_worker.core.ledger import ClaimOrder, SentOrder
 from tests.contracts.placement_orders import (
     CELL,

@@ -8,15 +8,9 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.placement import (
-    AlreadyClaimed,
-    Claimed,
-    Holder,
-    LogPosition,
-    ProviderUsage,
-    Released,
-    TooOld,
-)
+from bus.messages.placement import LogPosition
+from engine.inventories import Holder, ProviderUsage
+from engine.refusals import AlreadyClaimed, Claimed, Released, TooOld
 from placement_worker.core.ledger import ClaimChanges, Touched
 from placement_worker.store import ChangeFeed, Unpublished
 from tests.contracts.placement_orders import (

@@ -9,24 +9,22 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerAllocations, SetAllocations
-from bus.messages.placement import (
+from bus.messages.placement import ReportInventory
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory, Share
+from engine.picture.members import GroupMembers
+from engine.refusals import (
     AlreadyClaimed,
     Claimed,
     DoesNotFit,
     GroupRefused,
     HostFull,
     Released,
-    ReportedInventory,
-    ReportInventory,
-    Share,
     Shortfall,
     Superseded,
 )
 from placement_worker.admin_writes import write_allocations
 from placement_worker.core.shares import MovedRoots
-from scheduler_worker.core.picture.group_members import GroupMembers
 from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,

@@ -6,31 +6,23 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from bus.errors import Transient
-from bus.message import ProviderId
 from bus.messages.administration import (
+    AllClaimed,
     ConsumerAllocations,
     DeleteAllocations,
     Done,
     SetAllocations,
+    SetQuota,
     UnknownClass,
     WriteVerdict,
 )
-from bus.messages.all_or_nothing import AllClaimed
-from bus.messages.placement import (
-    AlreadyClaimed,
-    Claimed,
-    ClaimResources,
-    OverLimit,
-    QuotaExceeded,
-    Released,
-    Share,
-)
-from bus.messages.quotas import INSTANCES, QuotaState, SetQuota
+from bus.messages.placement import ClaimResources
+from engine.inventories import INSTANCES, ProviderId, QuotaState, Share
+from engine.refusals import AlreadyClaimed, Claimed, OverLimit, QuotaExceeded, Released
+from kit.errors import Transient
 from placement_worker.admin_writes import write_allocations, write_quotas
-from placement_worker.core.claim_keys import keys_of_shares
-from placement_worker.core.claims_together import decide_together
-from placement_worker.core.ledger import ClaimChanges, SentOrder
+from placement_worker.core.claims import decide_together
+from placement_worker.core.ledger import ClaimChanges, SentOrder, keys_of_shares
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
     CLEANUP,

@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from bus.message import ConsumerId
-from bus.sql import PostgresSession
+from engine.inventories import ConsumerId
+from kit.sql import PostgresSession
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.view import ProviderView
 from tests.contracts import placement_orders as orders

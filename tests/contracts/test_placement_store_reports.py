@@ -8,18 +8,15 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.message import ProviderId
 from bus.messages.placement import (
     InventoryInUse,
-    InventoryState,
-    NotAllowed,
     ReportAccepted,
-    ReportedInventory,
-    ReportedProvider,
     ReportInventory,
     ReportOutdated,
     ReportVerdict,
 )
+from engine.inventories import InventoryState, ProviderId, ReportedInventory, ReportedProvider
+from engine.refusals import NotAllowed
 from placement_worker.core.ledger import SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots

@@ -2,36 +2,29 @@
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.all_or_nothing import (
-    AllClaimed,
-    ClaimsAnswered,
-    ClaimTogether,
-    NoneClaimed,
-    RefusedPlace,
-)
-from bus.messages.placement import (
+from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
+from bus.messages.placement import ClaimResources
+from bus.workers.handling import Answer, Received, Weighed
+from engine.inventories import ConsumerId, ProviderId, ServerGroup, ShapeSeen
+from engine.refusals import (
     AlreadyClaimed,
-    ClaimResources,
     DoesNotFit,
     GroupRefused,
     NotAllowed,
-    ServerGroup,
     ShapeMoved,
-    ShapeSeen,
     Shortfall,
     Superseded,
     TooOld,
 )
-from bus.workers.handling import Answer, Received, Weighed
-from placement_worker.all_or_nothing_handlers import together_handlers
-from placement_worker.core.claims_together import claims_of, taken_together
+from placement_worker.core.claims import claims_of, taken_together
+from placement_worker.handlers import together_handlers
 from tests.contracts.placement_orders import (
     GROUP,
     HORIZON,
@@ -51,6 +44,9 @@ from tests.contracts.placement_orders import (
 )
 from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import STORES, open_store
+
+if TYPE_CHECKING:
+    from bus.message import Message
 
 pytestmark = pytest.mark.asyncio
 

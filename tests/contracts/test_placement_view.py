@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec import structs
 
-from bus.errors import Transient
 from bus.messages.administration import ConsumerAllocations, Done, SetAllocations
-from bus.messages.placement import ProviderState, SnapshotPage
-from placement_worker import write_batcher as writes
-from placement_worker.replica import ProviderReplica
+from bus.messages.placement import SnapshotPage
+from engine.inventories import ProviderState
+from kit.errors import Transient
+from placement_worker import admin_writes as writes
 from placement_worker.store import PlacementStore, Unpublished
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.view import FROZEN_MIN, TRIES_MAX, ProviderView
+from placement_worker.view import FROZEN_MIN, TRIES_MAX, ProviderReplica, ProviderView
 from tests.contracts.placement_orders import (
     HOST,
     NOON,

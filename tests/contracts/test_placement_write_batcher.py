@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from bus.errors import Transient
-from bus.message import ConsumerId
 from bus.messages.administration import CreateProvider, CreateTrait, Done, ProviderWritten, SetAllocations
+from engine.inventories import ConsumerId
+from kit.errors import Transient
+from placement_worker.admin_writes import BATCH_MAX, WriteBatcher
 from placement_worker.core.ledger import ClaimChanges
 from placement_worker.store import PlacementTransaction
-from placement_worker.write_batcher import BATCH_MAX, WriteBatcher
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import HOST, NOON, VOCABULARY, WEB, amounts, consumer
 

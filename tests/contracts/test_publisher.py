@@ -6,22 +6,20 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.broker import AccessRefused, ConnectionLost, NotFound, Parcel
+from bus.broker import Parcel
 from bus.codec import CODEC, encode, known_messages
-from bus.message import ConsumerId, Envelope, Message, ProviderId
-from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceState, RequestId
-from bus.messages.placement import (
-    InventoryRefused,
-    LogPosition,
-    NotAllowed,
-    ProvidersChanged,
-)
+from bus.message import Envelope, Message
+from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceState
+from bus.messages.placement import InventoryRefused, LogPosition, ProvidersChanged
 from bus.topology import EVENTS, FEED, REPLY, Grant, Limits, objects_of, user_of
-from bus.workers.link import Link
-from bus.workers.listening import listen
-from bus.workers.parcels import Outgoing
+from bus.workers.asking import listen
 from bus.workers.publisher import Overfull, Undeliverable
+from bus.workers.sending import Link, Outgoing
 from bus.workers.station import Station
+from engine.flavors import RequestId
+from engine.inventories import ConsumerId, ProviderId
+from engine.refusals import NotAllowed
+from kit.errors import AccessRefused, ConnectionLost, NotFound
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, drain
 from tests.contracts.small_world import within_patience as within

@@ -22,8 +22,8 @@ from sqlalchemy import (
     Table,
 )
 
-from bus.sql import ONCE, Database, RowColumns, open_database, read_once
-from bus.sql.types import Id, InternalId, Moment
+from kit.sql import ONCE, Database, RowColumns, open_database, read_once
+from kit.sql.statements import Id, InternalId, Moment
 from tests.contracts.sql_stores import empty_database
 
 pytestmark = pytest.mark.asyncio

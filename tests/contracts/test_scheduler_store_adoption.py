@@ -8,12 +8,12 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.adoption import AdoptInstance
-from bus.messages.build import Flavor, Image
+from bus.messages.audit import AdoptInstance
 from bus.messages.cell import AdoptInCell
-from bus.messages.placement import ResourceAmount, Share
-from scheduler_worker.core.instances.adopting import adopted_row
-from scheduler_worker.core.instances.messages import messages_of
+from engine.flavors import Flavor, Image
+from engine.inventories import ResourceAmount, Share
+from scheduler_worker.core.instances.history import messages_of
+from scheduler_worker.core.instances.placing import adopted_row
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import AdoptedRow, InstanceQuery, SchedulerStore
 from tests.contracts.scheduler_rows import LATER, NOON, a_request, accept, instance, note, request_id, rows_of

@@ -9,16 +9,14 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.errors import Transient
-from bus.message import AggregateId, GroupId, ProviderId
-from bus.messages.applications import KnownApplication
-from bus.messages.build import Flavor
-from bus.messages.hosts import NODE, HostState
-from bus.messages.images import NamedImage
-from bus.messages.overview import InstanceCount
-from bus.messages.placement import GroupPolicy, ServerGroup
-from scheduler_worker.core.aggregates.kept import KeptAggregate, KnownOrder
-from scheduler_worker.core.host_reports import HostLoad
+from bus.messages.cloud import InstanceCount
+from bus.messages.stored_names import KnownApplication, NamedImage
+from engine.flavors import Flavor
+from engine.hosts import NODE, HostState
+from engine.inventories import AggregateId, GroupId, GroupPolicy, ProviderId, ServerGroup
+from kit.errors import Transient
+from scheduler_worker.core.aggregates import KeptAggregate, KnownOrder
+from scheduler_worker.core.hosts import HostLoad
 from scheduler_worker.core.instances.lifecycle import deleted, heard
 from scheduler_worker.core.instances.rows import DELETED
 from scheduler_worker.store import (

@@ -6,11 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from bus.errors import Transient
-from bus.messages.build import (
-    InstanceId,
-)
 from bus.topology import CELL0
+from engine.flavors import InstanceId
+from kit.errors import Transient
 from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen
 from scheduler_worker.core.instances.placing import failed
 from scheduler_worker.core.instances.rows import ACCEPTED, DELETED

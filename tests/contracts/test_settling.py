@@ -9,17 +9,13 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus import headers
-from bus.broker import LINES, PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, Parcel
+from bus import message
+from bus.broker import LINES, PARCEL_BYTES_MAX, PLAIN, Broker, Connection, Parcel
 from bus.codec import Codec, NewerVersion
-from bus.errors import Locked, Poison, Transient, Unavailable
 from bus.message import Envelope, Message
-from bus.messages.build import DeleteInstance, InstanceId, RequestId
+from bus.messages.build import DeleteInstance
 from bus.messages.cell import RemoveFromCell
 from bus.messages.placement import ReleaseClaim
-from bus.operating.health import About, Health
-from bus.operating.metrics import Metrics
-from bus.parts import PartState
 from bus.topology import (
     API,
     DEAD,
@@ -35,7 +31,12 @@ from bus.unreadable import Unreadable
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.handling import Received, Said
 from bus.workers.intake import SPENT_READS_MAX, TRIED_ALONE_FROM
+from bus.workers.metrics_page import Metrics
 from bus.workers.station import Station
+from engine.flavors import InstanceId, RequestId
+from kit.errors import ConnectionLost, Locked, Poison, Transient, Unavailable
+from kit.health import About, Health
+from kit.parts import PartState
 from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.stage import (
     CELLS,
@@ -395,7 +396,7 @@ async def test_a_newer_version_from_anybody_but_a_worker_is_buried_at_once(
     newer = line(order(1), version=2)
 
     def first_said_by(user: str, body: bytes = newer) -> Parcel:
-        said = {headers.SENDER: user, headers.EXCHANGE: PLACEMENT, headers.KEY: "release.c1"}
+        said = {message.SENDER: user, message.EXCHANGE: PLACEMENT, message.KEY: "release.c1"}
         return Parcel(retry_exchange_of(queue), queue, body, mandatory=True, headers=said)
 
     async with working(worker, memory, queue=queue):
@@ -432,7 +433,7 @@ async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
 
     memory = Remembering(kill)
     few = structs.replace(SETTINGS, attempts_max=4)
-    said = {headers.SENDER: broker.user, headers.EXCHANGE: PLACEMENT, headers.KEY: "release.c1"}
+    said = {message.SENDER: broker.user, message.EXCHANGE: PLACEMENT, message.KEY: "release.c1"}
     await send(
         broker, Parcel(retry_exchange_of(questions), questions, line(order(1)), mandatory=True, headers=said)
     )

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bus.parts import PartGroup, PartState
-from bus.workers.inbox import Inbox, read_inbox
-from bus.workers.link import Link
-from compute_sim.laboratory.ironic import (
+from bus.workers.sending import Link
+from ironic_sync.inbox import Inbox, read_inbox
+from kit.parts import PartGroup, PartState
+from laboratory.ironic import (
     IronicSimSettings,
     NotificationSender,
     SimulatedIronic,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import asyncpg
 from sqlalchemy.engine import make_url
 
-from bus.sql import grant_rights
+from kit.sql import grant_rights
 from moor.clouds.database_roles import ROLES, DatabaseUse, role_name
 
 CELL = "a-cell"

@@ -11,15 +11,16 @@ from urllib.parse import parse_qsl
 
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, Flavor, InstanceActive
+from bus.messages.build import BuildInstance, InstanceActive
 from bus.messages.placement import ClaimResources, ReportInventory
+from engine.candidates.search import find_candidates
+from engine.choosing.choosing import choose
+from engine.flavors import Flavor
+from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.asking import hearing, until_choosable
-from moor.client.fields import new_request_ids
-from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
+from moor.client.requests import new_request_ids
 from moor.worker_settings import CloudSettings
 from placement_worker.api.grammar.queries import candidates_query
-from placement_worker.core.candidates.search import find_candidates
-from scheduler_worker.core.choosing.choosing import choose
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.benchmarks.books import SqliteBooks, asked, handled, handlers_on
 from tests.benchmarks.clouds import hosts_alone

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from sqlalchemy.engine import make_url
 
-from moor.laboratory.private_servers import free_port
+from laboratory.private_servers import free_port
 from tests.servers.certificates import Certificates, certificates
 from tests.servers.guarded_postgres import guarded_postgres
 from tests.servers.postgres import PrivatePostgres

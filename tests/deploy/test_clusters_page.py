@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from moor.laboratory.private_servers import place_in_memory
+from laboratory.private_servers import place_in_memory
 from tests.servers import PrivateCluster
 from tests.servers.installed import postgres_binaries
 from tests.servers.postgres import FAST, PrivatePostgres

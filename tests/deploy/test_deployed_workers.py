@@ -14,7 +14,7 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from moor.laboratory.private_servers import free_port
+from laboratory.private_servers import free_port
 from tests.deploy.deployed import Servers, running_servers
 from tests.stories.moor.moor_process import Result, moor, moor_json, started
 

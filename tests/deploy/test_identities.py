@@ -16,11 +16,11 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from bus.errors import Failure
 from bus.rabbit import RabbitBroker
-from bus.sql import open_database
+from kit.errors import Failure
+from kit.sql import open_database
+from laboratory.private_servers import free_port
 from moor.client import Client, Flavor, InstanceState
-from moor.laboratory.private_servers import free_port
 from tests.deploy.deployed import Servers, running_servers
 from tests.stories.moor.moor_process import Process, Result, moor, moor_json, started
 

@@ -5,11 +5,10 @@ A request asks for watts by the extra spec `power:watts`.
 
 import numpy as np
 
-from placement_worker.core.candidates.columns import Flags, Floats
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.hosts.one_host import OneHost
-from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
-from scheduler_worker.core.requests.spec import InstanceSpec
+from engine.candidates.columns import Flags, Floats
+from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.plugins import Change, Filter, Weigher
+from engine.requests.spec import InstanceSpec
 
 METRIC = "rack.watts_left"
 KEY = "power:watts"

@@ -21,7 +21,18 @@ from typing import NamedTuple, NoReturn
 REQUEST_BYTES_MAX = 2**20
 DESCRIPTORS = 4
 # Everything below these that is no program: see _import_all.
-PACKAGES = ("moor", "placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
+PACKAGES = (
+    "kit",
+    "engine",
+    "placement_worker",
+    "scheduler_worker",
+    "cell_conductor",
+    "compute_sim",
+    "ironic_sync",
+    "nova_bridge",
+    "moor",
+    "laboratory",
+)
 PROGRAM, MIGRATIONS = "__main__", "migrations"
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from compute_sim.laboratory.ironic import SimulatedIronic, SimulatedNode
-from compute_sim.laboratory.ironic.core import states
-from compute_sim.laboratory.ironic.core.changes import operations_of, patched
-from compute_sim.laboratory.ironic.core.node import CONFLICT, NOT_FOUND, Json, Payload, RequestRefused, second
+from laboratory.ironic import SimulatedIronic, SimulatedNode, states
+from laboratory.ironic.changes import operations_of, patched
+from laboratory.ironic.node import CONFLICT, NOT_FOUND, Json, Payload, RequestRefused, second
 
 ALLOCATING, ACTIVE, FAILED = "allocating", "active", "error"
 # From the creation of an allocation to its node.

@@ -5,16 +5,9 @@ from typing import Any
 
 from msgspec import structs
 
-from compute_sim.laboratory.ironic import SimulatedIronic, SimulatedNode
-from compute_sim.laboratory.ironic.core import states
-from compute_sim.laboratory.ironic.core.changes import (
-    PATCH_ALLOWED,
-    ChangedNode,
-    ValuesInUse,
-    check_conductor,
-    values_of,
-)
-from compute_sim.laboratory.ironic.core.node import (
+from laboratory.ironic import SimulatedIronic, SimulatedNode, states
+from laboratory.ironic.changes import PATCH_ALLOWED, ChangedNode, ValuesInUse, check_conductor, values_of
+from laboratory.ironic.node import (
     BAD_REQUEST,
     CONFLICT,
     DRIVERS,
@@ -27,8 +20,8 @@ from compute_sim.laboratory.ironic.core.node import (
     refusal_of_lock,
     second,
 )
-from compute_sim.laboratory.ironic.core.work import Job, make_step
-from compute_sim.laboratory.ironic.notifications import new_uuid
+from laboratory.ironic.notifications import new_uuid
+from laboratory.ironic.work import Job, make_step
 
 _CREATE_ALLOWED = (PATCH_ALLOWED | {"uuid"}) - {"protected", "protected_reason"}
 _DELETE_ALLOWED = (states.MANAGEABLE, states.ENROLL, states.ADOPT_FAILED, states.AVAILABLE)

@@ -5,7 +5,7 @@ from base64 import b64encode
 
 import httpx
 
-from compute_sim.laboratory.ironic import IronicTransport, SimulatedIronic
+from laboratory.ironic import IronicTransport, SimulatedIronic
 
 
 class PasswordTransport(IronicTransport):

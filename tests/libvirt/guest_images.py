@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from moor.laboratory.demo_guests import bootable_image
+from laboratory.demo_guests import bootable_image
 
 TEXT = "guest is up\r\n"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compute_sim.core.hosts import Host
-from compute_sim.libvirt import machines, views
+from compute_sim.libvirt import hypervisor, views
 from compute_sim.libvirt.core.layout import HostLayout
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
 
@@ -23,9 +23,9 @@ class HostDevices:
         """`of` has the names of the descriptions by host."""
         self.of = {host: [_description(name) for name in names] for host, names in of.items()}
         self._look = threading.local()
-        self._see: See = machines.see_machine
+        self._see: See = hypervisor.see_machine
         monkeypatch.setattr(views, "see_machine", self._see_machine)
-        monkeypatch.setattr(machines, "_device_texts", lambda _: self.of[self._look.host])
+        monkeypatch.setattr(hypervisor, "_device_texts", lambda _: self.of[self._look.host])
 
     def _see_machine(
         self, connection: Any, host: LibvirtHost, settings: LibvirtSettings, cell: str

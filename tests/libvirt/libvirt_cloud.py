@@ -8,27 +8,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bus.auditing.at_rest import Asked
 from bus.broker import Broker
-from bus.configuration.settings import BusSettings
 from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.administration import Done, ProviderWritten, WriteAnswered
-from bus.messages.build import Flavor, Image, InstanceState
-from bus.messages.consoles import AskConsole, ConsoleFound
-from bus.messages.overview import AskOverview, Overview
-from bus.messages.placement import ProviderState
-from bus.process import Part
+from bus.messages.build import InstanceState
+from bus.messages.cell import AskConsole, ConsoleFound
+from bus.messages.cloud import AskOverview, Overview
+from bus.settings import BusSettings
 from bus.unix_socket.server import serve_unix
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from compute_sim.libvirt.running import libvirt_parts
 from compute_sim.libvirt.settings import LibvirtSettings
 from compute_sim.settings import ComputeSettings
+from engine.flavors import Flavor, Image
+from engine.inventories import ProviderState
+from kit.process import Part
+from laboratory.at_rest import problems_of
 from moor.asking import providers_of, running
+from moor.books.at_rest import Asked
 from moor.client import Client
 from moor.clouds.cloud import ComputeParts, cloud
-from moor.laboratory.at_rest import problems_of
 from moor.worker_settings import CloudSettings
 from scheduler_worker.settings import SchedulerSettings
 from tests.libvirt.guest_images import write_image

@@ -8,8 +8,6 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.messages.build import Flavor, Image
 from bus.messages.cell import (
     AdoptGuest,
     DestroyInstance,
@@ -18,11 +16,12 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import ResourceAmount, Share
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder
-from compute_sim.core.tree import ProviderTree
+from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
+from engine.flavors import Flavor, Image
+from engine.inventories import ConsumerId, ResourceAmount, Share
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import libvirt_settings, virsh
 from tests.servers.libvirtd import PrivateLibvirtd

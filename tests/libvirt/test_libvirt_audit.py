@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bus.messages.build import Image, InstanceState
+from bus.messages.build import InstanceState
+from engine.flavors import Image
 from tests.libvirt.libvirt_cloud import libvirt_cloud, libvirt_settings, until
 from tests.libvirt.test_libvirt_alternates import URI, connection  # noqa: F401 - a fixture: the test machine has room
 

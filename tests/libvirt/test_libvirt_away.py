@@ -14,8 +14,8 @@ import psutil
 import pytest
 from msgspec import structs
 
-from bus.configuration.settings import BusSettings
 from bus.messages.build import InstanceState
+from bus.settings import BusSettings
 from moor.overview.gathering import CloudView
 from moor.overview.judging import troubles_of
 from tests.libvirt.libvirt_cloud import SETTINGS, domains, virsh

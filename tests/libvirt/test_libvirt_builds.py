@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.messages.config_drive import ConfigDriveParts, text_of
+from engine.flavors import ConfigDriveParts, text_of
 from tests.libvirt.guest_images import TEXT
 from tests.libvirt.libvirt_cloud import (
     PATIENCE_S,

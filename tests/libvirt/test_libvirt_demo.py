@@ -9,10 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bus.messages.build import AttemptFailed, InstanceState, RequestId
+from bus.messages.build import AttemptFailed, InstanceState
+from engine.flavors import RequestId
+from laboratory import private_libvirtd
+from laboratory.demo_guests import GuestFindings, problems_of, why_not_done
 from moor.client import NotDone
-from moor.laboratory import private_libvirtd
-from moor.laboratory.demo_guests import GuestFindings, problems_of, why_not_done
 from tests.libvirt.libvirt_cloud import until
 from tests.stories.moor.moor_process import moor, started
 from tests.unit.examples.values import CONSUMER, REQUEST

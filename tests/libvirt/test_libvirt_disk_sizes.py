@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from bus.messages.build import Flavor, Image
 from bus.messages.cell import ReceiveInstance, StopInstance
-from bus.messages.placement import ResourceAmount
+from engine.flavors import Flavor, Image
+from engine.inventories import ResourceAmount
 from tests.libvirt.test_libvirt_failures import Host, write_wrong_images
 
 GIB, MIB = 1024**3, 1024**2

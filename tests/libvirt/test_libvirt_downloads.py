@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import trustme
 
-from bus.messages.build import Image
 from bus.messages.cell import StopInstance
 from compute_sim.core.attempts import AttemptRecord, AttemptState, Work, begun
-from moor.laboratory.demo_guests import bootable_image
+from engine.flavors import Image
+from laboratory.demo_guests import bootable_image
 from tests.libvirt.hostile_server import HostileServer
 from tests.libvirt.test_libvirt_failures import Host, wait_for
 

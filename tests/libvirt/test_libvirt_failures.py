@@ -13,15 +13,14 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.messages.build import Flavor, Image
 from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance, StartInstance
-from bus.messages.placement import ResourceAmount, Share
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, Silent, Work, begun
+from compute_sim.libvirt.disks import WorkFailed
 from compute_sim.libvirt.driver import LibvirtDriver
-from compute_sim.libvirt.failures import WorkFailed
 from compute_sim.libvirt.guest_folders import GuestFolder
 from compute_sim.libvirt.images import CachedImages
+from engine.flavors import Flavor, Image
+from engine.inventories import ConsumerId, ResourceAmount, Share
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import files, libvirt_settings
 

@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import Image
 from bus.messages.cell import DestroyInstance, StopInstance
+from engine.flavors import Image
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.test_libvirt_failures import Host, wait_for
 

@@ -11,7 +11,6 @@ import libvirt
 import msgspec
 import pytest
 
-from bus.messages.build import Image
 from bus.messages.cell import DestroyInstance
 from compute_sim.core.attempts import (
     WELL,
@@ -27,6 +26,7 @@ from compute_sim.core.attempts import (
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.settings import LibvirtSettings
+from engine.flavors import Image
 from tests.libvirt.broken_folder import BrokenFolder, LoopWaits
 from tests.libvirt.test_libvirt_failures import PATIENCE_S, Host, libvirt_at, wait_for
 

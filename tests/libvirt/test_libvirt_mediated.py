@@ -13,11 +13,11 @@ import libvirt
 import pytest
 from msgspec import structs
 
+from compute_sim.libvirt.core.machine import attribute, child, read_xml, text_at
 from compute_sim.libvirt.core.offer import read_mediated
 from compute_sim.libvirt.core.planning import plan_guest
 from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan, PlannedMediated
-from compute_sim.libvirt.core.xml_reading import attribute, child, read_xml, text_at
-from compute_sim.libvirt.mediated import make_mediated, mediated_xml, remove_mediated
+from compute_sim.libvirt.guest_domains import make_mediated, mediated_xml, remove_mediated
 from tests.libvirt.host_devices import HostDevices
 from tests.libvirt.libvirt_cloud import TINY, domains, files, libvirt_cloud, libvirt_settings
 from tests.servers.libvirtd import PrivateLibvirtd

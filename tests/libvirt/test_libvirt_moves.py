@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from bus.messages.build import Flavor, Image, InstanceState
+from bus.messages.build import InstanceState
 from compute_sim.libvirt.guest_folders import GuestFolders
+from engine.flavors import Flavor, Image
 from moor.client import NotDone
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import (

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from bus.message import ConsumerId
 from bus.messages.cell import ReceiveInstance, StopInstance
-from compute_sim.libvirt.network_cards import mac_of
+from compute_sim.libvirt.disks import mac_of
+from engine.inventories import ConsumerId
 from tests.libvirt.test_libvirt_failures import Host, libvirt_at
 
 

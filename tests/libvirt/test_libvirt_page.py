@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from moor.laboratory.private_libvirtd import NEEDED
+from laboratory.private_libvirtd import NEEDED
 from tests.libvirt.guest_images import TEXT, write_image
 from tests.libvirt.libvirt_cloud import domains, files
 from tests.pages.commands import ROOT, commands_of

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bus.messages.build import Image, InstanceState
+from bus.messages.build import InstanceState
+from engine.flavors import Image
 from moor.client import NotDone
 from tests.libvirt.libvirt_cloud import LibvirtCloud, files, libvirt_cloud, until
 from tests.libvirt.test_libvirt_alternates import connection, two_hosts  # noqa: F401 - a fixture: the test machine has room

@@ -9,8 +9,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import InstanceState
-from compute_sim.libvirt.core.cpu_ranges import read_cpus
-from compute_sim.libvirt.core.machine import read_machine
+from compute_sim.libvirt.core.machine import read_cpus, read_machine
 from tests.libvirt.libvirt_cloud import SETTINGS, TINY, LibvirtCloud, libvirt_cloud, libvirt_settings, virsh
 from tests.servers.libvirtd import PrivateLibvirtd
 

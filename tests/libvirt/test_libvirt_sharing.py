@@ -9,14 +9,13 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import AggregateId, ProviderId
 from bus.messages.administration import CreateProvider, SetAggregates, SetInventories, SetTraits
-from bus.messages.placement import ProviderState, ReportedInventory
-from compute_sim.core.tree import ProviderTree
-from compute_sim.libvirt.core.sharing import SharingOffer, shared_storage
+from compute_sim.core.trees import ProviderTree
+from compute_sim.libvirt.core.layout import SharingOffer, shared_storage
+from compute_sim.libvirt.running import NotShared, shared_pools
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
-from compute_sim.libvirt.shared_pools import NotShared, shared_pools
 from compute_sim.libvirt.views import HostView
+from engine.inventories import AggregateId, ProviderId, ProviderState, ReportedInventory
 from tests.libvirt.libvirt_cloud import (
     TINY,
     LibvirtCloud,

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from bus.errors import Unavailable
 from bus.memory import MemoryBroker
 from bus.workers.station import Station
 from compute_sim.libvirt.running import libvirt_parts
 from compute_sim.settings import ComputeSettings
+from kit.errors import Unavailable
 from tests.libvirt.libvirt_cloud import libvirt_settings
 
 

@@ -13,10 +13,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.clock import now
-from bus.errors import Transient
-from bus.message import Message, ProviderId
-from bus.messages.build import InstanceId
+from bus.message import Message
 from bus.workers.handling import OutboxKey
 from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
@@ -29,6 +26,10 @@ from cell_conductor.store import (
     MessageKey,
     without_confirmed,
 )
+from engine.flavors import InstanceId
+from engine.inventories import ProviderId
+from kit.errors import Transient
+from kit.times import now
 
 
 class _Note(Struct, frozen=True):

@@ -11,8 +11,7 @@ from itertools import islice
 
 from msgspec import Struct, structs
 
-from bus.clock import now
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, NodeHandover, Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store import (
@@ -24,6 +23,7 @@ from ironic_sync.store import (
     check_name,
     name_taken,
 )
+from kit.times import now
 
 
 class _Daemon(Struct, frozen=True):

@@ -14,17 +14,16 @@ from uuid import UUID
 
 from msgspec import Struct, structs
 
-from bus.errors import Transient
-from bus.message import AggregateId, GroupId, ProviderId
-from bus.messages.aggregates import Aggregate
-from bus.messages.applications import KnownApplication
-from bus.messages.build import InstanceId, RequestId
-from bus.messages.hosts import HostState, host_in_cell
+from bus.messages.cloud import InstanceCount
 from bus.messages.moves import Change
-from bus.messages.overview import InstanceCount
+from bus.messages.stored_names import KnownApplication
 from bus.workers.handling import OutboxKey
-from scheduler_worker.core.aggregates.kept import KeptAggregate
-from scheduler_worker.core.host_reports import HostLoad, with_load
+from engine.flavors import InstanceId, RequestId
+from engine.hosts import Aggregate, HostState, host_in_cell
+from engine.inventories import AggregateId, GroupId, ProviderId
+from kit.errors import Transient
+from scheduler_worker.core.aggregates import KeptAggregate
+from scheduler_worker.core.hosts import HostLoad, with_load
 from scheduler_worker.core.instances.lifecycle import CellEvent, adopted, heard
 from scheduler_worker.core.instances.rows import (
     ACCEPTED,

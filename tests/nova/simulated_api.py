@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from scheduler_worker.nova_cloud.rest import NovaApi
-from scheduler_worker.nova_cloud.settings import NovaCloudSettings
+from nova_bridge.cloud_reading import NovaApi
+from nova_bridge.cloud_settings import NovaCloudSettings
 
 URL = "http://nova:8774"
 PAGE_MAX = 3

@@ -18,8 +18,9 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.messages.build import AskInstances, BuildInstance, Flavor, InstancesFound, RequestId
+from bus.messages.build import AskInstances, BuildInstance, InstancesFound
 from bus.messages.hosts import HostSet, SetHost
+from engine.flavors import Flavor, RequestId
 from moor.asking import CommandClient, client, items_of
 from moor.options import command_settings
 from tests.nova.large import CELL, FLAVORS, host_name, large

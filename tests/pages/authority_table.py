@@ -10,9 +10,9 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
+from bus.definitions import key_pattern
 from bus.message import Message, type_of
 from bus.messages import ALL
-from bus.permissions import key_pattern
 from bus.topology import OF_ADMINS, REPLY, ROLES, ROUTES, Grant, Scope, of_projects
 from tests.identity_fields import paths_of
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from placement_worker.api.openapi_document import openapi
+from placement_worker.api.routes import openapi
 from tests.pages import (
     bus_reference,
     client_page,

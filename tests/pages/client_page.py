@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from moor.client import BuildFields, Client, ClientError, MoveFields, OrderFields, SentRequest, errors
-from moor.client.consoles import ConsoleCalls
-from moor.client.groups import GroupCalls
 from moor.client.hosts import HostCalls
-from moor.client.instances import InstanceCalls
+from moor.client.instances import ConsoleCalls, InstanceCalls, PlanCalls
 from moor.client.moving import MoveCalls
-from moor.client.planning import PlanCalls
+from moor.client.requests import GroupCalls
 from moor.client.stored import DeviceProfileCalls, FlavorCalls, ImageCalls, QuotaCalls
 
 HEAD = """# The Python client: reference

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from bus.measuring import BUCKETS_S, Metric
-from bus.workers import metrics as of_workers
+from bus.workers import handling as of_workers
 from cell_conductor import handlers as of_conductors
-from ironic_sync import metrics as of_daemons
-from placement_worker.api.http import metrics as of_placement_api
+from ironic_sync import applying as of_daemons
+from kit.metrics import BUCKETS_S, Metric
+from placement_worker.api import http_app as of_placement_api
 from scheduler_worker import metrics as of_schedulers
 
 INTRODUCTION = f"""# Metrics

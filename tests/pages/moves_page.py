@@ -12,15 +12,15 @@ from uuid import UUID
 
 from msgspec import Struct, structs
 
-from bus.message import ConsumerId
-from bus.messages.build import InstanceId, MoveKind
-from bus.messages.placement import NotAllowed
+from bus.messages.build import MoveKind
 from cell_conductor.core import moving
 from cell_conductor.core.decide import Due, HostsLost, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import DrawId, Instance
-from cell_conductor.core.move_steps import image_of
+from cell_conductor.core.moving import image_of
 from cell_conductor.core.swapping import SwapAnswered
+from engine.inventories import ConsumerId
+from engine.refusals import NotAllowed
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,
@@ -37,7 +37,8 @@ from tests.unit.conductor.test_conductor_moves import active, end, move, stopped
 from tests.unit.conductor.test_conductor_rebuilds import rebuild, redeployed
 
 if TYPE_CHECKING:
-    from bus.messages.placement import ClaimVerdict
+    from engine.flavors import InstanceId
+    from engine.refusals import ClaimVerdict
 
 HEAD = """# The steps of moves
 

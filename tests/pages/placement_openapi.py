@@ -2,13 +2,13 @@
 
 from datetime import UTC, datetime
 
-from placement_worker.api.endpoints.root import version_document
+from engine.capacity import Vocabulary
+from placement_worker.admin_writes import WriteBatcher
+from placement_worker.api.endpoints.names import version_document
 from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.routes import routes_of
-from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.view import ProviderView
-from placement_worker.write_batcher import WriteBatcher
 
 
 def every_route() -> tuple[HttpRoute, ...]:

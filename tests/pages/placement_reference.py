@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from placement_worker.api.openapi_document import openapi
+from placement_worker.api.routes import openapi
 from tests.pages.markdown import table
 from tests.pages.placement_openapi import every_route
 

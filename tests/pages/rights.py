@@ -6,10 +6,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from bus.definitions import rights_by_user
+from bus.definitions import NOTHING, rights_by_user
 from bus.message import type_of
 from bus.messages import ALL
-from bus.permissions import NOTHING
 from bus.topology import REPLY, ROUTES, Application, objects_of
 from tests.pages.authority_table import senders
 

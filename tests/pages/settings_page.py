@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from bus.configuration.sections import Section, text_of
+from kit.settings import Section, text_of
 from moor.settings import GENERAL
 from moor.worker_settings import SECTIONS
 

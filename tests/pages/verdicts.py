@@ -6,7 +6,7 @@ from msgspec import inspect
 
 from bus.message import Message, type_of
 from bus.messages import ALL
-from bus.messages.placement import Variant
+from engine.inventories import Variant
 from tests.pages.markdown import docstring_of, table
 
 TEXT = "Where a message has a verdict, the key `is` says which one it is; the verdict's other fields stand beside it."
@@ -24,7 +24,7 @@ def section() -> str:
 def _kinds(kind: type[Variant]) -> Iterator[type[Variant]]:
     for each in kind.__subclasses__():
         # The simulated hosts have some of their own, which are in no message.
-        if each.__module__.startswith("bus."):
+        if each.__module__.startswith(("bus.", "engine.")):
             yield each
         yield from _kinds(each)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
-from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.administration import (
     ConsumerAllocations,
     CreateClass,
@@ -26,12 +25,12 @@ from bus.messages.administration import (
     SetAggregates,
     SetAllocations,
     SetInventories,
+    SetQuota,
     SetTraits,
     UpdateProvider,
     Write,
 )
-from bus.messages.placement import ReportedInventory
-from bus.messages.quotas import SetQuota
+from engine.inventories import AggregateId, ConsumerId, ProviderId, ReportedInventory
 
 Amounts = dict[tuple[ProviderId, str], int]
 

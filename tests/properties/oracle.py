@@ -7,8 +7,8 @@ verdict that callers may rely on, as a tuple.
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import ClaimResources, ReleaseClaim, Share, SwapClaim
+from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
+from engine.inventories import ConsumerId, ProviderId, Share
 from placement_worker.core.ledger import SentOrder
 
 Said = tuple[object, ...]

@@ -7,9 +7,8 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from bus.message import AggregateId, ProviderId
-from bus.messages.placement import InventoryState, ProviderState
-from placement_worker.core.candidates.query import CandidatesQuery, Group
+from engine.candidates.query import CandidatesQuery, Group
+from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 CLASSES = ("DISK_GB", "MEMORY_MB", "VCPU")

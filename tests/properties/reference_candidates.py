@@ -6,9 +6,8 @@ It follows Placement's behaviour, not this project's search: it has no columns, 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-from bus.message import ProviderId
-from bus.messages.placement import InventoryState, ProviderState
-from placement_worker.core.candidates.query import CandidatesQuery, Group
+from engine.candidates.query import CandidatesQuery, Group
+from engine.inventories import InventoryState, ProviderId, ProviderState
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 

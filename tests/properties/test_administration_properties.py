@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Struct, structs
 
-from bus.message import AggregateId, ProviderId
 from bus.messages.administration import (
     ConsumerAllocations,
     CreateClass,
@@ -29,12 +28,12 @@ from bus.messages.administration import (
     SetAggregates,
     SetAllocations,
     SetInventories,
+    SetQuota,
     SetTraits,
     UpdateProvider,
     Write,
 )
-from bus.messages.placement import ProviderState, ReportedInventory, ResourceAmount
-from bus.messages.quotas import SetQuota
+from engine.inventories import AggregateId, ProviderId, ProviderState, ReportedInventory, ResourceAmount
 from placement_worker.admin_writes import WRITES, write_reshapes
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, consumer, provider
 from tests.contracts.store_client import StoreClient

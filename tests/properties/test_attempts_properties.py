@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from bus.message import ConsumerId, Message
-from bus.messages.build import Flavor, Image
+from bus.message import Message
 from bus.messages.cell import (
     AdoptGuest,
     AttemptMessage,
@@ -26,15 +25,17 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import ResourceAmount, Share
 from bus.workers.handling import ReadOnly, Received, Tell, Weighed
 from bus.workers.publisher import Outgoing, Publisher
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
-from compute_sim.finishing import Finisher
 from compute_sim.fleet import Fleet
-from compute_sim.handlers import handlers
-from compute_sim.laboratory.driver import SimulatedDriver, root_of
-from compute_sim.laboratory.faults import (
+from compute_sim.handlers import Finisher, handlers
+from compute_sim.settings import ComputeSettings
+from compute_sim.store import MemoryComputeStore
+from engine.flavors import Flavor, Image
+from engine.inventories import ConsumerId, ResourceAmount, Share
+from laboratory.computes.driver import SimulatedDriver, root_of
+from laboratory.computes.faults import (
     FailsToBuild,
     FailsToReceive,
     FailsToStart,
@@ -42,9 +43,7 @@ from compute_sim.laboratory.faults import (
     Fault,
     FaultScript,
 )
-from compute_sim.laboratory.hosts import SimulatedHost
-from compute_sim.settings import ComputeSettings
-from compute_sim.store_memory import MemoryComputeStore
+from laboratory.computes.hosts import SimulatedHost
 from tests.properties.bounds import BOUNDED, THOROUGH
 
 HOST = root_of("h1")

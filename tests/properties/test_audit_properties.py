@@ -9,15 +9,25 @@ import pytest
 from hypothesis import given
 from msgspec import structs
 
-from bus.auditing import judging
-from bus.auditing.judging import faults_of
-from bus.auditing.old_shapes import in_present_shape
-from bus.auditing.views import Fault, InstanceView, OnHost, Places, Sight
-from bus.message import ConsumerId, GroupId, ProviderId
-from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry, MendConsumer, MendInstance
-from bus.messages.build import InstanceDetails, InstanceState, RequestId, Size
+from bus.messages.audit import BookEntry, CellEntry, ExpectedClaim, HostEntry, MendConsumer, MendInstance
+from bus.messages.build import InstanceDetails, InstanceState, Size
 from bus.messages.cell import DestroyInstance, RemoveFromCell
-from bus.messages.placement import NO_OWNER, InventoryState, ProviderState, ResourceAmount, ServerGroup, Share
+from bus.messages.placement import NO_OWNER
+from engine.flavors import RequestId
+from engine.inventories import (
+    ConsumerId,
+    GroupId,
+    InventoryState,
+    ProviderId,
+    ProviderState,
+    ResourceAmount,
+    ServerGroup,
+    Share,
+)
+from moor.books import instance_rules
+from moor.books.instance_rules import faults_of
+from moor.books.mending import in_present_shape
+from moor.books.views import Fault, InstanceView, OnHost, Places, Sight
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)
@@ -164,29 +174,29 @@ def _amount(index: int, more: int) -> Damage:
 
 
 damages: st.SearchStrategy[tuple[str, Damage]] = st.one_of(
-    st.just((judging.MISSING, lambda view: structs.replace(view, consumer=None))),
-    st.just((judging.MISSING, _consumer(held=()))),
-    st.just((judging.MISSING, _consumer(ended=True))),
-    st.builds(lambda index, more: (judging.AMOUNTS, _amount(index, more)), st.integers(0, 2), st.integers(1, 9)),
-    st.builds(lambda count: (judging.AMOUNTS, lambda view: _consumer(held=view.consumer.held[:count])(view)), st.integers(1, 2)),
-    st.just((judging.HOST, _consumer(host=HOSTS[2], held=share_on(2).amounts))),
-    st.just((judging.HOST, _consumer(host=None))),
-    st.sampled_from(["MIGRATION", "CLEANUP", "VOLUME", ""]).map(lambda kind: (judging.TYPE, _consumer(type=kind))),
-    st.just((judging.PROJECT, _consumer(project="bank"))),
-    st.just((judging.USER, _consumer(user="bob"))),
-    st.just((judging.GROUP, _consumer(group=GroupId(UUID(int=11))))),
-    st.integers(5, 9).map(lambda attempt: (judging.ATTEMPT, _consumer(attempt=attempt, generation=attempt))),
-    st.just((judging.ATTEMPT, _consumer(cell="c2"))),
-    st.sampled_from(["placed", "rebuilding", "moving"]).map(lambda state: (judging.DRIFT, _row(state=state))),
-    st.just((judging.DRIFT, _row(cell="c2"))),
-    st.just((judging.DRIFT, _row(host="elsewhere"))),
-    st.just((judging.DRIFT, _row(cell="nowhere"))),
-    st.sampled_from(["accepted", "waiting"]).map(lambda state: (judging.DRIFT, _row(state=state))),
-    st.sampled_from(["CLEANUP", "MIGRATION"]).map(lambda kind: (judging.TYPE, _consumer(type=kind))),
-    st.just((judging.ATTEMPT, _consumer(generation=0))),
-    st.sampled_from(["deleted", "deleting"]).map(lambda state: (judging.DRIFT, _row(state=state))),
-    st.just((judging.UNLISTED, lambda view: structs.replace(view, at_api=None))),
-    st.just((judging.STRAY, lambda view: structs.replace(view, on_hosts=(*view.on_hosts, OnHost("c1", HostEntry(ID, HOSTS[2], 1)))))),
+    st.just((instance_rules.MISSING, lambda view: structs.replace(view, consumer=None))),
+    st.just((instance_rules.MISSING, _consumer(held=()))),
+    st.just((instance_rules.MISSING, _consumer(ended=True))),
+    st.builds(lambda index, more: (instance_rules.AMOUNTS, _amount(index, more)), st.integers(0, 2), st.integers(1, 9)),
+    st.builds(lambda count: (instance_rules.AMOUNTS, lambda view: _consumer(held=view.consumer.held[:count])(view)), st.integers(1, 2)),
+    st.just((instance_rules.HOST, _consumer(host=HOSTS[2], held=share_on(2).amounts))),
+    st.just((instance_rules.HOST, _consumer(host=None))),
+    st.sampled_from(["MIGRATION", "CLEANUP", "VOLUME", ""]).map(lambda kind: (instance_rules.TYPE, _consumer(type=kind))),
+    st.just((instance_rules.PROJECT, _consumer(project="bank"))),
+    st.just((instance_rules.USER, _consumer(user="bob"))),
+    st.just((instance_rules.GROUP, _consumer(group=GroupId(UUID(int=11))))),
+    st.integers(5, 9).map(lambda attempt: (instance_rules.ATTEMPT, _consumer(attempt=attempt, generation=attempt))),
+    st.just((instance_rules.ATTEMPT, _consumer(cell="c2"))),
+    st.sampled_from(["placed", "rebuilding", "moving"]).map(lambda state: (instance_rules.DRIFT, _row(state=state))),
+    st.just((instance_rules.DRIFT, _row(cell="c2"))),
+    st.just((instance_rules.DRIFT, _row(host="elsewhere"))),
+    st.just((instance_rules.DRIFT, _row(cell="nowhere"))),
+    st.sampled_from(["accepted", "waiting"]).map(lambda state: (instance_rules.DRIFT, _row(state=state))),
+    st.sampled_from(["CLEANUP", "MIGRATION"]).map(lambda kind: (instance_rules.TYPE, _consumer(type=kind))),
+    st.just((instance_rules.ATTEMPT, _consumer(generation=0))),
+    st.sampled_from(["deleted", "deleting"]).map(lambda state: (instance_rules.DRIFT, _row(state=state))),
+    st.just((instance_rules.UNLISTED, lambda view: structs.replace(view, at_api=None))),
+    st.just((instance_rules.STRAY, lambda view: structs.replace(view, on_hosts=(*view.on_hosts, OnHost("c1", HostEntry(ID, HOSTS[2], 1)))))),
 )  # fmt: skip
 
 
@@ -258,7 +268,7 @@ def test_any_damage_is_found_and_mended_and_then_there_is_silence(
         if not found:
             break
         view = mended(view, found[0])
-    assert [each.kind for each in faults(view) if each.kind != judging.UNLISTED] == []
+    assert [each.kind for each in faults(view) if each.kind != instance_rules.UNLISTED] == []
 
 
 @given(living, damages, st.integers(0, 59), st.sampled_from(["the cell", "the API level"]))
@@ -287,7 +297,7 @@ def test_a_cell_that_does_not_answer_is_not_judged(view: InstanceView, damage: t
 def test_a_boot_between_its_claim_and_its_row_is_no_orphan() -> None:
     claimed = structs.replace(a_view(), at_api=None, in_cells=(), on_hosts=())
 
-    assert [each.kind for each in faults(claimed)] == [judging.ORPHAN]
+    assert [each.kind for each in faults(claimed)] == [instance_rules.ORPHAN]
     assert faults(_consumer(is_new=True)(claimed)) == []
     accepted = structs.replace(a_view(), in_cells=(), on_hosts=())
     assert faults(_row(state="accepted", cell="")(accepted)) == []
@@ -303,7 +313,7 @@ def test_what_a_program_allocated_for_itself_is_no_orphan() -> None:
 def test_after_a_reshape_the_sums_of_the_tree_count() -> None:
     moved = (ResourceAmount(HOSTS[0], "VCPU", 2), *share_on(0).amounts[1:])
 
-    assert [each.kind for each in faults(_consumer(held=moved)(a_view()))] == [judging.AMOUNTS]
+    assert [each.kind for each in faults(_consumer(held=moved)(a_view()))] == [instance_rules.AMOUNTS]
     assert faults(_consumer(held=moved, generation=2)(a_view())) == []
     assert faults(_consumer(held=moved[1:], generation=2)(a_view())) != []
 
@@ -328,7 +338,7 @@ def test_a_lost_claim_is_mended_on_the_present_providers_of_a_host_with_another_
     lost = structs.replace(a_view(), consumer=None)
     (fault,) = faults_of(lost, SIGHT, with_cells(1, 2))
 
-    assert fault.kind == judging.MISSING
+    assert fault.kind == instance_rules.MISSING
     assert isinstance(fault.mend, MendConsumer)
     assert fault.mend.claim is not None
     mended = fault.mend.claim.share.amounts
@@ -341,7 +351,7 @@ def test_a_lost_claim_is_mended_on_the_present_providers_of_a_host_with_another_
     assert [*faults_of(_consumer(held=mended)(a_view()), SIGHT, with_cells(1, 2))] == []
     less = (structs.replace(mended[0], amount=1), *mended[1:])
     assert [each.kind for each in faults_of(_consumer(held=less)(a_view()), SIGHT, with_cells(1, 2))] == [
-        judging.AMOUNTS
+        instance_rules.AMOUNTS
     ]
 
 
@@ -361,7 +371,7 @@ def test_a_deleted_instance_that_still_holds_something_is_an_orphan_unless_its_h
     (fault,) = faults(deleted)
     waits = structs.replace(deleted.in_cells[0], claims=(ExpectedClaim(consumer=ID, attempt=1),))
 
-    assert fault.kind == judging.ORPHAN
+    assert fault.kind == instance_rules.ORPHAN
     assert isinstance(fault.mend, MendConsumer)
     assert fault.mend.claim is None
     assert faults(structs.replace(deleted, in_cells=(waits,))) == []
@@ -373,7 +383,7 @@ def test_a_host_without_the_instance_that_it_should_have_is_found_only_if_it_cou
 ) -> None:
     lost = structs.replace(a_view(state), on_hosts=())
 
-    assert [(each.kind, each.mend) for each in faults(lost)] == [(judging.LOST, None)]
+    assert [(each.kind, each.mend) for each in faults(lost)] == [(instance_rules.LOST, None)]
     unasked = structs.replace(SIGHT, asked=frozenset())
     assert [*faults_of(lost, unasked, PLACES)] == []
 
@@ -385,7 +395,7 @@ def test_what_no_row_knows_on_a_host_is_left_there() -> None:
         structs.replace(stray, in_cells=a_view("deleted").in_cells, at_api=a_view("deleted").at_api)
     )
 
-    assert (fault.kind, fault.mend) == (judging.STRAY, None)
+    assert (fault.kind, fault.mend) == (instance_rules.STRAY, None)
     assert fault.advice
     assert isinstance(known.mend, DestroyInstance)
 
@@ -396,7 +406,7 @@ def test_two_cells_with_one_instance_are_told_and_not_chosen_between() -> None:
 
     (fault,) = faults(structs.replace(view, in_cells=(*view.in_cells, other)))
 
-    assert (fault.kind, fault.mend) == (judging.TWICE, None)
+    assert (fault.kind, fault.mend) == (instance_rules.TWICE, None)
 
 
 def test_a_row_older_than_what_a_host_has_is_not_followed() -> None:
@@ -404,7 +414,9 @@ def test_a_row_older_than_what_a_host_has_is_not_followed() -> None:
     now, old = a_view(on=1, attempt=2), a_view(on=0, attempt=1)
     found = faults(structs.replace(now, in_cells=old.in_cells))
 
-    assert {judging.HOST, judging.ATTEMPT, judging.DRIFT, judging.STRAY} <= {each.kind for each in found}
+    assert {instance_rules.HOST, instance_rules.ATTEMPT, instance_rules.DRIFT, instance_rules.STRAY} <= {
+        each.kind for each in found
+    }
     assert [each.mend for each in found if each.mend] == []
     assert all(each.advice for each in found)
 
@@ -414,7 +426,11 @@ def test_an_instance_that_only_its_cells_row_gives_up_keeps_what_it_holds(state:
     there, gone = a_view(), a_view(state)
     given_up = structs.replace(there, in_cells=gone.in_cells)
 
-    assert {each.kind for each in faults(given_up)} == {judging.ORPHAN, judging.DRIFT, judging.STRAY}
+    assert {each.kind for each in faults(given_up)} == {
+        instance_rules.ORPHAN,
+        instance_rules.DRIFT,
+        instance_rules.STRAY,
+    }
     assert [each.mend for each in faults(given_up) if each.mend] == []
     # Without an instance on its host there is nothing to lose.
     assert all(each.mend for each in faults(structs.replace(given_up, on_hosts=())))
@@ -424,8 +440,8 @@ def test_the_claim_of_a_deleted_instance_is_freed_only_when_no_host_has_it() -> 
     deleted = structs.replace(a_view("deleted"), consumer=a_view().consumer, on_hosts=a_view().on_hosts)
 
     assert [(each.kind, type(each.mend)) for each in faults(deleted)] == [
-        (judging.ORPHAN, type(None)),
-        (judging.STRAY, DestroyInstance),
+        (instance_rules.ORPHAN, type(None)),
+        (instance_rules.STRAY, DestroyInstance),
     ]
     (orphan,) = faults(structs.replace(deleted, on_hosts=()))
     assert isinstance(orphan.mend, MendConsumer)
@@ -436,5 +452,5 @@ def test_a_claim_in_the_name_of_an_unknown_cell_is_named_and_kept() -> None:
         _consumer(cell="nowhere")(structs.replace(a_view(), at_api=None, in_cells=(), on_hosts=()))
     )
 
-    assert (orphan.kind, orphan.mend) == (judging.ORPHAN, None)
+    assert (orphan.kind, orphan.mend) == (instance_rules.ORPHAN, None)
     assert "'nowhere'" in orphan.advice

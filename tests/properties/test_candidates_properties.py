@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.messages.placement import ProviderState
-from placement_worker.core.candidates.found import FoundCandidate, FoundCandidates
-from placement_worker.core.candidates.provider_index import ProviderIndex
-from placement_worker.core.candidates.query import CandidatesQuery, Preferred
-from placement_worker.core.candidates.search import find_candidates
+from engine.candidates.provider_index import ProviderIndex
+from engine.candidates.query import CandidatesQuery, FoundCandidate, FoundCandidates, Preferred
+from engine.candidates.search import find_candidates
+from engine.inventories import ProviderState
 from tests.properties.bounds import BOUNDED, THOROUGH
 from tests.properties.random_forests import SHARES, TRAITS, queries, random_forests
 from tests.properties.reference_candidates import Told, reference_candidates

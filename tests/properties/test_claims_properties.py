@@ -7,26 +7,23 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 
-from bus.message import ProviderId, type_of
-from bus.messages.placement import (
+from bus.message import type_of
+from bus.messages.placement import ReleaseClaim, SwapClaim
+from engine.capacity import capacity_of
+from engine.inventories import ProviderId, ProviderState, ReportedInventory, ResourceAmount
+from engine.refusals import (
     AlreadyClaimed,
     Claimed,
     DoesNotFit,
     GroupRefused,
     NotAllowed,
-    ProviderState,
     QuotaExceeded,
-    ReleaseClaim,
     Released,
-    ReportedInventory,
-    ResourceAmount,
     Superseded,
-    SwapClaim,
     TooOld,
 )
-from placement_worker.core.capacity import capacity_of
-from placement_worker.core.claim_verdicts import ClaimJudgement
 from placement_worker.core.shares import MovedRoots
+from placement_worker.core.swaps import ClaimJudgement
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
 from tests.contracts.store_client import StoreClient
 from tests.memory_stores.placement import MemoryPlacementStore

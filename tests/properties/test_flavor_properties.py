@@ -11,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.memory import MemoryBroker
-from bus.message import ConsumerId, Message
-from bus.messages.build import BuildInstance, Flavor, InstanceId
+from bus.message import Message
+from bus.messages.build import BuildInstance
 from bus.workers.station import Station
+from engine.flavors import Flavor, InstanceId
+from engine.inventories import ConsumerId
+from engine.picture.picture import Picture
+from engine.requests import Alternative, InstanceSpec
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Alternative, InstanceSpec
-from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.replica.replica import Replica
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.waiting import WaitingSpecs
 from tests.properties.bounds import THOROUGH

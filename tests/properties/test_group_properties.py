@@ -8,23 +8,12 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.message import ConsumerId, GroupId
-from bus.messages.build import NoValidHost
-from bus.messages.placement import (
-    AlreadyClaimed,
-    Claimed,
-    ClaimResources,
-    GroupMember,
-    GroupRefused,
-    NotAllowed,
-    ReleaseClaim,
-    ServerGroup,
-    Superseded,
-    SwapClaim,
-)
+from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
+from engine.choosing.choosing import Chosen, choose
+from engine.inventories import ConsumerId, GroupId, GroupMember, ServerGroup
+from engine.refusals import AlreadyClaimed, Claimed, GroupRefused, NotAllowed, NoValidHost, Superseded
+from engine.requests import InstanceSpec
 from placement_worker.core.ledger import ClaimOrder
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import (
     a_claim,
     a_host,

@@ -10,14 +10,15 @@ from itertools import permutations
 import os_resource_classes
 import pytest
 
-from bus.messages.build import BuildInstance, Flavor, PortRequest, RequestId
-from bus.messages.placement import InventoryState, ProviderState
-from placement_worker.core.candidates.budget import Budget
-from placement_worker.core.candidates.near_slots import Nearness, NearSlots
-from placement_worker.core.candidates.slot_solver import SlotProblem, solutions
-from placement_worker.core.vocabulary import Vocabulary
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.requests import InstanceSpec, read_request
+from bus.messages.build import BuildInstance
+from engine.candidates.budget import Budget
+from engine.candidates.near_slots import Nearness, NearSlots
+from engine.candidates.slot_solver import SlotProblem, solutions
+from engine.capacity import Vocabulary
+from engine.choosing.choosing import Chosen, choose
+from engine.flavors import Flavor, PortRequest, RequestId
+from engine.inventories import InventoryState, ProviderState
+from engine.requests import InstanceSpec, read_request
 from tests.contracts.placement_orders import an_id, provider
 from tests.parts import only_a_part
 from tests.plugins import standard_plugins

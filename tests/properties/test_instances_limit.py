@@ -8,8 +8,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.message import ProviderId
-from bus.messages.placement import Claimed, ClaimResources, DoesNotFit, SwapClaim
+from bus.messages.placement import ClaimResources, SwapClaim
+from engine.inventories import ProviderId
+from engine.refusals import Claimed, DoesNotFit
 from placement_worker.core.ledger import ClaimOrder
 from tests.contracts.placement_orders import a_claim, a_host, a_release, a_share, a_swap, consumer, provider
 from tests.contracts.store_client import StoreClient

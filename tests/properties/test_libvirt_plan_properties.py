@@ -7,11 +7,8 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import ResourceAmount, ShapeSeen, Share
-from compute_sim.libvirt.core.cpu_ranges import cpus_in_words, read_cpus
-from compute_sim.libvirt.core.domain_xml import domain_xml
-from compute_sim.libvirt.core.held import as_foreign, held_by
+from compute_sim.libvirt.core.domains import as_foreign, domain_xml, held_by
+from compute_sim.libvirt.core.machine import cpus_in_words, read_cpus
 from compute_sim.libvirt.core.plans import (
     CpuTopology,
     DomainCell,
@@ -21,6 +18,7 @@ from compute_sim.libvirt.core.plans import (
     PlannedFunction,
     PlannedMediated,
 )
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ShapeSeen, Share
 
 CPUS = st.sets(st.integers(0, 300), min_size=1, max_size=20).map(lambda cpus: tuple(sorted(cpus)))
 HEX = "0123456789abcdef"

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import (
-    Claimed,
+from engine.capacity import capacity_of
+from engine.inventories import (
+    ConsumerId,
     InventoryState,
-    Released,
+    ProviderId,
     ReportedInventory,
     ResourceAmount,
     ServerGroup,
     Share,
 )
-from placement_worker.core.capacity import capacity_of
+from engine.refusals import Claimed, Released
 from tests.contracts.placement_orders import (
     CLEANUP,
     GROUP,

@@ -6,14 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.message import AggregateId, ProviderId
-from bus.messages.placement import (
-    ProviderState,
-    ReportAccepted,
-    ReportedInventory,
-    ReportedProvider,
-    ReportInventory,
-)
+from bus.messages.placement import ReportAccepted, ReportInventory
+from engine.inventories import AggregateId, ProviderId, ProviderState, ReportedInventory, ReportedProvider
 from tests.contracts.placement_orders import a_claim, a_share, aggregate, amounts, consumer, provider
 from tests.contracts.store_client import StoreClient, used
 from tests.memory_stores.placement import MemoryPlacementStore

@@ -6,10 +6,15 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import ReportedInventory, ResourceAmount
-from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit, flaw_of_answer
-from compute_sim.core.tree import ProviderTree, TreeProvider
+from compute_sim.core.trees import (
+    Allocations,
+    CannotReshape,
+    ProviderTree,
+    TreeProvider,
+    first_fit,
+    flaw_of_answer,
+)
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount
 from tests.properties.bounds import BOUNDED, THOROUGH
 
 ROOT, *BELOW = (ProviderId(UUID(int=0xC000 + number)) for number in range(5))

@@ -9,26 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.message import AggregateId
-from bus.messages.aggregates import Aggregate
-from bus.messages.build import NoValidHost
-from scheduler_worker.core.choosing.alike import as_read
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.filters.aggregate_extra_specs import AggregateExtraSpecs
-from scheduler_worker.core.choosing.filters.aggregate_flavors import AggregateFlavors
-from scheduler_worker.core.choosing.filters.aggregate_image_properties import AggregateImageProperties
-from scheduler_worker.core.choosing.filters.aggregate_tenants import AggregateTenants
-from scheduler_worker.core.choosing.filters.aggregate_traits import AggregateTraits
-from scheduler_worker.core.choosing.filters.limit import LimitFilter
-from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.hosts.one_host import OneHost
-from scheduler_worker.core.choosing.plugins import Filter, Plugins
-from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
-from scheduler_worker.core.choosing.weighers.spread import Spread
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from engine.choosing.aggregate_filters import (
+    AggregateExtraSpecs,
+    AggregateFlavors,
+    AggregateImageProperties,
+    AggregateTenants,
+    AggregateTraits,
+    OwnAggregates,
+)
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.draft import Draft
+from engine.choosing.filters import LimitFilter
+from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.plugins import Filter, Plugins, as_read
+from engine.choosing.weighers import FreeAmount, Spread
+from engine.hosts import Aggregate
+from engine.inventories import AggregateId
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost
+from engine.requests import InstanceSpec
 from tests.plugins import standard_plugins
 from tests.properties.bounds import BOUNDED
 from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state, vcpus

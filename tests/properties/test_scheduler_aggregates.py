@@ -7,9 +7,9 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.message import AggregateId
-from bus.messages.aggregates import Aggregate
-from scheduler_worker.core.picture.picture import Picture
+from engine.hosts import Aggregate
+from engine.inventories import AggregateId
+from engine.picture.picture import Picture
 from tests.contracts.placement_orders import provider
 from tests.properties.bounds import BOUNDED
 from tests.unit.choosing.scheduler_worlds import a_host, a_state

@@ -8,18 +8,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.message import GroupId
-from bus.messages.build import NoValidHost
-from bus.messages.hosts import HostState
-from bus.messages.placement import GroupMember, GroupPolicy, InventoryState, ProviderState, ServerGroup
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts, Searching
-from scheduler_worker.core.choosing.plugin_settings import PluginSettings
-from scheduler_worker.core.choosing.ranking import Scoring, weighing_by
-from scheduler_worker.core.choosing.standard import chosen_plugins
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.draft import Draft
+from engine.choosing.hosts import Hosts, Searching
+from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
+from engine.choosing.ranking import Scoring, weighing_by
+from engine.hosts import HostState
+from engine.inventories import GroupId, GroupMember, GroupPolicy, InventoryState, ProviderState, ServerGroup
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost
+from engine.requests import InstanceSpec
 from tests.contracts.placement_orders import consumer, provider
 from tests.properties.bounds import BOUNDED
 

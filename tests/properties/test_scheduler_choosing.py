@@ -12,16 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.build import NoValidHost
-from bus.messages.hosts import NODE, HostSetting, HostState
-from bus.messages.placement import InventoryState, ProviderState
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.ranking import BAND
-from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.plugins import Plugins
+from engine.choosing.ranking import BAND
+from engine.choosing.weighers import FreeAmount
+from engine.hosts import NODE, HostSetting, HostState
+from engine.inventories import InventoryState, ProviderId, ProviderState
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost
+from engine.requests import InstanceSpec
 from tests.contracts.placement_orders import provider
 from tests.plugins import standard_plugins
 from tests.properties.bounds import THOROUGH

@@ -9,18 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.build import NoValidHost
-from bus.messages.hosts import HostState
-from bus.messages.placement import ProviderState, Share
-from placement_worker.core.candidates.found import FoundCandidate
-from placement_worker.core.candidates.provider_index import ProviderIndex
-from placement_worker.core.candidates.query import CandidatesQuery, Group
-from placement_worker.core.candidates.search import find_candidates
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.core.requests.spec import GranularGroup
+from engine.candidates.provider_index import ProviderIndex
+from engine.candidates.query import CandidatesQuery, FoundCandidate, Group
+from engine.candidates.search import find_candidates
+from engine.choosing.choosing import Chosen, choose
+from engine.hosts import HostState
+from engine.inventories import ProviderId, ProviderState, Share
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost
+from engine.requests import InstanceSpec
+from engine.requests.spec import GranularGroup
 from tests.contracts.placement_orders import consumer
 from tests.plugins import standard_plugins
 from tests.properties.bounds import THOROUGH

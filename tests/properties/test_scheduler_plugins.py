@@ -7,19 +7,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.messages.build import NoValidHost
-from bus.messages.hosts import HostState, Supported
-from bus.messages.placement import InventoryState, ProviderState
-from scheduler_worker.core.choosing.choosing import choose
-from scheduler_worker.core.choosing.demands import Demand, demand_of, is_met
-from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.filters.image_properties import asked_by
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.hosts.one_host import OneHost
-from scheduler_worker.core.choosing.plugin_settings import PluginSettings
-from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS, chosen_plugins
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from engine.choosing.choosing import choose
+from engine.choosing.draft import Draft
+from engine.choosing.filters import asked_by
+from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.needs import Demand, demand_of, is_met
+from engine.choosing.plugin_settings import (
+    OPTIONAL_FILTERS,
+    STANDARD_WEIGHERS,
+    PluginSettings,
+    chosen_plugins,
+)
+from engine.hosts import HostState, Supported
+from engine.inventories import InventoryState, ProviderState
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost
+from engine.requests import InstanceSpec
 from tests.contracts.placement_orders import provider
 from tests.properties.bounds import BOUNDED
 
@@ -28,7 +31,7 @@ FEW = settings(BOUNDED, max_examples=40)
 RATIOS = {"temperature": -1.0, "load": 2.5}
 SETTINGS = PluginSettings(
     filters=tuple(OPTIONAL_FILTERS),
-    weighers=tuple(WEIGHERS),
+    weighers=tuple(STANDARD_WEIGHERS),
     metrics_weights=tuple(f"{name}={ratio}" for name, ratio in RATIOS.items()),
     num_instances_weight_multiplier=1.0,
 )

@@ -11,19 +11,16 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ProviderId
-from bus.messages.build import NoValidHost
-from bus.messages.cell import Choice
-from bus.messages.hosts import HostState
-from bus.messages.placement import InventoryState, ProviderState, Shortfall
-from scheduler_worker.core.choosing import waking
-from scheduler_worker.core.choosing.alternates import WAYS_OF_ALTERNATE
-from scheduler_worker.core.choosing.choosing import choose, other_way
-from scheduler_worker.core.choosing.compound.compounds import PREFERENCE_FACTOR, WAYS_PER_HOST
-from scheduler_worker.core.choosing.waking import hosts_with_room, room_for
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.core.requests.spec import GranularGroup
+from engine.choosing import choosing
+from engine.choosing.alternates import WAYS_OF_ALTERNATE
+from engine.choosing.choosing import choose, hosts_with_room, other_way, room_for
+from engine.choosing.compounds import PREFERENCE_FACTOR, WAYS_PER_HOST
+from engine.hosts import HostState
+from engine.inventories import Choice, InventoryState, ProviderId, ProviderState
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost, Shortfall
+from engine.requests import InstanceSpec
+from engine.requests.spec import GranularGroup
 from tests.plugins import standard_plugins
 from tests.simulation.demands import Demand, Part, ProviderNow, Taken, Tree, has_room, ways
 
@@ -80,7 +77,7 @@ def test_room_is_counted_for_what_waits_if_and_only_if_some_way_has_room(
         picture, spec = picture_of(hosts), spec_of(demand)
         with_room = {host[0].id for host in hosts if has_room(demand, tree_of(host))}
         # With one, most worlds need a search of all.
-        monkeypatch.setattr(waking, "SEARCHED_FIRST", chance.choice((1, 2, 64)))
+        monkeypatch.setattr(choosing, "SEARCHED_FIRST", chance.choice((1, 2, 64)))
 
         (may_have,) = hosts_with_room(picture, [spec], PLUGINS, None)
         (among,) = hosts_with_room(picture, [spec], PLUGINS, {0, 1})

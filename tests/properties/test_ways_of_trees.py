@@ -6,14 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.messages.placement import ProviderState
-from placement_worker.core.candidates.budget import SharedBudget
-from placement_worker.core.candidates.fitting import SearchScope
-from placement_worker.core.candidates.found import CandidatePattern
-from placement_worker.core.candidates.provider_index import ProviderIndex
-from placement_worker.core.candidates.query import CandidatesQuery, Preferred
-from placement_worker.core.candidates.ways import InTrees, TreeSearch, ways_of_trees
-from scheduler_worker.core.choosing.compound.compounds import BYTES_PER_TREE, STEPS_PER_BATCH, STEPS_PER_TREE
+from engine.candidates.budget import SharedBudget
+from engine.candidates.provider_index import ProviderIndex
+from engine.candidates.query import CandidatePattern, CandidatesQuery, Preferred
+from engine.candidates.suitable import SearchScope
+from engine.candidates.ways import InTrees, TreeSearch, ways_of_trees
+from engine.choosing.compounds import BYTES_PER_TREE, STEPS_PER_BATCH, STEPS_PER_TREE
+from engine.inventories import ProviderState
 from tests.properties.bounds import BOUNDED
 from tests.properties.random_forests import CLASSES, SHARING, SOME_AGGREGATES, TRAITS, queries, random_forests
 from tests.properties.test_scheduler_compounds import index_of

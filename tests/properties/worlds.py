@@ -6,18 +6,8 @@ from typing import NamedTuple, TypeVar
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import (
-    ClaimResources,
-    Heir,
-    ReleaseClaim,
-    ReportedInventory,
-    ReportInventory,
-    ResourceAmount,
-    ShapeSeen,
-    Share,
-    SwapClaim,
-)
+from bus.messages.placement import ClaimResources, Heir, ReleaseClaim, ReportInventory, SwapClaim
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount, ShapeSeen, Share
 from placement_worker.core.ledger import ClaimOrder, SentOrder
 from tests.contracts.placement_orders import (
     CLEANUP,

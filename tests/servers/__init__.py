@@ -4,7 +4,7 @@
 `PrivateRabbitMQ` or `PrivatePostgres`.
 """
 
-from moor.laboratory.private_servers import DidNotStartError, descendants, die_with
+from laboratory.private_servers import DidNotStartError, descendants, die_with
 from tests.servers.cluster import PrivateCluster
 from tests.servers.installed import AMQP_CTL_VARIABLE, AMQP_VARIABLE, POSTGRES_VARIABLE, NotInstalledError
 from tests.servers.postgres import FAST, PrivatePostgres

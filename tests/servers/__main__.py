@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from types import FrameType
 from typing import NoReturn
 
-from moor.laboratory.private_servers import DidNotStartError, place_in_memory
+from laboratory.private_servers import DidNotStartError, place_in_memory
 from tests.servers.command import run
 from tests.servers.installed import (
     AMQP_CTL_VARIABLE,

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Self
 
-from moor.laboratory.private_servers import Keeper, free_port
+from laboratory.private_servers import Keeper, free_port
 from tests.servers.rabbitmq import Membership, PrivateRabbitMQ, start_port_mapper
 
 NODES = 3

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
-from moor.laboratory.private_servers import die_with
+from laboratory.private_servers import die_with
 from tests.servers.guard import PARENT_DIED, PASSED_ON, WATCHED, reached_us_alone
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import suppress
 
-from moor.laboratory.private_servers import adopt_orphans, die_with, end_below
+from laboratory.private_servers import adopt_orphans, die_with, end_below
 
 # How long the command may clean up after a signal, and then how long its remaining processes may run.
 COMMAND_GRACE_S = 30.0

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import httpx
 
-from moor.laboratory.private_servers import Command, Keeper, free_port, wait_until_ready
+from laboratory.private_servers import Command, Keeper, free_port, wait_until_ready
 from tests.environments import environment
 
 # 2025.1. The facts that tests state are those of this version.

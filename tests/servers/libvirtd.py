@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from moor.laboratory import private_libvirtd
+from laboratory import private_libvirtd
 
 CACHE = Path(tempfile.gettempdir()) / f"moorage-libvirt-cache-{os.getuid()}"
 

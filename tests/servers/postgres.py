@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from moor.laboratory.private_servers import Command, Keeper, free_port, wait_until_ready
+from laboratory.private_servers import Command, Keeper, free_port, wait_until_ready
 from tests.servers.installed import NotInstalledError, postgres_binaries
 
 # Commits survive the server's death, which tests bring about; only the machine's death would lose them.

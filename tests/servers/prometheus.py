@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import yaml
 
-from moor.laboratory.private_servers import die_with, free_port, wait_until_ready
+from laboratory.private_servers import die_with, free_port, wait_until_ready
 from tests.servers.installed import NotInstalledError
 
 PROGRAMS = ("prometheus", "promtool")

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import (
     ConsumerAllocations,
     ConsumerState,
@@ -26,7 +25,7 @@ from bus.messages.administration import (
     Write,
     WriteVerdict,
 )
-from bus.messages.placement import ReportedInventory, ResourceAmount
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount
 from tests.simulation.admin_writes import DRAWN_WRITES, Known, reshaped, some_amount, write_name
 from tests.simulation.fixtures import AGGREGATES, CONSUMERS, OWN_PROVIDERS, POOL, SHARES, child_of
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import UNSET, structs
 
-from bus.message import ProviderId
 from bus.messages.administration import (
     ConsumerAllocations,
     ConsumerState,
@@ -26,7 +25,7 @@ from bus.messages.administration import (
     UpdateProvider,
     Write,
 )
-from bus.messages.placement import InventoryState, ProviderState, ReportedInventory, ResourceAmount
+from engine.inventories import InventoryState, ProviderId, ProviderState, ReportedInventory, ResourceAmount
 from tests.simulation.fixtures import AGGREGATES, CLASS, OWN_PROVIDERS, PROVIDER_NAMES, RENAMED_CLASS, TRAITS
 from tests.simulation.plan import GOLD, RATIOS
 

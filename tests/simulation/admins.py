@@ -9,33 +9,31 @@ from typing import TypeVar
 from uuid import UUID
 
 from bus.broker import Broker
-from bus.errors import Failure, Transient
-from bus.message import ConsumerId, Message, ProviderId
+from bus.message import Message
 from bus.messages.administration import (
+    AskCandidates,
     AskConsumer,
     AskHolders,
     AskNames,
     AskUsages,
+    CandidatesFound,
     ConsumerFound,
     ConsumerState,
     HoldersFound,
     NamesFound,
+    RequestGroup,
     UsagesFound,
     Write,
     WriteAnswered,
     WriteVerdict,
 )
-from bus.messages.candidates import (
-    AskCandidates,
-    CandidatesFound,
-    RequestGroup,
-)
-from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
+from bus.messages.placement import AskSnapshot, SnapshotPage
 from bus.workers.station import Station
-from placement_worker.replica import ProviderReplica
-from placement_worker.view import ProviderView
+from engine.inventories import ConsumerId, ProviderId, ProviderState
+from kit.errors import Failure, Transient
+from placement_worker.admin_writes import WriteBatcher
+from placement_worker.view import ProviderReplica, ProviderView
 from placement_worker.wiring import STANDARD
-from placement_worker.write_batcher import WriteBatcher
 from tests.simulation.admin_ops import Admin, BooksApi
 from tests.simulation.faulty_placement_store import FaultyPlacementStore
 from tests.simulation.findings import Findings

@@ -7,15 +7,15 @@ from datetime import timedelta
 
 from msgspec import structs
 
-from bus.auditing.judging import AMOUNTS, LOST
 from bus.broker import Broker
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered
-from bus.messages.books import MendConsumer, MendInstance, RecountBooks, SeenConsumer
+from bus.messages.audit import MendConsumer, MendInstance, RecountBooks, SeenConsumer
 from bus.messages.build import AskInstances, InstancesFound
 from bus.workers.station import Station
 from moor.asking import answer_of, hosts_of
 from moor.books.auditing import AuditOptions, Finding, audited, with_computes
 from moor.books.books_reader import BooksReader
+from moor.books.instance_rules import AMOUNTS, LOST
 from tests.simulation.books_checker import BooksChecker
 from tests.simulation.plan import CELLS
 from tests.simulation.process import SimProcess

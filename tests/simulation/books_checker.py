@@ -9,16 +9,16 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, structs
 
-from bus.message import AggregateId, ConsumerId, ProviderId
-from bus.messages.build import InstanceId
-from bus.messages.placement import (
-    ClaimResources,
+from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
+from engine.flavors import InstanceId
+from engine.inventories import (
+    AggregateId,
+    ConsumerId,
     InventoryState,
-    ReleaseClaim,
+    ProviderId,
     ResourceAmount,
     ServerGroup,
     ShapeSeen,
-    SwapClaim,
 )
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from tests.simulation.demands import ProviderNow

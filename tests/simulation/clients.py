@@ -8,54 +8,36 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.errors import Failure
-from bus.message import AggregateId, Message
-from bus.messages.administration import WriteAnswered
-from bus.messages.aggregates import (
-    AggregateDeleted,
-    AggregateSet,
-    AggregatesFound,
-    AskAggregates,
-    DeleteAggregate,
-    SetAggregate,
-)
-from bus.messages.applications import AskApplications, SetApplication
+from bus.message import Message
+from bus.messages.administration import AskQuotas, QuotasFound, SetQuota, WriteAnswered
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
     BuildInstance,
     BuildRejected,
     DeleteInstance,
-    Flavor,
-    Image,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
-    InstanceId,
     InstanceMoved,
     InstancePlaced,
     InstancesFound,
     InstanceState,
     InstanceWaiting,
-    JoinedGroup,
     RebuildInstance,
-    RequestId,
-    Wait,
 )
-from bus.messages.cells import AskCells, CellsFound
-from bus.messages.device_profiles import (
-    AskDeviceProfiles,
-    CreateDeviceProfile,
-    DeleteDeviceProfile,
-    DeviceGroup,
-    DeviceProfile,
-    DeviceProfilesFound,
+from bus.messages.cloud import AskCells, CellsFound
+from bus.messages.hosts import (
+    AggregateDeleted,
+    AggregateSet,
+    AggregatesFound,
+    AskAggregates,
+    AskHosts,
+    DeleteAggregate,
+    HostSet,
+    SetAggregate,
+    SetHost,
 )
-from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
-from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound
-from bus.messages.hosts import AskHosts, HostSet, SetHost
-from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
-from bus.messages.placement import ServerGroup
 from bus.messages.planning import (
     AskCapabilities,
     AskDrain,
@@ -68,10 +50,34 @@ from bus.messages.planning import (
     PlanFound,
     ReasonsFound,
 )
-from bus.messages.quotas import AskQuotas, QuotasFound, SetQuota
+from bus.messages.stored_names import (
+    AskApplications,
+    AskDeviceProfiles,
+    AskFlavors,
+    AskGroups,
+    AskImages,
+    CreateDeviceProfile,
+    CreateFlavor,
+    CreateGroup,
+    CreateImage,
+    DeleteDeviceProfile,
+    DeleteFlavor,
+    DeleteGroup,
+    DeleteImage,
+    DeviceProfilesFound,
+    FlavorsFound,
+    GroupsFound,
+    ImagesFound,
+    NamedImage,
+    SetApplication,
+    SetImage,
+)
 from bus.topology import EVENTS, FEED, Grant
-from bus.workers.listening import listen
+from bus.workers.asking import listen
 from bus.workers.station import Station
+from engine.flavors import DeviceGroup, DeviceProfile, Flavor, Image, InstanceId, JoinedGroup, RequestId, Wait
+from engine.inventories import AggregateId, ServerGroup
+from kit.errors import Failure
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.simulation.drawing_hosts import NOWHERE
 from tests.simulation.faults import CellDown

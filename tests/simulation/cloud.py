@@ -13,15 +13,15 @@ from typing import Any
 from bus.broker import Parcel
 from bus.definitions import rights_by_user
 from bus.memory import MemoryBroker
-from bus.messages.build import InstanceId, RequestId
-from bus.messages.hosts import HostState
 from bus.messages.placement import SwapClaim, single_swaps
 from bus.topology import Limits, feed_queue, objects_of, user_of
 from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
+from engine.flavors import InstanceId, RequestId
+from engine.hosts import HostState
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
-from scheduler_worker.core.aggregates.kept import KeptAggregate
+from scheduler_worker.core.aggregates import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow, instance_id_of
 from tests.simulation import faults as may
 from tests.simulation.admins import Admins

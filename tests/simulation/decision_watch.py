@@ -7,19 +7,11 @@ from typing import Any
 import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
 from bus.messages.administration import Write, WriteVerdict
-from placement_worker import admin_writes, host_shape_handlers
+from placement_worker import admin_writes, handlers
+from scheduler_worker import forgetting
 from scheduler_worker.core.instances import placing
 from scheduler_worker.core.instances.rows import PLACED
-from scheduler_worker.requests import (
-    building,
-    burying,
-    cell_events,
-    deadlines,
-    ending_moves,
-    instance_orders,
-    move_needs,
-    move_verdicts,
-)
+from scheduler_worker.requests import building, cell_events, instance_orders, move_needs, moving
 from scheduler_worker.store import Known
 from tests.memory_stores import scheduler
 from tests.simulation.faulty_scheduler_store import RequestsTransaction
@@ -40,25 +32,23 @@ def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
         for name in ("decide_provider_writes", "decide_allocations", "decide_names"):
             stack.enter_context(replaced(admin_writes, name, lambda real: _written(real, judged)))
         stack.enter_context(replaced(admin_writes, "decide_reshape", lambda real: _reshaped(real, judged)))
-        stack.enter_context(
-            replaced(host_shape_handlers, "judge_reshape", lambda real: _host_reshaped(real, see))
-        )
+        stack.enter_context(replaced(handlers, "judge_reshape", lambda real: _host_reshaped(real, see)))
         stack.enter_context(replaced(of_cells, "_apply", lambda real: _in_a_cell(real, see)))
         stack.enter_context(replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see)))
-        for owner in (building, burying):
+        for owner in (building, building):
             stack.enter_context(replaced(owner, "rows_or_rejection", lambda real: _asked(real, see)))
         for owner, name, event in (
             (instance_orders, "after_delete", "DeleteInstance"),
             (cell_events, "heard", ""),
             (instance_orders, "rebuilt", "RebuildInstance"),
             (move_needs, "problem_with", "MoveInstance"),
-            (move_verdicts, "problem_with", "MoveInstance"),
-            (ending_moves, "move_ended", "EndMove"),
+            (moving, "problem_with", "MoveInstance"),
+            (instance_orders, "move_ended", "EndMove"),
             (scheduler, "heard", ""),
             (placing, "placed", "a host was found"),
             (placing, "failed", "no host was found"),
-            (burying, "failed", "no host was found"),
-            (deadlines, "overdue", "the deadline"),
+            (building, "failed", "no host was found"),
+            (forgetting, "overdue", "the deadline"),
         ):
             stack.enter_context(replaced(owner, name, _of_a_request(see, event)))
         stack.enter_context(replaced(RequestsTransaction, "decide", lambda real: _decided(real, see)))

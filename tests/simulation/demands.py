@@ -10,8 +10,9 @@ from itertools import product
 
 from msgspec import Struct
 
-from bus.message import AggregateId, ProviderId
-from bus.messages.build import BuildInstance, Flavor, PortRequest, VolumeRequest
+from bus.messages.build import BuildInstance
+from engine.flavors import Flavor, PortRequest, VolumeRequest
+from engine.inventories import AggregateId, ProviderId
 
 # What an instance takes: provider and resource class, with the amount.
 Taken = Mapping[tuple[ProviderId, str], int]

@@ -7,9 +7,8 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import GroupId
-from bus.messages.placement import GroupPolicy, ServerGroup
-from compute_sim.laboratory.faults import (
+from engine.inventories import GroupId, GroupPolicy, ServerGroup
+from laboratory.computes.faults import (
     BuildsSlowly,
     Changes,
     ComesBackLate,
@@ -18,8 +17,8 @@ from compute_sim.laboratory.faults import (
     FallsSilent,
     FaultScript,
 )
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
-from placement_worker.core.drafts.group_draft import HARD
+from laboratory.computes.hosts import HostSize, SimulatedHost
+from placement_worker.core.drafts import HARD
 from tests.simulation.admin_ops import EVERY_ACTION
 from tests.simulation.faults import (
     BROKEN_BODIES,

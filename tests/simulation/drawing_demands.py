@@ -8,10 +8,10 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import AggregateId
-from compute_sim.laboratory.faults import FailsToBuild
-from compute_sim.laboratory.hosts import SimulatedHost
-from scheduler_worker.core.choosing.plugin_settings import FILTERS, WEIGHERS
+from engine.choosing.plugin_settings import FILTERS, WEIGHERS
+from engine.inventories import AggregateId
+from laboratory.computes.faults import FailsToBuild
+from laboratory.computes.hosts import SimulatedHost
 from tests.simulation.demands import PHYSNET, Demand, Part
 from tests.simulation.plan import GOLD, AggregateOrder, Boot, Delete, DisabledHost, Plan
 

@@ -6,7 +6,7 @@ import random
 
 from msgspec import structs
 
-from compute_sim.laboratory.faults import Changes
+from laboratory.computes.faults import Changes
 from tests.simulation.faults import Fault, FeedGone
 from tests.simulation.plan import AdminOp, Plan
 

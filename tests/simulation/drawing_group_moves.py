@@ -11,9 +11,8 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import GroupId
-from bus.messages.placement import ServerGroup
-from compute_sim.laboratory.faults import FallsSilent
+from engine.inventories import GroupId, ServerGroup
+from laboratory.computes.faults import FallsSilent
 from tests.simulation.faults import FOREIGN_OWNERS, Duplicate, Fault, Hostile, Nack
 from tests.simulation.plan import CELLS, Boot, EndOfMove, Evacuation, Plan, PlannedMove
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from compute_sim.laboratory.hosts import (
+from laboratory.computes.hosts import (
     DIRECT_PORTS,
     VIRTUAL_FUNCTIONS,
     SimulatedHost,

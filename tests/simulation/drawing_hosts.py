@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import structs
 
-from bus.messages.hosts import HostMode
-from compute_sim.laboratory.faults import Changes, Dies, FallsSilent
+from engine.hosts import HostMode
+from laboratory.computes.faults import Changes, Dies, FallsSilent
 from tests.simulation.plan import HostOrder, Plan
 
 BEGIN_S = (3.0, 20.0)

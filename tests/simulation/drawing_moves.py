@@ -12,7 +12,7 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.messages.build import MoveKind
-from compute_sim.laboratory.faults import (
+from laboratory.computes.faults import (
     Dies,
     FailsToReceive,
     FailsToStart,
@@ -22,7 +22,7 @@ from compute_sim.laboratory.faults import (
     StartsSlowly,
     StopsSlowly,
 )
-from compute_sim.laboratory.faults import Fault as HostFault
+from laboratory.computes.faults import Fault as HostFault
 from tests.simulation.faults import Duplicate, Fault, Nack
 from tests.simulation.plan import Boot, EndOfMove, Evacuation, Plan, PlannedMove, Rebuild
 

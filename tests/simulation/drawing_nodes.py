@@ -6,10 +6,10 @@ from uuid import UUID
 
 from msgspec import structs
 
-from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.ironic import IronicScript, SimulatedNode, available_nodes
-from compute_sim.laboratory.ironic.core.node import NO_NETWORK
-from compute_sim.laboratory.ironic.core.script import Delays, Doubles, Loses, NodeLocked, WorkFails
+from laboratory.computes.faults import FaultScript
+from laboratory.ironic import IronicScript, SimulatedNode, available_nodes
+from laboratory.ironic.node import NO_NETWORK
+from laboratory.ironic.script import Delays, Doubles, Loses, NodeLocked, WorkFails
 from tests.simulation.faults import (
     BrokerRestart,
     ClockJump,

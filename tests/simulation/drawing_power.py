@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.messages.build import MoveKind
-from compute_sim.laboratory.faults import FailsToStart, FailsToStop, StartsSlowly, StopsSlowly
+from laboratory.computes.faults import FailsToStart, FailsToStop, StartsSlowly, StopsSlowly
 from tests.simulation.drawing_moves import evacuation_after, silence_of_a_host
 from tests.simulation.faults import Duplicate, Fault, Nack
 from tests.simulation.plan import Boot, Plan, Switch

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from bus.messages.quotas import INSTANCES
+from engine.inventories import INSTANCES
 from tests.simulation.drawing_moves import with_moves
 from tests.simulation.plan import EndOfMove, Plan, PlannedMove, QuotaOrder
 

@@ -7,8 +7,8 @@ import random
 
 from msgspec import structs
 
-from compute_sim.laboratory.faults import Changes
-from compute_sim.laboratory.hosts import SimulatedHost
+from laboratory.computes.faults import Changes
+from laboratory.computes.hosts import SimulatedHost
 from tests.simulation.faults import Duplicate, Fault, Nack
 from tests.simulation.plan import Plan
 

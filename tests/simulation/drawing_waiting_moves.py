@@ -13,8 +13,8 @@ from uuid import UUID
 
 from msgspec import structs
 
-from compute_sim.laboratory.faults import FallsSilent
-from compute_sim.laboratory.hosts import SimulatedHost
+from laboratory.computes.faults import FallsSilent
+from laboratory.computes.hosts import SimulatedHost
 from tests.simulation.faults import Crash, Fault
 from tests.simulation.plan import CELLS, Boot, Delete, EndOfMove, Evacuation, Plan, PlannedMove
 

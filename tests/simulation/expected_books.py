@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-from bus.message import AggregateId, ConsumerId, ProviderId
-from bus.messages.placement import ReportedInventory, ResourceAmount
+from engine.inventories import AggregateId, ConsumerId, ProviderId, ReportedInventory, ResourceAmount
 from placement_worker.core.ledger import Consumer, ProviderBook
 
 InventoryKey = tuple[ProviderId, str]

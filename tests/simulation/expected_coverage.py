@@ -3,7 +3,7 @@ message.
 """
 
 from bus.message import type_of
-from bus.messages import ALL, adoption, cell, consoles, host_modes, overview
+from bus.messages import ALL, audit, cell, cloud, hosts
 from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, RESHAPE, VERDICT
 from tests.simulation.demands_checker import WAYS
 from tests.simulation.drawing_nodes import EPISODES
@@ -43,22 +43,22 @@ IN_EACH_SEED_OF_NODES = (
 )
 
 _OF_SCREENS = (
-    overview.WorkerAlive,
-    overview.AskOverview,
-    overview.Overview,
-    overview.AskTiles,
-    overview.Tiles,
+    cloud.WorkerAlive,
+    cloud.AskOverview,
+    cloud.Overview,
+    cloud.AskTiles,
+    cloud.Tiles,
 )
 
 # No compute here is started with fewer hosts than before.
-_OF_FEWER_HOSTS = (host_modes.HostsNotHere,)
+_OF_FEWER_HOSTS = (hosts.HostsNotHere,)
 
 # Consoles are files of guests, and only hosts of libvirt keep them.
-_OF_CONSOLES = (consoles.AskConsole, consoles.TellConsole, consoles.ConsoleTold, consoles.ConsoleFound)
+_OF_CONSOLES = (cell.AskConsole, cell.TellConsole, cell.ConsoleTold, cell.ConsoleFound)
 
 # An import takes instances over while nothing else is done with them: tests/nova/switch.py kills it on its way.
 _OF_IMPORTS = (
-    *(adoption.AdoptInstance, adoption.GiveBackInstance, cell.AdoptInCell, cell.GiveBackInCell),
+    *(audit.AdoptInstance, audit.GiveBackInstance, cell.AdoptInCell, cell.GiveBackInCell),
     *(cell.AdoptGuest, cell.LeaveGuest),
 )
 

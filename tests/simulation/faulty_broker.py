@@ -10,11 +10,11 @@ from typing import Protocol
 
 from msgspec import structs
 
-from bus.broker import ConnectionLost, Delivery, Parcel, Receipt
+from bus.broker import Delivery, Parcel, Receipt
 from bus.memory import MemoryBroker
-from bus.memory.channels import MemoryConsuming, MemoryPublishing
-from bus.memory.connection import MemoryConnection
+from bus.memory.broker import MemoryConnection, MemoryConsuming, MemoryPublishing
 from bus.topology import Binding, Objects
+from kit.errors import ConnectionLost
 from tests.simulation.faults import ON_THE_WAY
 from tests.simulation.process import SimProcess
 

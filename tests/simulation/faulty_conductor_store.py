@@ -5,14 +5,15 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from bus.message import Message, ProviderId
-from bus.messages.build import InstanceId
+from bus.message import Message
 from bus.workers.handling import OutboxKey
 from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
 from cell_conductor.store import ConductorStore, ConductorTransaction, MessageKey
 from compute_sim.core.attempts import AttemptRecord
-from compute_sim.store_memory import MemoryComputeStore
+from compute_sim.store import MemoryComputeStore
+from engine.flavors import InstanceId
+from engine.inventories import ProviderId
 from tests.simulation.process import SimProcess
 from tests.simulation.store_faults import (
     CommitObserver,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, NodeHandover, Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store import IronicStore, IronicTransaction, Need, RingView, SavedRows

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
-from bus.messages.books import BookEntry
-from bus.messages.placement import LogPosition, MembersPage, ProviderState, RevisionsPage, SnapshotPage
-from bus.messages.quotas import QuotaState
-from placement_worker.core.claim_keys import ClaimKeys
+from bus.messages.audit import BookEntry
+from bus.messages.placement import LogPosition, MembersPage, RevisionsPage, SnapshotPage
+from engine.inventories import ConsumerId, ProviderId, ProviderState, QuotaState
+from placement_worker.core.drafts import QuotaKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
+    ClaimKeys,
     ClaimOrder,
     Forest,
     ForestKeys,
@@ -23,8 +23,7 @@ from placement_worker.core.ledger import (
     StoredNames,
     TreeChanges,
 )
-from placement_worker.core.ownership import Owner
-from placement_worker.core.quotas import QuotaKeys
+from placement_worker.core.shares import Owner
 from placement_worker.store import (
     FEED_ENTRIES,
     AtOnce,

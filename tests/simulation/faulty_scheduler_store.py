@@ -5,17 +5,16 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from uuid import UUID
 
-from bus.errors import Transient
-from bus.message import AggregateId, GroupId, ProviderId
-from bus.messages.aggregates import Aggregate
-from bus.messages.applications import KnownApplication
-from bus.messages.build import InstanceId
-from bus.messages.hosts import HostState
+from bus.messages.cloud import InstanceCount
 from bus.messages.moves import Change
-from bus.messages.overview import InstanceCount
+from bus.messages.stored_names import KnownApplication
 from bus.workers.handling import OutboxKey
-from scheduler_worker.core.aggregates.kept import KeptAggregate
-from scheduler_worker.core.host_reports import HostLoad
+from engine.flavors import InstanceId
+from engine.hosts import Aggregate, HostState
+from engine.inventories import AggregateId, GroupId, ProviderId
+from kit.errors import Transient
+from scheduler_worker.core.aggregates import KeptAggregate
+from scheduler_worker.core.hosts import HostLoad
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (

@@ -5,9 +5,9 @@ missed one.
 import asyncio
 from collections.abc import Mapping
 
-from bus.configuration.settings import BusSettings
+from bus.settings import BusSettings
+from engine.picture.picture import Picture
 from placement_worker.settings import PlacementSettings
-from scheduler_worker.core.picture.picture import Picture
 from tests.simulation.findings import Findings
 from tests.simulation.write_oracle import InspectableStore
 

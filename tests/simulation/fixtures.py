@@ -4,7 +4,7 @@ those.
 
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from bus.message import AggregateId, ConsumerId, ProviderId
+from engine.inventories import AggregateId, ConsumerId, ProviderId
 
 TRAITS = ("CUSTOM_LABEL_A", "CUSTOM_LABEL_B")
 CLASS, RENAMED_CLASS = "CUSTOM_CLASS", "CUSTOM_RENAMED"

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from bus.messages.build import Flavor, InstanceId, RequestId
-from bus.messages.cell import Choice, PlaceInCell
+from bus.messages.cell import PlaceInCell
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.inventories import Choice
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id

@@ -11,19 +11,13 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import InstanceId
-from bus.messages.hosts import HostFacts, HostsReported
-from bus.messages.placement import (
-    ClaimResources,
-    Heir,
-    ReleaseClaim,
-    ResourceAmount,
-    ServerGroup,
-    Share,
-    SwapClaim,
-)
+from bus.message import Message
+from bus.messages.hosts import HostsReported
+from bus.messages.placement import ClaimResources, Heir, ReleaseClaim, SwapClaim
 from bus.topology import user_of
+from engine.flavors import InstanceId
+from engine.hosts import HostFacts
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ServerGroup, Share
 from tests.simulation.plan import CELLS
 
 RIVAL_PROJECT = "rival"

@@ -8,8 +8,8 @@ that cleans up after a silent host stays there as a member. So does a migration,
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from bus.message import ConsumerId, GroupId, ProviderId
-from bus.messages.placement import ClaimResources, ReleaseClaim, ServerGroup, SwapClaim
+from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
+from engine.inventories import ConsumerId, GroupId, ProviderId, ServerGroup
 from placement_worker.core.ledger import ClaimOrder
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.message import ProviderId
-from bus.messages.hosts import HostState
 from cell_conductor.core.host_states import CellHost
 from compute_sim.core.attempts import WELL, AttemptKey, AttemptRecord, AttemptState
-from compute_sim.laboratory.faults import (
+from engine.hosts import HostState
+from engine.inventories import ProviderId
+from laboratory.computes.faults import (
     ComesBackLate,
     Dies,
     FallsSilent,

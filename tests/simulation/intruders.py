@@ -18,27 +18,23 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct, structs
 
-from bus import headers
-from bus.broker import LINES, PARCEL_BYTES_MAX, PLAIN, Interrupted, Parcel
+from bus import message as headers
+from bus.broker import LINES, PARCEL_BYTES_MAX, PLAIN, Parcel
 from bus.codec import CODEC, encode, known_messages
+from bus.definitions import Rights
 from bus.memory import MemoryBroker
-from bus.message import ConsumerId, Envelope, Message, ProviderId, type_of
+from bus.message import Envelope, Message, type_of
 from bus.messages.administration import AskUsages
-from bus.messages.build import (
-    BuildInstance,
-    DeleteInstance,
-    Flavor,
-    InstanceDeleted,
-    InstanceId,
-    InstanceState,
-    RequestId,
-)
+from bus.messages.build import BuildInstance, DeleteInstance, InstanceDeleted, InstanceState
 from bus.messages.cell import DestroyInstance, RemoveFromCell
-from bus.messages.hosts import HostFacts, HostsReported, SetHost
+from bus.messages.hosts import HostsReported, SetHost
 from bus.messages.placement import ReleaseClaim, ReportInventory
-from bus.permissions import Rights
 from bus.topology import REPLY, Application, Destination, Kind, destination_of, user_of
 from bus.workers.dead_letters import DeadLetter
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.hosts import HostFacts
+from engine.inventories import ConsumerId, ProviderId
+from kit.errors import Interrupted
 from tests.simulation.faults import CURSED, FORGERIES, Hostile
 from tests.simulation.findings import Findings
 from tests.simulation.foreign_owners import FOREIGN_ATTACKS, RIVAL_PROJECT, OwnersKnowledge

@@ -15,10 +15,14 @@ import msgspec
 from msgspec import UNSET, structs
 
 from bus.broker import Connection
-from bus.errors import Locked, TookTooLong, Unavailable
 from bus.memory import MemoryBroker
-from bus.message import ProviderId
-from compute_sim.laboratory.ironic import (
+from engine.inventories import ProviderId
+from ironic_sync import rest
+from ironic_sync.core import node as known
+from ironic_sync.core.node import NodeData, node_of
+from ironic_sync.rest import changed_at
+from kit.errors import Locked, TookTooLong, Unavailable
+from laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     NotificationSender,
@@ -27,14 +31,10 @@ from compute_sim.laboratory.ironic import (
     SimulatedNode,
     WorkDurations,
 )
-from compute_sim.laboratory.ironic.core.node import CONFLICT
-from compute_sim.laboratory.ironic.core.script import BmcSilent, Loses
-from compute_sim.laboratory.ironic.core.work import ProvisionOrder
-from compute_sim.laboratory.ironic.simulated import NodeTable
-from ironic_sync import rest
-from ironic_sync.core import node as known
-from ironic_sync.core.node_data import NodeData, node_of
-from ironic_sync.rest_answers import changed_at
+from laboratory.ironic.node import CONFLICT
+from laboratory.ironic.script import BmcSilent, Loses
+from laboratory.ironic.simulated import NodeTable
+from laboratory.ironic.work import ProvisionOrder
 from tests.ironic_clients.allocations import Allocation, Allocations
 from tests.ironic_clients.nodes import create, delete
 from tests.simulation.findings import Findings

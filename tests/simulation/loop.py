@@ -22,7 +22,16 @@ CPU_S_MAX = 240.0
 # When there were too many turns, the calls of so many more are counted.
 COUNTED_TURNS = 200
 NAMED_MAX = 6
-ROOMS = ("bus", "scheduler_worker", "placement_worker", "cell_conductor", "compute_sim", "ironic_sync")
+ROOMS = (
+    "kit",
+    "bus",
+    "engine",
+    "placement_worker",
+    "scheduler_worker",
+    "cell_conductor",
+    "compute_sim",
+    "ironic_sync",
+)
 OURS = (*ROOMS, "tests")
 OnBound = Callable[[str], None]
 

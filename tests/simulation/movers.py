@@ -11,15 +11,13 @@ from bus.messages.build import (
     IN_PLACE,
     BuildRejected,
     DeleteInstance,
-    Flavor,
     FlavorChange,
-    InstanceId,
     InstancesFound,
     InstanceState,
     MoveEnd,
-    RequestId,
 )
 from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MoveInstance, MovesFound, MoveWait
+from engine.flavors import Flavor, InstanceId, RequestId
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s

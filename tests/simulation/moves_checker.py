@@ -7,8 +7,8 @@ It goes by the orders and by what was held before the commit, and by none of pla
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from bus.message import ConsumerId
-from bus.messages.placement import ResourceAmount, SwapClaim
+from bus.messages.placement import SwapClaim
+from engine.inventories import ConsumerId, ResourceAmount
 from placement_worker.core.ledger import ClaimOrder
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id

@@ -7,11 +7,12 @@ What hosts really have is the truth here, not what they have said.
 from collections import Counter
 from datetime import datetime, timedelta
 
-from bus.messages.build import InstanceId, Move, RequestId
+from bus.messages.build import Move
 from bus.messages.cell import ReceiveInstance, SpawnInstance
-from bus.messages.placement import ResourceAmount
 from cell_conductor.core.instance import Instance, Moving
 from compute_sim.core.attempts import AttemptState
+from engine.flavors import InstanceId, RequestId
+from engine.inventories import ResourceAmount
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id

@@ -15,15 +15,15 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.build import InstanceId
-from bus.messages.placement import InventoryState, SwapClaim
-from compute_sim.laboratory.ironic import SimulatedNode
+from bus.messages.placement import SwapClaim
+from engine.flavors import InstanceId
+from engine.inventories import ConsumerId, InventoryState, ProviderId
 from ironic_sync.core import node as known
 from ironic_sync.core.reports import offer_number, trial_number
 from ironic_sync.core.ring import Member, NodeHandover, Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership  # noqa: TC001 - like every other import
+from laboratory.ironic import SimulatedNode
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeBook, TreeChanges
 from tests.simulation.findings import Findings
 from tests.simulation.plan import GROUPS_OF_NODES

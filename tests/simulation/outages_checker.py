@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from bus.messages.build import InstanceId
+from engine.flavors import InstanceId
 from scheduler_worker.core.instances.rows import PLACED, InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id

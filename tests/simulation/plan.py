@@ -8,13 +8,13 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.message import AggregateId, GroupId
-from bus.messages.build import MoveEnd, MoveKind, RequestId
-from bus.messages.hosts import HostMode
-from bus.messages.placement import ServerGroup
-from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import SimulatedHost
-from compute_sim.laboratory.ironic import IronicScript, SimulatedNode
+from bus.messages.build import MoveEnd, MoveKind
+from engine.flavors import RequestId
+from engine.hosts import HostMode
+from engine.inventories import AggregateId, GroupId, ServerGroup
+from laboratory.computes.faults import FaultScript
+from laboratory.computes.hosts import SimulatedHost
+from laboratory.ironic import IronicScript, SimulatedNode
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.simulation.demands import Demand
 from tests.simulation.faults import CellDown, Fault

@@ -8,9 +8,8 @@ back is no growth.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from bus.message import ConsumerId
-from bus.messages.placement import ClaimResources, ReleaseClaim, ResourceAmount, SwapClaim
-from bus.messages.quotas import INSTANCES
+from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
+from engine.inventories import INSTANCES, ConsumerId, ResourceAmount
 from placement_worker.core.ledger import ClaimOrder, Quota
 from tests.simulation.findings import Findings
 from tests.simulation.plan import PROJECT

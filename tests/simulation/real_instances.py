@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from bus.message import ProviderId
-from bus.messages.build import InstanceId
 from bus.messages.cell import ReceiveInstance
 from compute_sim.core.attempts import AttemptKey, AttemptRecord, AttemptState, BuildOrder
+from engine.flavors import InstanceId
+from engine.inventories import ProviderId
 from tests.simulation.findings import Findings
 from tests.simulation.nodes_checker import NodesChecker
 

@@ -25,13 +25,9 @@ from bus.messages.administration import (
     Write,
     WriteVerdict,
 )
-from bus.messages.placement import (
-    DoesNotFit,
-    InventoryInUse,
-    NotAllowed,
-    ReportedInventory,
-    Shortfall,
-)
+from bus.messages.placement import InventoryInUse
+from engine.inventories import ReportedInventory
+from engine.refusals import DoesNotFit, NotAllowed, Shortfall
 from tests.simulation.expected_books import ExpectedBooks, summed
 from tests.simulation.write_rules import broken_bound, capacity
 

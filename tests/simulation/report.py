@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from uuid import UUID
 
-from compute_sim.laboratory.faults import TimedFault
+from laboratory.computes.faults import TimedFault
 from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
 from tests.simulation.plan import AggregateOrder, HostOrder, Plan, QuotaOrder
 from tests.simulation.seeds import Outcome

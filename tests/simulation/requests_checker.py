@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from bus.messages.build import InstanceId, RequestId
 from bus.messages.cell import PlaceInCell
 from bus.topology import CELL0
+from engine.flavors import InstanceId, RequestId
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
-from scheduler_worker.requests.burying import BURIED
+from scheduler_worker.requests.building import BURIED
 from tests.simulation.demands_checker import WAYS, DemandsChecker
 from tests.simulation.drawing_group_moves import LATER
 from tests.simulation.findings import Findings

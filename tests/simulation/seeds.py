@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.outbox.outbox import Outbox
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.outbox import Outbox
 from tests.simulation.cloud import Cloud
 from tests.simulation.decision_watch import watched_decisions
 from tests.simulation.faults import IN_OUTBOX

@@ -1,7 +1,8 @@
 """A build leaves a host that is silent when its cell notices that, and not only when the time of its attempt is up."""
 
-from bus.messages.build import AttemptFailed, InstanceId
-from bus.messages.cell import Choice
+from bus.messages.build import AttemptFailed
+from engine.flavors import InstanceId
+from engine.inventories import Choice
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories
 from tests.simulation.workers import BUS

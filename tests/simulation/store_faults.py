@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NoReturn, Protocol
 
-from bus.errors import Transient, Unavailable
-from bus.messages.build import InstanceId
-from bus.messages.hosts import HostState
 from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
+from engine.flavors import InstanceId
+from engine.hosts import HostState
+from kit.errors import Transient, Unavailable
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
-from scheduler_worker.core.aggregates.kept import KeptAggregate
+from scheduler_worker.core.aggregates import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation.process import SimProcess
 
@@ -52,7 +52,7 @@ class CommitObserver(Protocol):
         """A host is told to give an instance what it does not have, or what another instance has."""
 
 
-# The errors that bus/sql/errors.py makes of a database's errors.
+# The errors that kit/sql/dialects.py makes of a database's errors.
 _PROBLEMS: dict[str, tuple[type[Transient], str]] = {
     "deadlock": (Transient, "deadlock detected"),
     "serialisation_failure": (Transient, "could not serialize access due to concurrent update"),

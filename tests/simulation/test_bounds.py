@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import structs
 
-from bus.parts import Periodic
+from kit.parts import Periodic
 from tests.simulation import seeds
 from tests.simulation.drawing import draw
 from tests.simulation.findings import Findings
@@ -21,7 +21,7 @@ def test_a_task_that_never_rests_ends_the_run_and_is_named() -> None:
             await asyncio.sleep(0)
             Periodic("spins", _nothing, 1.0)
 
-    assert "bus.parts.supervised.Periodic.__init__ 200" in _why_it_ended(spins)
+    assert "kit.parts.Periodic.__init__ 200" in _why_it_ended(spins)
 
 
 def test_a_wait_without_a_timer_ends_the_run() -> None:

@@ -8,25 +8,25 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
 from bus.messages.administration import CreateProvider, DeleteProvider
-from bus.messages.placement import (
-    ClaimResources,
-    Heir,
+from bus.messages.placement import ClaimResources, Heir, SnapshotPage, SwapClaim
+from engine.inventories import (
+    AggregateId,
+    ConsumerId,
+    GroupId,
     Holder,
     InventoryState,
+    ProviderId,
     ResourceAmount,
     ServerGroup,
     Share,
-    SnapshotPage,
-    SwapClaim,
 )
-from compute_sim.laboratory.faults import FaultScript
+from engine.picture.picture import Picture
+from laboratory.computes.faults import FaultScript
+from placement_worker.admin_writes import WriteBatcher
 from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, Touched, TreeBook, TreeChanges
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
-from placement_worker.write_batcher import WriteBatcher
-from scheduler_worker.core.picture.picture import Picture
 from tests.simulation.books_checker import BooksChecker
 from tests.simulation.feeds_checker import HEARD, FeedsChecker
 from tests.simulation.findings import Findings

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 from tests.simulation.demands import Demand, Part, ProviderNow, Taken, Tree, has_room, ways
 from tests.simulation.drawing import WORLDS, draw
 

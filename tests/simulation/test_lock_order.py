@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerAllocations, ProviderInventories, Reshape
 from bus.workers.handling import Received
-from placement_worker.admin_handlers import write_handlers
+from engine.inventories import ConsumerId, ProviderId
+from placement_worker.admin_writes import write_handlers
 from placement_worker.wiring import STANDARD
 from tests.simulation.cloud import Cloud
 from tests.simulation.drawing import draw

@@ -6,11 +6,9 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.build import AttemptFailed
-from bus.messages.cell import Choice
-from bus.messages.placement import Share
-from compute_sim.laboratory.faults import Dies, FaultScript
+from engine.inventories import Choice, ConsumerId, ProviderId, Share
+from laboratory.computes.faults import Dies, FaultScript
 from tests.simulation.cloud import Cloud
 from tests.simulation.drawing import draw
 from tests.simulation.loop import run_simulated

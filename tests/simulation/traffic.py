@@ -5,11 +5,11 @@ publish; applies faults to parcels.
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from bus import headers
+from bus import message as headers
 from bus.broker import Delivery, Parcel, Receipt
 from bus.codec import CODEC, encode, known_messages
+from bus.definitions import Rights
 from bus.message import type_of
-from bus.permissions import Rights
 from bus.topology import DEAD, IRONIC_EVENTS, REPLY, ROUTES, broker_user_of, user_of
 from tests.simulation.faults import Duplicate, Nack, Unroutable
 from tests.simulation.findings import Findings

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from bus.messages.placement import ProviderState
-from placement_worker.core.candidates.query import CandidatesQuery, Group
-from placement_worker.core.candidates.search import find_candidates
-from placement_worker.replica import ProviderReplica
-from placement_worker.view import ProviderView
+from engine.candidates.query import CandidatesQuery, Group
+from engine.candidates.search import find_candidates
+from engine.inventories import ProviderState
+from placement_worker.view import ProviderReplica, ProviderView
 from tests.simulation.findings import Findings
 from tests.simulation.fixtures import AGGREGATES, TRAITS
 from tests.simulation.write_oracle import InspectableStore

@@ -6,7 +6,7 @@ Only moves and boots that name one host are judged: where others have room, too,
 from typing import NamedTuple
 from uuid import UUID
 
-from bus.messages.build import InstanceId  # noqa: TC001 - imported like every other type
+from engine.flavors import InstanceId  # noqa: TC001 - imported like every other type
 from scheduler_worker.core.instances.rows import WAITING, InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from compute_sim.core.attempts import BuildOrder, HostOrder, Work
-from compute_sim.core.pools import Pool
-from compute_sim.laboratory.driver import SimulatedDriver
-from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import SimulatedHost
+from compute_sim.core.hosts import Pool
+from laboratory.computes.driver import SimulatedDriver
+from laboratory.computes.faults import FaultScript
+from laboratory.computes.hosts import SimulatedHost
 from tests.simulation.fixtures import child_of
 
 

@@ -4,8 +4,8 @@ instances are placed by one commit.
 
 from collections.abc import Collection, Iterable
 
-from bus.message import ConsumerId
-from bus.messages.build import InstanceId, RequestId
+from engine.flavors import InstanceId, RequestId
+from engine.inventories import ConsumerId
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT, PLACED, InstanceRow, instance_id_of
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id

@@ -10,25 +10,25 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.configuration.settings import BusSettings
-from bus.message import ConsumerId
-from bus.process import Part, run_until
-from bus.workers.link import Link
+from bus.settings import BusSettings
+from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
-from compute_sim.core.pools import pools_of, read_pools
-from compute_sim.laboratory.driver import SimulatedPool
+from compute_sim.core.hosts import pools_of, read_pools
 from compute_sim.settings import ComputeSettings
 from compute_sim.wiring import compute_parts
-from ironic_sync.core.cells import CellMap
+from engine.inventories import ConsumerId
+from engine.picture.picture import Picture
+from ironic_sync.core.offers import CellMap
 from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
 from ironic_sync.wiring import ironic_parts
+from kit.process import Part, run_until
+from laboratory.computes.driver import SimulatedPool
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker import third_party
-from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import scheduler_parts
 from tests.memory_stores.conductor import MemoryConductorStore

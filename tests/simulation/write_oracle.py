@@ -10,9 +10,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import Done, ProviderWritten, Write, WriteVerdict
-from bus.messages.placement import ResourceAmount
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount
 from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, TreeChanges
 from tests.memory_stores.placement import MemoryPlacementStore
 from tests.memory_stores.placement.memory_tables import MemoryTables, ProviderEntry

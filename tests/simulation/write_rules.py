@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import UNSET, structs
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import (
     ConsumerAllocations,
     CreateClass,
@@ -28,7 +27,7 @@ from bus.messages.administration import (
     UpdateProvider,
     Write,
 )
-from bus.messages.placement import ReportedInventory
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory
 from tests.simulation.expected_books import ExpectedBooks, HoldingRecord, InventoryKey, ProviderRecord, summed
 
 GENERATIONS = "a write is judged by the generation it names"

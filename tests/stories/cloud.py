@@ -11,50 +11,53 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.codec import CODEC
-from bus.configuration.settings import BusSettings
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.all_or_nothing import ClaimsAnswered, ClaimTogether
+from bus.message import Message
+from bus.messages.administration import ClaimsAnswered, ClaimTogether
 from bus.messages.build import (
     AskInstances,
     BuildInstance,
     BuildRejected,
-    Flavor,
     InstanceActive,
     InstanceDeleted,
-    InstanceId,
     InstancesFound,
     InstanceState,
-    RequestId,
 )
 from bus.messages.cell import PlaceInCell, RemoveFromCell
-from bus.messages.hosts import AskHosts, HostFacts, HostSetting, HostsFound, HostsReported
+from bus.messages.hosts import AskHosts, HostsFound, HostsReported
 from bus.messages.placement import (
     AskSnapshot,
     ClaimAnswered,
-    Claimed,
     ClaimResources,
-    ProviderState,
     ReleaseClaim,
     ReportAccepted,
     ReportAnswered,
-    ReportedInventory,
-    ReportedProvider,
     ReportInventory,
-    ResourceAmount,
-    Share,
     SnapshotPage,
 )
-from bus.process import Part, run_until
+from bus.settings import BusSettings
 from bus.topology import CELL0, EVENTS, Grant
+from bus.workers.asking import listen
 from bus.workers.handling import Received, Said, Tell
-from bus.workers.link import Link
-from bus.workers.listening import listen
+from bus.workers.sending import Link
 from bus.workers.station import Station
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.hosts import HostFacts, HostSetting
+from engine.inventories import (
+    ConsumerId,
+    ProviderId,
+    ProviderState,
+    ReportedInventory,
+    ReportedProvider,
+    ResourceAmount,
+    Share,
+)
+from engine.picture.picture import Picture
+from engine.refusals import Claimed
+from kit.process import Part, run_until
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.core.instances.rows import instance_id_of
-from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery, SchedulerStore
 from scheduler_worker.wiring import scheduler_parts

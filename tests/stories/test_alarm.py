@@ -15,23 +15,24 @@ from msgspec import Struct, field, structs
 
 from bus.broker import Broker, Parcel
 from bus.codec import CODEC, known_messages
-from bus.configuration.settings import BusSettings
 from bus.memory import MemoryBroker
-from bus.messages.build import BuildInstance, Flavor, InstanceActive, InstanceFailed, RequestId
+from bus.messages.build import BuildInstance, InstanceActive, InstanceFailed
 from bus.messages.hosts import AskHosts, HostsAlive, HostsFound
 from bus.messages.placement import ClaimResources
-from bus.process import Part, run_until
+from bus.settings import BusSettings
 from bus.topology import EVENTS, Grant, objects_of
-from bus.workers.link import Link
-from bus.workers.listening import listen
+from bus.workers.asking import listen
 from bus.workers.publisher import Overfull, now
+from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
-from compute_sim.laboratory.driver import simulated_parts
-from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import equal_hosts
 from compute_sim.settings import ComputeSettings
+from engine.flavors import Flavor, RequestId
+from kit.process import Part, run_until
+from laboratory.computes.driver import simulated_parts
+from laboratory.computes.faults import FaultScript
+from laboratory.computes.hosts import equal_hosts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker.settings import SchedulerSettings

@@ -7,9 +7,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from bus.messages.applications import SetApplication
-from bus.messages.build import InstanceActive, Wait
+from bus.messages.build import InstanceActive
+from bus.messages.stored_names import SetApplication
 from bus.topology import objects_of_application
+from engine.flavors import Wait
 from moor.client import (
     BrokerAway,
     Client,

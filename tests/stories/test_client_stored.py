@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from bus.messages.applications import SetApplication
+from bus.messages.stored_names import SetApplication
 from bus.topology import objects_of_application
 from moor.client import (
     Client,

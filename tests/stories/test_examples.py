@@ -15,10 +15,10 @@ from uuid import UUID, uuid4
 import pytest
 from msgspec import Struct
 
-from bus.message import ProviderId
-from bus.messages.applications import SetApplication
 from bus.messages.build import InstanceState
+from bus.messages.stored_names import SetApplication
 from bus.topology import objects_of_application, user_of
+from engine.inventories import ProviderId
 from moor.client import Client, Flavor
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 from tests.contracts.broker_under_test import ADMIN, SHOP

@@ -15,20 +15,18 @@ from click.testing import CliRunner
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
-from bus.errors import ConnectionLost, Poison
 from bus.memory import MemoryBroker
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
-from bus.operating.health import About, Health, ReadyTeller
-from bus.operating.health_server import HealthServer, read_health_address
-from bus.operating.listen_address import BadAddressError, Listen
-from bus.operating.running import about, with_flags
-from bus.parts import Status, Supervised
-from bus.pauses import Pauses
-from bus.process import Part, run_until
 from bus.topology import objects_of
+from bus.workers.health_server import HealthServer, read_health_address
 from bus.workers.publisher import Outgoing
+from bus.workers.running import about, with_flags
 from bus.workers.station import Station
 from compute_sim.__main__ import main as compute
+from kit.errors import ConnectionLost, Poison
+from kit.health import About, BadAddressError, Health, Listen, ReadyTeller
+from kit.parts import Pauses, Status, Supervised
+from kit.process import Part, run_until
 from moor.commands import command_of
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
@@ -249,7 +247,7 @@ def test_readiness_is_logged_when_it_comes_and_when_it_goes(caplog: pytest.LogCa
         run_simulated(scenario())
 
     gone = "placement is no longer ready: a part: ConnectionLost: gone"
-    assert [each.message for each in caplog.records if each.name == "bus.operating.health"] == [
+    assert [each.message for each in caplog.records if each.name == "kit.health"] == [
         *("placement is ready", gone),
         *("placement is ready", gone),
         "placement is ready",

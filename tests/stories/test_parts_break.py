@@ -12,35 +12,37 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.broker import AccessRefused, ConnectionLost, ConsumerCancelled, NotFound
-from bus.configuration.settings import BusSettings
-from bus.errors import Poison, Transient, Unavailable, Undeliverable
 from bus.memory import MemoryBroker
-from bus.message import ConsumerId, Message
-from bus.messages.build import BuildInstance, Flavor, InstanceId, RequestId
+from bus.message import Message
+from bus.messages.build import BuildInstance
 from bus.messages.cell import SpawnInstance
-from bus.messages.placement import (
-    AskRevisions,
-    AskSnapshot,
-    ClaimAnswered,
-    Claimed,
-    ReportInventory,
-    ResourceAmount,
-    Share,
-    SwapClaim,
-)
-from bus.operating.health import About, Health
-from bus.parts import PartState, Status, statuses
-from bus.process import Part, run_until
+from bus.messages.placement import AskRevisions, AskSnapshot, ClaimAnswered, ReportInventory, SwapClaim
+from bus.settings import BusSettings
 from bus.topology import EVENTS, objects_of
 from bus.workers.handling import Said
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
-from compute_sim.laboratory.driver import root_of, simulated_parts
-from compute_sim.laboratory.hosts import equal_hosts
 from compute_sim.settings import ComputeSettings
-from compute_sim.store_memory import MemoryComputeStore
+from compute_sim.store import MemoryComputeStore
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.inventories import ConsumerId, ResourceAmount, Share
+from engine.refusals import Claimed
+from kit.errors import (
+    AccessRefused,
+    ConnectionLost,
+    ConsumerCancelled,
+    NotFound,
+    Poison,
+    Transient,
+    Unavailable,
+    Undeliverable,
+)
+from kit.health import About, Health
+from kit.parts import PartState, Status, statuses
+from kit.process import Part, run_until
+from laboratory.computes.driver import root_of, simulated_parts
+from laboratory.computes.hosts import equal_hosts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker.core.instances.placing import accepted

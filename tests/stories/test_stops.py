@@ -9,11 +9,11 @@ import pytest
 
 from bus.memory import MemoryBroker
 from bus.messages.placement import ReportInventory
-from bus.parts import statuses
-from bus.process import run_until
 from bus.topology import objects_of
 from bus.workers.handling import Received, Said
 from bus.workers.station import Station
+from kit.parts import statuses
+from kit.process import run_until
 from tests.simulation.loop import run_simulated
 from tests.stories.cloud import a_host
 from tests.stories.test_parts_break import BUS

@@ -7,13 +7,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 ROOMS = (
+    "kit",
     "bus",
+    "engine",
     "placement_worker",
     "scheduler_worker",
     "cell_conductor",
     "compute_sim",
     "ironic_sync",
+    "nova_bridge",
     "moor",
+    "laboratory",
 )
 # Names that two classes may share, and why.
 SHARED = {

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from bus.measuring import OTHERS, VALUES_MAX, limited
+from kit.metrics import OTHERS, VALUES_MAX, limited
 from tests.pages.metrics_page import ALL, shown_name
 
 TOP = Path(__file__).parents[2]

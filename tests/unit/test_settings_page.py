@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.configuration.sections import Section
+from kit.settings import Section
 from moor.settings import GENERAL
 from moor.worker_settings import SECTIONS
 from tests.pages.settings_page import page

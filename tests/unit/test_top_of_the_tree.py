@@ -5,7 +5,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOMS = {
-    *("bus", "placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync", "moor"),
+    *(
+        "kit",
+        "bus",
+        "engine",
+        "placement_worker",
+        "scheduler_worker",
+        "cell_conductor",
+        "compute_sim",
+        "ironic_sync",
+        "nova_bridge",
+        "moor",
+        "laboratory",
+    ),
     *("tests", "deploy", "docs"),
 }
 FILES = {"pyproject.toml", "README.md", "CHANGELOG.md", "Makefile", "LICENSE", ".ci", ".gitignore"}

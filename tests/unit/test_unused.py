@@ -15,26 +15,28 @@ USED_ELSEWHERE = {
         "delete_exchange",
         "delete_queue",
     ),  # tests, as an operator does on a real broker
-    "bus/operating/metrics.py": ("collect",),  # prometheus_client
-    "bus/operating/http_server.py": ("capture_signals",),  # uvicorn
-    "bus/sql/types.py": ("load_dialect_impl", "process_bind_param", "process_result_value"),  # SQLAlchemy
-    "compute_sim/laboratory/ironic/notifications.py": ("unsent",),  # a benchmark
-    "compute_sim/laboratory/ironic/simulated.py": ("come_back", "go_away"),  # tests, as faults
+    "bus/workers/metrics_page.py": ("collect",),  # prometheus_client
+    "kit/http_server.py": ("capture_signals",),  # uvicorn
+    "kit/sql/statements.py": (
+        "load_dialect_impl",
+        "process_bind_param",
+        "process_result_value",
+    ),  # SQLAlchemy
+    "laboratory/ironic/notifications.py": ("unsent",),  # a benchmark
+    "laboratory/ironic/simulated.py": ("come_back", "go_away"),  # tests, as faults
     "moor/commands.py": ("list_commands",),  # Click
-    "moor/laboratory/private_servers.py": ("free_port", "place_in_memory"),  # tests.servers
+    "laboratory/private_servers.py": ("free_port", "place_in_memory"),  # tests.servers
     "moor/overview/top/app.py": (  # Textual
         *("action_state", "compose", "compose", "on_data_table_row_selected", "on_mount"),
         *("on_tabbed_content_tab_activated", "on_unmount"),
     ),
-    "placement_worker/api/policy/enforcer.py": (
-        "get_enforcer",
-    ),  # oslo.policy, by the entry point in pyproject.toml
-    "placement_worker/store_sql/log_cursors.py": ("get_col_spec",),  # SQLAlchemy
+    "placement_worker/api/policy.py": ("get_enforcer",),  # oslo.policy, by the entry point in pyproject.toml
+    "placement_worker/store_sql/log.py": ("get_col_spec",),  # SQLAlchemy
     "placement_worker/tables.py": ("get_col_spec",),  # SQLAlchemy
-    "scheduler_worker/cloud_counts.py": (
+    "scheduler_worker/overview.py": (
         "watched_readings",
-    ),  # bus/operating/metrics.py, by its name as a text
-    "moor/laboratory/plugin_check.py": ("breaches",),  # whoever writes a filter or a weigher
+    ),  # bus/workers/metrics_page.py, by its name as a text
+    "laboratory/plugin_check.py": ("breaches",),  # whoever writes a filter or a weigher
 }
 
 

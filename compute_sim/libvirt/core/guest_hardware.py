@@ -1,23 +1,82 @@
 """The hardware of a guest that is not claimed: its machine type, the buses of its disks, and what else its image asks for."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from itertools import count
 from typing import Literal
+from uuid import UUID, uuid5
 
 from msgspec import Struct, structs
 
-from compute_sim.libvirt.core.image_asks import (
-    DISK_BUSES,
-    NIC_MODELS,
-    VIDEO_MODELS,
-    X86,
-    CannotGiveError,
-    asked_firmware,
-    asked_word,
-)
-from compute_sim.libvirt.core.layout import HostLayout
+from compute_sim.libvirt.core.foreign import Taken
+from compute_sim.libvirt.core.layout import VIRTUAL_PORT, Gives, HostLayout, OfferedDevices
 from compute_sim.libvirt.core.machine import GuestKind
-from compute_sim.libvirt.core.orders import GuestOrder
-from compute_sim.libvirt.core.plans import CpuTopology, GuestDisk, GuestNic
+from compute_sim.libvirt.core.plans import (
+    CpuTopology,
+    DirectPort,
+    GuestDisk,
+    GuestNic,
+    GuestOrder,
+    PlannedFunction,
+    PlannedMediated,
+)
+from engine.inventories import ProviderId
+
+# What an image's properties ask of the guest's hardware, beside its shape.
+
+
+# By property, the words that it may have, and the trait that a host has which can give it.
+DISK_BUSES = {
+    "virtio": "COMPUTE_STORAGE_BUS_VIRTIO",
+    "scsi": "COMPUTE_STORAGE_BUS_SCSI",
+    "sata": "COMPUTE_STORAGE_BUS_SATA",
+    "ide": "COMPUTE_STORAGE_BUS_IDE",
+    "usb": "COMPUTE_STORAGE_BUS_USB",
+}
+NIC_MODELS = {
+    "virtio": "COMPUTE_NET_VIF_MODEL_VIRTIO",
+    "e1000": "COMPUTE_NET_VIF_MODEL_E1000",
+    "e1000e": "COMPUTE_NET_VIF_MODEL_E1000E",
+    "rtl8139": "COMPUTE_NET_VIF_MODEL_RTL8139",
+}
+VIDEO_MODELS = {
+    "vga": "COMPUTE_GRAPHICS_MODEL_VGA",
+    "cirrus": "COMPUTE_GRAPHICS_MODEL_CIRRUS",
+    "qxl": "COMPUTE_GRAPHICS_MODEL_QXL",
+    "virtio": "COMPUTE_GRAPHICS_MODEL_VIRTIO",
+    "bochs": "COMPUTE_GRAPHICS_MODEL_BOCHS",
+    "none": "COMPUTE_GRAPHICS_MODEL_NONE",
+}
+FIRMWARES = {"bios": "COMPUTE_FIRMWARE_BIOS", "efi": "COMPUTE_FIRMWARE_UEFI"}
+
+
+X86 = ("x86_64", "i686")
+
+
+class CannotGiveError(ValueError):
+    """The host cannot give what the order asks for; the text says what and why."""
+
+
+def asked_word(properties: Mapping[str, str], name: str, words: Mapping[str, str], default: str = "") -> str:
+    value = properties.get(name, "")
+    if not value:
+        return default
+    if value not in words:
+        raise CannotGiveError(f"image_properties.{name} is {value!r}, must be one of {', '.join(words)}")
+    return value
+
+
+def asked_firmware(properties: Mapping[str, str], arch: str) -> Literal["", "efi"]:
+    """The firmware by libvirt's name. A BIOS is what guests of x86 have if no other firmware is named."""
+    match asked_word(properties, "hw_firmware_type", {"bios": "", "uefi": ""}):
+        case "uefi":
+            return "efi"
+        case "bios" if arch not in X86:
+            raise CannotGiveError(f"image_properties.hw_firmware_type is 'bios', which {arch} does not have")
+        case _:
+            return ""
+
 
 _PARTS = ("sockets", "cores", "threads")
 
@@ -130,3 +189,196 @@ def _topology(order: GuestOrder, cpus: int) -> CpuTopology | None:
             f"{sockets} sockets of {cores} cores of {threads} threads are not the {cpus} CPUs of the guest"
         )
     return CpuTopology(sockets, cores, threads)
+
+
+# Which PCI functions and mediated devices a guest gets of the providers that it claims them from.
+
+
+Amounts = Mapping[str, int]
+
+
+class PlannedDevices(Struct, frozen=True):
+    functions: tuple[PlannedFunction, ...] = ()
+    mediated: tuple[PlannedMediated, ...] = ()
+
+
+def planned_devices(order: GuestOrder, share: Mapping[ProviderId, Amounts], taken: Taken) -> PlannedDevices:
+    plain: list[PlannedFunction] = []
+    ports: list[tuple[PlannedFunction, frozenset[str]]] = []
+    mediated: list[PlannedMediated] = []
+    new_ids = (uuid5(order.instance, f"mediated-{order.attempt}-{number}") for number in count())
+    for devices in taken.layout.devices:
+        for resource, amount in sorted(share.get(devices.provider, {}).items()):
+            gives = devices.gives
+            if gives.resource != resource:
+                raise CannotGiveError(
+                    f"{devices.name} gives no {resource} any more, and {amount} are claimed"
+                )
+            if gives.mediated_type:
+                mediated += _mediated(devices, gives, amount, taken, new_ids)
+                continue
+            free = _functions(devices, gives, amount, taken)
+            if resource == VIRTUAL_PORT:
+                ports += [(each, devices.traits) for each in free]
+            else:
+                plain += free
+    functions = (*_as_ports(ports, order.direct_ports), *plain)
+    # As libvirt orders them: interfaces, then other devices.
+    return PlannedDevices(tuple(sorted(functions, key=lambda each: not each.mac)), tuple(mediated))
+
+
+def _functions(devices: OfferedDevices, gives: Gives, amount: int, taken: Taken) -> list[PlannedFunction]:
+    why_not = {address: _why_taken(address, taken) for address in gives.functions}
+    free = [address for address, why in why_not.items() if not why]
+    if len(free) < amount:
+        reasons = "; ".join(dict.fromkeys(why for why in why_not.values() if why))
+        raise CannotGiveError(
+            f"{devices.name} has {len(free)} free {gives.resource}, and {amount} are claimed{f': {reasons}' if reasons else ''}"
+        )
+    return [PlannedFunction(address) for address in free[:amount]]
+
+
+def _why_taken(address: str, taken: Taken) -> str:
+    """Who has this function, or one that excludes it; empty if nobody has."""
+    function = next(each for each in taken.layout.functions if each.address == address)
+    for each in (address, function.physical, *function.virtual):
+        if owner := taken.functions.get(each):
+            return f"{each} is {owner}'s"
+    made = [(each.parent, each.uuid) for each in taken.layout.mediated]
+    for parent, uuid in (*made, *((each.parent, each.uuid) for each in taken.to_be_made)):
+        if parent == address and uuid in taken.mediated:
+            return f"{address} makes a mediated device of {taken.mediated[uuid]}"
+    return ""
+
+
+def _mediated(
+    devices: OfferedDevices, gives: Gives, amount: int, taken: Taken, new_ids: Iterator[UUID]
+) -> list[PlannedMediated]:
+    can_make = [parent for parent in gives.parents for _ in range(_can_make(parent, gives, taken))]
+    made = [PlannedMediated(next(new_ids), gives.mediated_type, parent) for parent in can_make[:amount]]
+    # Devices that exist and nobody has: somebody may just be about to use them, so they come last.
+    made += [
+        PlannedMediated(each.uuid, each.type, each.parent)
+        for each in taken.layout.mediated
+        if each.type == gives.mediated_type
+        and each.parent in gives.parents
+        and each.uuid not in taken.mediated
+    ][: amount - len(made)]
+    if len(made) < amount:
+        raise CannotGiveError(
+            f"{devices.name} can make {len(made)} devices of {gives.mediated_type}, and {amount} {gives.resource} are claimed"
+        )
+    return made
+
+
+def _can_make(parent: str, gives: Gives, taken: Taken) -> int:
+    """How many devices of this type a GPU can make, beside those that other guests are about to have it make."""
+    function = next(each for each in taken.layout.functions if each.address == parent)
+    if parent in taken.functions:
+        return 0
+    soon = [each for each in taken.to_be_made if each.parent == parent]
+    if any(each.type != gives.mediated_type for each in soon):
+        return 0
+    available = sum(each.available for each in function.mediated_types if each.name == gives.mediated_type)
+    return max(0, available - len(soon))
+
+
+def _as_ports(
+    functions: Sequence[tuple[PlannedFunction, frozenset[str]]], ports: Sequence[DirectPort]
+) -> list[PlannedFunction]:
+    """The functions as the ports that they are for; a port that names a network gets a function there."""
+    left = list(functions)
+    found: dict[int, PlannedFunction] = {}
+    for number, port in sorted(enumerate(ports), key=lambda each: not each[1].network):
+        fits = next((each for each in left if not port.network or port.network in each[1]), None)
+        if fits is None:
+            where = f" on {port.network}" if port.network else ""
+            raise CannotGiveError(f"no {VIRTUAL_PORT}{where} is claimed for the port {port.mac}")
+        left.remove(fits)
+        found[number] = structs.replace(fits[0], mac=port.mac, vlan=port.vlan)
+    return [found[number] for number in sorted(found)] + [function for function, _ in left]
+
+
+# Which servers a compute downloads from: those that the operator names, at public addresses or in networks that the operator names. Pure.
+#
+# The name in a URL says little of where a connection leads. So the URL is checked against the servers, and each address that the
+# name has against the networks; a redirect is checked like the first URL.
+
+
+Network = IPv4Network | IPv6Network
+_PORTS = {"http": 80, "https": 443}
+_PORT_MAX = 65_535
+_SERVER = re.compile(
+    r"(https?)://(\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.ASCII
+)
+_UNICAST = ip_network("2000::/3")
+# Python counts these as public. Behind 2002::/16 are IPv4 addresses of any kind, and the first is Azure's service for its guests.
+_NOT_PUBLIC = tuple(
+    [
+        ip_network(each)
+        for each in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2002::/16", "3fff::/20")
+    ]
+)
+
+
+class ImageServer(Struct, frozen=True):
+    """Servers that a setting names. `host` is a name or an address, `*.NAME` for all names below one, or `*` for all."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def has(self, scheme: str, host: str, port: int | None) -> bool:
+        """Is this host, as a URL names it, one of these servers?"""
+        if (scheme, port or _PORTS.get(scheme)) != (self.scheme, self.port):
+            return False
+        if self.host.startswith("*"):
+            return host.endswith(self.host[1:])
+        return _plain(host) == self.host
+
+
+def read_servers(texts: Sequence[str]) -> tuple[ImageServer, ...]:
+    """The servers of `image_servers`. Raises ValueError, which names the wrong one."""
+    found = []
+    for text in texts:
+        match = _SERVER.fullmatch(text.lower())
+        port = int(match[3] or _PORTS[match[1]]) if match else 0
+        if match is None or not 1 <= port <= _PORT_MAX:
+            raise ValueError(
+                f"image_servers has {text!r}, must be SCHEME://HOST[:PORT] with http or https, and a name, *.NAME, * or an address"
+            )
+        found.append(ImageServer(match[1], _plain(match[2].strip("[]")), port))
+    return tuple(found)
+
+
+def read_server_networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """The networks of `image_networks`. Raises ValueError, which names the wrong one."""
+    found = []
+    for text in texts:
+        try:
+            found.append(ip_network(text))
+        except ValueError as wrong:
+            raise ValueError(
+                f"image_networks has {text!r}, must be a network such as 10.3.0.0/16: {wrong}"
+            ) from None
+    return tuple(found)
+
+
+def may_connect(server: ImageServer, address: str, networks: Sequence[Network]) -> bool:
+    """May this address of the server be connected to? It is named itself, public, or in one of these networks."""
+    found = ip_address(address)
+    if isinstance(found, IPv6Address):
+        found = found.ipv4_mapped or found
+    if str(found) == server.host or any(found in each for each in networks):
+        return True
+    if isinstance(found, IPv6Address) and found not in _UNICAST:
+        return False
+    return found.is_global and not (found.is_multicast or any(found in each for each in _NOT_PUBLIC))
+
+
+def _plain(host: str) -> str:
+    """The host without a last dot; an address as it is written shortest."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host.rstrip(".")

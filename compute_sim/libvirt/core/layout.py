@@ -3,18 +3,307 @@
 Ids are derived from the root's id, so that they survive restarts.
 """
 
-from collections.abc import Iterable, Sequence
-from uuid import uuid5
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from ipaddress import AddressValueError, IPv4Address
+from typing import NamedTuple
+from uuid import UUID, uuid5
+from xml.etree.ElementTree import Element
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from bus.message import AggregateId, ProviderId
-from compute_sim.libvirt.core.cpu_ranges import cpus_in_words
-from compute_sim.libvirt.core.device_layout import OfferedDevices, device_layout
-from compute_sim.libvirt.core.machine import HugePages, Machine, MachineCell
-from compute_sim.libvirt.core.node_devices import MediatedDevice, NodeDevices, PciFunction
-from compute_sim.libvirt.core.offer import HostOffer
-from compute_sim.libvirt.core.sharing import SharedPool
+from compute_sim.core.hosts import Network, Pool, aggregate_of, tree_of_pool
+from compute_sim.libvirt.core.machine import (
+    BadXmlError,
+    HugePages,
+    Machine,
+    MachineCell,
+    MediatedDevice,
+    NodeDevices,
+    PciFunction,
+    attribute,
+    child,
+    cpus_in_words,
+    kib_in,
+    read_xml,
+    text_at,
+)
+from compute_sim.libvirt.core.offer import DeviceOffer, HostOffer, MediatedOffer
+from engine.inventories import AggregateId, ProviderId, Share
+
+# Which providers a host's devices are, and what each of them gives.
+#
+# A PCI function that guests get whole is a provider. The virtual functions of a card are one together. A GPU with mediated devices is
+# one, too, and several GPUs may be one pool. The operator's settings say which of these a device is, as in Nova: settings that make
+# one device two of these are refused.
+
+
+VIRTUAL_PORT = "SRIOV_NET_VF"
+VGPU = "VGPU"
+_NOT_IN_NAMES = re.compile("[^A-Z0-9_]")
+# How Neutron calls ports that are a virtual function, and ports that are a whole card.
+DIRECT, DIRECT_PHYSICAL = "CUSTOM_VNIC_TYPE_DIRECT", "CUSTOM_VNIC_TYPE_DIRECT_PHYSICAL"
+
+
+class Gives(Struct, frozen=True):
+    """What a provider of devices gives: a resource class, one for each of these functions, or mediated devices of this type, which
+    these parents make.
+    """
+
+    resource: str
+    functions: tuple[str, ...] = ()
+    mediated_type: str = ""
+    parents: tuple[str, ...] = ()
+
+
+class OfferedDevices(Struct, frozen=True):
+    """A provider of devices."""
+
+    provider: ProviderId
+    name: str
+    parent: ProviderId
+    gives: Gives
+    traits: frozenset[str] = frozenset()
+
+
+def device_layout(
+    root: ProviderId, offer: HostOffer, found: NodeDevices, cells: Mapping[int, ProviderId]
+) -> tuple[OfferedDevices, ...]:
+    """The providers of devices. `cells` are the providers of the host's cells, by number."""
+    draft = _Draft(root, offer.name, {each.address: each for each in found.functions}, cells)
+    offered: set[str] = set()
+    for function in found.functions:
+        chosen = next((each for each in offer.devices if each.has(function)), None)
+        if chosen is not None:
+            offered.add(function.address)
+            draft.add_function(function, chosen)
+        if kind := _type_of(function, offer.mediated):
+            if chosen is not None:
+                raise ValueError(
+                    f"devices offers {function.address}, and mediated_types offers its {kind.type}: "
+                    "a GPU is passed through whole, or makes mediated devices"
+                )
+            draft.add_mediated(function, kind)
+    for function in found.functions:
+        if offered.issuperset((function.address, function.physical)):
+            raise ValueError(
+                f"devices offers {function.physical} and its virtual function {function.address}: a card is passed through "
+                "whole, or by its virtual functions; name the addresses of each kind, as in 8086:10ed@0000:81:*"
+            )
+    return draft.finished()
+
+
+def _type_of(function: PciFunction, offers: Iterable[MediatedOffer]) -> MediatedOffer | None:
+    makes = {each.name for each in function.mediated_types}
+    chosen = {
+        each.type: each for each in offers if each.type in makes and _matches(function.address, each.address)
+    }
+    if len(chosen) > 1:
+        raise ValueError(
+            f"mediated_types offers {' and '.join(chosen)} of {function.address}: a GPU makes devices of one type; name the "
+            "GPUs of each type, as in nvidia-35@0000:3b:*"
+        )
+    return next(iter(chosen.values()), None)
+
+
+def _matches(address: str, pattern: str) -> bool:
+    return DeviceOffer("*", "*", pattern).has(PciFunction(address=address, vendor="", product=""))
+
+
+class _Draft:
+    """The providers as far as they are known, by the address or the pool that names them."""
+
+    def __init__(
+        self,
+        root: ProviderId,
+        host: str,
+        functions: Mapping[str, PciFunction],
+        cells: Mapping[int, ProviderId],
+    ) -> None:
+        self._root = root
+        self._host = host
+        self._functions = functions
+        self._cells = cells
+        self._drafts: dict[str, OfferedDevices] = {}
+
+    def add_function(self, function: PciFunction, chosen: DeviceOffer) -> None:
+        # A virtual function belongs to the provider of its physical one, whether that is offered itself or not.
+        owner = self._functions.get(function.physical, function)
+        resource = VIRTUAL_PORT if function.is_network and function.physical else function.resource
+        traits = {Network(chosen.network, 0).trait} if chosen.network else set()
+        if function.is_network and chosen.network:
+            traits.add(DIRECT if function.physical else DIRECT_PHYSICAL)
+        if function.is_network and (function.physical or function.virtual):
+            traits.add("HW_NIC_SRIOV")
+        known = self._drafts.get(owner.address)
+        physnets = {
+            each for each in traits.union(known.traits if known else ()) if each.startswith("CUSTOM_PHYSNET_")
+        }
+        if len(physnets) > 1:
+            raise ValueError(
+                f"devices gives the functions of {owner.address} the networks {' and '.join(sorted(physnets))}: a card is on one"
+            )
+        gives = Gives(resource, functions=(function.address,))
+        self._give(owner.address, f"pci-{owner.address}", self._cell_of(owner), gives, traits)
+
+    def add_mediated(self, function: PciFunction, kind: MediatedOffer) -> None:
+        gives = Gives(VGPU, mediated_type=kind.type, parents=(function.address,))
+        of_id = f"gpus-{kind.pool}" if kind.pool else f"pci-{function.address}"
+        trait = f"CUSTOM_{_NOT_IN_NAMES.sub('_', kind.type.upper())}"
+        self._give(kind.pool or function.address, of_id, self._cell_of(function), gives, {trait})
+
+    def finished(self) -> tuple[OfferedDevices, ...]:
+        return tuple(self._drafts.values())
+
+    def _give(self, key: str, of_id: str, parent: ProviderId, new: Gives, traits: Iterable[str]) -> None:
+        draft = self._drafts.get(key)
+        if draft is None:
+            provider, name = ProviderId(uuid5(self._root, of_id)), f"{self._host}_{key}"
+            self._drafts[key] = OfferedDevices(provider, name, parent, new, frozenset(traits))
+            return
+        old = draft.gives
+        self._drafts[key] = structs.replace(
+            draft,
+            # A pool of GPUs near several cells is near none.
+            parent=parent if draft.parent == parent else self._root,
+            gives=structs.replace(
+                old, functions=(*old.functions, *new.functions), parents=(*old.parents, *new.parents)
+            ),
+            traits=draft.traits.union(traits),
+        )
+
+    def _cell_of(self, function: PciFunction) -> ProviderId:
+        return self._cells.get(function.numa_node, self._root)
+
+
+# Storage pools and networks of libvirt as pools that the host shares with others: gigabytes of disk, and addresses.
+#
+# Usually the compute reports such a pool, for the hosts of its cell. One that several cells share belongs to none of them: an operator
+# makes its provider in placement, and the hosts only join the aggregate with it.
+
+
+DISK, ADDRESS = "DISK_GB", "IPV4_ADDRESS"
+_KIB_PER_GB = 1024**2
+# Pools whose volumes are files in a folder.
+_OF_FILES = ("dir", "fs", "netfs")
+FORM = (
+    "NAME, as libvirt calls it; behind it =AGGREGATE, the id of an aggregate whose provider another one reports, and @HOSTS, a pattern "
+    "of the hosts that share it"
+)
+_WRITTEN = re.compile(
+    r"(?P<name>[\w.-]{1,100})(?:=(?P<aggregate>[0-9a-f-]{36}))?(?:@(?P<hosts>[^\s,=@]+))?", re.ASCII
+)
+
+
+class SharingOffer(NamedTuple):
+    """A storage pool or a network, by libvirt's name, that the hosts share whose names match `hosts`."""
+
+    name: str
+    aggregate: AggregateId | None = None
+    hosts: str = "*"
+
+
+class SharedPool(Struct, frozen=True):
+    """A storage pool or a network as a host sees it. `pool` is None if this compute does not report it.
+
+    `path` is the folder of the storage pool.
+    """
+
+    name: str
+    resource: str
+    aggregate: AggregateId
+    pool: Pool | None = None
+    path: str = ""
+
+    @property
+    def provider(self) -> ProviderId | None:
+        return None if self.pool is None else tree_of_pool(self.pool).root
+
+
+def read_sharing(texts: Iterable[str], field: str) -> tuple[SharingOffer, ...]:
+    offers = tuple([_read(text, field) for text in texts])
+    names = [each.name for each in offers]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{field} has the name {twice!r} twice, each name may be there once")
+    return offers
+
+
+def _read(text: str, field: str) -> SharingOffer:
+    found = _WRITTEN.fullmatch(text)
+    try:
+        if found is not None:
+            id_ = found["aggregate"]
+            return SharingOffer(found["name"], AggregateId(UUID(id_)) if id_ else None, found["hosts"] or "*")
+    except ValueError:
+        pass
+    raise ValueError(f"{field} has {text!r}, must be {FORM}")
+
+
+def shared_with(offers: Iterable[SharingOffer], host: str) -> list[SharingOffer]:
+    return [each for each in offers if fnmatchcase(host, each.hosts)]
+
+
+def shared_storage(text: str, offer: SharingOffer, cell: str) -> SharedPool:
+    """The storage pool of an offer. Raises BadXmlError if its disks are no files, or its size is not known."""
+    described = read_xml(text, "pool")
+    kind = described.get("type", "")
+    if kind not in _OF_FILES:
+        raise BadXmlError(
+            f"the storage pool {offer.name!r} has the type {kind!r}, must be {', '.join(_OF_FILES)}"
+        )
+    return _shared(offer, DISK, read_storage_pool(text, cell, offer.hosts), text_at(described, "target/path"))
+
+
+def shared_network(text: str, offer: SharingOffer, cell: str) -> SharedPool:
+    return _shared(offer, ADDRESS, read_network(text, cell, offer.hosts))
+
+
+def _shared(offer: SharingOffer, resource: str, pool: Pool, path: str = "") -> SharedPool:
+    if offer.aggregate is not None:
+        return SharedPool(offer.name, resource, offer.aggregate, None, path)
+    return SharedPool(offer.name, resource, aggregate_of(pool), pool, path)
+
+
+def claimed_of(shared: Sequence[SharedPool], share: Share, resource: str) -> list[SharedPool]:
+    """The pools that give something of this class to a share. A provider that is none of the known ones is that of an aggregate."""
+    known = {each.provider: each for each in shared if each.resource == resource}
+    providers = [
+        each.provider for each in share.amounts if each.resource == resource and each.provider != share.host
+    ]
+    found = [known.get(each, known.get(None)) for each in providers]
+    return [each for each in found if each is not None]
+
+
+def read_storage_pool(text: str, cell: str, hosts: str = "*") -> Pool:
+    """The whole capacity of a storage pool, in whole gigabytes. The hosts of the cell share it whose names match `hosts`."""
+    pool = read_xml(text, "pool")
+    name = text_at(pool, "name")
+    total = kib_in(child(pool, "capacity"), "bytes") // _KIB_PER_GB
+    if not total:
+        raise BadXmlError(f"the storage pool {name!r} has less than 1 GiB: is it started?")
+    return Pool(f"{cell}-{name}", DISK, total, hosts)
+
+
+def read_network(text: str, cell: str, hosts: str = "*") -> Pool:
+    """The addresses that a network gives its guests by DHCP."""
+    network = read_xml(text, "network")
+    name = text_at(network, "name")
+    total = sum(map(_addresses, network.findall("ip/dhcp/range")))
+    if not total:
+        raise BadXmlError(f"the network {name!r} has no range of IPv4 addresses for DHCP")
+    return Pool(f"{cell}-{name}", ADDRESS, total, hosts)
+
+
+def _addresses(range_: Element) -> int:
+    """How many addresses are in a range; a range of IPv6 has none."""
+    start, end = attribute(range_, "start"), attribute(range_, "end")
+    if ":" in start:
+        return 0
+    try:
+        return int(IPv4Address(end)) - int(IPv4Address(start)) + 1
+    except AddressValueError:
+        raise BadXmlError(f"<range> is from {start!r} to {end!r}, must be IPv4 addresses") from None
 
 
 class OfferedCell(Struct, frozen=True, kw_only=True):

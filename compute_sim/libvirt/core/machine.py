@@ -1,20 +1,142 @@
 """A machine as libvirt's capabilities describe it: its cells with their CPUs and memory, its CPU, and what guests may have."""
 
+import re
 from collections.abc import Iterable, Mapping
-from xml.etree.ElementTree import Element
+from uuid import UUID
+from xml.etree.ElementTree import Element, ParseError, fromstring
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from compute_sim.libvirt.core.xml_reading import (
-    BadXmlError,
-    attribute,
-    child,
-    cpus_in,
-    kib_in,
-    number_in,
-    read_xml,
-    text_at,
-)
+# Sets of CPUs as libvirt, the kernel and settings write them: `0-3,8`.
+
+
+FORM = "numbers and ranges such as 0-3,8; ^2 takes one out"
+# The kernel's own limit is 8192.
+CPU_MAX = 16_383
+_PART = re.compile(r"(?P<out>\^?)(?P<first>[0-9]{1,5})(-(?P<last>[0-9]{1,5}))?", re.ASCII)
+
+
+def read_cpus(text: str, field: str = "cpus") -> frozenset[int]:
+    """The CPUs that this text names. Raises ValueError with the field and the part that is wrong."""
+    chosen: set[int] = set()
+    out: set[int] = set()
+    for part in text.split(",") if text.strip() else ():
+        found = _PART.fullmatch(part.strip())
+        if found is None:
+            raise ValueError(f"{field} has {part.strip()!r}, must be {FORM}")
+        first = int(found["first"])
+        last = int(found["last"] or first)
+        if last < first or last > CPU_MAX:
+            raise ValueError(f"{field} has {part.strip()!r}: a range rises, and ends at {CPU_MAX} or before")
+        (out if found["out"] else chosen).update(range(first, last + 1))
+    return frozenset(chosen - out)
+
+
+def cpus_in_words(cpus: Iterable[int]) -> str:
+    """The same set as text, with as few ranges as possible; empty for no CPUs."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+# Reads what libvirt writes: each function says what is missing, and in what.
+
+
+# libvirt's units of memory, in KiB. Without a unit it means KiB in most places.
+_KIB = {
+    "b": 1 / 1024,
+    "bytes": 1 / 1024,
+    "KB": 1000 / 1024,
+    "k": 1,
+    "KiB": 1,
+    "MB": 1_000_000 / 1024,
+    "M": 1024,
+    "MiB": 1024,
+    "GB": 1_000_000_000 / 1024,
+    "G": 1024**2,
+    "GiB": 1024**2,
+    "TB": 1_000_000_000_000 / 1024,
+    "T": 1024**3,
+    "TiB": 1024**3,
+}
+
+
+class BadXmlError(ValueError):
+    """libvirt's description is no XML, or has not what it must have."""
+
+
+def read_xml(text: str, root: str) -> Element:
+    """The element at the top of this text, which must be called `root`."""
+    try:
+        element = fromstring(text)  # noqa: S314 - libvirt wrote it, on this machine
+    except ParseError as problem:
+        raise BadXmlError(f"libvirt's <{root}> is no XML: {problem}; it begins {text[:60]!r}") from None
+    if element.tag != root:
+        raise BadXmlError(f"libvirt's XML is a <{element.tag}>, must be a <{root}>")
+    return element
+
+
+def number_in(text: str | None, of: Element, what: str) -> int:
+    """An integer, written in decimal or as 0x..."""
+    try:
+        written = (text or "").strip()
+        return int(written, 16 if written.startswith("0x") else 10)
+    except ValueError:
+        raise BadXmlError(f"<{of.tag}> has {what} {text!r}, must be a number") from None
+
+
+def uuid_in(text: str, of: Element, what: str = "the uuid") -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise BadXmlError(f"<{of.tag}> has {what} {text!r}, must be a uuid") from None
+
+
+def cpus_in(element: Element, name: str) -> tuple[int, ...]:
+    """The CPUs, or the cells, that an attribute names; none without the attribute."""
+    try:
+        return tuple(sorted(read_cpus(element.get(name, ""), name)))
+    except ValueError as problem:
+        raise BadXmlError(f"<{element.tag}> {problem}") from None
+
+
+def attribute(element: Element, name: str) -> str:
+    value = element.get(name)
+    if value is None:
+        raise BadXmlError(f"<{element.tag}> has no {name}")
+    return value
+
+
+def child(element: Element, path: str) -> Element:
+    found = element.find(path)
+    if found is None:
+        raise BadXmlError(f"<{element.tag}> has no <{path}>")
+    return found
+
+
+def text_at(element: Element, path: str, default: str = "") -> str:
+    return (element.findtext(path) or default).strip()
+
+
+def kib_in(element: Element, default_unit: str = "KiB") -> int:
+    """The amount of memory that an element such as <memory unit='KiB'> has."""
+    unit = element.get("unit", default_unit)
+    if unit not in _KIB:
+        raise BadXmlError(f"<{element.tag}> has the unit {unit!r}, must be one of {', '.join(_KIB)}")
+    return int(number_in(element.text, element, "the amount") * _KIB[unit])
+
+
+def pci_address(element: Element) -> str:
+    """The address of an element with domain, bus, slot and function, as the kernel writes it: 0000:81:00.1."""
+    domain, bus, slot, function = (
+        number_in(attribute(element, name), element, name) for name in ("domain", "bus", "slot", "function")
+    )
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
+
 
 # Pages of this size and smaller ones are no huge pages, on any architecture (64 KiB: some kernels of ARM and POWER).
 SMALL_PAGE_KIB_MAX = 64
@@ -193,3 +315,151 @@ def _read_domain_capabilities(text: str) -> tuple[tuple[str, ...], Mapping[str, 
         for enum in device.findall("enum")
     }
     return _feature_names(models), devices
+
+
+# The devices of a machine, as libvirt's node devices describe them: PCI functions, and mediated devices that exist.
+
+
+# The base class of network controllers in PCI.
+_NETWORK = 0x02
+_UUID_IN_NAME = re.compile(r"mdev_([0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})(?:_.*)?", re.ASCII)
+
+
+class MediatedType(Struct, frozen=True):
+    """A type of mediated devices that a function can make, and how many more of them it can make now."""
+
+    name: str
+    available: int
+    title: str = ""
+
+
+class PciFunction(Struct, frozen=True, kw_only=True):
+    """A PCI function. `numa_node` is -1 if it is near no cell. `physical` is the address of the physical function if this is a
+    virtual one, and `virtual` are the addresses of its virtual functions if it is a physical one.
+    """
+
+    address: str
+    vendor: str
+    product: str
+    numa_node: int = -1
+    is_network: bool = False
+    physical: str = ""
+    virtual: tuple[str, ...] = ()
+    mediated_types: tuple[MediatedType, ...] = ()
+    # Its name among node devices, such as pci_0000_81_00_0.
+    node_device: str = ""
+
+    @property
+    def resource(self) -> str:
+        """The resource class of such functions, named as Nova names them."""
+        return f"CUSTOM_PCI_{self.vendor.upper()}_{self.product.upper()}"
+
+
+class MediatedDevice(Struct, frozen=True):
+    """A mediated device that exists on the machine; `parent` is the address of the function that it was made from."""
+
+    uuid: UUID
+    type: str
+    parent: str
+
+
+class NodeDevices(Struct, frozen=True):
+    functions: tuple[PciFunction, ...] = ()
+    mediated: tuple[MediatedDevice, ...] = ()
+
+
+def read_node_devices(texts: Iterable[str]) -> NodeDevices:
+    """What these descriptions of node devices say of PCI functions and mediated devices; others are left out."""
+    functions: dict[str, PciFunction] = {}
+    mediated: list[tuple[UUID, str, str]] = []
+    networks: set[str] = set()
+    for text in texts:
+        device = read_xml(text, "device")
+        for capability in device.findall("capability"):
+            match capability.get("type"):
+                case "pci":
+                    function = _read_function(device, capability)
+                    functions[function.node_device] = function
+                case "mdev":
+                    mediated.append(_read_mediated(device, capability))
+                case "net":
+                    networks.add(text_at(device, "parent"))
+    return NodeDevices(
+        functions=tuple(
+            sorted(
+                (_as_network(each, networks) for each in functions.values()), key=lambda each: each.address
+            )
+        ),
+        mediated=tuple(
+            sorted(
+                (
+                    MediatedDevice(uuid, type_, functions[parent].address)
+                    for uuid, type_, parent in mediated
+                    if parent in functions
+                ),
+                key=lambda each: each.uuid,
+            )
+        ),
+    )
+
+
+def _as_network(function: PciFunction, networks: set[str]) -> PciFunction:
+    """A function whose child is a network interface is a network card, whatever its class says."""
+    return structs.replace(function, is_network=True) if function.node_device in networks else function
+
+
+def _read_function(device: Element, capability: Element) -> PciFunction:
+    numa = capability.find("numa")
+    inner = {each.get("type"): each for each in capability.findall("capability")}
+    physical = inner.get("phys_function")
+    virtual = inner.get("virt_functions")
+    types = inner.get("mdev_types")
+    return PciFunction(
+        address=_own_address(capability),
+        vendor=_id_of(capability, "vendor"),
+        product=_id_of(capability, "product"),
+        numa_node=-1 if numa is None else number_in(numa.get("node"), numa, "the node"),
+        is_network=_pci_class(capability) >> 16 == _NETWORK,
+        physical="" if physical is None else pci_address(child(physical, "address")),
+        virtual=() if virtual is None else tuple(map(pci_address, virtual.findall("address"))),
+        mediated_types=() if types is None else tuple(map(_read_type, types.findall("type"))),
+        node_device=text_at(device, "name"),
+    )
+
+
+def _own_address(capability: Element) -> str:
+    domain, bus, slot, function = (
+        number_in(child(capability, name).text, capability, f"the {name}")
+        for name in ("domain", "bus", "slot", "function")
+    )
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
+
+
+def _id_of(capability: Element, name: str) -> str:
+    """The id of a vendor or product, as four hexadecimal digits."""
+    element = child(capability, name)
+    return f"{number_in(attribute(element, 'id'), element, 'the id'):04x}"
+
+
+def _pci_class(capability: Element) -> int:
+    text = text_at(capability, "class")
+    return number_in(text, capability, "the class") if text else 0
+
+
+def _read_type(element: Element) -> MediatedType:
+    available = child(element, "availableInstances")
+    return MediatedType(
+        name=attribute(element, "id"),
+        available=number_in(available.text, available, "the count"),
+        title=text_at(element, "name"),
+    )
+
+
+def _read_mediated(device: Element, capability: Element) -> tuple[UUID, str, str]:
+    """The uuid, the type and the parent's name. Before libvirt 7.3 only the device's name has the uuid."""
+    name = text_at(device, "name")
+    written = text_at(capability, "uuid")
+    if not written and (found := _UUID_IN_NAME.fullmatch(name)):
+        written = found[1].replace("_", "-")
+    uuid = uuid_in(written, device)
+    return uuid, attribute(child(capability, "type"), "id"), text_at(device, "parent")

@@ -7,9 +7,9 @@ from typing import Literal, NoReturn
 
 from msgspec import Struct
 
-from bus.messages.placement import Ratio
-from compute_sim.core.networks import Network
-from compute_sim.libvirt.core.node_devices import PciFunction
+from compute_sim.core.hosts import Network
+from compute_sim.libvirt.core.machine import PciFunction
+from engine.inventories import Ratio
 
 _DEVICE_FORM = (
     "VENDOR:PRODUCT such as 8086:10ed, VENDOR:PRODUCT@ADDRESS with a pattern of addresses such as "

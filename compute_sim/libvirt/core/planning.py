@@ -4,22 +4,334 @@ Placement's arithmetic has granted the claim. But it counts only amounts: whethe
 still there, is seen here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from bus.guests import GuestShape, ShareDiffersError, page_kib_of, read_guest
-from bus.message import ProviderId
-from compute_sim.core.tree import ProviderTree
-from compute_sim.libvirt.core.device_planning import planned_devices
-from compute_sim.libvirt.core.guest_hardware import arch_of, hardware_of
-from compute_sim.libvirt.core.image_asks import CannotGiveError
-from compute_sim.libvirt.core.layout import HostLayout
-from compute_sim.libvirt.core.memory_planning import check_pages, planned_memory
-from compute_sim.libvirt.core.orders import GuestOrder
-from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan, by_provider
-from compute_sim.libvirt.core.processors import planned_cpus
-from compute_sim.libvirt.core.taken import Taken
+from compute_sim.core.trees import ProviderTree
+from compute_sim.libvirt.core.foreign import Taken
+from compute_sim.libvirt.core.guest_hardware import CannotGiveError, arch_of, hardware_of, planned_devices
+from compute_sim.libvirt.core.layout import HostLayout, OfferedCell
+from compute_sim.libvirt.core.machine import cpus_in_words
+from compute_sim.libvirt.core.plans import DomainCell, ForeignGuest, GuestOrder, GuestPlan, by_provider
+from engine.flavors import Flavor
+from engine.guests import (
+    HUGE_PAGES,
+    SMALL_PAGES,
+    GuestShape,
+    ShareDiffersError,
+    ThreadPolicy,
+    cells_of,
+    memory_class,
+    page_kib_of,
+    read_guest,
+)
+from engine.inventories import ProviderId
+
+# Which dedicated CPUs of a cell a guest's CPUs are pinned to, by its thread policy.
+#
+# Policies are about cores with several threads:
+#
+#     prefer   the threads of whole free cores first, so that the guest's CPUs are neighbours; then what is left
+#     require  only threads of cores of which the guest has at least two
+#     isolate  one thread of each core, and nobody else's on it: its other threads stay idle
+#     (none)   as prefer
+#
+# A host without such cores gives any CPUs for prefer and isolate, and none for require.
+
+
+# The fewest threads of a core that the policy `require` takes.
+PAIR = 2
+
+
+class ChosenCpus(Struct, frozen=True):
+    """The CPUs, one for each that is asked for; and the idle ones beside them."""
+
+    cpus: tuple[int, ...]
+    idle: tuple[int, ...] = ()
+
+
+def choose_cpus(
+    count: int,
+    dedicated: Sequence[int],
+    free: frozenset[int],
+    threads: Mapping[int, tuple[int, ...]],
+    policy: ThreadPolicy,
+) -> ChosenCpus | None:
+    """`count` of the free CPUs among `dedicated`; None if the policy does not allow any such choice."""
+    cores = _cores(dedicated, threads)
+    if policy == "isolate":
+        return _isolated(count, cores, free, threads)
+    if policy == "require":
+        return _paired(count, [[cpu for cpu in core if cpu in free] for core in cores])
+    return _near(count, [[cpu for cpu in core if cpu in free] for core in cores])
+
+
+def _cores(dedicated: Sequence[int], threads: Mapping[int, tuple[int, ...]]) -> list[list[int]]:
+    """The dedicated CPUs by the core that they are threads of."""
+    cores: dict[int, list[int]] = {}
+    for cpu in sorted(dedicated):
+        cores.setdefault(min(threads.get(cpu, (cpu,))), []).append(cpu)
+    return list(cores.values())
+
+
+def _isolated(
+    count: int, cores: Sequence[Sequence[int]], free: frozenset[int], threads: Mapping[int, tuple[int, ...]]
+) -> ChosenCpus | None:
+    # A core that is dedicated in part has threads on which anything may run.
+    whole = [core for core in cores if set(threads.get(core[0], core)) <= free]
+    if len(whole) < count:
+        return None
+    # Cores with the fewest threads first: they leave the fewest idle.
+    chosen = sorted(whole, key=len)[:count]
+    return ChosenCpus(
+        tuple(core[0] for core in chosen), tuple(sorted(cpu for core in chosen for cpu in core[1:]))
+    )
+
+
+def _near(count: int, cores: Sequence[Sequence[int]]) -> ChosenCpus | None:
+    """Fill cores, the fullest ones first while they fit as a whole; then the smallest one that has the rest."""
+    left, chosen = count, list[int]()
+    for core in sorted((core for core in cores if core), key=len, reverse=True):
+        if len(core) <= left:
+            chosen += core
+            left -= len(core)
+    if left:
+        rest = [core for core in sorted(cores, key=len) if core and not set(core) & set(chosen)]
+        for core in rest:
+            taken = core[:left]
+            chosen += taken
+            left -= len(taken)
+    return None if left else ChosenCpus(tuple(chosen))
+
+
+def _paired(count: int, cores: Sequence[Sequence[int]]) -> ChosenCpus | None:
+    """Parts of at least two threads from cores, which are `count` together."""
+    usable = sorted((core for core in cores if len(core) > 1), key=len, reverse=True)
+    parts = [0] * len(usable)
+    left = count
+    for number, core in enumerate(usable):
+        parts[number] = min(len(core), left) if left > 1 else 0
+        left -= parts[number]
+    if left == 1:
+        # One thread alone: a core with three or more gives one of its own away, and both go onto another core.
+        giver = next((number for number, part in enumerate(parts) if part > PAIR), None)
+        taker = next((number for number, part in enumerate(parts) if not part), None)
+        if giver is None or taker is None:
+            return None
+        parts[giver] -= 1
+        parts[taker], left = PAIR, 0
+    if left:
+        return None
+    return ChosenCpus(tuple(cpu for part, core in zip(parts, usable, strict=True) for cpu in core[:part]))
+
+
+# The host CPUs of a guest: of each of its own CPUs, and of the emulator's threads.
+
+
+Amounts = Mapping[str, int]
+
+
+class PlannedCpus(Struct, frozen=True):
+    """The host CPUs of each CPU of the guest, those of the emulator, and those that no other guest may have."""
+
+    pins: tuple[tuple[int, ...], ...]
+    dedicated: tuple[int, ...]
+    emulator: tuple[int, ...]
+
+
+def planned_cpus(
+    flavor: Flavor, shape: GuestShape, share: Mapping[ProviderId, Amounts], taken: Taken
+) -> PlannedCpus:
+    if shape.cells:
+        return _by_cell(shape, share, taken)
+    return _anywhere(flavor, shape, share, taken)
+
+
+def pinned_anew(plan: GuestPlan, taken: Taken) -> GuestPlan:
+    """The plan of a guest whose shared CPUs are where the host offers shared CPUs now: other settings may have made some of them
+    dedicated, or the host may have other cells. Its dedicated CPUs stay. `taken` has the other guests.
+    """
+    claimed = by_provider(plan.share)
+    offered = taken.layout.cells
+    floating = [cell for cell in offered if claimed.get(cell.provider, {}).get("VCPU")] or offered
+    cells = {
+        cpu: [host for host in offered if host.number == cell.host_cell] or floating
+        for cell in plan.cells
+        for cpu in cell.cpus
+    }
+    everywhere = _shared_of(floating, taken)
+    pins = tuple(
+        now if set(now) <= set(plan.dedicated) else _shared_of(cells.get(cpu, floating), taken) or now
+        for cpu, now in enumerate(plan.pins)
+    )
+    emulator = plan.emulator
+    if not set(emulator) <= set(plan.dedicated):
+        own = {cpu for each in plan.pins for cpu in each}
+        emulator = (
+            tuple(sorted({cpu for each in pins for cpu in each})) if set(emulator) == own else everywhere
+        )
+    return structs.replace(plan, pins=pins, emulator=emulator or plan.emulator)
+
+
+def _shared_of(cells: Iterable[OfferedCell], taken: Taken) -> tuple[int, ...]:
+    """The shared CPUs of these cells, without those that a guest has had for itself since before they were shared."""
+    shared = sorted({cpu for cell in cells for cpu in cell.shared})
+    return tuple([cpu for cpu in shared if cpu not in taken.cpus]) or tuple(shared)
+
+
+def _by_cell(shape: GuestShape, share: Mapping[ProviderId, Amounts], taken: Taken) -> PlannedCpus:
+    hosts = cells_of(shape, share, {cell.provider: cell for cell in taken.layout.cells})
+    pins: dict[int, tuple[int, ...]] = {}
+    ours: set[int] = set()
+    emulator: tuple[int, ...] = ()
+    for number, (cell, host) in enumerate(zip(shape.cells, hosts, strict=True)):
+        pins |= dict.fromkeys(cell.shared, _shared(host, taken) if cell.shared else ())
+        chosen, own = _dedicated(
+            host, len(cell.dedicated), shape, 0 if number else shape.emulator_cpus, taken
+        )
+        pins |= {cpu: (host_cpu,) for cpu, host_cpu in zip(cell.dedicated, chosen.cpus, strict=True)}
+        ours.update(chosen.cpus, chosen.idle, own)
+        emulator += own
+    ordered = tuple(pins[cpu] for cpu in sorted(pins))
+    return PlannedCpus(ordered, tuple(sorted(ours)), emulator or _emulator(shape, hosts, ordered))
+
+
+def _anywhere(
+    flavor: Flavor, shape: GuestShape, share: Mapping[ProviderId, Amounts], taken: Taken
+) -> PlannedCpus:
+    """A guest without a topology: its shared CPUs may be in any of the cells that it claims some of."""
+    of_cells = [(cell, share.get(cell.provider, {})) for cell in taken.layout.cells]
+    chosen = [
+        cpu
+        for cell, amounts in of_cells
+        if (count := amounts.get("PCPU", 0))
+        for cpu in _dedicated(cell, count, shape, 0, taken)[0].cpus
+    ]
+    claimed = sum(amounts.get("VCPU", 0) for _, amounts in of_cells) + len(chosen)
+    count = max(1, flavor.vcpus or claimed)
+    if len(chosen) > count:
+        raise CannotGiveError(f"flavor.vcpus is {count}, and {len(chosen)} PCPU are claimed")
+    where = [cell for cell, amounts in of_cells if amounts.get("VCPU")] or taken.layout.cells
+    shared = _shared_of(where, taken)
+    if count > len(chosen) and not shared:
+        raise CannotGiveError(
+            f"{taken.layout.offer.name} has no shared CPU for {count - len(chosen)} CPUs of the guest"
+        )
+    pins = (*[shared] * (count - len(chosen)), *((cpu,) for cpu in chosen))
+    return PlannedCpus(pins, tuple(sorted(chosen)), tuple(sorted({cpu for each in pins for cpu in each})))
+
+
+def _shared(cell: OfferedCell, taken: Taken) -> tuple[int, ...]:
+    if not cell.shared:
+        raise CannotGiveError(f"{_cell_name(cell)} has no shared CPU any more")
+    return _shared_of((cell,), taken)
+
+
+def _dedicated(
+    cell: OfferedCell, count: int, shape: GuestShape, for_emulator: int, taken: Taken
+) -> tuple[ChosenCpus, tuple[int, ...]]:
+    """The dedicated CPUs of the guest's CPUs in this cell, and those of its emulator."""
+    if not count:
+        return ChosenCpus(()), ()
+    free = frozenset(cell.dedicated).difference(taken.cpus)
+    threads = {cpu: each for one in taken.layout.machine.cells for cpu, each in one.threads.items()}
+    chosen = choose_cpus(count, cell.dedicated, free, threads, shape.thread_policy)
+    if chosen is not None:
+        rest = sorted(free.difference(chosen.cpus, chosen.idle))
+        if len(rest) >= for_emulator:
+            return chosen, tuple(rest[:for_emulator])
+    raise CannotGiveError(_too_few(cell, count + for_emulator, free, shape, taken))
+
+
+def _too_few(cell: OfferedCell, count: int, free: frozenset[int], shape: GuestShape, taken: Taken) -> str:
+    used = sorted((cpu, taken.cpus[cpu]) for cpu in cell.dedicated if cpu in taken.cpus)
+    policy = (
+        f" with hw:cpu_thread_policy={shape.thread_policy}"
+        if shape.thread_policy in ("isolate", "require")
+        else ""
+    )
+    others = ", ".join(f"{cpu} is {domain}'s" for cpu, domain in used)
+    return (
+        f"{_cell_name(cell)} cannot give {count} dedicated CPUs{policy}: {cpus_in_words(free) or 'none'} of "
+        f"{cpus_in_words(cell.dedicated) or 'none'} are free{f'; {others}' if others else ''}"
+    )
+
+
+def _emulator(
+    shape: GuestShape, hosts: tuple[OfferedCell, ...], pins: tuple[tuple[int, ...], ...]
+) -> tuple[int, ...]:
+    """Where the emulator's threads run if they have no CPU of their own: with `share` on the shared CPUs, else on the guest's."""
+    shared = {cpu for cell in hosts for cpu in cell.shared}
+    if shape.emulator_threads == "share" and shared:
+        return tuple(sorted(shared))
+    return tuple(sorted({cpu for each in pins for cpu in each}))
+
+
+def _cell_name(cell: OfferedCell) -> str:
+    return "the host" if cell.number is None else f"NUMA cell {cell.number}"
+
+
+# The memory of a guest: its cells, the host's cells where these are, and its pages.
+
+
+MemoryPlanningAmounts = Mapping[str, int]
+
+
+class PlannedMemory(Struct, frozen=True):
+    """`host_cells` are those of a guest that has no cells of its own."""
+
+    mb: int
+    cells: tuple[DomainCell, ...] = ()
+    host_cells: tuple[int, ...] = ()
+
+
+def planned_memory(
+    flavor: Flavor, shape: GuestShape, share: Mapping[ProviderId, MemoryPlanningAmounts], layout: HostLayout
+) -> PlannedMemory:
+    if shape.cells:
+        hosts = cells_of(shape, share, {cell.provider: cell for cell in layout.cells})
+        cells = tuple(
+            DomainCell(tuple(sorted((*cell.shared, *cell.dedicated))), cell.memory_mb, host.number)
+            for cell, host in zip(shape.cells, hosts, strict=True)
+        )
+        return PlannedMemory(_more_than_none(sum(cell.memory_mb for cell in cells)), cells)
+    memory = {
+        cell.number: sum(
+            amount
+            for resource, amount in share.get(cell.provider, {}).items()
+            if resource == SMALL_PAGES or resource.startswith(HUGE_PAGES)
+        )
+        for cell in layout.cells
+    }
+    mb = _more_than_none(flavor.ram_mb or sum(memory.values()))
+    return PlannedMemory(
+        mb, host_cells=tuple(number for number, amount in memory.items() if amount and number is not None)
+    )
+
+
+def check_pages(share: Mapping[ProviderId, MemoryPlanningAmounts], taken: Taken, page_kib: int) -> None:
+    """Are the pages there, and free?"""
+    if not page_kib:
+        return
+    for cell in taken.layout.cells:
+        asked = share.get(cell.provider, {}).get(memory_class(page_kib), 0)
+        if not asked:
+            continue
+        total = sum(pages.mb for pages in cell.huge_pages if pages.kib == page_kib)
+        free = total - taken.pages_mb(cell, page_kib)
+        if free < asked:
+            name = "the host" if cell.number is None else f"NUMA cell {cell.number}"
+            raise CannotGiveError(
+                f"{name} has {max(0, free)} MB of {total} MB in pages of {page_kib} KiB free, and {asked} MB are claimed"
+            )
+
+
+def _more_than_none(mb: int) -> int:
+    if not mb:
+        raise CannotGiveError("flavor.ram_mb is 0, and no memory is claimed: a virtual machine needs some")
+    return mb
+
 
 # Classes that only the host's own providers have, and of which a guest gets a certain part. Pools outside of the tree share others.
 # Shared CPUs and small pages are not among them: if their provider is gone, since the host got another shape, the guest floats.

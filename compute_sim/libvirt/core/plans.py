@@ -1,14 +1,16 @@
 """What a guest gets of its host, as it is written into its domain and read back from there."""
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 from uuid import UUID
+from xml.etree.ElementTree import Element, SubElement, register_namespace, tostring
 
 from msgspec import Struct
 
-from bus.message import ProviderId
-from bus.messages.build import InstanceId
-from bus.messages.placement import Share
+from compute_sim.libvirt.core.machine import attribute, child, cpus_in, cpus_in_words, number_in, uuid_in
+from engine.flavors import Flavor, InstanceId
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ShapeSeen, Share
 
 
 class DomainCell(Struct, frozen=True):
@@ -133,3 +135,164 @@ def by_provider(share: Share) -> Mapping[ProviderId, Mapping[str, int]]:
         of_provider = amounts.setdefault(each.provider, {})
         of_provider[each.resource] = of_provider.get(each.resource, 0) + each.amount
     return amounts
+
+
+# What a driver says of a guest that it is to build.
+
+
+class DirectPort(Struct, frozen=True):
+    """A port that is a virtual function of a network card (SRIOV_NET_VF). Ports get the functions of the share in their order."""
+
+    mac: str
+    vlan: int = 0
+    # The trait of the port's physical network, if it matters which card it gets; and its card as placement chose it.
+    network: str = ""
+
+
+class GuestOrder(Struct, frozen=True, kw_only=True):
+    """A guest to build: what its order says, and the files that the driver has made for it.
+
+    The domain is called `domain`, which must be free on the machine.
+    """
+
+    instance: InstanceId
+    attempt: int
+    cell: str
+    flavor: Flavor
+    share: Share
+    domain: str
+    name: str = ""
+    project: str = ""
+    image_properties: Mapping[str, str] = {}
+    disks: tuple[GuestDisk, ...] = ()
+    nics: tuple[GuestNic, ...] = ()
+    direct_ports: tuple[DirectPort, ...] = ()
+    kernel: str = ""
+    ramdisk: str = ""
+    cmdline: str = ""
+    console_log: str = ""
+    # Used if the image's properties name none; empty: libvirt's default.
+    machine_type: str = ""
+
+
+# What a domain says of its guest in an element of our own: whose it is, and what libvirt's elements do not tell.
+#
+# By this element a compute that has restarted knows its own guests. libvirt keeps it, and reads nothing in it.
+
+
+NAMESPACE = "urn:moorage:guest:1"
+register_namespace("moorage", NAMESPACE)
+# What XML cannot have, or changes in an attribute; and the mark that it is written with.
+_SPECIAL = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\ud800-\udfff\ufffe\uffff]")
+_ESCAPED = re.compile(r"\\([0-9a-f]{4})")
+
+
+class GuestMetadata(Struct, frozen=True, kw_only=True):
+    instance: InstanceId
+    attempt: int
+    cell: str
+    name: str
+    project: str
+    share: Share
+    dedicated: tuple[int, ...]
+    # By the uuid.
+    mediated: dict[UUID, PlannedMediated]
+
+
+def add_metadata(domain: Element, ours: GuestMetadata) -> None:
+    SubElement(domain, "metadata").append(_element(ours))
+
+
+def metadata_xml(ours: GuestMetadata) -> str:
+    """The element alone, for a domain that exists: libvirt sets it while the guest runs, and puts the namespace into it itself."""
+    element = _element(ours)
+    for each in element.iter():
+        each.tag = each.tag.removeprefix(_tag(""))
+    return tostring(element, encoding="unicode")
+
+
+def _element(ours: GuestMetadata) -> Element:
+    guest = Element(
+        _tag("guest"),
+        instance=str(ours.instance),
+        attempt=str(ours.attempt),
+        cell=_escape(ours.cell),
+        name=_escape(ours.name),
+        project=_escape(ours.project),
+    )
+    share = SubElement(
+        guest, _tag("share"), host=str(ours.share.host), instances_max=str(ours.share.instances_max)
+    )
+    for each in ours.share.amounts:
+        SubElement(
+            share,
+            _tag("amount"),
+            {"provider": str(each.provider), "class": _escape(each.resource), "amount": str(each.amount)},
+        )
+    for shape in ours.share.shapes:
+        SubElement(share, _tag("shape"), root=str(shape.root), shape=str(shape.shape))
+    if ours.dedicated:
+        SubElement(guest, _tag("dedicated"), cpus=cpus_in_words(ours.dedicated))
+    for device in ours.mediated.values():
+        attributes = {"uuid": str(device.uuid), "type": _escape(device.type), "parent": device.parent}
+        SubElement(guest, _tag("mediated"), attributes)
+    return guest
+
+
+def read_metadata(domain: Element) -> GuestMetadata | None:
+    """What our element says; None if the domain has none."""
+    guest = domain.find(f"metadata/{_tag('guest')}")
+    if guest is None:
+        return None
+    share = child(guest, _tag("share"))
+    dedicated = guest.find(_tag("dedicated"))
+    devices = (
+        PlannedMediated(_uuid(each, "uuid"), _unescape(attribute(each, "type")), attribute(each, "parent"))
+        for each in guest.findall(_tag("mediated"))
+    )
+    return GuestMetadata(
+        instance=ConsumerId(_uuid(guest, "instance")),
+        attempt=_number(guest, "attempt"),
+        cell=_unescape(attribute(guest, "cell")),
+        name=_unescape(attribute(guest, "name")),
+        project=_unescape(attribute(guest, "project")),
+        share=Share(
+            host=ProviderId(_uuid(share, "host")),
+            amounts=tuple(map(_amount, share.findall(_tag("amount")))),
+            shapes=tuple(
+                ShapeSeen(root=ProviderId(_uuid(each, "root")), shape=_number(each, "shape"))
+                for each in share.findall(_tag("shape"))
+            ),
+            instances_max=_number(share, "instances_max"),
+        ),
+        dedicated=() if dedicated is None else cpus_in(dedicated, "cpus"),
+        mediated={device.uuid: device for device in devices},
+    )
+
+
+def _amount(element: Element) -> ResourceAmount:
+    return ResourceAmount(
+        provider=ProviderId(_uuid(element, "provider")),
+        resource=_unescape(attribute(element, "class")),
+        amount=_number(element, "amount"),
+    )
+
+
+def _tag(name: str) -> str:
+    return f"{{{NAMESPACE}}}{name}"
+
+
+def _number(element: Element, name: str) -> int:
+    return number_in(attribute(element, name), element, name)
+
+
+def _uuid(element: Element, name: str) -> UUID:
+    return uuid_in(attribute(element, name), element, name)
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(lambda found: f"\\{ord(found[0]):04x}", text)
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)

@@ -5,9 +5,11 @@ from collections.abc import Iterable
 
 import os_traits
 
-from compute_sim.libvirt.core.image_asks import DISK_BUSES, FIRMWARES, NIC_MODELS, VIDEO_MODELS, X86
+from compute_sim.core.hosts import Host
+from compute_sim.libvirt.core.guest_hardware import DISK_BUSES, FIRMWARES, NIC_MODELS, VIDEO_MODELS, X86
 from compute_sim.libvirt.core.machine import Machine
 from compute_sim.libvirt.core.offer import HostOffer
+from engine.hosts import Supported
 
 HYPERTHREADS = "HW_CPU_HYPERTHREADING"
 _KNOWN = frozenset(os_traits.get_traits())
@@ -90,7 +92,7 @@ def _of_arch(arch: str) -> Iterable[str]:
 
 
 def _of_guests(machine: Machine, offer: HostOffer) -> Iterable[str]:
-    """What guests may have, of that which a domain is built with if its image asks for it (image_asks.py)."""
+    """What guests may have, of that which a domain is built with if its image asks for it (guest_hardware.py)."""
     kinds = [kind for kind in machine.guests if offer.domain_type in kind.domain_types]
     yield from (trait for kind in kinds if (trait := f"COMPUTE_ARCH_{as_name(kind.arch)}") in _KNOWN)
     for name, words in (
@@ -107,3 +109,45 @@ def _of_guests(machine: Machine, offer: HostOffer) -> Iterable[str]:
         yield from NIC_MODELS.values()
     if offer.devices:
         yield "COMPUTE_NET_VIF_MODEL_SRIOV"
+
+
+# What a host tells of itself beside its tree: its hypervisor, its CPU, and the kinds of guests that it runs.
+
+
+# A capability's value, as messages allow it.
+_VALUE_MAX = 1024
+_SUPPORTS_MAX = 64
+
+
+def host_of(machine: Machine, offer: HostOffer, hypervisor_type: str, hypervisor_version: int) -> Host:
+    """The host's description. Type and version are what libvirt says of its hypervisor, such as QEMU and 7002000."""
+    return Host(
+        name=offer.name,
+        availability_zone=offer.availability_zone,
+        hypervisor_type=hypervisor_type,
+        hypervisor_version=hypervisor_version,
+        supports=tuple(
+            Supported(architecture=kind.arch, hypervisor_type=offer.domain_type, vm_mode=kind.os_type)
+            for kind in machine.guests
+            if offer.domain_type in kind.domain_types
+        )[:_SUPPORTS_MAX],
+        capabilities={
+            name: value
+            for name, value in (
+                ("cpu_info:arch", machine.arch),
+                ("cpu_info:model", machine.cpu_model),
+                ("cpu_info:vendor", machine.cpu_vendor),
+                ("cpu_info:features", _as_words(features_of(machine, offer))),
+                ("cpu_info:topology:sockets", str(machine.sockets)),
+                ("cpu_info:topology:cores", str(machine.cores)),
+                ("cpu_info:topology:threads", str(machine.threads)),
+            )
+            if value
+        },
+    )
+
+
+def _as_words(features: tuple[str, ...]) -> str:
+    """As many of them as a message may have; the root's traits have all."""
+    text = " ".join(features)
+    return text if len(text) <= _VALUE_MAX else text[:_VALUE_MAX].rpartition(" ")[0]

@@ -3,22 +3,20 @@
 from collections.abc import Mapping, Sequence
 from uuid import uuid5
 
-from bus.guests import memory_class
-from bus.message import ProviderId
-from bus.messages.placement import ReportedInventory
-from compute_sim.core.networks import Network
-from compute_sim.core.tree import ProviderTree, TreeProvider
-from compute_sim.libvirt.core.device_layout import Gives, OfferedDevices
+from compute_sim.core.hosts import Network
+from compute_sim.core.trees import ProviderTree, TreeProvider
 from compute_sim.libvirt.core.foreign import (
     foreign_dedicated,
     foreign_devices,
     foreign_memory,
     foreign_shared,
 )
-from compute_sim.libvirt.core.layout import HostLayout, OfferedCell, in_proportion
+from compute_sim.libvirt.core.layout import Gives, HostLayout, OfferedCell, OfferedDevices, in_proportion
 from compute_sim.libvirt.core.machine import HugePages
 from compute_sim.libvirt.core.plans import ForeignGuest
 from compute_sim.libvirt.core.traits import traits_of
+from engine.guests import memory_class
+from engine.inventories import ProviderId, ReportedInventory
 
 NUMA_ROOT = "HW_NUMA_ROOT"
 BANDWIDTHS = ("NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC")

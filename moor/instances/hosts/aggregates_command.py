@@ -8,8 +8,7 @@ import typer
 from msgspec import structs
 from rich.markup import escape
 
-from bus.message import AggregateId
-from bus.messages.aggregates import (
+from bus.messages.hosts import (
     AggregateDeleted,
     AggregateSet,
     AggregatesFound,
@@ -18,6 +17,7 @@ from bus.messages.aggregates import (
     DeleteAggregate,
     SetAggregate,
 )
+from engine.inventories import AggregateId
 from moor.asking import CommandClient, ask_bus, asked, items_of
 from moor.completing import complete_aggregates, complete_hosts
 from moor.instances.requests import pairs_of

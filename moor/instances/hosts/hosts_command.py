@@ -7,9 +7,10 @@ import typer
 from msgspec import structs
 from rich.markup import escape
 
-from bus.messages.cells import AskCells, CellsFound, CellState
-from bus.messages.hosts import HostMode, HostSet, SetHost
+from bus.messages.cloud import AskCells, CellsFound, CellState
+from bus.messages.hosts import HostSet, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
+from engine.hosts import HostMode
 from moor.asking import PAGE, CommandClient, answer_of, ask_bus, asked, asked_for_all, hosts_of
 from moor.client.errors import Rejected
 from moor.completing import complete_cells, complete_hosts

@@ -12,13 +12,14 @@ from typing import Annotated
 
 import typer
 
-from bus.clock import now
 from bus.messages.build import MoveKind
-from bus.messages.hosts import HostSet, SetHost, cell_and_name, host_in_cell
+from bus.messages.hosts import HostSet, SetHost
 from bus.messages.moves import MoveWait
-from bus.process import stopped_by_signals
+from engine.hosts import cell_and_name, host_in_cell
+from kit.process import stopped_by_signals
+from kit.times import now
 from moor.asking import CommandClient, answer_of, ask_bus, hosts_of
-from moor.client.emptying import Emptied, HostMoves, Stayed, instances_on
+from moor.client.moving import Emptied, HostMoves, Stayed, instances_on
 from moor.completing import complete_hosts
 from moor.instances.moves.move_commands import To, WaitForRoom
 from moor.instances.requests import move_wait_of

@@ -9,14 +9,9 @@ from uuid import UUID
 import typer
 from msgspec import Struct
 
-from bus.messages.build import (
-    FlavorChange,
-    InstanceId,
-    MoveEnd,
-    MoveKind,
-    RebuildInstance,
-)
+from bus.messages.build import FlavorChange, MoveEnd, MoveKind, RebuildInstance
 from bus.messages.moves import EndMove, MoveInstance
+from engine.flavors import InstanceId
 from moor.asking import CommandClient
 from moor.client.following import has_ended, rests, why_not_moved, why_not_rebuilt
 from moor.completing import complete_hosts, complete_images, complete_instances

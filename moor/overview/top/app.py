@@ -13,8 +13,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static, TabbedContent, TabPane
 
-from bus.broker import ConnectionLost, Refusal
-from bus.errors import Failure
+from kit.errors import ConnectionLost, Failure, Refusal
 from moor.asking import CommandClient
 from moor.client.errors import ClientError
 from moor.overview.gathering import CloudView, CloudViewer

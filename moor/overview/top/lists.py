@@ -8,11 +8,12 @@ from uuid import UUID
 from msgspec import Struct
 from rich.text import Text
 
-from bus.messages.build import AskInstances, InstanceId, InstancesFound, InstanceState
-from bus.messages.hosts import HostState, host_in_cell
+from bus.messages.build import AskInstances, InstancesFound, InstanceState
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from bus.workers.dead_letters import open_dead_letters
+from engine.flavors import InstanceId
+from engine.hosts import HostState, host_in_cell
 from moor.asking import CommandClient, answer_of, hosts_of
 from moor.broker.dead_command import LETTERS, document_of, print_letter
 from moor.instances.moves.history_command import HISTORY, MOVES

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from bus.messages.overview import Overview, WorkerHeard
+from bus.messages.cloud import Overview, WorkerHeard
 from moor.tables import Columns
 
 # Verdicts about claims that are no conflicts.

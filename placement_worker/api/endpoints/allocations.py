@@ -4,22 +4,68 @@ from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import (
     ConsumerAllocations,
     ConsumerState,
     DeleteAllocations,
+    ProviderInventories,
+    Reshape,
     SetAllocations,
+    TypeUsage,
 )
-from bus.messages.placement import NO_OWNER, ResourceAmount
-from placement_worker.api.endpoints.usages import UNKNOWN
-from placement_worker.api.grammar import schemas
-from placement_worker.api.grammar.backend import PAGE, Backend
-from placement_worker.api.grammar.validators import uuid_in
-from placement_worker.api.values.problems import bad_request, not_found
-from placement_worker.api.values.request import Reply, Request
-from placement_worker.api.values.versions import Version
+from bus.messages.placement import NO_OWNER
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount
+from placement_worker.api.endpoints.providers import inventories_in
+from placement_worker.api.grammar import queries, schemas
+from placement_worker.api.grammar.routing import PAGE, Backend
+from placement_worker.api.grammar.schemas import uuid_in
+from placement_worker.api.values import Reply, Request, Version, bad_request, not_found
 from placement_worker.store import Holdings
+
+# Usage: of a provider, and by the consumers of a project.
+
+
+_BY_TYPE: Version = (1, 38)
+# The type of consumers that have none; "all" in a query asks for the sum of all types.
+UNKNOWN = "unknown"
+_ALL = "all"
+
+
+async def show_of_provider(books: Backend, request: Request) -> Reply:
+    state = await books.provider(request)
+    used = {resource: inventory.used for resource, inventory in state.inventories.items()}
+    return Reply(
+        body={"resource_provider_generation": state.generation, "usages": used},
+        is_fresh=True,
+    )
+
+
+async def show_of_project(books: Backend, request: Request) -> Reply:
+    query = queries.USAGES.at(request.version).query(request.query)
+    usages = await books.records.usages(query["project_id"], query.get("user_id", ""))
+    if request.version < _BY_TYPE:
+        return Reply(body={"usages": _together(usages)}, is_fresh=True)
+    return Reply(body={"usages": _by_type(usages, query.get("consumer_type"))}, is_fresh=True)
+
+
+def _together(usages: tuple[TypeUsage, ...]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for usage in usages:
+        for resource, amount in usage.used.items():
+            total[resource] = total.get(resource, 0) + amount
+    return total
+
+
+def _by_type(usages: tuple[TypeUsage, ...], asked: str | None) -> dict[str, dict[str, int]]:
+    if asked == _ALL:
+        total = _together(usages)
+        return {_ALL: {**total, "consumer_count": sum(usage.consumers for usage in usages)}} if total else {}
+    return {
+        (usage.type or UNKNOWN): {**usage.used, "consumer_count": usage.consumers}
+        for usage in usages
+        if asked in (None, usage.type or UNKNOWN)
+    }
+
 
 _BY_PROVIDER: Version = (1, 12)
 _GENERATIONS: Version = (1, 28)
@@ -35,7 +81,7 @@ async def show(books: Backend, request: Request) -> Reply:
     return Reply(body=_of_consumer(holdings, request.version), is_fresh=True)
 
 
-async def show_of_provider(books: Backend, request: Request) -> Reply:
+async def show_of_provider_allocations(books: Backend, request: Request) -> Reply:
     state = await books.provider(request)
     allocations: dict[str, dict[str, object]] = {}
     after: ConsumerId | None = None
@@ -158,3 +204,23 @@ def _of_consumer(holdings: Holdings, version: Version) -> dict[str, object]:
 
 def _held_of(consumer: ConsumerState, provider: ProviderId) -> dict[str, int]:
     return {amount.resource: amount.amount for amount in consumer.held if amount.provider == provider}
+
+
+# Move inventories and allocations together, all or nothing.
+
+
+async def reshape(books: Backend, request: Request) -> Reply:
+    said = schemas.RESHAPE.at(request.version).body(request.body)
+    order = Reshape(
+        inventories=tuple(
+            ProviderInventories(
+                provider=ProviderId(uuid_key(named)),
+                generation=int(body["resource_provider_generation"]),
+                inventories=inventories_in(body),
+            )
+            for named, body in said["inventories"].items()
+        ),
+        allocations=consumers_in(said["allocations"], request.version),
+    )
+    await books.write(order, "Unable to allocate inventory")
+    return Reply(HTTPStatus.NO_CONTENT)

@@ -5,7 +5,7 @@ A store locks a row before it is decided here, and writes the result, so each st
     accepted ─▶ waiting     no host has room, and the request asked to wait; from there as from accepted
     accepted ──▶ placed ──▶ active, error      the cell's event; the highest sequence counts
        │            ├──▶ building ──▶ active, error   its alternates are used up: the cell gets further ones
-       │            │         ├─▶ rebuilding ─▶ active, error   a new image on the same host (rebuilds.py)
+       │            │         ├─▶ rebuilding ─▶ active, error   a new image on the same host (resizes.py)
        │            │         └─▶ moving ─▶ moved, active, error   to another host, stopped or shelved (moves.py)
        │            └─────────┴──▶ deleting ──▶ deleted   when the cell has reported it
        ├──▶ error    no host, not allowed, or no time left: kept in cell0
@@ -21,23 +21,25 @@ from typing import NamedTuple
 from msgspec import structs
 
 from bus.message import Message
+from bus.messages.audit import MendInstance
 from bus.messages.build import (
+    SEQUENCE_FROM_CELL_MAX,
     AlternatesSpent,
     DeleteInstance,
-    Flavor,
     InstanceActive,
     InstanceDeleted,
     InstanceEvent,
     InstanceFailed,
-    InstanceId,
     InstanceMoved,
     InstanceState,
     Rebuild,
 )
-from bus.messages.cell import Choice
 from bus.topology import CELL0
-from scheduler_worker.core.instances.other_flavors import after_other_flavor, with_flavor
+from engine.flavors import Flavor, InstanceId
+from engine.inventories import Choice
+from scheduler_worker.core.instances.moves import cut_short, overdue_wait, waits_again, waits_through
 from scheduler_worker.core.instances.placing import deleted_outside_of_cells, failed, next_state
+from scheduler_worker.core.instances.resizes import after_other_flavor, with_flavor
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
     BUILDING,
@@ -56,7 +58,6 @@ from scheduler_worker.core.instances.rows import (
     InstanceRow,
     is_of,
 )
-from scheduler_worker.core.instances.waiting_moves import cut_short, overdue_wait, waits_again, waits_through
 
 _DELETED_FIRST = "deleted before its request was seen"
 _STATES: Mapping[type[Message], str] = {
@@ -328,3 +329,23 @@ def is_whole(event: CellEvent) -> bool:
         said.failures or said.reason or said.no_valid_host or said.rebuild or said.move or said.flavor
     )
     return isinstance(event, InstanceActive) and is_plain and said.changed_at is not None
+
+
+# An audit's mend of an instance's row at API level: the row takes over what the instance's cell has.
+
+
+def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
+    """The row with the state that the cell has.
+
+    None if there is no row of a request, or if the row has changed since the audit read it. Also None if the cell's
+    sequence is above the limit for cells, since it must leave room for the API level to count on.
+    """
+    if row is None or not _is_as_seen(row, mend) or mend.instance.sequence > SEQUENCE_FROM_CELL_MAX:
+        return None
+    # Later events of that cell count again.
+    after = with_state_of_cell(row, structs.replace(mend.instance, failures=row.told.failures))
+    return structs.replace(after, unsaid=False, has_waited=row.told.waiting is not None)
+
+
+def _is_as_seen(row: InstanceRow, mend: MendInstance) -> bool:
+    return row.told.request_id != NO_REQUEST and row.told.sequence == mend.seen

@@ -6,12 +6,16 @@ from datetime import datetime
 from hashlib import sha1
 from uuid import UUID
 
-from msgspec import Struct, convert
+import msgspec
+from msgspec import Struct, convert, structs
 
-from bus.messages.build import BuildInstance, InstanceId, InstanceState, RequestId
-from bus.messages.cell import Choice, PlaceInCell
+from bus.messages.build import BuildInstance, InstanceDetails, InstanceState, Size
+from bus.messages.cell import PlaceInCell
 from bus.messages.moves import Change
 from bus.topology import CELL0
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.inventories import Choice
+from engine.requests import Alternative, InstanceSpec
 
 FIRST_ATTEMPT = 1
 BOOT = "boot"
@@ -208,3 +212,161 @@ def instance_id_of(request: RequestId, index: int) -> InstanceId:
 def is_of(row: InstanceRow, project: str) -> bool:
     """May a sender who names this project act on the instance? A sender without a project may act on all of them."""
     return project in ("", row.told.project)
+
+
+# The spec of a request as its rows keep it: for explanations of past decisions, for plans to drain a host, and for moves.
+
+
+class _Kept(Struct, frozen=True, array_like=True):
+    """A spec as a row stores it, with the build request and the flavor that it was read from. `alternatives` are all flavors
+    of a request that accepts several; the spec is that of the first one.
+
+    A resize reads the request again, with another flavor. So the request is stored without all that a resize does not
+    read from it: ids, names, the deadline and so on. It is None if nothing else was asked.
+    """
+
+    spec: InstanceSpec
+    build: BuildInstance | None
+    flavor: Flavor
+    alternatives: tuple[Alternative, ...] = ()
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_kept = msgspec.msgpack.Decoder(_Kept).decode
+
+
+_NOTHING_ELSE = BuildInstance()
+_NO_FLAVOR = Flavor()
+
+
+def encoded(
+    spec: InstanceSpec, build: BuildInstance = _NOTHING_ELSE, alternatives: tuple[Alternative, ...] = ()
+) -> bytes:
+    """The spec, its request and its flavor as bytes for a row. Two requests with equal needs and equal flavors give equal
+    bytes, since everything that names a request is left out.
+    """
+    # A flavor that prefers a class of nodes is not itself the first one.
+    flavor = alternatives[0].flavor if alternatives else build.flavor or _NO_FLAVOR
+    build = structs.replace(
+        build,
+        request_id=None,
+        flavor=None,
+        count=1,
+        instance_ids=(),
+        name="",
+        project="",
+        user="",
+        group=None,
+        hosts=(),
+        ignore_hosts=(),
+        different_host=(),
+        same_host=(),
+        deadline_s=None,
+        image=None,
+        config_drive="",
+        ports=(),
+        all_or_nothing=False,
+        wait=None,
+        alternatives=(),
+    )
+    return _encode(_Kept(spec, None if build == _NOTHING_ELSE else build, flavor, alternatives))
+
+
+def decoded(kept: bytes) -> InstanceSpec | None:
+    """The spec that `encoded` made these bytes of. None if there are none, or if they are of another release and cannot
+    be read.
+    """
+    found = _read(kept)
+    return None if found is None else found.spec
+
+
+def alternatives_in(kept: bytes) -> tuple[Alternative, ...]:
+    """All flavors that the request accepts, if these bytes have several; otherwise none."""
+    found = _read(kept)
+    return () if found is None else found.alternatives
+
+
+def specs_in(kept: bytes) -> tuple[InstanceSpec, ...]:
+    """The spec for each flavor that the request accepts, the best first; none if they cannot be read."""
+    found = _read(kept)
+    if found is None:
+        return ()
+    return tuple([each.spec for each in found.alternatives]) or (found.spec,)
+
+
+def request_of(kept: bytes) -> BuildInstance | None:
+    found = _read(kept)
+    return None if found is None else found.build or _NOTHING_ELSE
+
+
+def image_name_of(kept: bytes) -> str:
+    """The name of the stored image that the request named; empty if it named none."""
+    request = request_of(kept)
+    return "" if request is None else request.image_name
+
+
+def flavor_of(kept: bytes) -> Flavor | None:
+    """The flavor with these needs; None if there are none, or if they are of another release and cannot be read."""
+    found = _read(kept)
+    return None if found is None else found.flavor
+
+
+def _read(kept: bytes) -> _Kept | None:
+    try:
+        return _kept(kept) if kept else None
+    except msgspec.DecodeError:
+        return None
+
+
+# The details of an instance that its row at API level has beside its state: its size, and when its hosts were chosen.
+#
+# This is read from the row when somebody asks: nothing of it is written for it.
+
+
+def details_of(row: InstanceRow) -> InstanceDetails:
+    return InstanceDetails(
+        id=row.id,
+        size=size_in(_spec_that_counts(row)),
+        accepted_at=row.issued_at,
+        placed_at=None if row.decision is None else row.decision.at,
+        move_placed_at=None if row.move_decision is None else row.move_decision.at,
+        image=_image_name(row),
+    )
+
+
+def _image_name(row: InstanceRow) -> str:
+    """The name of the stored image that the instance has; empty if it has another one, or none is known."""
+    rebuild = row.told.rebuild
+    if rebuild is None:
+        return image_name_of(row.spec)
+    return "" if rebuild.failure or row.told.state == REBUILDING else rebuild.image_name
+
+
+def size_in(kept: bytes) -> Size | None:
+    """The size that these bytes of a row ask for; None if there are none, or if they cannot be read."""
+    spec, known = decoded(kept), flavor_of(kept)
+    return None if spec is None or known is None else _size(known.name, spec)
+
+
+def booted_size(row: InstanceRow) -> Size | None:
+    """The size that the instance was built with. Of several flavors it is the one that it got."""
+    alternatives = alternatives_in(row.spec)
+    if not alternatives:
+        return size_in(row.spec)
+    passed = len(row.told.passed_over)
+    if passed >= len(alternatives):
+        # It got none of them.
+        return None
+    chosen = alternatives[passed]
+    return _size(chosen.flavor.name, chosen.spec)
+
+
+def _size(flavor: str, spec: InstanceSpec) -> Size:
+    return Size(flavor=flavor, amounts={resource: amount for resource, amount in spec.amounts if amount})
+
+
+def _spec_that_counts(row: InstanceRow) -> bytes:
+    """After a resize has arrived, the instance holds its new size, and while it is being confirmed, too."""
+    told = row.told
+    is_confirmed = told.state == MOVING and told.move is not None and told.move.asked == "confirm"
+    return (row.next_spec if told.state == MOVED or is_confirmed else b"") or row.current_spec

@@ -29,7 +29,7 @@ from typing import Any
 import httpx
 from msgspec import Struct, to_builtins
 
-from moor.laboratory.private_servers import descendants
+from laboratory.private_servers import descendants
 from tests.conformance.nova.cloud import Cloud, audited
 from tests.conformance.nova.nova_api import NovaApi, NovaRefusedError
 from tests.conformance.nova.nova_conf import API_LEVEL, database_of

@@ -16,7 +16,7 @@ from typing import Any
 
 import aio_pika
 
-from scheduler_worker.nova.redaction import redacted
+from nova_bridge.envelope import redacted
 from tests.conformance.nova.cloud import CELLS, OPTIONS, Operation
 from tests.conformance.nova.nova_conf import API_LEVEL, virtual_host
 from tests.conformance.nova.operations import OPERATIONS, done, prepared

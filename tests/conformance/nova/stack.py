@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from moor.laboratory.private_servers import (
+from laboratory.private_servers import (
     Command,
     Keeper,
     descendants,

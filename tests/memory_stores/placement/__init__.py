@@ -10,12 +10,11 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
-from bus.messages.books import BookEntry
-from bus.messages.placement import GroupMember, LogPosition, MembersPage, RevisionsPage, SnapshotPage
-from bus.messages.quotas import QuotaState
-from placement_worker.core.quotas import wrong_quota
+from bus.messages.audit import BookEntry
+from bus.messages.placement import LogPosition, MembersPage, RevisionsPage, SnapshotPage
+from engine.inventories import ConsumerId, GroupMember, ProviderId, QuotaState
+from placement_worker.core.drafts import wrong_quota
 from placement_worker.store import ChangeFeed, Holdings, PlacementTransaction, Unpublished
 from tests.memory_stores.placement.audit import contradictions
 from tests.memory_stores.placement.feed import MemoryFeed, logged_since

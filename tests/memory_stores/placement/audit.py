@@ -6,10 +6,9 @@ More in use than there is, is no contradiction: an inventory may shrink below wh
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.books import BESIDE_INSTANCES
-from bus.messages.placement import ResourceAmount
-from placement_worker.core.apply_report import depths_under
+from bus.messages.audit import BESIDE_INSTANCES
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount
+from placement_worker.core.forest import depths_under
 from placement_worker.core.ledger import Consumer, TreeBook
 
 Consumers = Mapping[ConsumerId, Consumer]

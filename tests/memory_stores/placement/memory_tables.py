@@ -7,20 +7,22 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
-from bus.messages.books import BookEntry
-from bus.messages.placement import (
+from bus.messages.audit import BookEntry
+from bus.messages.placement import LogPosition, ProviderGone
+from engine.capacity import InventoryLimits
+from engine.inventories import (
+    ConsumerId,
+    GroupId,
     GroupMember,
     Holder,
-    LogPosition,
-    ProviderGone,
+    ProviderId,
     ProviderState,
     ProviderUsage,
     ResourceAmount,
 )
-from placement_worker.core.drafts.quota_draft import counted, sums_of
-from placement_worker.core.ledger import Consumer, GroupRow, InventoryLimits, ProviderBook, Quota, TreeBook
+from placement_worker.core.drafts import counted, sums_of
+from placement_worker.core.ledger import Consumer, GroupRow, ProviderBook, Quota, TreeBook
 
 
 class ProviderEntry(Struct, frozen=True):

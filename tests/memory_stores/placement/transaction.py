@@ -11,20 +11,22 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import KindOfNames
-from bus.messages.placement import (
+from bus.messages.placement import ProviderGone
+from engine.capacity import ProviderRow, custom_of, limits_in, used_in
+from engine.inventories import (
+    ConsumerId,
     GroupMember,
     Holder,
     InventoryState,
-    ProviderGone,
+    ProviderId,
     ProviderState,
     ResourceAmount,
 )
-from placement_worker.core.capacity import limits_in, used_in
-from placement_worker.core.claim_keys import ClaimKeys, keys_of_orders
+from placement_worker.core.drafts import QuotaKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
+    ClaimKeys,
     ClaimOrder,
     Consumer,
     Forest,
@@ -35,17 +37,15 @@ from placement_worker.core.ledger import (
     NameKeys,
     NamesInUse,
     ProviderBook,
-    ProviderRow,
     Quota,
     QuotaBook,
     StoredNames,
     Touched,
     TreeBook,
     TreeChanges,
+    keys_of_orders,
 )
-from placement_worker.core.ownership import Owner, is_tombstone
-from placement_worker.core.quotas import QuotaKeys
-from placement_worker.core.vocabulary import custom_of
+from placement_worker.core.shares import Owner, is_tombstone
 from tests.memory_stores.placement.memory_tables import (
     Logged,
     MemoryTables,

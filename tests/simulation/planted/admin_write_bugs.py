@@ -6,20 +6,18 @@ from typing import Any
 from msgspec import structs
 
 from bus.messages.administration import Done
+from engine.providers import KnownProviders
 from placement_worker import admin_writes
-from placement_worker.core import apply_report
-from placement_worker.core.drafts import forest_draft
-from placement_worker.core.drafts.forest_draft import ForestDraft
-from placement_worker.core.known_providers import KnownProviders
+from placement_worker.core import allocation_writes, forest, provider_writes
+from placement_worker.core.forest import ForestDraft
 from placement_worker.core.ledger import ClaimChanges
-from placement_worker.core.writes import allocation_writes, provider_contents, provider_writes, reshapes
-from placement_worker.replica import ProviderReplica
+from placement_worker.view import ProviderReplica
 from tests.simulation.replacing import replaced
 
 
 def generation_not_checked() -> AbstractContextManager[None]:
     """The last write of inventories, traits or aggregates wins, whatever generation its writer had seen."""
-    return replaced(provider_contents, "moved_generation", lambda _real: lambda _book, _seen: None)
+    return replaced(provider_writes, "moved_generation", lambda _real: lambda _book, _seen: None)
 
 
 def consumer_generation_not_checked() -> AbstractContextManager[None]:
@@ -79,12 +77,12 @@ def reshape_goes_on_when_refused() -> AbstractContextManager[None]:
 
         return allocate
 
-    return replaced(reshapes, "allocate", planted)
+    return replaced(allocation_writes, "allocate", planted)
 
 
 def inventory_in_use_reshaped_away() -> AbstractContextManager[None]:
     """A claim committed between the reads of a reshape and its write loses its inventory."""
-    return replaced(reshapes, "_lost", lambda _real: lambda *_: None)
+    return replaced(allocation_writes, "_lost", lambda _real: lambda *_: None)
 
 
 def descendants_keep_their_root() -> AbstractContextManager[None]:
@@ -114,7 +112,7 @@ def deleted_above_its_children() -> AbstractContextManager[None]:
 
     def planted(_real: Any) -> Any:
         def delete(draft: Any, book: Any) -> Any:
-            lost = apply_report.lost_inventory(book, ())
+            lost = forest.lost_inventory(book, ())
             if lost is None:
                 draft.remove_provider(book.id)
             return lost or Done()
@@ -138,7 +136,7 @@ def traits_do_not_change_the_shape() -> AbstractContextManager[None]:
 
         return is_same
 
-    return replaced(forest_draft, "is_same_to_claims", planted)
+    return replaced(forest, "is_same_to_claims", planted)
 
 
 def view_keeps_deleted_providers() -> AbstractContextManager[None]:

@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager
 
-from scheduler_worker.core.instances import mending as row_mending
+from scheduler_worker.core.instances import lifecycle as row_mending
 from tests.simulation.replacing import replaced
 
 

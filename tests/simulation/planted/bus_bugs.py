@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec import structs
 
-from bus import headers
+from bus import message
 from bus.broker import Receipt
 from bus.topology import broker_user_of
 from bus.workers import intake
 from bus.workers.asking import Asker
 from bus.workers.intake import Intake
-from bus.workers.parcel_sender import ParcelSender
+from bus.workers.sending import ParcelSender
 from bus.workers.worker import Worker
 from tests.simulation.replacing import replaced
 
@@ -149,7 +149,7 @@ def sender_taken_from_header() -> AbstractContextManager[None]:
     def planted(real: Any) -> Any:
         def origin_of(delivery: Any) -> Any:
             origin = real(delivery)
-            named = delivery.parcel.headers.get(headers.SENDER)
+            named = delivery.parcel.headers.get(message.SENDER)
             return structs.replace(origin, sender=str(named)) if named else origin
 
         return origin_of

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from scheduler_worker.core.choosing.filters.cell_up import CellUp
+from engine.choosing.filters import CellUp
 from tests.memory_stores import conductor
 from tests.simulation.process import RUNNING
 from tests.simulation.replacing import replaced

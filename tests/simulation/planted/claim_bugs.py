@@ -6,10 +6,11 @@ from typing import Any
 
 from msgspec import structs
 
-from bus.messages.placement import INTEGER_MAX, Claimed, Released
+from engine import capacity
+from engine.inventories import INTEGER_MAX
+from engine.refusals import Claimed, Released
 from placement_worker import admin_writes, handlers
-from placement_worker.core import capacity, claims, shares
-from placement_worker.core.drafts import ledger_draft
+from placement_worker.core import claims, drafts, shares
 from tests.simulation.replacing import replaced
 
 NO_HORIZON = timedelta(days=36_500)
@@ -132,7 +133,7 @@ def foreign_consumer_released() -> AbstractContextManager[None]:
 
 def part_of_a_claim_committed() -> AbstractContextManager[None]:
     """A claim for many consumers that is refused for some keeps what the others were granted."""
-    return replaced(ledger_draft.LedgerDraft, "restore", lambda _real: lambda _draft, _before: None)
+    return replaced(drafts.LedgerDraft, "restore", lambda _real: lambda _draft, _before: None)
 
 
 def trees_locked_before_consumers() -> AbstractContextManager[None]:

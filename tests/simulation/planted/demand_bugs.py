@@ -6,13 +6,14 @@ from typing import Any
 
 from msgspec import structs
 
-from scheduler_worker.core.choosing.alternates import AlternatePools, Choices
-from scheduler_worker.core.choosing.compound import compounds
-from scheduler_worker.core.choosing.filters.flagged import Flagged
-from scheduler_worker.core.picture.aggregates import HostAggregates
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import attached
-from scheduler_worker.hosts import handlers, registry
+from engine.choosing import compounds
+from engine.choosing.alternates import AlternatePools, Choices
+from engine.choosing.filters import Flagged
+from engine.picture.members import HostAggregates
+from engine.picture.picture import Picture
+from engine.requests import groups
+from scheduler_worker import host_handlers
+from scheduler_worker import hosts as registry
 from tests.simulation.replacing import replaced
 
 
@@ -108,10 +109,10 @@ def failed_builds_ignored() -> Iterator[None]:
     def planted(real: Any) -> Any:
         return lambda *args, **named: real(*args, **{**named, "failed_builds_max": 0})
 
-    with replaced(handlers, "reported", planted), replaced(registry, "reported", planted):
+    with replaced(host_handlers, "reported", planted), replaced(registry, "reported", planted):
         yield
 
 
 def network_spelled_otherwise() -> AbstractContextManager[None]:
     """A port's network becomes a trait that no host reports: such a request finds no host."""
-    return replaced(attached, "PHYSNET", lambda _real: "CUSTOM_PHYSICAL_NETWORK_")
+    return replaced(groups, "PHYSNET", lambda _real: "CUSTOM_PHYSICAL_NETWORK_")

@@ -5,8 +5,8 @@ from typing import Any
 
 from msgspec import structs
 
-from bus.messages.build import NoValidHost
 from cell_conductor.core import swapping
+from engine.refusals import NoValidHost
 from scheduler_worker.claiming.search import Search
 from tests.simulation.replacing import replaced
 

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from cell_conductor.core import moving_together
 from placement_worker.core import claims, swaps
-from placement_worker.core.drafts.group_draft import GroupsDraft
+from placement_worker.core.drafts import GroupsDraft
 from tests.simulation.replacing import replaced
 
 

@@ -3,15 +3,15 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
-from compute_sim.laboratory.hosts import VIRTUAL_FUNCTIONS
+from engine.requests import groups
+from laboratory.computes.hosts import VIRTUAL_FUNCTIONS
 from placement_worker.core import shares
-from scheduler_worker.core.requests import guest_groups
 from tests.simulation.replacing import replaced
 
 
 def page_size_ignored() -> AbstractContextManager[None]:
     """Whatever pages the flavor asks for, the memory is claimed in small ones."""
-    return replaced(guest_groups, "cell_amounts", lambda real: lambda shape, _page_kib: real(shape, 0))
+    return replaced(groups, "cell_amounts", lambda real: lambda shape, _page_kib: real(shape, 0))
 
 
 def virtual_function_given_twice() -> AbstractContextManager[None]:

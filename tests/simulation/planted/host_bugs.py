@@ -3,11 +3,11 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
-from cell_conductor import host_handlers
+from cell_conductor import hosts
 from cell_conductor.core import decide
 from cell_conductor.core.host_states import HostStates
-from cell_conductor.heard_hosts import HeardHosts
-from scheduler_worker.hosts.telling import ModeTeller
+from cell_conductor.hosts import HeardHosts
+from scheduler_worker.hosts import ModeTeller
 from tests.simulation.replacing import replaced
 
 
@@ -35,7 +35,7 @@ def returned_host_not_asked() -> AbstractContextManager[None]:
     def planted(_real: Any) -> Any:
         return lambda _rows, _host, _attempts, *, destroys_unknown: []  # noqa: ARG005 - as the real one
 
-    return replaced(host_handlers, "foreign", planted)
+    return replaced(hosts, "foreign", planted)
 
 
 def draining_alternate_taken() -> AbstractContextManager[None]:

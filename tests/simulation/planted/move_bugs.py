@@ -7,7 +7,8 @@ from msgspec import structs
 
 from bus.messages.build import BuildRejected
 from bus.messages.cell import RespawnInstance
-from cell_conductor.core import decide, move_answers, move_steps, moving
+from cell_conductor.core import decide, move_answers, moving
+from cell_conductor.core import moving as move_steps
 from cell_conductor.core.instance import HeldClaim
 from cell_conductor.core.transition import Transition
 from compute_sim.core import attempts

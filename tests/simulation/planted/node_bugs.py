@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 from ironic_sync import deploying as deployer
 from ironic_sync import membership, sweeping
 from ironic_sync.applying import Change, NodeWriter

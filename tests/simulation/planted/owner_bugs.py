@@ -2,9 +2,9 @@
 
 from contextlib import AbstractContextManager
 
+from engine.picture.picture import Picture
 from placement_worker.core import claims, swaps
-from placement_worker.core.drafts.group_draft import GroupsDraft
-from scheduler_worker.core.picture.picture import Picture
+from placement_worker.core.drafts import GroupsDraft
 from tests.simulation.replacing import replaced, rewritten
 
 

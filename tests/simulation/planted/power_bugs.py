@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
-from cell_conductor.core import move_steps, moving
+from cell_conductor.core import moving
 from tests.simulation.replacing import replaced
 
 
@@ -31,4 +31,4 @@ def stopped_instance_runs_where_it_arrives() -> AbstractContextManager[None]:
     def planted(real: Any) -> Any:
         return lambda **fields: real(**{**fields, "stopped": False})
 
-    return replaced(move_steps, "ReceiveInstance", planted)
+    return replaced(moving, "ReceiveInstance", planted)

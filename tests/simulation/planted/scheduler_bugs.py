@@ -7,10 +7,9 @@ from typing import Any
 from msgspec import structs
 
 from bus.workers.handling import OutboxKey
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.outbox.outbox import Outbox, OutboxTransaction
-from scheduler_worker.replica.catching_up import CatchingUp, Progress
-from scheduler_worker.replica.replica import Replica
+from engine.picture.picture import Picture
+from scheduler_worker.outbox import Outbox, OutboxTransaction
+from scheduler_worker.replica import CatchingUp, Progress, Replica
 from scheduler_worker.requests import cell_events, more_alternates
 from tests.simulation.replacing import replaced
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
-from placement_worker import host_shape_handlers
+from placement_worker import handlers
 from tests.simulation.replacing import replaced
 
 
@@ -23,4 +23,4 @@ def allocation_left_behind() -> AbstractContextManager[None]:
 
         return decide
 
-    return replaced(host_shape_handlers, "decide_moves", planted)
+    return replaced(handlers, "decide_moves", planted)

@@ -5,11 +5,11 @@ from typing import Any
 
 from msgspec import structs
 
+from engine.picture.columns import TouchedHosts
+from scheduler_worker import forgetting
 from scheduler_worker.core.instances import lifecycle, moves
 from scheduler_worker.core.instances.rows import WAITING
-from scheduler_worker.core.picture.touched import TouchedHosts
-from scheduler_worker.requests import deadlines
-from scheduler_worker.requests.waiting_moves import WaitingMoves
+from scheduler_worker.requests.waking import WaitingMoves
 from scheduler_worker.waiting import WaitingSpecs
 from tests.memory_stores import scheduler as memory_store
 from tests.simulation.replacing import replaced
@@ -29,7 +29,7 @@ def deadline_forgotten() -> AbstractContextManager[None]:
 
         return overdue
 
-    return replaced(deadlines, "overdue", planted)
+    return replaced(forgetting, "overdue", planted)
 
 
 def waiting_move_passed_over() -> AbstractContextManager[None]:

@@ -17,14 +17,15 @@ from msgspec import Struct
 
 from bus.broker import Parcel
 from bus.codec import encode
-from bus.message import ConsumerId, Envelope, GroupId, Message, type_of
-from bus.messages.applications import SetApplication
-from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId, JoinedGroup
-from bus.messages.groups import CreateGroup
+from bus.message import Envelope, Message, type_of
+from bus.messages.build import BuildInstance, DeleteInstance
 from bus.messages.hosts import AskHosts, HostImages, HostMetrics, HostsFound, HostsMeasured, ImagesCached
-from bus.messages.placement import ClaimResources, ResourceAmount, ServerGroup, Share, SwapClaim
+from bus.messages.placement import ClaimResources, SwapClaim
+from bus.messages.stored_names import CreateGroup, SetApplication
 from bus.topology import FEED, REPLY, ROUTES, destination_of, user_of
-from scheduler_worker.core.picture.picture import Picture
+from engine.flavors import Flavor, InstanceId, JoinedGroup
+from engine.inventories import ConsumerId, GroupId, ResourceAmount, ServerGroup, Share
+from engine.picture.picture import Picture
 from scheduler_worker.store import GroupQuery, HostQuery, InstanceQuery
 from tests.contracts.broker_under_test import SHOP
 from tests.contracts.memory_under_test import topology_rights

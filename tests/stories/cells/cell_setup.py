@@ -10,19 +10,9 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.codec import CODEC
-from bus.configuration.settings import BusSettings
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import (
-    Flavor,
-    InstanceActive,
-    InstanceDeleted,
-    InstanceFailed,
-    InstanceId,
-    InstanceState,
-    RequestId,
-)
+from bus.message import Message
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceState
 from bus.messages.cell import (
-    Choice,
     DestroyInstance,
     InstanceDestroyed,
     InstanceSpawned,
@@ -31,33 +21,40 @@ from bus.messages.cell import (
     SpawnFailed,
     SpawnInstance,
 )
-from bus.messages.host_modes import CheckHost, HeldAttempt, HostHolds
+from bus.messages.hosts import CheckHost, HeldAttempt, HostHolds
 from bus.messages.placement import (
     AskSnapshot,
     ClaimAnswered,
-    Claimed,
     ClaimResources,
     ReportAccepted,
     ReportAnswered,
-    ReportedInventory,
-    ReportedProvider,
     ReportInventory,
-    ResourceAmount,
-    ShapeSeen,
-    Share,
     SnapshotPage,
 )
-from bus.messages.tree_fingerprint import tree_fingerprint
-from bus.process import Part, run_until
+from bus.settings import BusSettings
 from bus.topology import EVENTS, Grant
+from bus.workers.asking import listen
 from bus.workers.handling import Received, Said, Tell
-from bus.workers.link import Link
-from bus.workers.listening import listen
+from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.core.instance import Instance
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.inventories import (
+    Choice,
+    ConsumerId,
+    ProviderId,
+    ReportedInventory,
+    ReportedProvider,
+    ResourceAmount,
+    ShapeSeen,
+    Share,
+    tree_fingerprint,
+)
+from engine.refusals import Claimed
+from kit.process import Part, run_until
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.cell import DestroyInstance
 from compute_sim.core.attempts import AttemptRecord, Condition, HostOrder, Silent, Work
 from compute_sim.core.hosts import Host
-from compute_sim.core.reshaping import Allocations, CannotReshape
-from compute_sim.core.tree import ProviderTree
-from compute_sim.laboratory.driver import SimulatedDriver
+from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree
+from engine.inventories import ConsumerId, ProviderId
+from laboratory.computes.driver import SimulatedDriver
 
 # How often the compute looks whether the test has moved the clock.
 LOOK_MS = 20.0

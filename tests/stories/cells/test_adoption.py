@@ -7,11 +7,12 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.adoption import AdoptedState, AdoptInstance, GiveBackInstance
-from bus.messages.build import BuildRejected, Flavor, InstanceId, InstancesFound, InstanceState, RequestId
+from bus.messages.audit import AdoptedState, AdoptInstance, GiveBackInstance
+from bus.messages.build import BuildRejected, InstancesFound, InstanceState
 from bus.messages.hosts import HostSet, SetHost
-from bus.messages.placement import ResourceAmount, Share
-from compute_sim.laboratory.driver import root_of
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.inventories import ResourceAmount, Share
+from laboratory.computes.driver import root_of
 from moor.asking import answer_of, providers_of
 from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
 

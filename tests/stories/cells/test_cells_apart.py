@@ -10,13 +10,14 @@ from msgspec import structs
 
 from bus.messages.build import BuildInstance, DeleteInstance, InstanceActive
 from bus.messages.cell import DestroyInstance, InstanceSpawned, SpawnFailed, SpawnInstance
-from bus.messages.hosts import HostFacts, HostsReported
+from bus.messages.hosts import HostsReported
 from bus.topology import user_of
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
+from engine.hosts import HostFacts
 from scheduler_worker.store import HostQuery
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS, dead_letters, until

@@ -7,18 +7,26 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
-from bus.configuration.settings import BusSettings
 from bus.message import Message
 from bus.messages.build import AskInstances, BuildInstance, DeleteInstance, InstancesFound
-from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnInstance
-from bus.messages.cells import AskCells, CellsFound, CellState, ConductorAlive
-from bus.messages.consoles import AskConsole, ConsoleFound, ConsoleTold, TellConsole
-from bus.operating.health import About, Health
+from bus.messages.cell import (
+    AskConsole,
+    ConsoleFound,
+    ConsoleTold,
+    DestroyInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    SpawnInstance,
+    TellConsole,
+)
+from bus.messages.cloud import AskCells, CellsFound, CellState, ConductorAlive
+from bus.settings import BusSettings
 from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
+from kit.health import About, Health
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.conductor_stores import open_conductor_stores

@@ -11,12 +11,13 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.build import AskInstances, BuildInstance, InstancesFound, RequestId
+from bus.messages.build import AskInstances, BuildInstance, InstancesFound
 from bus.messages.hosts import AskHosts, HostsFound
-from bus.process import run_until
 from bus.topology import user_of
 from bus.workers.station import Station
 from cell_conductor.store_sql import SqlConductorStore
+from engine.flavors import RequestId
+from kit.process import run_until
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
 from tests.contracts.sql_stores import empty_database
 from tests.contracts.stage import SETTINGS

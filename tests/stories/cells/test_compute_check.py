@@ -1,4 +1,4 @@
-"""`python -m compute_sim.check`: it passes both examples and the simulated compute, and finds each rule that a compute breaks."""
+"""`python -m laboratory.check`: it passes both examples and the simulated compute, and finds each rule that a compute breaks."""
 
 import asyncio
 import json
@@ -15,10 +15,9 @@ from msgspec import structs
 
 from bus.broker import Parcel
 from bus.topology import objects_of, user_of
-from compute_sim.check.rules import RULES
-from compute_sim.check.running import CheckRequest, Outcome, RuleFinding, check
-from compute_sim.check.session import CheckOptions
-from compute_sim.check.wire import CannotCheck
+from laboratory.check.rules import RULES
+from laboratory.check.running import CheckRequest, Outcome, RuleFinding, check
+from laboratory.check.session import CannotCheck, CheckOptions
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database
 
@@ -359,7 +358,7 @@ async def test_it_refuses_a_cell_that_has_a_conductor_and_one_that_the_broker_do
 
         environment = {"PATH": os.environ["PATH"]}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "compute_sim.check", "--bus", here.under_test.url()),
+            *(sys.executable, "-m", "laboratory.check", "--bus", here.under_test.url()),
             *("--cell", "nowhere", "--host", "shed-1"),
             stderr=asyncio.subprocess.PIPE,
             env=environment,
@@ -408,7 +407,7 @@ async def test_its_lines_and_its_json_tell_the_same(tmp_path: Path) -> None:
 
 async def printed(*arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "compute_sim.check", *arguments),
+        *(sys.executable, "-m", "laboratory.check", *arguments),
         stdout=asyncio.subprocess.PIPE,
         env={"PATH": os.environ["PATH"]},
     )

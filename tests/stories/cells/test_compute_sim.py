@@ -13,8 +13,7 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.codec import CODEC
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import Flavor
+from bus.message import Message
 from bus.messages.cell import (
     DestroyInstance,
     InstanceDestroyed,
@@ -26,29 +25,40 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.host_modes import CheckHost, HostHolds, HostsNotHere
-from bus.messages.hosts import HostFacts, HostMetrics, HostsAlive, HostsMeasured, HostsReported, Supported
-from bus.messages.placement import (
-    ProvidersChanged,
-    ProviderState,
-    ReportAccepted,
-    ReportAnswered,
-    ReportedInventory,
-    ReportedProvider,
-    ReportInventory,
-    ResourceAmount,
-    Share,
+from bus.messages.hosts import (
+    CheckHost,
+    HostHolds,
+    HostMetrics,
+    HostsAlive,
+    HostsMeasured,
+    HostsNotHere,
+    HostsReported,
 )
-from bus.process import run_until
+from bus.messages.placement import ProvidersChanged, ReportAccepted, ReportAnswered, ReportInventory
 from bus.topology import DEAD_QUEUE, EVENTS, Grant
+from bus.workers.asking import listen
 from bus.workers.handling import Handlers, Received, Said
-from bus.workers.link import Link
-from bus.workers.listening import listen
+from bus.workers.sending import Link
 from bus.workers.station import Station
 from compute_sim.core.hosts import Load
 from compute_sim.fleet import Elapsed
-from compute_sim.laboratory.driver import SimulatedDriver, root_of, simulated_parts
-from compute_sim.laboratory.faults import (
+from compute_sim.settings import ComputeSettings
+from compute_sim.store import ComputeStore
+from compute_sim.wiring import compute_parts
+from engine.flavors import Flavor
+from engine.hosts import HostFacts, Supported
+from engine.inventories import (
+    ConsumerId,
+    ProviderId,
+    ProviderState,
+    ReportedInventory,
+    ReportedProvider,
+    ResourceAmount,
+    Share,
+)
+from kit.process import run_until
+from laboratory.computes.driver import SimulatedDriver, root_of, simulated_parts
+from laboratory.computes.faults import (
     BuildsSlowly,
     Changes,
     ComesBackLate,
@@ -58,10 +68,7 @@ from compute_sim.laboratory.faults import (
     FallsSilent,
     FaultScript,
 )
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost, equal_hosts
-from compute_sim.settings import ComputeSettings
-from compute_sim.store import ComputeStore
-from compute_sim.wiring import compute_parts
+from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest

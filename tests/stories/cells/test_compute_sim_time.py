@@ -10,13 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bus.clock import now
-from bus.messages.host_modes import HeldAttempt, HostHolds
-from bus.messages.hosts import HostsAlive
+from bus.messages.hosts import HeldAttempt, HostHolds, HostsAlive
 from bus.messages.placement import (
-    AlreadyClaimed,
     ClaimAnswered,
-    Claimed,
     ClaimResources,
     InventoryInUse,
     InventoryRefused,
@@ -24,17 +20,18 @@ from bus.messages.placement import (
     ReportAccepted,
     ReportAnswered,
     ReportInventory,
-    ResourceAmount,
-    Share,
 )
-from bus.process import run_until
 from bus.workers.handling import Answer, Received, Said
 from bus.workers.station import Station
-from compute_sim.laboratory.driver import root_of, simulated_parts
-from compute_sim.laboratory.faults import Changes, ComesBackLate, Dies, FallsSilent, FaultScript
-from compute_sim.laboratory.hosts import equal_hosts
 from compute_sim.settings import ComputeSettings
-from compute_sim.store_memory import MemoryComputeStore
+from compute_sim.store import MemoryComputeStore
+from engine.inventories import ResourceAmount, Share
+from engine.refusals import AlreadyClaimed, Claimed
+from kit.process import run_until
+from kit.times import now
+from laboratory.computes.driver import root_of, simulated_parts
+from laboratory.computes.faults import Changes, ComesBackLate, Dies, FallsSilent, FaultScript
+from laboratory.computes.hosts import equal_hosts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest

@@ -7,10 +7,12 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import BuildRejected, InstancesFound, RequestId
-from bus.messages.hosts import AskHosts, HostFacts, HostSet, HostsFound, HostsReported, SetHost
+from bus.messages.build import BuildRejected, InstancesFound
+from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, SetHost
 from bus.messages.moves import MoveInstance
 from bus.messages.planning import AskDrain, DrainFound
+from engine.flavors import RequestId
+from engine.hosts import HostFacts
 from tests.contracts.placement_orders import an_id
 from tests.stories.cloud import Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
 from tests.stories.layouts import STAGES

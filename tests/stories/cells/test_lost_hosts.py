@@ -8,28 +8,28 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import DeleteInstance
-from bus.messages.host_modes import HeldAttempt, HostCleaned, SetHostInCell
 from bus.messages.hosts import (
     AskHosts,
+    HeldAttempt,
     HostChanged,
-    HostMode,
+    HostCleaned,
     HostsAlive,
     HostSet,
-    HostSetting,
     HostsFound,
-    HostState,
     SetHost,
+    SetHostInCell,
 )
-from bus.parts import PartState, Periodic, Supervised, every_part
 from bus.topology import EVENTS, Grant
-from bus.workers.link import Link
-from bus.workers.listening import listen
+from bus.workers.asking import listen
+from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.laboratory.driver import simulated_parts
-from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
+from engine.hosts import HostMode, HostSetting, HostState
+from kit.parts import PartState, Periodic, Supervised, every_part
+from laboratory.computes.driver import simulated_parts
+from laboratory.computes.faults import FaultScript
+from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import PATIENCE_S, SETTINGS, until
 from tests.stories.cells.cell_setup import (

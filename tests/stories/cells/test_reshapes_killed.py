@@ -14,24 +14,18 @@ import pytest
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.clock import now
-from bus.message import ConsumerId, Message
-from bus.messages.host_shapes import AskHostShape, ReshapeHost
-from bus.messages.placement import (
-    AlreadyClaimed,
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
-    ReportInventory,
-    ResourceAmount,
-    Share,
-)
-from bus.process import run_until
+from bus.message import Message
+from bus.messages.hosts import AskHostShape, ReshapeHost
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReportInventory
 from bus.workers.station import Station
-from compute_sim.core.tree import ProviderTree
-from compute_sim.laboratory.driver import SimulatedDriver, root_of, simulated_parts
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
+from compute_sim.core.trees import ProviderTree
 from compute_sim.settings import ComputeSettings
+from engine.inventories import ConsumerId, ResourceAmount, Share
+from engine.refusals import AlreadyClaimed, Claimed
+from kit.process import run_until
+from kit.times import now
+from laboratory.computes.driver import SimulatedDriver, root_of, simulated_parts
+from laboratory.computes.hosts import HostSize, SimulatedHost
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest

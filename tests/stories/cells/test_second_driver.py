@@ -1,7 +1,7 @@
 """A second kind of compute: it brings a driver, and stands on the same parts as the simulated hosts.
 
 Its instances are domains that a hypervisor starts and removes in its own time, as libvirt would. Nothing of
-`compute_sim.laboratory` is used.
+`laboratory` is used.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec import structs
 
-from bus.message import ProviderId
 from bus.messages.cell import (
     DestroyInstance,
     InstanceSpawned,
@@ -22,15 +21,14 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import ReportedInventory
-from bus.process import run_until
 from bus.workers.station import Station
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Condition, HostOrder, Work
 from compute_sim.core.hosts import Host
-from compute_sim.core.reshaping import Allocations, CannotReshape, first_fit
-from compute_sim.core.tree import ProviderTree, TreeProvider
+from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree, TreeProvider, first_fit
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.wiring import compute_parts
+from engine.inventories import ProviderId, ReportedInventory
+from kit.process import run_until
 from tests.contracts.driver_contract import breaches
 from tests.contracts.stage import PATIENCE_S, SETTINGS
 from tests.stories.cells.test_compute_sim import QUICK, ComputeSetup, compute_setup, destroy, gone, spawn

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
-from bus.message import ProviderId  # noqa: TC001 - like every other import
-from bus.messages.build import BuildInstance, DeleteInstance, Flavor, Image, InstanceId
+from bus.messages.build import BuildInstance, DeleteInstance
 from bus.messages.cell import (
     DeployInstance,
     DeployProgressed,
@@ -21,21 +20,22 @@ from bus.messages.cell import (
     SpawnInstance,
     UndeployInstance,
 )
-from bus.messages.hosts import NODE, HostFacts, HostsReported
-from bus.messages.placement import (
-    ReportAccepted,
-    ReportAnswered,
-    ReportedInventory,
-    ReportedProvider,
-    ReportInventory,
-)
+from bus.messages.hosts import HostsReported
+from bus.messages.placement import ReportAccepted, ReportAnswered, ReportInventory
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.station import Station
 from cell_conductor.core.instance import Instance
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from scheduler_worker.core.picture.picture import Picture
+from engine.flavors import Flavor, Image, InstanceId
+from engine.hosts import NODE, HostFacts
+from engine.inventories import (
+    ProviderId,
+    ReportedInventory,
+    ReportedProvider,
+)
+from engine.picture.picture import Picture
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of, wait_until

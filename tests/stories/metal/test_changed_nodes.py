@@ -13,24 +13,16 @@ from uuid import UUID
 import pytest
 from msgspec import Struct, structs
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import CreateClass, CreateProvider, SetInventories, WriteAnswered
 from bus.messages.hosts import AskHosts, HostsFound
-from bus.messages.placement import (
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
-    ReleaseClaim,
-    Released,
-    ReportedInventory,
-    ResourceAmount,
-    Share,
-)
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
 from bus.workers.station import Station
-from compute_sim.laboratory.ironic import IronicScript, IronicSimulation, available_nodes, simulated_ironic
-from compute_sim.laboratory.ironic.core.script import Loses
-from ironic_sync.core.cells import CellMap
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount, Share
+from engine.refusals import Claimed, Released
+from ironic_sync.core.offers import CellMap
 from ironic_sync.core.rows import NodeRow
+from laboratory.ironic import IronicScript, IronicSimulation, available_nodes, simulated_ironic
+from laboratory.ironic.script import Loses
 from tests.contracts.stage import SETTINGS, until
 from tests.ironic_clients.nodes import create, delete
 from tests.stories.cloud import wait_until

@@ -11,17 +11,24 @@ import httpx
 import pytest
 from msgspec import Struct, structs
 
-from bus.message import ProviderId
-from bus.messages.build import DeleteInstance, Flavor, Image, InstanceId, InstanceState
-from bus.messages.placement import InventoryState
-from bus.process import Part
+from bus.messages.build import DeleteInstance, InstanceState
 from bus.topology import objects_of
-from bus.workers.link import Link
+from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.laboratory.ironic import (
+from engine.flavors import Flavor, Image, InstanceId
+from engine.inventories import InventoryState, ProviderId
+from engine.picture.picture import Picture
+from ironic_sync.core.offers import CellMap
+from ironic_sync.core.rows import NodeRow
+from ironic_sync.rest import HttpIronicApi
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicStore
+from ironic_sync.wiring import ironic_parts, now_us
+from kit.process import Part
+from laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     IronicSimulation,
@@ -31,15 +38,8 @@ from compute_sim.laboratory.ironic import (
     available_nodes,
     simulated_ironic,
 )
-from compute_sim.laboratory.ironic import RequestRefused as RefusedByIronic
-from compute_sim.laboratory.ironic.core.script import Loses, WorkFails
-from ironic_sync.core.cells import CellMap
-from ironic_sync.core.rows import NodeRow
-from ironic_sync.rest_http import HttpIronicApi
-from ironic_sync.settings import IronicSettings
-from ironic_sync.store import IronicStore
-from ironic_sync.wiring import ironic_parts, now_us
-from scheduler_worker.core.picture.picture import Picture
+from laboratory.ironic import RequestRefused as RefusedByIronic
+from laboratory.ironic.script import Loses, WorkFails
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS

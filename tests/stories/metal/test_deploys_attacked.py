@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 from msgspec import structs
 
-from bus.messages.build import InstanceId
-from bus.parts import PartState, Status, statuses
-from bus.process import Part
-from compute_sim.laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
-from ironic_sync.core.cells import CellMap
+from engine.flavors import InstanceId
+from ironic_sync.core.offers import CellMap
 from ironic_sync.wiring import now_us
+from kit.parts import PartState, Status, statuses
+from kit.process import Part
+from laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from tests.contracts.stage import until
 from tests.stories.cloud import wait_until
 from tests.stories.layouts import APART, BACKENDS_APART

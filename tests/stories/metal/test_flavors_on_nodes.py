@@ -5,12 +5,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bus.messages.build import BuildAccepted, BuildInstance, Flavor, Image, InstanceId, InstanceState
+from bus.messages.build import BuildAccepted, BuildInstance, InstanceState
 from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnInstance
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.station import Station
-from compute_sim.laboratory.ironic import IronicScript, SimulatedNode, available_nodes
-from compute_sim.laboratory.ironic.core.script import WorkFails
+from engine.flavors import Flavor, Image, InstanceId
+from laboratory.ironic import IronicScript, SimulatedNode, available_nodes
+from laboratory.ironic.script import WorkFails
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import a_build, instance_of, wait_until
 from tests.stories.layouts import STAGES

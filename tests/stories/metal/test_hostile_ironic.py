@@ -17,9 +17,9 @@ import pytest
 from msgspec import structs
 
 from bus.broker import Parcel
-from bus.messages.build import InstanceId
 from bus.topology import IRONIC
-from compute_sim.laboratory.ironic import available_nodes
+from engine.flavors import InstanceId
+from laboratory.ironic import available_nodes
 from tests.stories.cloud import wait_until
 from tests.stories.metal.test_deploys import QUICK, DeploySetup, deploy_setup
 from tests.unit.ironic.captured import SCENARIOS, bodies_of, notification_in

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.stories.metal.test_nodes import nodes_setup
 from tests.stories.test_plain_amqp import PROGRAMS

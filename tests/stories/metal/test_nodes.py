@@ -12,22 +12,21 @@ import pytest
 from msgspec import Struct, structs
 
 from bus.broker import Connection, Parcel
-from bus.message import ProviderId
-from bus.messages.hosts import NODE, AskHosts, HostsFound
-from bus.messages.placement import InventoryState
+from bus.messages.hosts import AskHosts, HostsFound
 from bus.topology import IRONIC, Exchange, Objects, objects_of
-from bus.workers.inbox import Inbox
-from bus.workers.link import Link
+from bus.workers.sending import Link
 from bus.workers.station import Station
-from compute_sim.laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
-from ironic_sync.core.cells import CellMap
+from engine.hosts import NODE
+from engine.inventories import InventoryState, ProviderId
 from ironic_sync.core.node import Node
+from ironic_sync.core.offers import CellMap
+from ironic_sync.inbox import Inbox
 from ironic_sync.membership import Membership
-from ironic_sync.rest import NodesRead
-from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.rest import HttpIronicApi, NodesRead
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts
+from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
 from tests.ironic_clients.nodes import delete

@@ -16,15 +16,15 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.errors import Unavailable
-from bus.message import ProviderId
-from bus.parts import PartState, statuses
+from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore, RingStore, RingView
+from kit.errors import Unavailable
+from kit.parts import PartState, statuses
 from tests.contracts.ironic_stores import open_ironic_stores
 from tests.memory_stores.ironic import MemoryIronicStore
 from tests.simulation.loop import run_simulated, until_s

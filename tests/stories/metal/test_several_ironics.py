@@ -7,17 +7,17 @@ from uuid import UUID
 import pytest
 from msgspec import Struct, structs
 
-from bus.message import ProviderId
-from compute_sim.laboratory.ironic import (
+from engine.inventories import ProviderId
+from ironic_sync.core.offers import CellMap
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicStore
+from laboratory.ironic import (
     IronicSimSettings,
     IronicSimulation,
     WorkDurations,
     available_nodes,
     simulated_ironic,
 )
-from ironic_sync.core.cells import CellMap
-from ironic_sync.settings import IronicSettings
-from ironic_sync.store import IronicStore
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.stories.cloud import wait_until
 from tests.stories.layouts import ALL_IN_MEMORY, ON_SQLITE

@@ -8,10 +8,10 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, Request, async_playwright
 
-from bus import headers
+from bus import message
+from bus.addresses import broker_at
 from bus.broker import Parcel
 from bus.topology import DEAD
-from bus.urls import broker_at
 from tests.contracts.stage import send
 from tests.servers.installed import chromium
 from tests.stories.moor.moor_process import moor, moor_json
@@ -117,7 +117,7 @@ async def test_pages_are_accessible_and_fit_a_narrow_screen(scheme: str) -> None
         await moor("aggregate", "create", LONG_NAME, **environment)
         (group,) = await moor_json("group", "list", **environment)
         node, *_ = await moor_json("node", "list", **environment)
-        odd = Parcel(DEAD, "placement.work", b"x" * 1000, headers={headers.REASON: LONG_NAME})
+        odd = Parcel(DEAD, "placement.work", b"x" * 1000, headers={message.REASON: LONG_NAME})
         await send(broker_at(f"unix://{environment['XDG_STATE_HOME']}/moorage/bus.sock"), odd)
         (letter,) = await moor_json("dead", "list", **environment)
         more = (

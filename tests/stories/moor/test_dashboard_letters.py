@@ -8,11 +8,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from bus import headers
+from bus import message
+from bus.addresses import Addresses, broker_at
 from bus.broker import Parcel
-from bus.configuration.addresses import Addresses
 from bus.topology import DEAD, DEAD_QUEUE
-from bus.urls import broker_at
 from moor.broker.deployments import deployments_of
 from moor.dashboard.letters import BODY_SHOWN_MAX, LETTERS_MAX, LetterReader
 from tests.contracts.memory_under_test import UnixUnderTest
@@ -117,7 +116,7 @@ async def test_the_pages_escape_what_strangers_sent_and_hide_secrets() -> None:
             DEAD,
             SCRIPT,
             b'{"user_data": "hush", "name": "' + SCRIPT.encode() + b'"}',
-            headers={headers.REASON: SCRIPT, headers.SENDER: SCRIPT, headers.BURIED_AT: "no time"},
+            headers={message.REASON: SCRIPT, message.SENDER: SCRIPT, message.BURIED_AT: "no time"},
         )
         await send(broker_at(f"unix://{environment['XDG_STATE_HOME']}/moorage/bus.sock"), odd, odd)
 

@@ -9,13 +9,13 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.configuration.addresses import Addresses
-from bus.message import ProviderId
-from bus.sql import upgrade
+from bus.addresses import Addresses
+from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
+from kit.sql import upgrade
 from moor.dashboard.nodes import MetalReader, NodeFilter
 from moor.settings import Settings
 from tests.contracts.sql_stores import empty_database

@@ -10,8 +10,8 @@ import bcrypt
 import httpx
 import pytest
 
+from bus.addresses import broker_at
 from bus.topology import DEAD_QUEUE
-from bus.urls import broker_at
 from tests.contracts.stage import parcel, send
 from tests.stories.moor.moor_process import Process, moor, moor_json, started
 from tests.stories.moor.test_moor_dashboard import a_cloud, served_beside

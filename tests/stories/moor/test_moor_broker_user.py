@@ -12,9 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from bus.broker import Connection, ConnectionLost, Interrupted, NotFound, Parcel, Receipt, Refusal
-from bus.clock import now
-from bus.messages.build import InstanceId
+from bus.broker import Connection, Parcel, Receipt
 from bus.rabbit import RabbitBroker
 from bus.topology import (
     API,
@@ -30,12 +28,15 @@ from bus.topology import (
     feed_queue,
     user_of,
 )
-from compute_sim.consoles import console_handlers
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.fleet import Fleet
-from compute_sim.laboratory.driver import SimulatedDriver
-from compute_sim.laboratory.hosts import SimulatedHost
-from compute_sim.store_memory import MemoryComputeStore
+from compute_sim.handlers import console_handlers
+from compute_sim.store import MemoryComputeStore
+from engine.flavors import InstanceId
+from kit.errors import ConnectionLost, Interrupted, NotFound, Refusal
+from kit.times import now
+from laboratory.computes.driver import SimulatedDriver
+from laboratory.computes.hosts import SimulatedHost
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest, remove_users
 from tests.contracts.stage import line
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_fed

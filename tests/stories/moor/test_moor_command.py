@@ -15,13 +15,14 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from bus import headers
-from bus.broker import AccessRefused, NotFound, Parcel, Receipt
+from bus import message
+from bus.broker import Parcel, Receipt
 from bus.rabbit import RabbitBroker
 from bus.topology import API, DEAD, EVENTS, user_of
-from bus.workers.inbox import Inbox, read_inbox
-from bus.workers.link import Link
-from compute_sim.laboratory.hosts import equal_hosts
+from bus.workers.sending import Link
+from ironic_sync.inbox import Inbox, read_inbox
+from kit.errors import AccessRefused, NotFound
+from laboratory.computes.hosts import equal_hosts
 from moor.clouds.cloud import cloud
 from tests.adversity.hostile import hostile_parcel
 from tests.contracts.broker_under_test import ADMIN
@@ -166,7 +167,7 @@ async def test_any_dead_letter_is_listed_shown_and_dropped(
     """Markup with a closing tag only, terminal escapes, half of a character, identical letters."""
     broker, url = await declared(served), served.url()
     chance = random.Random("hostile letters")
-    odd = Parcel(DEAD, "[/red]", b"\xff[/bold]\x1b[2J", headers={headers.REASON: "[/x] \x1b[31m \0 \u009b"})
+    odd = Parcel(DEAD, "[/red]", b"\xff[/bold]\x1b[2J", headers={message.REASON: "[/x] \x1b[31m \0 \u009b"})
     await send(broker, odd, odd, *(hostile_parcel(chance, DEAD, "placement.work") for _ in range(100)))
 
     listed = await moor("dead", "list", "--bus", url)
@@ -195,7 +196,7 @@ async def test_dead_letters_that_differ_by_ids_alone_are_one_line_and_decided_to
     broker, url = await declared(served), served.url()
 
     def letter(key: str, reason: str) -> Parcel:
-        return Parcel(DEAD, key, reason.encode(), headers={headers.REASON: reason})
+        return Parcel(DEAD, key, reason.encode(), headers={message.REASON: reason})
 
     absent = [letter("compute.c1.work", f"host is {UUID(int=number)}, in {number} s") for number in range(3)]
     await send(

@@ -9,11 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.adoption import GiveBackInstance
-from bus.messages.build import InstanceId, InstancesFound
+from bus.messages.audit import GiveBackInstance
+from bus.messages.build import InstancesFound
+from engine.flavors import InstanceId
 from moor.asking import answer_of, client
-from moor.importing_nova.cloud import GIVING, TAKING
 from moor.options import command_settings
+from nova_bridge.importing.handing_over import GIVING, TAKING
 from tests.nova.rows import SMALL, FlavorRow, NovaRows, id_of
 from tests.nova.schema import NovaAddresses, sqlite_databases
 from tests.nova.switch import switch

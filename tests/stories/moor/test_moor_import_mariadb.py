@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from scheduler_worker.nova_cloud.databases import NovaDatabaseError, open_nova_database
+from nova_bridge.databases import NovaDatabaseError, open_nova_database
 from tests.nova.mariadb import INSTALLED, READER, private_mariadb
 from tests.nova.rows import SMALL, NovaRows
 from tests.nova.schema import sqlite_databases

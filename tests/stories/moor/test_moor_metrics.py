@@ -11,9 +11,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bus.addresses import broker_at
 from bus.broker import PLAIN, Parcel
 from bus.topology import API, IRONIC, IRONIC_TOPIC
-from bus.urls import broker_at
 from tests.stories.moor.moor_process import PATIENCE_S, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio

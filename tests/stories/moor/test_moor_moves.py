@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compute_sim.laboratory.hosts import HostSize
+from laboratory.computes.hosts import HostSize
 from tests.stories.moor.moor_process import moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio

@@ -15,9 +15,9 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard, Panel, RowPanel
 from grafana_foundation_sdk.models.prometheus import Dataquery
 
+from bus.addresses import broker_at
 from bus.broker import PLAIN, Parcel
 from bus.topology import API
-from bus.urls import broker_at
 from tests.pages.dashboard import dashboard
 from tests.servers.prometheus import PrivatePrometheus, private_prometheus, promtool, rules_at_once
 from tests.stories.moor.moor_process import moor, moor_json, started

@@ -8,8 +8,7 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.sql import upgrade
+from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.ring import Ring
 from ironic_sync.core.rows import NodeRow, Offer
@@ -17,6 +16,7 @@ from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
+from kit.sql import upgrade
 from tests.contracts.sql_stores import empty_database
 from tests.stories.moor.moor_process import moor, moor_json
 

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 import pytest_asyncio
 
-from bus.urls import broker_at
+from bus.addresses import broker_at
 from tests.contracts.memory_under_test import UnixUnderTest
 from tests.stories.moor.moor_process import PATIENCE_S, Result, moor, moor_anew, moor_json, started
 

@@ -12,11 +12,12 @@ from uuid import uuid4
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from bus.messages.build import BuildInstance, Flavor, RequestId
-from bus.tracing import tracer, want_traces, wanted
-from bus.urls import broker_at
+from bus.addresses import broker_at
+from bus.messages.build import BuildInstance
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
+from engine.flavors import Flavor, RequestId
+from kit.logs import tracer, want_traces, wanted
 from tests.stories.moor.moor_process import PATIENCE_S, moor, moor_json, started
 
 CLIENTS_TRACE, CLIENTS_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -16,22 +16,20 @@ from uuid import UUID
 
 import pytest
 
-from bus.configuration.settings import BusSettings
+from bus.addresses import broker_at
 from bus.messages.build import (
     AskInstances,
     BuildInstance,
     DeleteInstance,
-    Flavor,
-    InstanceId,
     InstancesFound,
     InstanceState,
     MoveKind,
-    RequestId,
 )
 from bus.messages.moves import MoveInstance
-from bus.process import run_until
-from bus.urls import broker_at
+from bus.settings import BusSettings
 from bus.workers.station import Station
+from engine.flavors import Flavor, InstanceId, RequestId
+from kit.process import run_until
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.stories.moor.moor_process import Process, moor, moor_json, started_anew
 from tests.stories.moor.test_moor_up import MISFORTUNES, problems_in_the_books

@@ -2,8 +2,8 @@
 
 import re
 
+from engine.choosing.plugin_settings import OPTIONAL_FILTERS, STANDARD_WEIGHERS
 from moor.worker_settings import SECTIONS
-from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS
 from tests.pages.commands import ROOT, commands_of
 
 PAGE = "docs/nova.md"
@@ -32,4 +32,4 @@ def test_the_settings_filters_and_weighers_that_it_names_are_ours() -> None:
     table = text.split("| filter or weigher of Nova |")[1].split("\n\n")[0]
     ours = {each for row in table.splitlines()[1:] for each in re.findall(r"`([a-z_]+)`", row.split("|")[2])}
     assert len(ours) > 15
-    assert ours - {*OPTIONAL_FILTERS, *WEIGHERS} == {"max_io_ops_per_host", "max_instances_per_host"}
+    assert ours - {*OPTIONAL_FILTERS, *STANDARD_WEIGHERS} == {"max_io_ops_per_host", "max_instances_per_host"}

@@ -34,7 +34,7 @@ ELSEWHERE = {
     "make ": "Makefile",
     ".venv/bin/": "Makefile",
     "python -m tests.simulation": "tests/simulation/test_simulation.py",
-    "python -m compute_sim.check": "tests/stories/cells/test_compute_check.py",
+    "python -m laboratory.check": "tests/stories/cells/test_compute_check.py",
     "python3 -c ": "tests/stories/moor/test_package.py",
     "docker compose": "deploy/compose.yaml",
     "openstack ": "tests/conformance/clients.py",

@@ -8,29 +8,26 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from uuid import UUID
 
+from bus.addresses import broker_at
 from bus.broker import Broker
 from bus.memory import MemoryBroker
-from bus.message import GroupId
 from bus.messages.build import (
     AskInstances,
     BuildInstance,
     DeleteInstance,
-    Flavor,
-    InstanceId,
     InstancesFound,
     InstanceState,
-    JoinedGroup,
     MoveKind,
-    RequestId,
 )
-from bus.messages.groups import CreateGroup, GroupsFound
 from bus.messages.moves import MoveInstance
+from bus.messages.stored_names import CreateGroup, GroupsFound
 from bus.topology import user_of
-from bus.urls import broker_at
 from bus.workers.station import Station
-from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from compute_sim.settings import ComputeSettings
+from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
+from engine.inventories import GroupId
+from laboratory.computes.faults import FaultScript
+from laboratory.computes.hosts import HostSize, SimulatedHost
 from moor.asking import answer_of, hosts_of, running, until_choosable
 from moor.books.auditing import AuditOptions, AuditResult, audited, with_computes
 from moor.books.books_reader import BooksReader

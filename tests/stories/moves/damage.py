@@ -10,17 +10,17 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from bus.auditing import claims, judging
-from bus.messages.build import InstanceId
-from bus.sql import open_database, write_once
-from placement_worker.store_sql.driver_rows import decode_held, encode_amounts
+from engine.flavors import InstanceId
+from kit.sql import open_database, write_once
+from moor.books import instance_rules, rules
+from placement_worker.store_sql.names import decode_held, encode_amounts
 from placement_worker.tables import consumers, providers
 from scheduler_worker.tables import instances as api_rows
 
 # A consumer that some damages add.
 ADDED = UUID(int=0xADDED)
 # The faults of placement's own tables come beside those of the instance.
-COUNTS = judging.COUNTS
+COUNTS = instance_rules.COUNTS
 
 
 class Damage(Struct, frozen=True):
@@ -97,57 +97,60 @@ def _other_cell(connection: Connection, instance: InstanceId) -> None:
 DAMAGES: Mapping[str, Damage] = {
     "a claim of no instance": Damage(
         lambda connection, id_: _add_consumer(connection, id_, "INSTANCE", UUID(int=ADDED.int + 1)),
-        frozenset({judging.ORPHAN}),
+        frozenset({instance_rules.ORPHAN}),
         adds=True,
     ),
     "a migration of no move": Damage(
         lambda connection, id_: _add_consumer(connection, id_, "MIGRATION", UUID(int=ADDED.int + 2)),
-        frozenset({claims.LEAK}),
+        frozenset({rules.LEAK}),
         adds=True,
     ),
     "a cleanup of no host": Damage(
         lambda connection, id_: _add_consumer(connection, id_, "CLEANUP", UUID(int=ADDED.int + 3)),
-        frozenset({claims.LEAK}),
+        frozenset({rules.LEAK}),
         adds=True,
     ),
     "its claim is gone": Damage(
         lambda connection, id_: run(connection, sa.delete(consumers).where(consumers.c.uuid == id_)),
-        frozenset({judging.MISSING}),
+        frozenset({instance_rules.MISSING}),
     ),
     "its claim has ended": Damage(
         lambda connection, id_: change_consumer(
             connection, id_, ended_at=sa.func.current_timestamp(), held="{}"
         ),
-        frozenset({judging.MISSING}),
+        frozenset({instance_rules.MISSING}),
     ),
     "more of a NUMA node": Damage(
-        lambda connection, id_: more_of(connection, id_, of_pool=False), frozenset({judging.AMOUNTS})
+        lambda connection, id_: more_of(connection, id_, of_pool=False), frozenset({instance_rules.AMOUNTS})
     ),
     "more of the pool": Damage(
-        lambda connection, id_: more_of(connection, id_, of_pool=True), frozenset({judging.AMOUNTS})
+        lambda connection, id_: more_of(connection, id_, of_pool=True), frozenset({instance_rules.AMOUNTS})
     ),
-    "another host in placement": Damage(_other_host, frozenset({judging.HOST})),
+    "another host in placement": Damage(_other_host, frozenset({instance_rules.HOST})),
     "another type": Damage(
-        lambda connection, id_: change_consumer(connection, id_, type="VOLUME"), frozenset({judging.TYPE})
+        lambda connection, id_: change_consumer(connection, id_, type="VOLUME"),
+        frozenset({instance_rules.TYPE}),
     ),
     "another project and user": Damage(
         lambda connection, id_: change_consumer(connection, id_, project_id="bank", user_id="bob"),
-        frozenset({judging.PROJECT, judging.USER}),
+        frozenset({instance_rules.PROJECT, instance_rules.USER}),
     ),
     "no group": Damage(
         lambda connection, id_: change_consumer(connection, id_, server_group=None),
-        frozenset({judging.GROUP}),
+        frozenset({instance_rules.GROUP}),
     ),
     "another attempt": Damage(
-        lambda connection, id_: change_consumer(connection, id_, attempt=7), frozenset({judging.ATTEMPT})
+        lambda connection, id_: change_consumer(connection, id_, attempt=7),
+        frozenset({instance_rules.ATTEMPT}),
     ),
     "another state at API level": Damage(
-        lambda connection, id_: change_row(connection, id_, state="error"), frozenset({judging.DRIFT})
+        lambda connection, id_: change_row(connection, id_, state="error"), frozenset({instance_rules.DRIFT})
     ),
     "another host at API level": Damage(
-        lambda connection, id_: change_row(connection, id_, host="elsewhere"), frozenset({judging.DRIFT})
+        lambda connection, id_: change_row(connection, id_, host="elsewhere"),
+        frozenset({instance_rules.DRIFT}),
     ),
-    "another cell at API level": Damage(_other_cell, frozenset({judging.DRIFT})),
+    "another cell at API level": Damage(_other_cell, frozenset({instance_rules.DRIFT})),
     "wrong counts": Damage(
         lambda connection, _: run(
             connection, sa.update(providers).values(consumers=providers.c.consumers + 5, used="{}")

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.auditing import judging
-from bus.message import ConsumerId
-from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Cleanup, HeldClaim, Instance
-from cell_conductor.row_codec import assemble_row, decode_body, decode_order, encode_body
+from cell_conductor.store import assemble_row, decode_body, decode_order, encode_body
 from cell_conductor.tables import cell_instances
+from engine.flavors import InstanceId
+from engine.inventories import ConsumerId
+from moor.books import instance_rules
 from placement_worker.tables import change_log, consumers
 from scheduler_worker.tables import instances as api_rows
 from tests.stories.moves.damage import Damage, change_consumer, change_row, more_of, run
@@ -123,102 +123,111 @@ def _of_row(*kinds: str, at: str = "active", **values: object) -> Damage:
 
 
 MORE_DAMAGES: Mapping[str, Damage] = {
-    "the type of a cleanup": _of_consumer(judging.TYPE, type="CLEANUP"),
+    "the type of a cleanup": _of_consumer(instance_rules.TYPE, type="CLEANUP"),
     "the type of a migration while it waits to be confirmed": _of_consumer(
-        judging.TYPE, type="MIGRATION", state="moved"
+        instance_rules.TYPE, type="MIGRATION", state="moved"
     ),
-    "generation 0": _of_consumer(judging.ATTEMPT, generation=0),
-    "a cell that does not exist": _of_consumer(judging.ATTEMPT, cell="nowhere"),
-    "a group that does not exist": _of_consumer(judging.GROUP, server_group=UUID(int=77)),
-    "it has ended and holds": _of_consumer(judging.MISSING, ended_at=sa.func.current_timestamp()),
-    "it has not ended and holds nothing": _of_consumer(judging.MISSING, held="{}"),
+    "generation 0": _of_consumer(instance_rules.ATTEMPT, generation=0),
+    "a cell that does not exist": _of_consumer(instance_rules.ATTEMPT, cell="nowhere"),
+    "a group that does not exist": _of_consumer(instance_rules.GROUP, server_group=UUID(int=77)),
+    "it has ended and holds": _of_consumer(instance_rules.MISSING, ended_at=sa.func.current_timestamp()),
+    "it has not ended and holds nothing": _of_consumer(instance_rules.MISSING, held="{}"),
     "it holds of a provider that does not exist": _of_consumer(
-        judging.MISSING, held='{"987654":{"1":3}}', state="shelved"
+        instance_rules.MISSING, held='{"987654":{"1":3}}', state="shelved"
     ),
     "an offloaded one holds something": Damage(
-        _holds_as_another, frozenset({judging.ORPHAN}), state="offloaded"
+        _holds_as_another, frozenset({instance_rules.ORPHAN}), state="offloaded"
     ),
-    "the claim of a shelved one is gone": Damage(_delete, frozenset({judging.MISSING}), state="shelved"),
+    "the claim of a shelved one is gone": Damage(
+        _delete, frozenset({instance_rules.MISSING}), state="shelved"
+    ),
     "its way back is gone": Damage(
         lambda connection, id_: _delete(connection, migration_of(connection, id_)),
-        frozenset({judging.MISSING}),
+        frozenset({instance_rules.MISSING}),
         state="moved",
     ),
     "its claim and its way back are gone": Damage(
         lambda connection, id_: _delete(connection, id_, migration_of(connection, id_)),
-        frozenset({judging.MISSING}),
+        frozenset({instance_rules.MISSING}),
         state="moved",
     ),
     "its way back on its own host is gone": Damage(
         lambda connection, id_: _delete(connection, migration_of(connection, id_)),
-        frozenset({judging.MISSING}),
+        frozenset({instance_rules.MISSING}),
         state="resized",
     ),
     "its way back on its own host has a place there": Damage(
         _gets_a_place,
-        frozenset({judging.HOST, judging.GROUP}),
+        frozenset({instance_rules.HOST, instance_rules.GROUP}),
         state="resized",
     ),
     "its way back is larger": Damage(
         lambda connection, id_: more_of(connection, migration_of(connection, id_), of_pool=False),
-        frozenset({judging.AMOUNTS}),
+        frozenset({instance_rules.AMOUNTS}),
         state="moved",
     ),
-    "its way back is an instance's": _of_migration(judging.TYPE, type="INSTANCE"),
+    "its way back is an instance's": _of_migration(instance_rules.TYPE, type="INSTANCE"),
     "its way back is of no host and another project": _of_migration(
-        judging.HOST, judging.PROJECT, host=None, project_id="bank"
+        instance_rules.HOST, instance_rules.PROJECT, host=None, project_id="bank"
     ),
-    "its way back is no member of its group": _of_migration(judging.GROUP, server_group=None),
-    "its way back is of a cell that does not exist": _of_migration(judging.ATTEMPT, cell="nowhere"),
-    "accepted at API level": _of_row(judging.DRIFT, state="accepted"),
+    "its way back is no member of its group": _of_migration(instance_rules.GROUP, server_group=None),
+    "its way back is of a cell that does not exist": _of_migration(instance_rules.ATTEMPT, cell="nowhere"),
+    "accepted at API level": _of_row(instance_rules.DRIFT, state="accepted"),
     "waiting at API level, while it waits to be confirmed": _of_row(
-        judging.DRIFT, state="waiting", at="moved"
+        instance_rules.DRIFT, state="waiting", at="moved"
     ),
-    "moving at API level": _of_row(judging.DRIFT, state="moving", host="elsewhere"),
-    "a cell that does not exist at API level": _of_row(judging.DRIFT, cell="nowhere"),
-    "active at API level, though it is offloaded": _of_row(judging.DRIFT, state="active", at="offloaded"),
+    "moving at API level": _of_row(instance_rules.DRIFT, state="moving", host="elsewhere"),
+    "a cell that does not exist at API level": _of_row(instance_rules.DRIFT, cell="nowhere"),
+    "active at API level, though it is offloaded": _of_row(
+        instance_rules.DRIFT, state="active", at="offloaded"
+    ),
 }
 
 IN_DOUBT: Mapping[str, Damage] = {
     "another host in its cell": _of_cell(
-        _on_another_host, judging.HOST, judging.DRIFT, judging.STRAY, judging.LOST
+        _on_another_host, instance_rules.HOST, instance_rules.DRIFT, instance_rules.STRAY, instance_rules.LOST
     ),
     "deleted in its cell": _of_cell(
         lambda row: structs.replace(row, state="deleted", host=None),
-        judging.ORPHAN,
-        judging.DRIFT,
-        judging.STRAY,
+        instance_rules.ORPHAN,
+        instance_rules.DRIFT,
+        instance_rules.STRAY,
     ),
     "in error in its cell": _of_cell(
         lambda row: structs.replace(row, state="error", host=None),
-        judging.ORPHAN,
-        judging.DRIFT,
-        judging.STRAY,
+        instance_rules.ORPHAN,
+        instance_rules.DRIFT,
+        instance_rules.STRAY,
     ),
     "its cell's row is older than its move": _of_cell(
-        _before_its_move, judging.HOST, judging.ATTEMPT, judging.DRIFT, judging.STRAY, state="moved"
+        _before_its_move,
+        instance_rules.HOST,
+        instance_rules.ATTEMPT,
+        instance_rules.DRIFT,
+        instance_rules.STRAY,
+        state="moved",
     ),
     "no row of its cell": Damage(
         lambda connection, id_: _delete_rows(connection, id_, of_cell=True, of_api=False),
-        frozenset({judging.DRIFT, judging.STRAY}),
+        frozenset({instance_rules.DRIFT, instance_rules.STRAY}),
     ),
     "no row of its cell, and offloaded": Damage(
         lambda connection, id_: _delete_rows(connection, id_, of_cell=True, of_api=False),
-        frozenset({judging.DRIFT}),
+        frozenset({instance_rules.DRIFT}),
         state="offloaded",
     ),
     "no row at API level": Damage(
         lambda connection, id_: _delete_rows(connection, id_, of_cell=False, of_api=True),
-        frozenset({judging.UNLISTED}),
+        frozenset({instance_rules.UNLISTED}),
     ),
     "no row at API level, and offloaded": Damage(
         lambda connection, id_: _delete_rows(connection, id_, of_cell=False, of_api=True),
-        frozenset({judging.UNLISTED}),
+        frozenset({instance_rules.UNLISTED}),
         state="offloaded",
     ),
     "no row at all": Damage(
         _delete_all_rows,
-        frozenset({judging.ORPHAN, judging.STRAY}),
+        frozenset({instance_rules.ORPHAN, instance_rules.STRAY}),
     ),
 }
 

@@ -6,21 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import GroupId
-from bus.messages.build import (
-    BuildRejected,
-    DeleteInstance,
-    Flavor,
-    InstanceId,
-    InstancesFound,
-    InstanceState,
-    JoinedGroup,
-    RequestId,
-)
-from bus.messages.groups import CreateGroup
+from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, InstanceState
 from bus.messages.planning import AskDrain, DrainFound
-from compute_sim.laboratory.faults import FailsToBuild, FailsToReceive, FaultScript
-from compute_sim.laboratory.hosts import HostSize
+from bus.messages.stored_names import CreateGroup
+from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
+from engine.inventories import GroupId
+from laboratory.computes.faults import FailsToBuild, FailsToReceive, FaultScript
+from laboratory.computes.hosts import HostSize
 from tests.stories.cloud import a_build, instance_of, wait_until
 from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_moves import SMALL, Movers, movers

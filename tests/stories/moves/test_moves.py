@@ -8,20 +8,11 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import (
-    BuildRejected,
-    DeleteInstance,
-    Flavor,
-    InstanceId,
-    InstancesFound,
-    InstanceState,
-    MoveEnd,
-    MoveKind,
-    RequestId,
-)
+from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, InstanceState, MoveEnd, MoveKind
 from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MoveInstance, MovesFound
-from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import SUPPORTS, HostSize, SimulatedHost
+from engine.flavors import Flavor, InstanceId, RequestId
+from laboratory.computes.faults import FaultScript
+from laboratory.computes.hosts import SUPPORTS, HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import EMBEDDED, STAGES

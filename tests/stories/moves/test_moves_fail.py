@@ -10,12 +10,14 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, MoveEnd, MoveKind, RequestId
+from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, MoveEnd, MoveKind
 from bus.messages.hosts import AskHosts, HostsFound, SetHost
 from bus.workers.station import Station
 from cell_conductor.wiring import conductor_parts
-from compute_sim.laboratory.driver import SimulatedDriver
-from compute_sim.laboratory.faults import (
+from compute_sim.wiring import compute_parts
+from engine.flavors import RequestId
+from laboratory.computes.driver import SimulatedDriver
+from laboratory.computes.faults import (
     FailsToReceive,
     FailsToStart,
     FailsToStop,
@@ -24,8 +26,7 @@ from compute_sim.laboratory.faults import (
     FaultScript,
     ReceivesSlowly,
 )
-from compute_sim.laboratory.hosts import SimulatedHost
-from compute_sim.wiring import compute_parts
+from laboratory.computes.hosts import SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cells.held_driver import HeldClock, HeldDriver

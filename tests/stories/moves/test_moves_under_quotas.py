@@ -6,19 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.administration import Done, WriteAnswered
-from bus.messages.build import (
-    BuildInstance,
-    Flavor,
-    FlavorChange,
-    InstanceId,
-    InstancesFound,
-    InstanceState,
-    MoveKind,
-    RequestId,
-)
+from bus.messages.administration import AskQuotas, Done, QuotasFound, SetQuota, WriteAnswered
+from bus.messages.build import BuildInstance, FlavorChange, InstancesFound, InstanceState, MoveKind
 from bus.messages.moves import EndMove, MoveInstance
-from bus.messages.quotas import AskQuotas, QuotasFound, SetQuota
+from engine.flavors import Flavor, InstanceId, RequestId
 from moor.asking import answer_of
 from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
 from tests.stories.moves.test_audit import STAGES

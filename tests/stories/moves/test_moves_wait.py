@@ -8,33 +8,17 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.messages.build import (
-    BuildRejected,
-    DeleteInstance,
-    Flavor,
-    InstanceId,
-    InstancesFound,
-    InstanceState,
-    JoinedGroup,
-    RequestId,
-    Wait,
-)
-from bus.messages.groups import CreateGroup
+from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, InstanceState
 from bus.messages.hosts import SetHost
 from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MovesFound, MoveWait
-from bus.messages.placement import (
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
-    ReleaseClaim,
-    ResourceAmount,
-    Share,
-    SwapClaim,
-)
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim, SwapClaim
+from bus.messages.stored_names import CreateGroup
 from bus.topology import CELL0
 from bus.workers.station import Station
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
+from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, Wait
+from engine.inventories import ConsumerId, ResourceAmount, Share
+from engine.refusals import Claimed
+from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, Cloud, InterferingOnce, a_build, cloud, instance_of, wait_until

@@ -9,11 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import BuildRejected, DeleteInstance, InstanceId, RequestId
+from bus.messages.build import BuildRejected, DeleteInstance
 from bus.messages.cell import DestroyInstance
 from bus.messages.hosts import SetHost
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
-from compute_sim.laboratory.faults import ComesBackLate, FailsToBuild, FailsToStop, StopsSlowly
+from engine.flavors import InstanceId, RequestId
+from laboratory.computes.faults import ComesBackLate, FailsToBuild, FailsToStop, StopsSlowly
 from tests.contracts.stage import until
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.layouts import BOTH, EMBEDDED

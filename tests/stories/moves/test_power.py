@@ -4,9 +4,10 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import BuildRejected, DeleteInstance, InstanceId, InstancesFound, MoveKind, RequestId
+from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, MoveKind
 from bus.messages.moves import AskHistory, HistoryFound
-from compute_sim.laboratory.faults import FailsToReceive, FailsToStart, FailsToStop
+from engine.flavors import InstanceId, RequestId
+from laboratory.computes.faults import FailsToReceive, FailsToStart, FailsToStop
 from tests.stories.cells.held_driver import HeldClock
 from tests.stories.layouts import BOTH, EMBEDDED, STAGES
 from tests.stories.moves.test_moves import LARGE, Movers, movers

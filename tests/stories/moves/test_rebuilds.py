@@ -4,9 +4,10 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import BuildRejected, Image, InstanceId, InstancesFound, RebuildInstance, RequestId
-from compute_sim.laboratory.ironic import IronicScript, available_nodes
-from compute_sim.laboratory.ironic.core.script import WorkFails
+from bus.messages.build import BuildRejected, InstancesFound, RebuildInstance
+from engine.flavors import Image, InstanceId, RequestId
+from laboratory.ironic import IronicScript, available_nodes
+from laboratory.ironic.script import WorkFails
 from tests.contracts.placement_orders import an_id
 from tests.ironic_clock import LONG_S
 from tests.stories.cloud import wait_until

@@ -6,21 +6,12 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import (
-    AskInstances,
-    BuildRejected,
-    DeleteInstance,
-    Image,
-    InstanceId,
-    InstancesFound,
-    RebuildInstance,
-    RequestId,
-)
+from bus.messages.build import AskInstances, BuildRejected, DeleteInstance, InstancesFound, RebuildInstance
 from bus.messages.hosts import SetHost
-from bus.messages.images import CreateImage, NamedImage
-from compute_sim.laboratory.faults import BuildsSlowly, FailsToBuild
-from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.core.instances.specs import request_of
+from bus.messages.stored_names import CreateImage, NamedImage
+from engine.flavors import Image, InstanceId, RequestId
+from laboratory.computes.faults import BuildsSlowly, FailsToBuild
+from scheduler_worker.core.instances.rows import InstanceRow, request_of
 from scheduler_worker.store import InstanceQuery
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.cloud import wait_until

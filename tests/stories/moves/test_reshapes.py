@@ -6,9 +6,10 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.build import Image, InstanceId, InstancesFound, RebuildInstance, RequestId
+from bus.messages.build import InstancesFound, RebuildInstance
 from bus.messages.moves import EndMove
-from compute_sim.laboratory.hosts import HostSize
+from engine.flavors import Image, InstanceId, RequestId
+from laboratory.computes.hosts import HostSize
 from moor.asking import answer_of
 from moor.asking import hosts_of as moor_hosts
 from moor.books.auditing import MENDED

@@ -7,7 +7,6 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bus.message import ProviderId
 from bus.messages.administration import (
     AskConsumer,
     ConsumerFound,
@@ -17,20 +16,11 @@ from bus.messages.administration import (
     PutInventory,
     WriteAnswered,
 )
-from bus.messages.build import (
-    AskInstances,
-    BuildInstance,
-    Flavor,
-    FlavorChange,
-    InstanceId,
-    InstancesFound,
-    InstanceState,
-    RequestId,
-    Size,
-)
+from bus.messages.build import AskInstances, BuildInstance, FlavorChange, InstancesFound, InstanceState, Size
 from bus.messages.hosts import SetHost
 from bus.messages.moves import EndMove, MoveInstance
-from bus.messages.placement import ReportedInventory
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.inventories import ProviderId, ReportedInventory
 from moor.asking import answer_of, hosts_of
 from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
 from tests.stories.moves.test_audit import STAGES

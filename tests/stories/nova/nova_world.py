@@ -16,26 +16,18 @@ import pytest
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.clock import now
-from bus.operating.health import About, Health
-from bus.operating.metrics import Metrics
-from bus.process import Part, run_until
 from bus.rabbit import RabbitBroker
-from bus.workers.link import Link
-from scheduler_worker.nova.cloud.values import (
-    CloudAggregate,
-    CloudCell,
-    ComputeService,
-    NovaCloud,
-    services_by_host,
-    zoned,
-)
-from scheduler_worker.nova.selection import ComputeNode
-from scheduler_worker.nova_worker.over_http.api import PlacementApi
-from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
-from scheduler_worker.nova_worker.serving import ServingLimits
-from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
-from scheduler_worker.nova_worker.wiring import nova_parts
+from bus.workers.metrics_page import Metrics
+from bus.workers.sending import Link
+from kit.health import About, Health
+from kit.process import Part, run_until
+from kit.times import now
+from nova_bridge.cloud import CloudAggregate, CloudCell, ComputeService, NovaCloud, services_by_host, zoned
+from nova_bridge.scheduler.placement_api import PlacementApi
+from nova_bridge.scheduler.serving import ServingLimits
+from nova_bridge.scheduler.settings import NovaPlacementSettings, NovaSchedulerSettings
+from nova_bridge.scheduler.wiring import nova_parts
+from nova_bridge.selection import ComputeNode
 from scheduler_worker.settings import SchedulerSettings
 from tests.api.whole_app import server_over
 from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest

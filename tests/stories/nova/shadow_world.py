@@ -7,14 +7,13 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.workers.link import Link
-from scheduler_worker.nova_shadow.core.notes import ShadowNote
-from scheduler_worker.nova_shadow.following import AsksServer
-from scheduler_worker.nova_shadow.notes_file import read_notes
-from scheduler_worker.nova_shadow.settings import NovaShadowSettings
-from scheduler_worker.nova_shadow.wiring import shadow_parts
-from scheduler_worker.nova_worker.over_http.api import PlacementApi
-from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
+from bus.workers.sending import Link
+from nova_bridge.scheduler.placement_api import PlacementApi
+from nova_bridge.scheduler.settings import NovaSchedulerSettings
+from nova_bridge.shadow.following import AsksServer
+from nova_bridge.shadow.notes import ShadowNote, read_notes
+from nova_bridge.shadow.settings import NovaShadowSettings
+from nova_bridge.shadow.wiring import shadow_parts
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, wait_until

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ConsumerId
 from bus.messages.administration import (
     ConsumerAllocations,
     CreateProvider,
@@ -19,10 +18,10 @@ from bus.messages.administration import (
     SetInventories,
     WriteAnswered,
 )
-from bus.messages.placement import ReportedInventory, ResourceAmount
-from bus.operating.http_server import HttpServer
-from bus.operating.listen_address import Listen
 from bus.workers.station import Station
+from engine.inventories import ConsumerId, ReportedInventory, ResourceAmount
+from kit.health import Listen
+from kit.http_server import HttpServer
 from moor.asking import answer_of
 from moor.books.auditing import FOUND, MENDED, NOT_MENDED
 from moor.books.books_reader import BooksReader

@@ -11,12 +11,11 @@ from uuid import UUID, uuid4
 import pytest
 from msgspec import structs
 
-from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.hosts.one_host import OneHost
-from scheduler_worker.core.choosing.plugins import Filter
-from scheduler_worker.core.requests.spec import InstanceSpec
-from scheduler_worker.nova_worker.serving import ServingLimits
+from engine.candidates.columns import Flags
+from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.plugins import Filter
+from engine.requests.spec import InstanceSpec
+from nova_bridge.scheduler.serving import ServingLimits
 from tests.stories.cloud import QUICK, wait_until
 from tests.stories.nova.conductor import SELECT, asked_for, failure_of
 from tests.stories.nova.nova_world import (

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from msgspec import structs
 
-from bus.messages.build import InstanceId
-from scheduler_worker.nova.cloud.answers import ServerSeen
+from engine.flavors import InstanceId
+from nova_bridge.cloud import ServerSeen
 from tests.stories.cloud import QUICK, wait_until
 from tests.stories.moor.moor_process import moor, moor_json
 from tests.stories.nova.conductor import TOKEN, asked_for

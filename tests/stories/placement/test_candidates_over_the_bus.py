@@ -8,26 +8,12 @@ from uuid import uuid5
 import pytest
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.administration import UnknownTrait
-from bus.messages.candidates import (
-    AskCandidates,
-    Candidates,
-    CandidatesFound,
-    RequestGroup,
-    TooCostly,
-)
-from bus.messages.cells import VALUES_BYTES_MAX
-from bus.messages.placement import (
-    Claimed,
-    NotAllowed,
-    ReportAccepted,
-    ReportedInventory,
-    ReportedProvider,
-    ReportInventory,
-    ShapeMoved,
-)
-from placement_worker import searching
+from bus.messages.administration import AskCandidates, Candidates, CandidatesFound, RequestGroup, UnknownTrait
+from bus.messages.cloud import VALUES_BYTES_MAX
+from bus.messages.placement import ReportAccepted, ReportInventory
+from engine.inventories import ProviderId, ReportedInventory, ReportedProvider
+from engine.refusals import Claimed, NotAllowed, ShapeMoved, TooCostly
+from placement_worker import candidates
 from placement_worker.settings import PlacementSettings
 from tests.contracts.stage import until
 from tests.stories.placement.test_placement_over_the_bus import (
@@ -229,7 +215,7 @@ async def test_a_search_over_its_budget_ends_with_its_numbers_and_claims_are_ans
         question = await told_and_asked(setup, a_tight_packing())
 
         searches = HeldSearches()
-        monkeypatch.setattr(searching, "asyncio", searches)
+        monkeypatch.setattr(candidates, "asyncio", searches)
         hard = asyncio.ensure_future(asked(setup, question))
         await until(lambda: searches.begun.is_set() or hard.done(), "the search lets others run")
         assert await setup.claim(claim(1, only.share)) == [Claimed()]

@@ -8,9 +8,10 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.messages.placement import NO_OWNER, ClaimAnswered, Claimed, Heir, ResourceAmount, Share, SwapClaim
+from bus.messages.placement import NO_OWNER, ClaimAnswered, Heir, SwapClaim
 from bus.workers.station import Station
+from engine.inventories import ConsumerId, ResourceAmount, Share
+from engine.refusals import Claimed
 from tests.api.whole_app import Server, server_over
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of

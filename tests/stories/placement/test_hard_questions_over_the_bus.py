@@ -7,12 +7,13 @@ from functools import partial
 
 import pytest
 
-from bus.clock import now
-from bus.configuration.settings import BusSettings
-from bus.messages.candidates import AskCandidates, Candidates, CandidatesFound, TooCostly
-from bus.messages.placement import ClaimAnswered, Claimed
-from bus.process import run_until
+from bus.messages.administration import AskCandidates, Candidates, CandidatesFound
+from bus.messages.placement import ClaimAnswered
+from bus.settings import BusSettings
 from bus.workers.station import Station
+from engine.refusals import Claimed, TooCostly
+from kit.process import run_until
+from kit.times import now
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts

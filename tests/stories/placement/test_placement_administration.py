@@ -4,7 +4,7 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bus.message import ConsumerId, Message, ProviderId
+from bus.message import Message
 from bus.messages.administration import (
     AlreadyThere,
     AskConsumer,
@@ -35,8 +35,8 @@ from bus.messages.administration import (
     WriteAnswered,
     WriteVerdict,
 )
-from bus.messages.placement import ReportedInventory, ResourceAmount
 from bus.topology import user_of
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount
 from tests.contracts.stage import dead_letters
 from tests.stories.placement.test_placement_over_the_bus import NAMES, STAGES, PlacementSetup, placement_setup
 

@@ -12,43 +12,49 @@ from msgspec import structs
 
 from bus.broker import PLAIN, Broker, Parcel
 from bus.codec import CODEC
-from bus.message import ConsumerId, Message, ProviderId
+from bus.message import Message
 from bus.messages.placement import (
     NO_OWNER,
-    AlreadyClaimed,
     AskSnapshot,
     ClaimAnswered,
-    Claimed,
     ClaimResources,
-    ClaimVerdict,
-    DoesNotFit,
     InventoryInUse,
     InventoryRefused,
     LogPosition,
-    NotAllowed,
     ProvidersChanged,
-    ProviderState,
     ReleaseClaim,
-    Released,
     ReportAccepted,
     ReportAnswered,
-    ReportedInventory,
-    ReportedProvider,
     ReportInventory,
     ReportVerdict,
-    ResourceAmount,
-    ShapeMoved,
-    ShapeSeen,
-    Share,
     SnapshotPage,
-    Superseded,
     SwapClaim,
 )
-from bus.process import run_until
 from bus.topology import EVENTS, PLACEMENT, Grant, user_of
-from bus.workers.link import Link
-from bus.workers.listening import listen
+from bus.workers.asking import listen
+from bus.workers.sending import Link
 from bus.workers.station import Station
+from engine.inventories import (
+    ConsumerId,
+    ProviderId,
+    ProviderState,
+    ReportedInventory,
+    ReportedProvider,
+    ResourceAmount,
+    ShapeSeen,
+    Share,
+)
+from engine.refusals import (
+    AlreadyClaimed,
+    Claimed,
+    ClaimVerdict,
+    DoesNotFit,
+    NotAllowed,
+    Released,
+    ShapeMoved,
+    Superseded,
+)
+from kit.process import run_until
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts

@@ -7,19 +7,21 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import AggregateId, Message
+from bus.message import Message
 from bus.messages.administration import SetAggregates
-from bus.messages.build import BuildRejected, DeleteInstance, Flavor, InstancesFound, RequestId
+from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
 from bus.messages.moves import MoveInstance
-from bus.messages.placement import ProvidersChanged, ProviderState
+from bus.messages.placement import ProvidersChanged
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.laboratory.driver import simulated_parts
-from compute_sim.laboratory.faults import FailsToBuild, FaultScript
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from compute_sim.settings import ComputeSettings
+from engine.flavors import Flavor, RequestId
+from engine.inventories import AggregateId, ProviderState
+from laboratory.computes.driver import simulated_parts
+from laboratory.computes.faults import FailsToBuild, FaultScript
+from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until

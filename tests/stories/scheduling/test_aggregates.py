@@ -10,22 +10,26 @@ import pytest
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.configuration.settings import BusSettings
-from bus.message import AggregateId, Message
+from bus.message import Message
 from bus.messages.administration import ProviderWritten, SetAggregates, WriteAnswered
-from bus.messages.aggregates import (
+from bus.messages.build import BuildRejected
+from bus.messages.hosts import (
     AggregateDeleted,
     AggregateSet,
     AggregatesFound,
     AggregateState,
     AskAggregates,
+    AskHosts,
     DeleteAggregate,
+    HostsFound,
+    HostsReported,
     SetAggregate,
 )
-from bus.messages.build import BuildRejected
-from bus.messages.hosts import NODE, AskHosts, HostFacts, HostsFound, HostsReported
+from bus.settings import BusSettings
 from bus.workers.station import Station
-from scheduler_worker.core.picture.picture import Picture
+from engine.hosts import NODE, HostFacts
+from engine.inventories import AggregateId
+from engine.picture.picture import Picture
 from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
 from tests.stories.layouts import IN_MEMORY, STAGES
 

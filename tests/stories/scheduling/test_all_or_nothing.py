@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import Message, ProviderId
-from bus.messages.all_or_nothing import AllClaimed, ClaimTogether, NoneClaimed
+from bus.message import Message
+from bus.messages.administration import AllClaimed, ClaimTogether, NoneClaimed
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
@@ -17,20 +17,15 @@ from bus.messages.build import (
     DeleteInstance,
     InstancesFound,
     InstanceState,
-    JoinedGroup,
 )
-from bus.messages.groups import CreateGroup
-from bus.messages.hosts import HostFacts, HostsReported
-from bus.messages.placement import (
-    AlreadyClaimed,
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
-    ResourceAmount,
-    Share,
-    Superseded,
-)
+from bus.messages.hosts import HostsReported
+from bus.messages.placement import ClaimAnswered, ClaimResources
+from bus.messages.stored_names import CreateGroup
 from bus.workers.station import Station
+from engine.flavors import JoinedGroup
+from engine.hosts import HostFacts
+from engine.inventories import ProviderId, ResourceAmount, Share
+from engine.refusals import AlreadyClaimed, Claimed, Superseded
 from moor.asking import pages_of
 from scheduler_worker.claiming import all_or_nothing
 from scheduler_worker.settings import SchedulerSettings

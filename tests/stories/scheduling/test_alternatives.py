@@ -9,32 +9,9 @@ from uuid import uuid5
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, GroupId
-from bus.messages.build import (
-    BuildAccepted,
-    BuildInstance,
-    BuildRejected,
-    DeleteInstance,
-    Flavor,
-    Image,
-    InstanceState,
-    JoinedGroup,
-    NoValidHost,
-    Wait,
-)
-from bus.messages.groups import CreateGroup
-from bus.messages.hosts import NODE, HostFacts, HostsReported
-from bus.messages.placement import (
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
-    ReleaseClaim,
-    ReportedInventory,
-    ReportedProvider,
-    ReportInventory,
-    ResourceAmount,
-    Share,
-)
+from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, DeleteInstance, InstanceState
+from bus.messages.hosts import HostsReported
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim, ReportInventory
 from bus.messages.planning import (
     AskDrain,
     AskExplanation,
@@ -45,6 +22,11 @@ from bus.messages.planning import (
     PlanFound,
     ReasonsFound,
 )
+from bus.messages.stored_names import CreateGroup
+from engine.flavors import Flavor, Image, JoinedGroup, Wait
+from engine.hosts import NODE, HostFacts
+from engine.inventories import ConsumerId, GroupId, ReportedInventory, ReportedProvider, ResourceAmount, Share
+from engine.refusals import Claimed, NoValidHost
 from tests.stories.cloud import (
     NAMES,
     QUICK,

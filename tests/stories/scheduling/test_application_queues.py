@@ -9,8 +9,8 @@ from msgspec import structs
 
 from bus.broker import PLAIN, Broker, Parcel, Receipt
 from bus.message import Message
-from bus.messages.applications import SetApplication
 from bus.messages.build import AskInstances, BuildAccepted, BuildRejected
+from bus.messages.stored_names import SetApplication
 from bus.topology import (
     API,
     API_QUEUES,

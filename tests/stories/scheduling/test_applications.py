@@ -12,15 +12,16 @@ from msgspec import structs
 
 from bus.broker import Parcel
 from bus.message import Message, type_of
-from bus.messages.applications import (
+from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, DeleteInstance
+from bus.messages.stored_names import (
     ApplicationSet,
     ApplicationsFound,
     AskApplications,
     KnownApplication,
     SetApplication,
 )
-from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, DeleteInstance, InstanceId
 from bus.topology import API, FEED
+from engine.flavors import InstanceId
 from scheduler_worker.core.instances.placing import accepted, failed
 from scheduler_worker.store import NewRequest
 from tests.contracts.stage import dead_letters, station

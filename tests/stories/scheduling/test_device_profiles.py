@@ -3,19 +3,19 @@
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, BuildRejected, Flavor, FlavorChange, InstancesFound, RequestId
-from bus.messages.device_profiles import (
-    AskDeviceProfiles,
-    CreateDeviceProfile,
-    DeleteDeviceProfile,
-    DeviceGroup,
-    DeviceProfile,
-    DeviceProfilesFound,
-)
-from bus.messages.flavors import CreateFlavor, FlavorsFound
+from bus.messages.build import BuildInstance, BuildRejected, FlavorChange, InstancesFound
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.planning import AskPlan, PlanFound
-from compute_sim.laboratory.hosts import Device, HostSize, SimulatedHost
+from bus.messages.stored_names import (
+    AskDeviceProfiles,
+    CreateDeviceProfile,
+    CreateFlavor,
+    DeleteDeviceProfile,
+    DeviceProfilesFound,
+    FlavorsFound,
+)
+from engine.flavors import DeviceGroup, DeviceProfile, Flavor, RequestId
+from laboratory.computes.hosts import Device, HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.placement_orders import an_id
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until

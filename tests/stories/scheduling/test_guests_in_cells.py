@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
-from bus.messages.build import BuildInstance, DeleteInstance, Flavor
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost, gpu, pci_function, virtual_functions
+from bus.messages.build import BuildInstance, DeleteInstance
+from engine.flavors import Flavor
+from laboratory.computes.hosts import HostSize, SimulatedHost, gpu, pci_function, virtual_functions
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.properties.guest_oracle import SmallGuest, SmallHost, SmallProvider
 from tests.properties.test_guest_worlds import GUESTS

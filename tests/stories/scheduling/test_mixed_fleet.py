@@ -12,8 +12,7 @@ from uuid import uuid5
 import pytest
 
 from bus.broker import Broker
-from bus.configuration.settings import BusSettings
-from bus.message import ConsumerId, Message, ProviderId
+from bus.message import Message
 from bus.messages.administration import (
     AskHolders,
     ConsumerAllocations,
@@ -29,17 +28,21 @@ from bus.messages.administration import (
     WriteAnswered,
     WriteVerdict,
 )
-from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId
-from bus.messages.hosts import HostFacts, HostsReported
-from bus.messages.placement import (
-    ClaimResources,
+from bus.messages.build import BuildInstance, DeleteInstance
+from bus.messages.hosts import HostsReported
+from bus.messages.placement import ClaimResources, ReportInventory
+from bus.settings import BusSettings
+from bus.workers.station import Station
+from engine.flavors import Flavor, InstanceId
+from engine.hosts import HostFacts
+from engine.inventories import (
+    ConsumerId,
+    ProviderId,
     ProviderState,
     ReportedInventory,
     ReportedProvider,
-    ReportInventory,
     ResourceAmount,
 )
-from bus.workers.station import Station
 from tests.stories.cloud import NAMES, Cloud, a_build, cloud, host_id, instance_of, wait_until
 from tests.stories.layouts import ONE_BROKER
 

@@ -5,10 +5,11 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import GroupId
-from bus.messages.build import DeleteInstance, Flavor, InstanceState, JoinedGroup
-from bus.messages.groups import CreateGroup, GroupsFound
-from compute_sim.laboratory.faults import FailsToBuild, FaultScript
+from bus.messages.build import DeleteInstance, InstanceState
+from bus.messages.stored_names import CreateGroup, GroupsFound
+from engine.flavors import Flavor, JoinedGroup
+from engine.inventories import GroupId
+from laboratory.computes.faults import FailsToBuild, FaultScript
 from tests.stories.cloud import a_build, instance_of, wait_until
 from tests.stories.layouts import SQL_STAGES, STAGES
 from tests.stories.moves.test_moves import Movers, movers

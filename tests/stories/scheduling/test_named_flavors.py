@@ -2,16 +2,10 @@
 
 import pytest
 
-from bus.messages.build import (
-    AskInstances,
-    BuildAccepted,
-    BuildInstance,
-    BuildRejected,
-    Flavor,
-    InstancesFound,
-)
-from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
+from bus.messages.build import AskInstances, BuildAccepted, BuildInstance, BuildRejected, InstancesFound
 from bus.messages.planning import AskPlan, PlanFound
+from bus.messages.stored_names import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
+from engine.flavors import Flavor
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_all_or_nothing import hosts

@@ -3,17 +3,11 @@
 import pytest
 from msgspec import structs
 
-from bus.messages.build import (
-    AskInstances,
-    BuildAccepted,
-    BuildInstance,
-    BuildRejected,
-    Image,
-    InstancesFound,
-)
-from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
+from bus.messages.build import AskInstances, BuildAccepted, BuildInstance, BuildRejected, InstancesFound
 from bus.messages.moves import MoveInstance
 from bus.messages.planning import AskPlan, PlanFound
+from bus.messages.stored_names import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
+from engine.flavors import Image
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_all_or_nothing import hosts

@@ -2,11 +2,12 @@
 
 import pytest
 
-from bus.messages.administration import Done, UnknownClass, WriteAnswered
-from bus.messages.build import BuildAccepted, BuildInstance, DeleteInstance, Flavor, Wait
-from bus.messages.placement import Claimed, QuotaExceeded
+from bus.messages.administration import AskQuotas, Done, QuotasFound, SetQuota, UnknownClass, WriteAnswered
+from bus.messages.build import BuildAccepted, BuildInstance, DeleteInstance
 from bus.messages.planning import AskExplanation, AskPlan, ExplanationsFound, PlanFound
-from bus.messages.quotas import AskQuotas, QuotasFound, QuotaState, SetQuota
+from engine.flavors import Flavor, Wait
+from engine.inventories import QuotaState
+from engine.refusals import Claimed, QuotaExceeded
 from tests.stories.cloud import Cloud, InterferingOnce, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_all_or_nothing import all_of, hosts, nothing, until_all

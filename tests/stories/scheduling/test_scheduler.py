@@ -13,17 +13,10 @@ from bus.messages.build import (
     DeleteInstance,
     InstanceFailed,
     InstancesFound,
-    RequestId,
 )
-from bus.messages.placement import (
-    AlreadyClaimed,
-    Claimed,
-    DoesNotFit,
-    ReportedInventory,
-    ReportedProvider,
-    ShapeMoved,
-    Superseded,
-)
+from engine.flavors import RequestId
+from engine.inventories import ReportedInventory, ReportedProvider
+from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit, ShapeMoved, Superseded
 from tests.contracts.stage import until
 from tests.stories.cloud import (
     QUICK,

@@ -11,10 +11,9 @@ import pytest
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.configuration.settings import BusSettings
-from bus.message import ConsumerId, Message, ProviderId
+from bus.message import Message
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
-from bus.messages.books import BookEntry
+from bus.messages.audit import BookEntry
 from bus.messages.build import InstanceState
 from bus.messages.placement import (
     AskSnapshot,
@@ -22,13 +21,13 @@ from bus.messages.placement import (
     MembersPage,
     ProviderGone,
     ProvidersChanged,
-    ProviderState,
-    ProviderUsage,
     RevisionsPage,
     SnapshotPage,
 )
-from bus.messages.quotas import QuotaState
+from bus.settings import BusSettings
 from bus.workers.station import Station
+from engine.inventories import ConsumerId, ProviderId, ProviderState, ProviderUsage, QuotaState
+from engine.picture.picture import Picture
 from placement_worker.store import (
     FEED_ENTRIES,
     ChangeFeed,
@@ -37,8 +36,7 @@ from placement_worker.store import (
     PlacementTransaction,
     Unpublished,
 )
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.replica.catching_up import CatchingUp
+from scheduler_worker.replica import CatchingUp
 from tests.contracts.stage import SETTINGS, until
 from tests.stories.cloud import (
     QUICK,

@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildRejected, Flavor, Image
-from bus.messages.hosts import AskHosts, HostsFound, Supported
+from bus.messages.build import BuildRejected
+from bus.messages.hosts import AskHosts, HostsFound
 from bus.workers.station import Station
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.laboratory.driver import simulated_parts
-from compute_sim.laboratory.faults import FailsToBuild, FaultScript
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
-from scheduler_worker.core.picture.picture import Picture
+from engine.flavors import Flavor, Image
+from engine.hosts import Supported
+from engine.picture.picture import Picture
+from laboratory.computes.driver import simulated_parts
+from laboratory.computes.faults import FailsToBuild, FaultScript
+from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until

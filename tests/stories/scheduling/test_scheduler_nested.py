@@ -7,17 +7,20 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bus.messages.build import DeleteInstance, Flavor
-from bus.messages.hosts import HostFacts, HostsReported
-from bus.messages.placement import ReportedInventory, ReportedProvider, ReportInventory
+from bus.messages.build import DeleteInstance
+from bus.messages.hosts import HostsReported
+from bus.messages.placement import ReportInventory
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.laboratory.driver import simulated_parts
-from compute_sim.laboratory.faults import FailsToBuild, FaultScript
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from compute_sim.settings import ComputeSettings
+from engine.flavors import Flavor
+from engine.hosts import HostFacts
+from engine.inventories import ReportedInventory, ReportedProvider
+from laboratory.computes.driver import simulated_parts
+from laboratory.computes.faults import FailsToBuild, FaultScript
+from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.placement_orders import aggregate
 from tests.contracts.stage import SETTINGS

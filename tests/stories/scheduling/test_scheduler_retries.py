@@ -11,22 +11,16 @@ import pytest
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.configuration.settings import BusSettings
 from bus.message import Message
 from bus.messages.build import ClaimRefused
-from bus.messages.placement import (
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
-    DoesNotFit,
-    NotAllowed,
-    ShapeMoved,
-)
-from bus.operating.health import About, Health
-from bus.operating.metrics import Metrics
+from bus.messages.placement import ClaimAnswered, ClaimResources
+from bus.settings import BusSettings
+from bus.workers.metrics_page import Metrics
 from bus.workers.station import Station
-from moor.laboratory.load.orders import claims_of
-from scheduler_worker.core.picture.picture import Picture
+from engine.picture.picture import Picture
+from engine.refusals import Claimed, DoesNotFit, NotAllowed, ShapeMoved
+from kit.health import About, Health
+from laboratory.load.orders import claims_of
 from scheduler_worker.store import InstanceQuery, SchedulerStore, SchedulerTransaction
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.stage import SETTINGS

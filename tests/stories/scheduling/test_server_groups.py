@@ -8,21 +8,28 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, GroupId
-from bus.messages.build import BuildAccepted, BuildRejected, ClaimRefused, InstancePlaced, JoinedGroup
-from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState, PlacedMember
-from bus.messages.placement import (
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
+from bus.messages.build import BuildAccepted, BuildRejected, ClaimRefused, InstancePlaced
+from bus.messages.placement import ClaimAnswered, ClaimResources
+from bus.messages.stored_names import (
+    AskGroups,
+    CreateGroup,
+    DeleteGroup,
+    GroupsFound,
+    GroupState,
+    PlacedMember,
+)
+from bus.workers.station import Station
+from engine.flavors import JoinedGroup
+from engine.inventories import (
+    ConsumerId,
+    GroupId,
     GroupMember,
     GroupPolicy,
-    GroupRefused,
     ResourceAmount,
     ServerGroup,
     Share,
 )
-from bus.workers.station import Station
+from engine.refusals import Claimed, GroupRefused
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import (
     Cloud,

@@ -6,8 +6,9 @@ import pytest
 from msgspec import structs
 
 from bus.broker import PLAIN, Parcel
-from bus.messages.build import BuildRejected, RequestId
+from bus.messages.build import BuildRejected
 from bus.topology import API
+from engine.flavors import RequestId
 from tests.contracts.stage import dead_letters, send, until, until_empty
 from tests.stories.cloud import Cloud, cloud
 

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
 from bus.messages.build import (
     BuildAccepted,
     BuildInstance,
@@ -19,30 +18,23 @@ from bus.messages.build import (
     ClaimRefused,
     DeleteInstance,
     InstanceFailed,
-    InstanceId,
     InstanceState,
     InstanceWaiting,
-    Wait,
 )
 from bus.messages.hosts import SetHost
-from bus.messages.placement import (
-    ClaimAnswered,
-    ClaimResources,
-    ReleaseClaim,
-    ResourceAmount,
-    Share,
-    Superseded,
-)
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from bus.workers.station import Station
-from scheduler_worker.core.choosing.choosing import choose
+from engine.choosing.choosing import choose
+from engine.flavors import InstanceId, Wait
+from engine.inventories import ConsumerId, ResourceAmount, Share
+from engine.refusals import Superseded
+from engine.requests import InstanceSpec
 from scheduler_worker.core.instances.placing import accepted, waits
-from scheduler_worker.core.instances.rows import KeptRequest
-from scheduler_worker.core.instances.specs import encoded
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.requests.request_reader import RequestReader
+from scheduler_worker.core.instances.rows import KeptRequest, encoded
+from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.store import InstanceQuery, NewRequest
-from scheduler_worker.wiring.deciders import STANDARD
+from scheduler_worker.wiring import STANDARD
 from tests.contracts.stage import SETTINGS
 from tests.plugins import standard_plugins
 from tests.stories.cloud import (

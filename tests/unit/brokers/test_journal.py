@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from bus import headers
-from bus.broker import Connection, ConnectionLost, Delivery, NotFound, Parcel, Receipt, Refusal
+from bus import message
+from bus.broker import Connection, Delivery, Parcel, Receipt
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
-from bus.memory.journal_file import CHECKPOINT_PAGES
+from bus.memory.journal import CHECKPOINT_PAGES
 from bus.topology import (
     DEAD,
     DEAD_QUEUE,
@@ -27,6 +27,7 @@ from bus.topology import (
     Queue,
     QueueKind,
 )
+from kit.errors import ConnectionLost, NotFound, Refusal
 from tests.contracts.small_world import (
     DEAD_LETTERS,
     QUESTIONS,
@@ -255,8 +256,8 @@ async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart
             assert not await waiting(found)
             (letter,) = await waiting(found, DEAD_QUEUE)
     assert (letter.parcel.body, letter.parcel.exchange) == (b"1", DEAD)
-    assert letter.parcel.headers[headers.BROKER_REASON] == headers.DELIVERY_LIMIT
-    assert letter.parcel.headers[headers.BROKER_QUEUE] == WORK.name
+    assert letter.parcel.headers[message.BROKER_REASON] == message.DELIVERY_LIMIT
+    assert letter.parcel.headers[message.BROKER_QUEUE] == WORK.name
 
 
 async def test_a_torn_end_is_dropped_and_nothing_before_it(journal_path: Path) -> None:

@@ -6,20 +6,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from bus import headers
-from bus.broker import (
-    BODY_BYTES_MAX,
-    AccessRefused,
-    ConnectionLost,
-    ConsumerCancelled,
-    NotFound,
-    Parcel,
-    Receipt,
-    Refusal,
-)
+from bus import message
+from bus.broker import BODY_BYTES_MAX, Parcel, Receipt
+from bus.definitions import Rights
 from bus.memory import MemoryBroker
-from bus.memory.exchange import matches, words_of
-from bus.permissions import Rights
+from bus.memory.virtual_host import matches, words_of
 from bus.topology import (
     DEAD,
     DEAD_QUEUE,
@@ -31,6 +22,7 @@ from bus.topology import (
     Queue,
     QueueKind,
 )
+from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, NotFound, Refusal
 from tests.when_stored import when_stored
 
 T = TypeVar("T")
@@ -219,8 +211,8 @@ async def test_a_dead_letter_waits_in_its_queue_until_its_target_has_room() -> N
     await connection.declare(Objects(queues=(DEAD_LETTERS,)))
 
     (dead,) = await (await connection.open_consuming(DEAD_QUEUE, prefetch=1)).receive()
-    assert dead.parcel.headers[headers.BROKER_QUEUE] == "work"
-    assert dead.parcel.headers[headers.BROKER_EXCHANGE] == TOWN
+    assert dead.parcel.headers[message.BROKER_QUEUE] == "work"
+    assert dead.parcel.headers[message.BROKER_EXCHANGE] == TOWN
 
 
 @pytest.mark.asyncio

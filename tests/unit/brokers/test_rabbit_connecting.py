@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from pamqp import commands, frame
 
-from bus.broker import ConnectionLost
-from bus.configuration.settings import BusSettings
 from bus.rabbit import RabbitBroker
-from bus.workers.link import Link
+from bus.settings import BusSettings
+from bus.workers.sending import Link
+from kit.errors import ConnectionLost
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.broker import ConnectionLost, Parcel, Receipt, Refusal
+from bus.broker import Parcel, Receipt
 from bus.memory import MemoryBroker
 from bus.message import Envelope, Message
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
@@ -28,8 +28,8 @@ from bus.unix_socket.frames import (
     read_frame,
     request_for,
 )
-from bus.unix_socket.server import SocketTakenError, serve_unix
-from bus.unix_socket.session import REQUESTS_UNDER_WAY_MAX
+from bus.unix_socket.server import REQUESTS_UNDER_WAY_MAX, SocketTakenError, serve_unix
+from kit.errors import ConnectionLost, Refusal
 from tests.held_time import held_time
 
 # ruff: noqa: ASYNC240 - a look at a file of ours keeps no loop waiting

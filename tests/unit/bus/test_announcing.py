@@ -6,13 +6,14 @@ from uuid import UUID
 
 import pytest
 
-from bus.errors import Undeliverable
 from bus.memory import MemoryBroker
-from bus.message import CellName, Message, ProviderId
-from bus.messages.hosts import HostFacts, HostsAlive, HostsReported
-from bus.workers.announcing import BEATS_PER_MESSAGE, HostAnnouncer
+from bus.message import Message
+from bus.messages.hosts import HostsAlive, HostsReported
 from bus.workers.publisher import Outgoing, Publisher
-from bus.workers.station import Station
+from bus.workers.station import BEATS_PER_MESSAGE, HostAnnouncer, Station
+from engine.hosts import HostFacts
+from engine.inventories import CellName, ProviderId
+from kit.errors import Undeliverable
 from moor.asking import running
 from tests.contracts.stage import until
 

@@ -5,10 +5,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from bus.configuration.settings import BusSettings
 from bus.memory import MemoryBroker
+from bus.settings import BusSettings
 from bus.topology import objects_of
-from bus.workers.pace import VAIN_WAITS
+from bus.workers.handling import VAIN_WAITS
 from bus.workers.station import Station
 from tests.contracts.stage import CELLS, station
 from tests.contracts.test_asking import Answering, answering, ask

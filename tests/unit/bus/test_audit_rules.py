@@ -5,15 +5,13 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.auditing import claims, judging
-from bus.auditing.claims import NeededClaims, faults_alone, is_claim_alone
-from bus.auditing.hosts import NAME, name_clashes
-from bus.auditing.judging import faults_of, faults_of_way_back, way_back_of
-from bus.auditing.of_nova import is_held_by_nova
-from bus.auditing.views import Fault, InstanceView
-from bus.message import ConsumerId, ProviderId
-from bus.messages.books import BookEntry, ExpectedClaim, MendConsumer, MendInstance
-from bus.messages.hosts import HostState
+from bus.messages.audit import BookEntry, ExpectedClaim, MendConsumer, MendInstance
+from engine.hosts import HostState
+from engine.inventories import ConsumerId, ProviderId
+from moor.books import instance_rules, rules
+from moor.books.instance_rules import faults_of, faults_of_way_back, way_back_of
+from moor.books.rules import NeededClaims, faults_alone, is_claim_alone
+from moor.books.views import NAME, Fault, InstanceView, is_held_by_nova, name_clashes
 from tests.properties.test_audit_properties import NOW, PLACES, SIGHT, a_view, share_on
 
 MIGRATION = ConsumerId(UUID(int=70))
@@ -56,9 +54,9 @@ def test_a_way_back_that_placement_has_not_or_has_otherwise_is_a_fault() -> None
     assert way_back_of(moved().in_cells[0]) == WAY_BACK
     assert of_way_back(migration()) == []
 
-    assert kinds(of_way_back(None)) == [judging.MISSING]
-    assert kinds(of_way_back(migration(user="bob"))) == [judging.USER]
-    assert kinds(of_way_back(migration(attempt=3, generation=3))) == [judging.ATTEMPT]
+    assert kinds(of_way_back(None)) == [instance_rules.MISSING]
+    assert kinds(of_way_back(migration(user="bob"))) == [instance_rules.USER]
+    assert kinds(of_way_back(migration(attempt=3, generation=3))) == [instance_rules.ATTEMPT]
     # Both looks must see the same migration, too.
     versions = {
         each.version for user in ("bob", "eve") for each in of_way_back(migration(user=user, held=()))
@@ -72,7 +70,7 @@ def test_a_claim_beside_instances_has_leaked_unless_an_instance_may_need_it() ->
     assert is_claim_alone(alone())
 
     (leak,) = faults_alone(alone(), SIGHT, PLACES)
-    assert leak.kind == claims.LEAK
+    assert leak.kind == rules.LEAK
     assert isinstance(leak.mend, MendConsumer)
     assert leak.mend.claim is None
     needed.note(a_view(), SIGHT)
@@ -125,7 +123,7 @@ def test_no_leak_is_told_of_a_claim_that_cannot_be_judged(view: InstanceView) ->
 def test_a_leak_in_the_name_of_an_unknown_cell_is_named_and_kept() -> None:
     (leak,) = faults_alone(alone(cell="nowhere"), SIGHT, PLACES)
 
-    assert (leak.kind, leak.mend) == (claims.LEAK, None)
+    assert (leak.kind, leak.mend) == (rules.LEAK, None)
     assert "'nowhere'" in leak.advice
 
 
@@ -155,8 +153,8 @@ def test_what_nova_holds_is_no_orphan_whatever_our_own_rows_say(state: str) -> N
     of_cell = structs.replace(ours, at_api=told)
     of_nova = structs.replace(of_cell, consumer=structs.replace(ours.consumer, cell=""))
 
-    assert judging.ORPHAN in kinds([*faults_of(of_cell, SIGHT, PLACES)])
-    assert judging.ORPHAN not in kinds([*faults_of(of_nova, SIGHT, PLACES)])
+    assert instance_rules.ORPHAN in kinds([*faults_of(of_cell, SIGHT, PLACES)])
+    assert instance_rules.ORPHAN not in kinds([*faults_of(of_nova, SIGHT, PLACES)])
     assert is_held_by_nova(of_nova) == (not state)
     assert not is_held_by_nova(of_cell)
 
@@ -173,9 +171,14 @@ def test_an_instance_whose_cell_has_no_row_of_it_is_told_and_only_a_deleted_one_
     going = structs.replace(lost, at_api=structs.replace(lost.at_api, state="deleting"), on_hosts=())
 
     (drift, stray) = faults_of(lost, SIGHT, PLACES)
-    assert (drift.kind, drift.mend, stray.kind, stray.mend) == (judging.DRIFT, None, judging.STRAY, None)
+    assert (drift.kind, drift.mend, stray.kind, stray.mend) == (
+        instance_rules.DRIFT,
+        None,
+        instance_rules.STRAY,
+        None,
+    )
     assert drift.advice
-    (row,) = [each for each in faults_of(going, SIGHT, PLACES) if each.kind == judging.DRIFT]
+    (row,) = [each for each in faults_of(going, SIGHT, PLACES) if each.kind == instance_rules.DRIFT]
     assert isinstance(row.mend, MendInstance)
     assert (row.mend.instance.state, row.mend.instance.host) == ("deleted", "")
 
@@ -189,7 +192,7 @@ def test_no_instance_is_judged_of_which_a_cell_that_may_have_it_is_silent() -> N
     of_third = structs.replace(claimed, consumer=structs.replace(migration(), type="INSTANCE", cell="c3"))
     sight = structs.replace(SIGHT, known=SIGHT.known | {"c3"})
 
-    for view, kind in ((in_two, judging.TWICE), (of_third, judging.ORPHAN)):
+    for view, kind in ((in_two, instance_rules.TWICE), (of_third, instance_rules.ORPHAN)):
         assert [*faults_of(view, sight, PLACES)] == []
         (fault,) = faults_of(view, structs.replace(sight, cells=sight.known), PLACES)
         assert fault.kind == kind

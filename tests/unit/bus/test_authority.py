@@ -5,29 +5,19 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus import headers
-from bus.broker import Delivery, Parcel
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import (
-    BuildInstance,
-    DeleteInstance,
-    Image,
-    InstanceId,
-    InstancesFound,
-    RebuildInstance,
-    RequestId,
-)
+from bus import message as headers
+from bus.broker import Delivery, Origin, Parcel, origin_of
+from bus.message import Message
+from bus.messages.build import BuildInstance, DeleteInstance, InstancesFound, RebuildInstance
 from bus.messages.hosts import AskHosts, HostsAlive, HostsFound, HostsReported, SetHost
 from bus.messages.placement import (
     AskSnapshot,
     ClaimAnswered,
     LogPosition,
     ProvidersChanged,
-    Released,
     ReportInventory,
     SnapshotPage,
 )
-from bus.origin import Origin, origin_of
 from bus.topology import API, DEAD, EVENTS, FEED, PLACEMENT, REPLY, Kind, destination_of
 from bus.workers.authority import (
     BrokerFacts,
@@ -39,6 +29,9 @@ from bus.workers.authority import (
     speaks_for,
     wrong_reply_to,
 )
+from engine.flavors import Image, InstanceId, RequestId
+from engine.inventories import ConsumerId, ProviderId
+from engine.refusals import Released
 from tests.unit.examples import EXAMPLES
 
 WITH_USERS, WITHOUT = BrokerFacts(has_users=True), BrokerFacts()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bus.parts import Background
+from kit.parts import Background
 from tests.contracts.stage import until
 
 pytestmark = pytest.mark.asyncio

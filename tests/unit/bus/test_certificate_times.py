@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from bus.certificate_times import valid_until, why_hung_up
+from kit.tls import valid_until, why_hung_up
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from bus.codec import (
 )
 from bus.message import Envelope, Message, StrictMessage, type_of
 from bus.messages import ALL
-from bus.messages.build import BuildRejected, Flavor, InstancesFound
-from bus.messages.overview import ClassUse, Overview, WorkerHeard
+from bus.messages.build import BuildRejected, InstancesFound
+from bus.messages.cloud import ClassUse, Overview, WorkerHeard
 from bus.messages.placement import ReleaseClaim
 from bus.topology import (
     AUDIT_QUESTIONS,
@@ -35,6 +35,7 @@ from bus.topology import (
     BOOK_WRITES,
 )
 from bus.unreadable import Unreadable, unread_key
+from engine.flavors import Flavor
 from tests.unit.examples import CONSUMER, EXAMPLES, WHEN
 from tests.unit.examples.hosts import BEAT
 

@@ -3,10 +3,9 @@
 import pytest
 from msgspec import structs
 
-from bus import headers
-from bus.broker import Connection, Delivery, Parcel
+from bus import message
+from bus.broker import Connection, Delivery, Origin, Parcel
 from bus.memory import MemoryBroker
-from bus.origin import Origin
 from bus.topology import DEAD, DEAD_QUEUE, PLACEMENT, objects_of
 from bus.workers.dead_letters import NotReplayed, dead_letter_parcel, open_dead_letters, read
 from tests.contracts.stage import WORK, line, order, send
@@ -26,8 +25,8 @@ def handle(parcel: Parcel) -> str:
         structs.replace(BURIED, encoded=b"[]"),
         structs.replace(BURIED, routing_key="scheduler.requests"),
         structs.replace(BURIED, reply_to="answers.anyone.p1"),
-        structs.replace(BURIED, headers={**BURIED.headers, headers.REASON: "too late"}),
-        structs.replace(BURIED, headers={**BURIED.headers, headers.LETTER: "b"}),
+        structs.replace(BURIED, headers={**BURIED.headers, message.REASON: "too late"}),
+        structs.replace(BURIED, headers={**BURIED.headers, message.LETTER: "b"}),
     ],
     ids=["body", "queue", "reply address", "header", "name"],
 )
@@ -39,8 +38,8 @@ def test_different_dead_letters_have_different_handles(other: Parcel) -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ({headers.REASON: "never"}, "never"),
-        ({headers.BROKER_REASON: "delivery_limit"}, "the broker gave up on it: delivery_limit"),
+        ({message.REASON: "never"}, "never"),
+        ({message.BROKER_REASON: "delivery_limit"}, "the broker gave up on it: delivery_limit"),
         ({}, "the broker gave up on it: no reason given"),
     ],
 )

@@ -1,6 +1,6 @@
 """Which broker gets which objects, depending on the cells that have brokers of their own."""
 
-from bus.configuration.addresses import Addresses
+from bus.addresses import Addresses
 from bus.definitions import arguments_of
 from bus.topology import QueueKind, Site
 from ironic_sync.settings import IronicSettings

@@ -5,7 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from bus.guests import (
+from engine.flavors import Flavor
+from engine.guests import (
     GuestCell,
     GuestShape,
     ShareDiffersError,
@@ -14,8 +15,7 @@ from bus.guests import (
     page_kib_of,
     read_guest,
 )
-from bus.message import ProviderId
-from bus.messages.build import Flavor
+from engine.inventories import ProviderId
 
 ROOT, A, B, C = (ProviderId(UUID(int=number)) for number in range(4))
 

@@ -3,11 +3,11 @@
 import pytest
 from msgspec import structs
 
-from bus.configuration.settings import BUS, BusSettings
-from bus.errors import Bug, Locked, Poison, TookTooLong, Transient, Unavailable
 from bus.message import Message
 from bus.messages.hosts import AskHosts, SetHost
+from bus.settings import BUS, BusSettings
 from bus.workers.handling import GiveUp, OneByOne, PutBack, Received, after_failure, backoff_ms
+from kit.errors import Bug, Locked, Poison, TookTooLong, Transient, Unavailable
 
 SETTINGS = BusSettings(retry_delay_ms_first=10, retry_delay_ms_max=100, attempts_max=4)
 

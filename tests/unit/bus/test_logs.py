@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from bus.logs import InstanceLine, InstanceLog, JsonFormatter, TextFormatter, begin_to_log
-from bus.process import exiting_if_wrong, make_ready
+from kit.logs import InstanceLine, InstanceLog, JsonFormatter, TextFormatter, begin_to_log
+from kit.process import exiting_if_wrong, make_ready
 
 
 def a_record(message: str, *args: object, **extra: object) -> logging.LogRecord:

@@ -13,11 +13,12 @@ from bus.broker import Delivery, Parcel
 from bus.codec import CODEC
 from bus.memory import MemoryBroker, journaled_broker
 from bus.message import Envelope, Message
-from bus.messages.build import BuildInstance, RequestId
+from bus.messages.build import BuildInstance
 from bus.topology import objects_of
 from bus.unix_socket.client import UnixBroker
 from bus.unix_socket.server import serve_unix
 from bus.workers.publisher import Outgoing
+from engine.flavors import RequestId
 from tests.contracts.stage import (
     CELLS,
     SETTINGS,

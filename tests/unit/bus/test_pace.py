@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import pytest
 
-from bus.workers.pace import MESSAGES_ENOUGH, Pace
+from bus.workers.handling import MESSAGES_ENOUGH, Pace
 
 GATHER_S = 0.06
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from bus.errors import AccessRefused, ConnectionLost, NotFound, Operational, Refusal, Transient
-from bus.parts import (
+from kit.errors import AccessRefused, ConnectionLost, NotFound, Operational, Refusal, Transient
+from kit.parts import (
     Once,
     PartGroup,
     PartState,
+    Pauses,
     Periodic,
     SingleFlight,
     Status,
@@ -20,7 +21,6 @@ from bus.parts import (
     operational,
     statuses,
 )
-from bus.pauses import Pauses
 from tests.simulation.loop import run_simulated, until_s
 
 PAUSES = Pauses(first_s=1.0, max_s=8.0)
@@ -78,7 +78,7 @@ def test_a_failure_is_logged_once_per_change_and_counted_each_time(caplog: pytes
     problems = [Transient("try 1"), Transient("try 2"), NotFound("no queue"), NotFound("no queue")]
     part = Supervised("a part", Work(*problems), pauses=PAUSES)
 
-    with caplog.at_level(logging.WARNING, "bus.parts"):
+    with caplog.at_level(logging.WARNING, "kit.parts"):
         run_simulated(part.run())
 
     assert part.status.failures == 4

@@ -9,22 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from bus.configuration.settings import BusSettings
-from bus.errors import Transient
-from bus.pauses import Pauses, drawn, grown
-from bus.retrying import Retrying
+from bus.settings import BusSettings
 from bus.workers.handling import backoff_ms
+from kit.errors import Transient
+from kit.parts import Pauses, drawn, grown
+from kit.retrying import Retrying
 from tests.simulation.loop import run_simulated
 
 ROOT = Path(__file__).parents[3]
 ROOMS = (
+    "kit",
     "bus",
+    "engine",
     "placement_worker",
     "scheduler_worker",
     "cell_conductor",
     "compute_sim",
     "ironic_sync",
+    "nova_bridge",
     "moor",
+    "laboratory",
 )
 # A power of two whose exponent is no number, or a wait of tenacity.
 GROWTH = re.compile(r"\b2(?:\.0)? ?\*\* ?[^\d\s]|\bwait_(?:random|exponential|incrementing|chain)")
@@ -35,7 +39,7 @@ def test_no_room_has_a_formula_of_its_own() -> None:
 
     own = [str(file.relative_to(ROOT)) for file in files if GROWTH.search(file.read_text())]
 
-    assert own == ["bus/pauses.py"]
+    assert own == ["kit/parts.py"]
 
 
 def test_a_pause_doubles_with_each_failure_up_to_the_longest() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.process import exiting_if_wrong, make_ready
+from kit.process import exiting_if_wrong, make_ready
 
 
 def test_a_missing_variable_is_named_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from bus.errors import NotTaken
 from bus.memory import MemoryAccess, MemoryBroker
 from bus.topology import PLACEMENT, Limits, objects_of
+from kit.errors import NotTaken
 from tests.contracts.small_world import connected, drain
 from tests.contracts.small_world import within_patience as within
 from tests.contracts.stage import CELLS, SETTINGS, WORK, line, order, parcel, station, until

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from bus.errors import Unavailable
-from bus.operating.running import about, release, run_worker
-from bus.parts import Once, PartState, Status, Supervised
-from bus.process import Part
+from bus.workers.running import about, release, run_worker
+from kit.errors import Unavailable
+from kit.parts import Once, PartState, Status, Supervised
+from kit.process import Part
 from tests.contracts.stage import until
 
 ANY_PORT = "127.0.0.1:0"
@@ -37,7 +37,7 @@ class EndsAtOnce:
 
 
 def first_line(caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
-    return next(record for record in caplog.records if record.name == "bus.operating.running")
+    return next(record for record in caplog.records if record.name == "bus.workers.running")
 
 
 @pytest.mark.asyncio

@@ -7,12 +7,13 @@ from uuid import UUID, uuid5
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.message import GroupId, Message
-from bus.messages.build import BuildInstance, DeleteInstance, InstanceId, RequestId
-from bus.messages.groups import CreateGroup, DeleteGroup
+from bus.message import Message
+from bus.messages.build import BuildInstance, DeleteInstance
 from bus.messages.moves import EndMove, MoveInstance
-from bus.workers.handling import Handler, Handlers, Received, Said, Weighed
-from bus.workers.runs import runs
+from bus.messages.stored_names import CreateGroup, DeleteGroup
+from bus.workers.handling import Handler, Handlers, Received, Said, Weighed, runs
+from engine.flavors import InstanceId, RequestId
+from engine.inventories import GroupId
 from scheduler_worker.core.instances.rows import instance_id_of
 
 REQUESTS = [RequestId(uuid5(UUID(int=0), str(number))) for number in range(4)]

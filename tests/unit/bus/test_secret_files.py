@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bus.configuration.addresses import ADDRESSES
-from bus.configuration.sections import BadSetting
+from bus.addresses import ADDRESSES
 from bus.rabbit import RabbitBroker
-from bus.secret_files import SECRET_BYTES_MAX, BadSecretFile, read_secret
+from kit.errors import SECRET_BYTES_MAX, BadSecretFile, read_secret
+from kit.settings import BadSetting
 
 
 def written(directory: Path, content: bytes, mode: int = 0o600) -> str:

@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 from typer.testing import CliRunner
 
-from bus.configuration.addresses import ADDRESSES, Addresses
-from bus.configuration.hosts import check_hosts, each_host, hosts_of
-from bus.configuration.sections import BadSetting, without_password
+from bus.addresses import ADDRESSES, Addresses
+from kit.settings import BadSetting, without_password
+from kit.times import check_hosts, each_host, hosts_of
 from moor.commands import COMMANDS, app, command_of
 from moor.options import key_of
 from moor.settings import GENERAL, sources

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from bus.measuring import BUCKETS_S, Histogram, Metric, quantile
-from bus.stages import STAGES, stage_counts
+from bus.workers.running import STAGES, stage_counts
+from kit.metrics import BUCKETS_S, Histogram, Metric, quantile
 from tests.pages.metrics_page import ALL
 
 QUESTIONS = Metric("moor_question_seconds", "histogram", "Questions.", ("type",))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bus.operating.health import About, Health, ReadyTeller
-from bus.operating.systemd import Systemd
-from bus.parts import Status
+from kit.health import About, Health, ReadyTeller
+from kit.parts import Status
+from kit.process import Systemd
 
 
 @pytest.fixture

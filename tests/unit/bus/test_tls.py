@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from bus.tls import BadCertificate, client_tls, refused_certificate, server_tls
+from kit.tls import BadCertificate, client_tls, refused_certificate, server_tls
 
 pytestmark = pytest.mark.asyncio
 

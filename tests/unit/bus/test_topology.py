@@ -2,10 +2,9 @@
 
 import pytest
 
-from bus.definitions import rights_by_user
+from bus.definitions import rights_by_user, rights_of
 from bus.message import type_of
 from bus.messages import ALL
-from bus.permissions import rights_of
 from bus.topology import (
     API,
     API_QUEUES,

@@ -12,11 +12,11 @@ from msgspec import Meta, Struct, structs
 from typer import BadParameter
 from typer.testing import CliRunner
 
-from bus.configuration.sections import BadSetting, Section
-from bus.configuration.settings import BUS, BusSettings
+from bus.settings import BUS, BusSettings
 from cell_conductor.__main__ import main as conductor_main
 from cell_conductor.settings import ConductorSettings
 from compute_sim.__main__ import main as compute_main
+from kit.settings import BadSetting, Section
 from moor.commands import app
 from moor.options import scheduler_flags, tuned, tuned_cloud, use_config
 from moor.settings import GENERAL, sources

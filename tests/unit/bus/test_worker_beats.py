@@ -6,15 +6,15 @@ import pytest
 from msgspec import Struct
 
 from bus.broker import Broker
-from bus.errors import Unavailable
-from bus.measuring import Metric, Numbers
 from bus.memory import MemoryBroker
-from bus.messages.overview import COUNTED_MAX, WorkerAlive
-from bus.operating.health import About, Health
-from bus.operating.worker_beats import WorkerBeats
-from bus.parts import Supervised
+from bus.messages.cloud import COUNTED_MAX, WorkerAlive
 from bus.topology import EVENTS, Grant, objects_of
+from bus.workers.running import WorkerBeats
 from bus.workers.station import FeedListener, Station
+from kit.errors import Unavailable
+from kit.health import About, Health
+from kit.metrics import Metric, Numbers
+from kit.parts import Supervised
 
 pytestmark = pytest.mark.asyncio
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from bus.message import AggregateId, Message, ProviderId
-from bus.messages.hosts import HostMode, HostSetting, HostState
-from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
-from bus.messages.quotas import AskQuotas, QuotasFound
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from bus.message import Message
+from bus.messages.administration import AskQuotas, QuotasFound
+from engine.hosts import HostMode, HostSetting, HostState
+from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState, ProviderUsage
+from engine.picture.picture import Picture
+from engine.requests import InstanceSpec
 from tests.contracts.placement_orders import provider
 
 ROOMY = InventoryState(total=16, max_unit=16)

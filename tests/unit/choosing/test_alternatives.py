@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from bus.messages.build import BuildInstance, BuildRejected, Flavor, Image, RequestId
-from scheduler_worker.core.instances.specs import (
+from bus.messages.build import BuildInstance, BuildRejected
+from engine.flavors import Flavor, Image, RequestId
+from engine.requests import Alternative, InstanceSpec, read_alternatives, read_request
+from scheduler_worker.core.instances.rows import (
     alternatives_in,
     decoded,
     encoded,
@@ -14,7 +16,6 @@ from scheduler_worker.core.instances.specs import (
     request_of,
     specs_in,
 )
-from scheduler_worker.core.requests import Alternative, InstanceSpec, read_alternatives, read_request
 from tests.contracts.placement_orders import VOCABULARY, an_id
 
 GOLD, SILVER = "CUSTOM_GOLD", "CUSTOM_SILVER"

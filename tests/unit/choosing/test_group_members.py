@@ -2,9 +2,8 @@
 
 import itertools
 
-from bus.message import GroupId
-from bus.messages.placement import GroupMember, Holder
-from scheduler_worker.core.picture.group_members import GroupMembers
+from engine.inventories import GroupId, GroupMember, Holder
+from engine.picture.members import GroupMembers
 from tests.contracts.placement_orders import DB, HOST, OTHER_HOST, WEB, an_id
 
 GROUP, OTHER_GROUP = GroupId(an_id("group")), GroupId(an_id("another group"))

@@ -6,11 +6,11 @@ import os_resource_classes
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, BuildRejected, Flavor, PortRequest
-from placement_worker.core.vocabulary import Vocabulary
-from scheduler_worker.core.requests import Alternative, InstanceSpec, read_alternatives, read_request
-from scheduler_worker.core.requests.page_sizes import with_size_kept
-from scheduler_worker.core.requests.spec import GranularGroup
+from bus.messages.build import BuildInstance, BuildRejected
+from engine.capacity import Vocabulary
+from engine.flavors import Flavor, PortRequest
+from engine.requests import Alternative, InstanceSpec, read_alternatives, read_request
+from engine.requests.spec import GranularGroup, with_size_kept
 from tests.unit.choosing.test_scheduler_requests import a_build
 
 VOCABULARY = Vocabulary(frozenset(os_resource_classes.STANDARDS), frozenset({"HW_CPU_HYPERTHREADING"}))

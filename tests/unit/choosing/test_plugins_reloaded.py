@@ -1,7 +1,7 @@
 """The plugins of a running scheduler after its settings have changed."""
 
-from bus.configuration.live import SettingsFollower, tell_followers
-from scheduler_worker.core.choosing.standard import chosen_plugins
+from engine.choosing.plugin_settings import chosen_plugins
+from kit.settings import SettingsFollower, tell_followers
 from scheduler_worker.settings import SchedulerSettings
 
 

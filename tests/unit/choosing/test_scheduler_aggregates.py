@@ -6,15 +6,14 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import AggregateId
-from bus.messages.aggregates import Aggregate, SetAggregate
-from scheduler_worker.core.aggregates.kept import KeptAggregate
-from scheduler_worker.core.aggregates.metadata import AggregateProblem
-from scheduler_worker.core.aggregates.orders import changed
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.plugins import multiplier_key
-from scheduler_worker.core.choosing.weighers.spread import Spread
-from scheduler_worker.core.picture.picture import Picture
+from bus.messages.hosts import SetAggregate
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.plugins import multiplier_key
+from engine.choosing.weighers import Spread
+from engine.hosts import Aggregate, AggregateProblem
+from engine.inventories import AggregateId
+from engine.picture.picture import Picture
+from scheduler_worker.core.aggregates import KeptAggregate, changed
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state, vcpus
 

@@ -8,25 +8,25 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import AggregateId
-from bus.messages.build import BuildInstance, BuildRejected, Flavor, Image, NoValidHost, RequestId
+from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.cell import PlaceInCell
-from bus.messages.hosts import NODE, HostFacts, HostsReported
-from bus.messages.placement import InventoryState, ProviderState
+from bus.messages.hosts import HostsReported
 from bus.workers.handling import Received, Tell
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.explaining import Holds
+from engine.choosing.plugins import as_read
+from engine.flavors import Flavor, Image, RequestId
+from engine.hosts import NODE, HostFacts
+from engine.inventories import AggregateId, InventoryState, ProviderState
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost
+from engine.requests import InstanceSpec, read_request
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.alike import as_read
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.host_reports import reported
-from scheduler_worker.core.instances.outcomes import Holds
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec, read_request
-from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.outbox.notes import OutboxNotes
-from scheduler_worker.outbox.outbox import Outbox
+from scheduler_worker.core.hosts import reported
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.requests.building import Builder
-from scheduler_worker.requests.last_filters import LastFilters
-from scheduler_worker.requests.request_reader import RequestReader
+from scheduler_worker.requests.reading import LastFilters, RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.placement_orders import VOCABULARY, an_id, provider
 from tests.memory_stores.scheduler import MemorySchedulerStore

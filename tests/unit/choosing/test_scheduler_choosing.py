@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from bus.messages.build import FunnelStep, Miss, NoValidHost
-from bus.messages.placement import InventoryState
-from placement_worker.core.candidates.columns import Flags, Floats
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.hosts.one_host import OneHost
-from scheduler_worker.core.choosing.plugins import Change, Plugins
-from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from engine.candidates.columns import Flags, Floats
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.plugins import Change, Plugins
+from engine.choosing.weighers import FreeAmount
+from engine.inventories import InventoryState
+from engine.picture.picture import Picture
+from engine.refusals import FunnelStep, Miss, NoValidHost
+from engine.requests import InstanceSpec
 from tests.contracts.placement_orders import an_id, consumer, provider
 from tests.plugins import standard_plugins
 from tests.refusals import why_not

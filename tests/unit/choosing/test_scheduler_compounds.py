@@ -7,33 +7,28 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from bus.messages.build import FunnelStep, NoValidHost
-from bus.messages.placement import (
-    InventoryState,
-    ProviderState,
-    ResourceAmount,
-    Share,
+from engine.candidates import ways as ways_module
+from engine.candidates.budget import Budget, SharedBudget
+from engine.candidates.slot_solver import SlotProblem, solutions
+from engine.candidates.suitable import SearchScope
+from engine.candidates.ways import CutInTrees, InTrees, ways_of_trees
+from engine.choosing.choosing import (
+    SEARCHED_FIRST,
+    Chosen,
+    choose,
+    hosts_with_room,
+    more_alternates,
+    room_for,
 )
-from placement_worker.core.candidates import ways as ways_module
-from placement_worker.core.candidates.budget import Budget, SharedBudget
-from placement_worker.core.candidates.fitting import SearchScope
-from placement_worker.core.candidates.slot_solver import SlotProblem, solutions
-from placement_worker.core.candidates.ways import CutInTrees, InTrees, ways_of_trees
-from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates
-from scheduler_worker.core.choosing.compound.compounds import (
-    BYTES_PER_TREE,
-    STEPS_PER_BATCH,
-    STEPS_PER_TREE,
-    Compounds,
-    Found,
-)
-from scheduler_worker.core.choosing.compound.provider_room import Parts
-from scheduler_worker.core.choosing.draft import Draft, Leaving
-from scheduler_worker.core.choosing.needs import Needs, needs_of, query_of
-from scheduler_worker.core.choosing.waking import SEARCHED_FIRST, hosts_with_room, room_for
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.core.requests.spec import GranularGroup
+from engine.choosing.compounds import BYTES_PER_TREE, STEPS_PER_BATCH, STEPS_PER_TREE, Compounds, Found
+from engine.choosing.draft import Draft, Leaving
+from engine.choosing.needs import Needs, needs_of, query_of
+from engine.choosing.pools import Parts
+from engine.inventories import InventoryState, ProviderState, ResourceAmount, Share
+from engine.picture.picture import Picture
+from engine.refusals import FunnelStep, NoValidHost
+from engine.requests import InstanceSpec
+from engine.requests.spec import GranularGroup
 from tests.contracts.placement_orders import DB, WEB, aggregate, provider
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, usage_of

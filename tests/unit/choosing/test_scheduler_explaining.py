@@ -9,22 +9,15 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, GroupId, Message
+from bus.message import Message
 from bus.messages.build import (
     BuildInstance,
     BuildRejected,
     ClaimRefused,
-    Flavor,
-    Image,
     InstanceActive,
-    InstanceId,
     InstanceState,
-    JoinedGroup,
-    NoValidHost,
     Rebuild,
-    RequestId,
 )
-from bus.messages.placement import ServerGroup
 from bus.messages.planning import (
     AskDrain,
     AskExplanation,
@@ -34,23 +27,24 @@ from bus.messages.planning import (
     ExplanationsFound,
 )
 from bus.workers.handling import Answer, ReadOnly
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.explaining import Holds
+from engine.choosing.verdicts import OtherHost
+from engine.flavors import Flavor, Image, InstanceId, JoinedGroup, RequestId
+from engine.inventories import ConsumerId, GroupId, ServerGroup
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost
+from engine.requests import InstanceSpec
+from engine.requests.spec import GranularGroup
+from scheduler_worker import questions
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.refusals.verdicts import OtherHost
 from scheduler_worker.core.instances.lifecycle import heard
-from scheduler_worker.core.instances.outcomes import Holds
 from scheduler_worker.core.instances.placing import Timeouts, accepted, after_search
-from scheduler_worker.core.instances.rows import DELETED, ERROR, HostDecision, InstanceRow
-from scheduler_worker.core.instances.specs import decoded, encoded
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.core.requests.spec import GranularGroup
-from scheduler_worker.questions import explaining
-from scheduler_worker.questions.explaining import Explainer
-from scheduler_worker.requests.named_by_requests import with_groups
-from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
+from scheduler_worker.core.instances.rows import DELETED, ERROR, HostDecision, InstanceRow, decoded, encoded
+from scheduler_worker.questions import Explainer
+from scheduler_worker.requests.reading import RequestReader, ValidRequest, with_groups
 from scheduler_worker.store import KnownGroup, NewRequest
-from scheduler_worker.wiring.deciders import STANDARD
+from scheduler_worker.wiring import STANDARD
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, asks_no_quota, vcpus
@@ -323,7 +317,7 @@ async def test_an_instance_whose_needs_are_not_known_says_so() -> None:
 async def test_so_many_instances_are_planned_and_so_many_refusals_explained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(explaining, "DRAINED_MAX", 12)
+    monkeypatch.setattr(questions, "DRAINED_MAX", 12)
     rows = [a_row(number, a_spec(100 + number), state="active", host="full") for number in range(1, 14)]
 
     found = await asked(AskDrain(host="full"), DrainFound, three(), *rows)

@@ -5,18 +5,16 @@ from math import nan
 
 from msgspec import structs
 
-from bus.message import AggregateId
 from bus.messages.build import BuildInstance
-from bus.messages.cell import ALTERNATES_MAX
-from bus.messages.placement import ProviderState, Shortfall
+from engine.choosing.alternates import hosts_among
+from engine.choosing.choosing import Chosen, choose, more_alternates, other_way
+from engine.choosing.needs import Needs, Way
+from engine.choosing.verdicts import OtherHost
+from engine.inventories import ALTERNATES_MAX, AggregateId, ProviderState
+from engine.refusals import Shortfall
+from engine.requests import InstanceSpec
+from engine.requests.spec import GranularGroup
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.alternates import hosts_among
-from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
-from scheduler_worker.core.choosing.needs import Needs
-from scheduler_worker.core.choosing.refusals.verdicts import OtherHost
-from scheduler_worker.core.choosing.ways.judge import Way
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.core.requests.spec import GranularGroup
 from tests.contracts.placement_orders import WEB, aggregate, provider
 from tests.plugins import standard_plugins
 from tests.refusals import why_not

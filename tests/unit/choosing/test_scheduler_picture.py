@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from bus.messages.hosts import NODE, HostSetting, Supported
-from bus.messages.placement import ProviderState, ProviderUsage, Share
-from bus.messages.tree_fingerprint import tree_fingerprint
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.picture import columns
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.picture.preferences import preferences_of
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.draft import Draft
+from engine.choosing.hosts import Hosts
+from engine.hosts import NODE, HostSetting, Supported
+from engine.inventories import ProviderState, ProviderUsage, Share, tree_fingerprint
+from engine.picture import columns
+from engine.picture.columns import preferences_of
+from engine.picture.picture import Picture
 from tests.contracts.placement_orders import DB, WEB, amounts, provider
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import ROOMY, a_host, a_picture, a_spec, a_state, usage_of, vcpus

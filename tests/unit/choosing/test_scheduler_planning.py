@@ -8,40 +8,36 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.message import AggregateId, GroupId, Message
-from bus.messages.build import BuildInstance, BuildRejected, Flavor, JoinedGroup, Miss
-from bus.messages.hosts import Supported
-from bus.messages.placement import InventoryState, ServerGroup
+from bus.message import Message
+from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.planning import (
     AskCapabilities,
     AskPlan,
     AskReasons,
     CapabilitiesFound,
     Capability,
-    ExhaustedPool,
     HostHaving,
-    HostVerdict,
     PlanFound,
-    PlannedCell,
-    Relaxation,
 )
 from bus.workers.handling import Answer, ReadOnly
-from placement_worker.core.candidates.columns import Flags
-from placement_worker.core.candidates.provider_index import SHARES
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.compound.compounds import Compounds, Found
-from scheduler_worker.core.choosing.hosts import room
-from scheduler_worker.core.choosing.needs import Needs, needs_of
-from scheduler_worker.core.choosing.planning import plan, reasons
-from scheduler_worker.core.choosing.refusals import relaxing
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Alternative, InstanceSpec
-from scheduler_worker.core.requests.spec import GranularGroup
-from scheduler_worker.questions.planning import Planner
-from scheduler_worker.questions.quotas import Ask
-from scheduler_worker.requests.request_reader import RequestReader
+from engine.candidates.columns import Flags
+from engine.candidates.provider_index import SHARES
+from engine.choosing import plugins, relaxing
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.compounds import Compounds, Found
+from engine.choosing.needs import Needs, needs_of
+from engine.choosing.planning import plan, reasons
+from engine.flavors import Flavor, JoinedGroup
+from engine.hosts import Supported
+from engine.inventories import AggregateId, GroupId, InventoryState, ServerGroup
+from engine.picture.picture import Picture
+from engine.refusals import ExhaustedPool, HostVerdict, Miss, PlannedCell, Relaxation
+from engine.requests import Alternative, InstanceSpec
+from engine.requests.spec import GranularGroup
+from scheduler_worker.questions import Ask, Planner
+from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.wiring.deciders import STANDARD
+from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import an_id, provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
@@ -251,7 +247,7 @@ def test_hosts_that_share_a_pool_are_filled_together() -> None:
 
 
 def test_filling_compound_hosts_ends_at_a_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "TURNS_MAX", 3)
+    monkeypatch.setattr(plugins, "TURNS_MAX", 3)
 
     found = plan(pooled(disk=900), a_spec(1, DISK_GB=10), PLUGINS)
 

@@ -1,7 +1,7 @@
 """How far a picture has come: the feed and readings of the books, in whatever order they meet."""
 
 from bus.messages.placement import LogPosition
-from scheduler_worker.replica.catching_up import Progress
+from scheduler_worker.replica import Progress
 
 
 def at(position: int, term: int = 1) -> LogPosition:

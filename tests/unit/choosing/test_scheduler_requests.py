@@ -7,21 +7,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bus.message import GroupId
-from bus.messages.build import (
-    BuildInstance,
-    BuildRejected,
-    Flavor,
-    InstanceId,
-    JoinedGroup,
-    PortRequest,
-    RequestId,
-    VolumeRequest,
-)
-from scheduler_worker.core.choosing.needs import needs_of
-from scheduler_worker.core.requests import InstanceSpec, read_request
-from scheduler_worker.core.requests.spec import GranularGroup
-from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
+from bus.messages.build import BuildInstance, BuildRejected
+from engine.choosing.needs import needs_of
+from engine.flavors import Flavor, InstanceId, JoinedGroup, PortRequest, RequestId, VolumeRequest
+from engine.inventories import GroupId
+from engine.requests import InstanceSpec, read_request
+from engine.requests.spec import GranularGroup
+from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, an_id
 from tests.plugins import standard_plugins
 from tests.unit.scheduler.test_scheduler_handlers import an_ask

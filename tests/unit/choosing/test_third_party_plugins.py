@@ -10,21 +10,22 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from bus.configuration.sections import BadSetting
 from bus.messages.build import BuildRejected
-from moor.laboratory.plugin_check import PLAIN, a_cloud, breaches
-from placement_worker.core.candidates.columns import Flags, Ints
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
-from scheduler_worker.core.choosing.filters.limit import LimitFilter
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.hosts.one_host import OneHost
-from scheduler_worker.core.choosing.plugin_settings import PluginSettings
-from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
-from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS, chosen_plugins
-from scheduler_worker.core.choosing.weighers.num_instances import NumInstances
-from scheduler_worker.core.choosing.weighers.pci import Pci
-from scheduler_worker.core.requests import InstanceSpec, read_request
+from engine.candidates.columns import Flags, Ints
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.filters import AvailabilityZone, LimitFilter
+from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.plugin_settings import (
+    OPTIONAL_FILTERS,
+    STANDARD_WEIGHERS,
+    PluginSettings,
+    chosen_plugins,
+)
+from engine.choosing.plugins import Change, Filter, Weigher
+from engine.choosing.weighers import NumInstances, Pci
+from engine.requests import InstanceSpec, read_request
+from kit.settings import BadSetting
+from laboratory.plugin_check import PLAIN, a_cloud, breaches
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 from scheduler_worker.third_party import filters_of, weighers_of
 from tests.contracts.placement_orders import VOCABULARY
@@ -33,7 +34,7 @@ from tests.unit.choosing.test_scheduler_requests import a_build
 
 ALL = PluginSettings(
     filters=tuple(OPTIONAL_FILTERS),
-    weighers=tuple(WEIGHERS),
+    weighers=tuple(STANDARD_WEIGHERS),
     metrics_weights=("temperature=-1.0", "load=-0.5"),
     num_instances_weight_multiplier=1.0,
     io_ops_per_host_max=8,

@@ -2,18 +2,13 @@
 
 from uuid import UUID
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.build import Flavor
 from bus.messages.cell import (
     SpawnInstance,
 )
-from bus.messages.placement import (
-    ReportedInventory,
-    ResourceAmount,
-    Share,
-)
-from compute_sim.core.tree import TreeProvider
-from compute_sim.laboratory.driver import root_of
+from compute_sim.core.trees import TreeProvider
+from engine.flavors import Flavor
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount, Share
+from laboratory.computes.driver import root_of
 
 HOST = root_of("h1")
 

@@ -6,18 +6,14 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.build import Flavor
-from bus.messages.placement import ResourceAmount, Share
-from compute_sim.core.tree import ProviderTree, TreeProvider
-from compute_sim.libvirt.core.cpu_ranges import read_cpus
+from compute_sim.core.trees import ProviderTree, TreeProvider
 from compute_sim.libvirt.core.layout import HostLayout, layout_of
-from compute_sim.libvirt.core.machine import Machine, read_machine
-from compute_sim.libvirt.core.node_devices import NodeDevices, read_node_devices
+from compute_sim.libvirt.core.machine import Machine, NodeDevices, read_cpus, read_machine, read_node_devices
 from compute_sim.libvirt.core.offer import HostOffer, read_devices, read_mediated
-from compute_sim.libvirt.core.orders import DirectPort, GuestOrder
 from compute_sim.libvirt.core.planning import plan_guest
-from compute_sim.libvirt.core.plans import GuestDisk, GuestNic, GuestPlan
+from compute_sim.libvirt.core.plans import DirectPort, GuestDisk, GuestNic, GuestOrder, GuestPlan
+from engine.flavors import Flavor
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 
 DATA = Path(__file__).parent.parent.parent / "data" / "libvirt"
 UPSTREAM, TWO_CELLS = DATA / "upstream", DATA / "two_cells"

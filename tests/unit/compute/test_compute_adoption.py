@@ -1,6 +1,5 @@
 """A host adopts a guest that it has, and one that it has left is never touched again."""
 
-from bus.messages.build import Flavor
 from bus.messages.cell import AdoptGuest, InstanceDestroyed, InstanceSpawned, InstanceStopped, LeaveGuest
 from compute_sim.core.attempts import (
     WELL,
@@ -12,8 +11,9 @@ from compute_sim.core.attempts import (
     due,
     next_step,
 )
-from compute_sim.laboratory.driver import SimulatedDriver
-from compute_sim.laboratory.hosts import SimulatedHost
+from engine.flavors import Flavor
+from laboratory.computes.driver import SimulatedDriver
+from laboratory.computes.hosts import SimulatedHost
 from tests.unit.compute.test_compute_attempts import DESTROY, HOST, INSTANCE, SHARE, SPAWN
 
 ADOPT = AdoptGuest(cell="c1", instance=INSTANCE, attempt=1, host=HOST, flavor=Flavor(), share=SHARE)

@@ -6,8 +6,7 @@ from typing import get_args
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, Message
-from bus.messages.build import Flavor, Image
+from bus.message import Message
 from bus.messages.cell import (
     DestroyInstance,
     InstanceDestroyed,
@@ -21,7 +20,6 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import ResourceAmount, Share
 from compute_sim.core import attempts
 from compute_sim.core.attempts import (
     WELL,
@@ -43,7 +41,9 @@ from compute_sim.core.attempts import (
     stopped_by_itself,
     waiting,
 )
-from compute_sim.laboratory.driver import root_of
+from engine.flavors import Flavor, Image
+from engine.inventories import ConsumerId, ResourceAmount, Share
+from laboratory.computes.driver import root_of
 
 HOST = root_of("h1")
 INSTANCE = ConsumerId(HOST)

@@ -8,16 +8,16 @@ from msgspec import structs
 from bus.broker import PARCEL_BYTES_MAX
 from bus.codec import encode
 from bus.message import Envelope
-from bus.messages.consoles import CONSOLE_BYTES_MAX, ConsoleTold, TellConsole
+from bus.messages.cell import CONSOLE_BYTES_MAX, ConsoleTold, TellConsole
 from bus.workers.handling import ReadOnly, Tell
-from compute_sim.consoles import console_handlers
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.drivers import ConsoleText
 from compute_sim.fleet import Fleet
-from compute_sim.laboratory.driver import SimulatedDriver
-from compute_sim.laboratory.faults import FaultScript
-from compute_sim.laboratory.hosts import equal_hosts
-from compute_sim.store_memory import MemoryComputeStore
+from compute_sim.handlers import console_handlers
+from compute_sim.store import MemoryComputeStore
+from laboratory.computes.driver import SimulatedDriver
+from laboratory.computes.faults import FaultScript
+from laboratory.computes.hosts import equal_hosts
 from tests.unit.examples.values import CONSUMER
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 

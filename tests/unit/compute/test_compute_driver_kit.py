@@ -6,26 +6,19 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
 from bus.messages.cell import (
     RespawnInstance,
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import (
-    ReportedInventory,
-)
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
-from compute_sim.core.pools import Pool
-from compute_sim.core.reshaping import Allocations, CannotReshape
-from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
+from compute_sim.core.hosts import Pool
+from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver
-from compute_sim.laboratory.driver import SimulatedDriver
-from compute_sim.laboratory.faults import (
-    Changes,
-    FaultScript,
-)
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost, gpu, pci_function, virtual_functions
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory
+from laboratory.computes.driver import SimulatedDriver
+from laboratory.computes.faults import Changes, FaultScript
+from laboratory.computes.hosts import HostSize, SimulatedHost, gpu, pci_function, virtual_functions
 from tests.contracts.driver_contract import breaches
 from tests.unit.compute.compute_trees import CHILD, NUMA, ROOT
 from tests.unit.compute.test_compute_tree_diff import tree

@@ -8,8 +8,6 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.messages.build import Image
 from bus.messages.cell import (
     ReceiveInstance,
     RespawnInstance,
@@ -18,8 +16,10 @@ from bus.messages.cell import (
 )
 from compute_sim.core.attempts import WELL, AttemptState, Dead, Silent, Work, begun
 from compute_sim.fleet import FailedBuilds
-from compute_sim.laboratory.driver import SimulatedDriver, root_of
-from compute_sim.laboratory.faults import (
+from engine.flavors import Image
+from engine.inventories import ConsumerId
+from laboratory.computes.driver import SimulatedDriver, root_of
+from laboratory.computes.faults import (
     BuildsSlowly,
     Changes,
     ComesBackLate,
@@ -38,8 +38,8 @@ from compute_sim.laboratory.faults import (
     is_on,
     next_turn_s,
 )
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost, size_at
-from compute_sim.laboratory.script_file import BadScript, load_script
+from laboratory.computes.hosts import HostSize, SimulatedHost, size_at
+from laboratory.computes.script_file import BadScript, load_script
 from tests.unit.compute.compute_trees import HOST, a_spawn
 
 

@@ -4,18 +4,16 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.messages.build import Image
-from bus.messages.hosts import HostFacts, in_messages
-from bus.messages.placement import (
-    ReportedInventory,
-)
+from bus.messages.hosts import in_messages
 from compute_sim.__main__ import main
-from compute_sim.core.networks import read_networks
-from compute_sim.core.pools import aggregate_of, pools_of, read_pools
-from compute_sim.core.tree import ProviderTree
-from compute_sim.laboratory.driver import IMAGES_MAX, SimulatedDriver, SimulatedPool, root_of
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost, equal_hosts, in_cells
+from compute_sim.core.hosts import aggregate_of, pools_of, read_networks, read_pools
+from compute_sim.core.trees import ProviderTree
 from compute_sim.settings import COMPUTE, ComputeSettings
+from engine.flavors import Image
+from engine.hosts import HostFacts
+from engine.inventories import ReportedInventory
+from laboratory.computes.driver import IMAGES_MAX, SimulatedDriver, SimulatedPool, root_of
+from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts, in_cells
 from tests.unit.compute.compute_trees import HOST, a_spawn
 from tests.unit.compute.test_compute_driver_kit import ADDRESSES, STORAGE_POOL
 from tests.unit.compute.test_compute_faults import a_receive

@@ -4,23 +4,20 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import AggregateId
-from bus.messages.placement import (
-    InventoryInUse,
-    NotAllowed,
-    ReportAccepted,
-    ReportOutdated,
-)
-from compute_sim.core.tree import ProviderTree, TreeProvider
-from compute_sim.core.tree_diff import (
+from bus.messages.placement import InventoryInUse, ReportAccepted, ReportOutdated
+from compute_sim.core.trees import (
     Accepted,
     MustReportAll,
     MustReshape,
+    ProviderTree,
     ReportRefused,
     ReportState,
+    TreeProvider,
     after_answer,
     report_of_changes,
 )
+from engine.inventories import AggregateId
+from engine.refusals import NotAllowed
 from tests.unit.compute.compute_trees import CHILD, HOST, NUMA, ROOT
 
 NOTHING = ReportState(ProviderTree(HOST), 0)

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from bus.message import ConsumerId
-from bus.messages.build import Flavor
 from bus.messages.cell import DestroyInstance, SpawnInstance
-from bus.messages.placement import ResourceAmount, Share
-from compute_sim.core.tree import ProviderTree
-from compute_sim.laboratory.driver import SimulatedDriver
-from compute_sim.laboratory.faults import FailsToBuild, FaultScript
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
+from compute_sim.core.trees import ProviderTree
+from engine.flavors import Flavor
+from engine.inventories import ConsumerId, ResourceAmount, Share
+from laboratory.computes.driver import SimulatedDriver
+from laboratory.computes.faults import FailsToBuild, FaultScript
+from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.placement_orders import an_id
 from tests.unit.compute.test_compute_driver_kit import DEEP
 

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ConsumerId, Message
+from bus.message import Message
 from bus.messages.administration import ConsumerMoved
-from bus.messages.host_shapes import (
+from bus.messages.hosts import (
     AskHostShape,
     HostHolder,
     HostReshaped,
@@ -16,22 +16,15 @@ from bus.messages.host_shapes import (
     ReshapeHost,
     ReshapeVerdict,
 )
-from bus.messages.placement import (
-    InventoryState,
-    NotAllowed,
-    ProviderState,
-    ReportAccepted,
-    ResourceAmount,
-    ShapeMoved,
-)
+from bus.messages.placement import ReportAccepted
 from bus.workers.station import Station  # noqa: TC001 - imported like every other type
-from compute_sim.core.reshaping import Allocations
-from compute_sim.core.tree import ProviderTree
-from compute_sim.core.tree_diff import Accepted, ReportRefused
+from compute_sim.core.trees import Accepted, Allocations, ProviderTree, ReportRefused
 from compute_sim.host_reshaping import TRIES_MAX, HostReshaper
-from compute_sim.laboratory.driver import SimulatedDriver
-from compute_sim.laboratory.hosts import HostSize, SimulatedHost
 from compute_sim.settings import ComputeSettings
+from engine.inventories import ConsumerId, InventoryState, ProviderState, ResourceAmount
+from engine.refusals import NotAllowed, ShapeMoved
+from laboratory.computes.driver import SimulatedDriver
+from laboratory.computes.hosts import HostSize, SimulatedHost
 
 pytestmark = pytest.mark.asyncio
 

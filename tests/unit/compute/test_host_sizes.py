@@ -3,14 +3,7 @@
 import pytest
 from msgspec import structs
 
-from compute_sim.laboratory.hosts import (
-    HostSize,
-    gpu,
-    in_cells,
-    pci_function,
-    read_host_size,
-    virtual_functions,
-)
+from laboratory.computes.hosts import HostSize, gpu, in_cells, pci_function, read_host_size, virtual_functions
 
 
 def test_what_is_not_named_is_as_usual() -> None:

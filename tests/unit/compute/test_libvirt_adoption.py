@@ -6,14 +6,11 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from compute_sim.libvirt.core.adoption import adopted
-from compute_sim.libvirt.core.domain_metadata import NAMESPACE
-from compute_sim.libvirt.core.held import held_by
-from compute_sim.libvirt.core.orders import GuestOrder
+from compute_sim.libvirt.core.domains import adopted, held_by
 from compute_sim.libvirt.core.planning import NoPlan, plan_guest
-from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan, PlannedMediated
+from compute_sim.libvirt.core.plans import NAMESPACE, ForeignGuest, GuestOrder, GuestPlan, PlannedMediated
 from compute_sim.libvirt.core.trees import tree_of
+from engine.inventories import ConsumerId
 from tests.unit.compute.libvirt_machines import DATA, a_layout, an_order, named, specs
 
 DOMAIN = (DATA / "foreign_domain.xml").read_text()

@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from compute_sim.libvirt.core.cpu_ranges import cpus_in_words, read_cpus
-from compute_sim.libvirt.core.pinning import ChosenCpus, choose_cpus
+from compute_sim.libvirt.core.machine import cpus_in_words, read_cpus
+from compute_sim.libvirt.core.planning import ChosenCpus, choose_cpus
 
 # How many threads a core has, and how many of them are free: the last ones.
 STATES = [(threads, free) for threads in (1, 2, 3, 4) for free in range(threads + 1)]

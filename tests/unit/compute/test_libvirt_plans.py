@@ -5,28 +5,27 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.build import Flavor
-from bus.messages.placement import ResourceAmount, Share
-from compute_sim.libvirt.core.domain_xml import domain_xml
-from compute_sim.libvirt.core.held import as_foreign, held_by
+from compute_sim.libvirt.core.domains import as_foreign, domain_xml, held_by
 from compute_sim.libvirt.core.layout import HostLayout
-from compute_sim.libvirt.core.node_devices import MediatedDevice, NodeDevices
+from compute_sim.libvirt.core.machine import MediatedDevice, NodeDevices
 from compute_sim.libvirt.core.offer import read_devices, read_mediated
-from compute_sim.libvirt.core.orders import DirectPort, GuestOrder
 from compute_sim.libvirt.core.planning import NoPlan, plan_guest
 from compute_sim.libvirt.core.plans import (
     CpuTopology,
+    DirectPort,
     DomainCell,
     ForeignGuest,
     ForeignMemory,
     GuestDisk,
     GuestNic,
+    GuestOrder,
     GuestPlan,
     PlannedFunction,
     PlannedMediated,
 )
 from compute_sim.libvirt.core.trees import tree_of
+from engine.flavors import Flavor
+from engine.inventories import ProviderId, ResourceAmount, Share
 from tests.unit.compute.libvirt_machines import a_layout, an_offer, an_order, devices_of_two_cells
 
 FOREIGN = UUID(int=0xF0)

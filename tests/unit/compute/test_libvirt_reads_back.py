@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from compute_sim.core.tree import flaw_of
-from compute_sim.libvirt.core.domain_xml import domain_xml
-from compute_sim.libvirt.core.held import held_by
+from compute_sim.core.trees import flaw_of
+from compute_sim.libvirt.core.domains import domain_xml, held_by
 from compute_sim.libvirt.core.layout import layout_of
 from compute_sim.libvirt.core.machine import read_machine
 from compute_sim.libvirt.core.offer import HostOffer

@@ -8,16 +8,13 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import ReportedInventory, ResourceAmount
-from compute_sim.core.reshaping import CannotReshape
-from compute_sim.core.tree import ProviderTree, TreeProvider
-from compute_sim.libvirt.core.bound_guests import bound_guests
-from compute_sim.libvirt.core.cpu_ranges import read_cpus
-from compute_sim.libvirt.core.planning import plan_guest
+from compute_sim.core.trees import CannotReshape, ProviderTree, TreeProvider
+from compute_sim.libvirt.core.domains import bound_guests
+from compute_sim.libvirt.core.foreign import Taken
+from compute_sim.libvirt.core.machine import read_cpus
+from compute_sim.libvirt.core.planning import pinned_anew, plan_guest
 from compute_sim.libvirt.core.plans import GuestPlan
-from compute_sim.libvirt.core.processors import pinned_anew
-from compute_sim.libvirt.core.taken import Taken
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount
 from tests.unit.compute.libvirt_machines import a_layout, an_offer, an_order, specs
 
 ROOT, CELL = ProviderId(UUID(int=1)), ProviderId(UUID(int=2))

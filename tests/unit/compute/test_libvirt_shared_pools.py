@@ -5,10 +5,8 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.placement import ResourceAmount, Share
-from compute_sim.core.pools import tree_of_pool
-from compute_sim.libvirt.core.sharing import (
+from compute_sim.core.hosts import tree_of_pool
+from compute_sim.libvirt.core.layout import (
     SharedPool,
     SharingOffer,
     claimed_of,
@@ -18,9 +16,10 @@ from compute_sim.libvirt.core.sharing import (
     shared_storage,
     shared_with,
 )
+from compute_sim.libvirt.core.machine import BadXmlError
 from compute_sim.libvirt.core.trees import tree_of
-from compute_sim.libvirt.core.xml_reading import BadXmlError
 from compute_sim.libvirt.settings import LibvirtSettings
+from engine.inventories import ProviderId, ResourceAmount, Share
 from tests.unit.compute.libvirt_machines import ROOT, a_layout, named
 
 STORAGE = """<pool type='netfs'><name>images</name><capacity unit='bytes'>2199023255552</capacity>

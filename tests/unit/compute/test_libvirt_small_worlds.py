@@ -13,17 +13,22 @@ from uuid import UUID
 import pytest
 from msgspec import Struct
 
-from bus.messages.build import Flavor
-from compute_sim.core.tree import ProviderTree
-from compute_sim.libvirt.core.domain_xml import domain_xml
-from compute_sim.libvirt.core.held import held_by
+from compute_sim.core.trees import ProviderTree
+from compute_sim.libvirt.core.domains import domain_xml, held_by
 from compute_sim.libvirt.core.layout import HostLayout, layout_of
-from compute_sim.libvirt.core.machine import GuestKind, HugePages, Machine, MachineCell
-from compute_sim.libvirt.core.node_devices import NodeDevices, PciFunction
+from compute_sim.libvirt.core.machine import (
+    GuestKind,
+    HugePages,
+    Machine,
+    MachineCell,
+    NodeDevices,
+    PciFunction,
+)
 from compute_sim.libvirt.core.offer import DeviceOffer, HostOffer
 from compute_sim.libvirt.core.planning import NoPlan, plan_guest
 from compute_sim.libvirt.core.plans import ForeignGuest, ForeignMemory, GuestPlan
 from compute_sim.libvirt.core.trees import tree_of
+from engine.flavors import Flavor
 from tests.unit.compute.libvirt_machines import ROOT, an_order
 
 CORES = ((0,), (1, 2), (3, 4), (5,), (6, 7), (8,), (9,))

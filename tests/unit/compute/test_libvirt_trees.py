@@ -5,16 +5,17 @@ from uuid import UUID
 import os_traits
 import pytest
 
-from bus.message import ProviderId
-from bus.messages.placement import ReportedInventory
-from compute_sim.core.networks import read_networks
-from compute_sim.core.tree import flaw_of
-from compute_sim.core.tree_diff import ReportState, report_of_changes
-from compute_sim.libvirt.core.held import held_by
-from compute_sim.libvirt.core.host_facts import host_of
+from compute_sim.core.hosts import read_networks
+from compute_sim.core.trees import ReportState, flaw_of, report_of_changes
+from compute_sim.libvirt.core.domains import held_by
 from compute_sim.libvirt.core.layout import layout_of
-from compute_sim.libvirt.core.machine import HugePages, read_machine
-from compute_sim.libvirt.core.node_devices import NodeDevices, read_node_devices
+from compute_sim.libvirt.core.machine import (
+    BadXmlError,
+    HugePages,
+    NodeDevices,
+    read_machine,
+    read_node_devices,
+)
 from compute_sim.libvirt.core.offer import (
     DeviceOffer,
     HostOffer,
@@ -25,8 +26,9 @@ from compute_sim.libvirt.core.offer import (
     read_pages,
 )
 from compute_sim.libvirt.core.plans import ForeignGuest, ForeignMemory
+from compute_sim.libvirt.core.traits import host_of
 from compute_sim.libvirt.core.trees import tree_of
-from compute_sim.libvirt.core.xml_reading import BadXmlError
+from engine.inventories import ProviderId, ReportedInventory
 from tests.unit.compute.libvirt_machines import (
     DATA,
     DOMAIN_CAPABILITIES,

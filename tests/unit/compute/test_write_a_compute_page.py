@@ -9,7 +9,7 @@ import pytest
 from bus.codec import CODEC
 from bus.message import Envelope, type_of
 from bus.topology import QUEUES
-from compute_sim.check.orders import ANSWERS
+from laboratory.check.orders import ANSWERS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "write-a-compute.md").read_text()
 MESSAGES = [

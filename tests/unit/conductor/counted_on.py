@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.build import InstanceId
 from bus.messages.placement import ReleaseClaim
 from cell_conductor.core.books import entry_of
 from cell_conductor.core.instance import ConductorRules, Instance
+from engine.flavors import InstanceId
+from engine.inventories import ConsumerId, ProviderId
 from placement_worker.store import PlacementStore
 
 

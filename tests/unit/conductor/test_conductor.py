@@ -8,10 +8,9 @@ from uuid import UUID, uuid5
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, GroupId, Message, ProviderId
-from bus.messages.build import Flavor, InstanceActive, InstanceDeleted, InstanceFailed, InstanceId, RequestId
+from bus.message import Message
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed
 from bus.messages.cell import (
-    Choice,
     DestroyInstance,
     InstanceDestroyed,
     InstanceSpawned,
@@ -20,34 +19,39 @@ from bus.messages.cell import (
     SpawnFailed,
     SpawnInstance,
 )
-from bus.messages.placement import (
-    AlreadyClaimed,
-    Claimed,
-    ClaimVerdict,
-    DoesNotFit,
-    GroupRefused,
-    Heir,
-    InventoryState,
-    NotAllowed,
-    OverLimit,
-    ProviderState,
-    QuotaExceeded,
-    ReleaseClaim,
-    ResourceAmount,
-    ShapeMoved,
-    ShapeSeen,
-    Share,
-    Shortfall,
-    Superseded,
-    SwapClaim,
-)
-from bus.messages.tree_fingerprint import tree_fingerprint
+from bus.messages.placement import Heir, ReleaseClaim, SwapClaim
 from cell_conductor.core.decide import Decision, Due, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import DrawId, Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.settings import CONDUCTOR, ConductorSettings
 from cell_conductor.wiring import rules_of
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.inventories import (
+    Choice,
+    ConsumerId,
+    GroupId,
+    InventoryState,
+    ProviderId,
+    ProviderState,
+    ResourceAmount,
+    ShapeSeen,
+    Share,
+    tree_fingerprint,
+)
+from engine.refusals import (
+    AlreadyClaimed,
+    Claimed,
+    ClaimVerdict,
+    DoesNotFit,
+    GroupRefused,
+    NotAllowed,
+    OverLimit,
+    QuotaExceeded,
+    ShapeMoved,
+    Shortfall,
+    Superseded,
+)
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = rules_of(

@@ -12,12 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import Flavor, InstanceId, InstanceState, RequestId
+from bus.message import Message
+from bus.messages.build import InstanceState
 from bus.messages.cell import (
     AdoptGuest,
     AdoptInCell,
-    Choice,
     DeployInstance,
     DestroyInstance,
     GiveBackInCell,
@@ -28,8 +27,11 @@ from bus.messages.cell import (
     SpawnInstance,
     UndeployInstance,
 )
-from bus.messages.placement import Claimed, ClaimResources
+from bus.messages.placement import ClaimResources
 from cell_conductor.core.swapping import SwapAnswered
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.inventories import Choice, ConsumerId, ProviderId
+from engine.refusals import Claimed
 from tests.unit.conductor.test_conductor_world import HOSTS, NODES, World, share
 
 SEEDS = range(150)

@@ -5,12 +5,13 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
-from bus.message import GroupId
 from bus.messages.build import AlternatesSpent, InstanceActive, InstanceFailed
 from bus.messages.cell import MoreAlternates, SpawnInstance
-from bus.messages.hosts import NODE
-from bus.messages.placement import GroupRefused, ReleaseClaim, ServerGroup, SwapClaim
+from bus.messages.placement import ReleaseClaim, SwapClaim
 from cell_conductor.core.books import entry_of
+from engine.hosts import NODE
+from engine.inventories import GroupId, ServerGroup
+from engine.refusals import GroupRefused
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,

@@ -6,8 +6,9 @@ from uuid import uuid5
 import pytest
 from msgspec import structs
 
-from bus.messages.placement import NotAllowed, SwapClaim
+from bus.messages.placement import SwapClaim
 from cell_conductor.core.books import entry_of
+from engine.refusals import NotAllowed
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     ONE,

@@ -10,31 +10,34 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.configuration.settings import BusSettings
 from bus.memory import MemoryBroker
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import InstanceId
+from bus.message import Message
 from bus.messages.cell import DestroyInstance, SpawnInstance
-from bus.messages.host_modes import (
+from bus.messages.hosts import (
     CheckHost,
     HeldAttempt,
     HostCleaned,
     HostHolds,
+    HostsAlive,
     HostsNotHere,
     SetHostInCell,
 )
-from bus.messages.hosts import HostMode, HostsAlive, HostSetting
-from bus.messages.placement import ClaimAnswered, Claimed, SwapClaim
-from bus.process import run_until
+from bus.messages.placement import ClaimAnswered, SwapClaim
+from bus.settings import BusSettings
 from bus.topology import EVENTS, Grant, objects_of
+from bus.workers.asking import listen
 from bus.workers.handling import Received, Said
-from bus.workers.listening import listen
 from bus.workers.station import Station
 from cell_conductor.core.host_states import CellHost, HeardHost
 from cell_conductor.core.instance import Instance
-from cell_conductor.heard_hosts import HOSTS_KEPT_MAX, HeardHosts
+from cell_conductor.hosts import HOSTS_KEPT_MAX, HeardHosts
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
+from engine.flavors import InstanceId
+from engine.hosts import HostMode, HostSetting
+from engine.inventories import ConsumerId, ProviderId
+from engine.refusals import Claimed
+from kit.process import run_until
 from tests.memory_stores.conductor import MemoryConductorStore
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.conductor.test_conductor import NOON, ONE, destroy, host, place, spawned

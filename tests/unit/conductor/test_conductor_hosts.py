@@ -1,18 +1,20 @@
 """An instance in its cell when a host is lost: silent, set down, draining or dead."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec import structs
 
-from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceId
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed
 from bus.messages.cell import DestroyInstance, SpawnInstance
-from bus.messages.host_modes import HeldAttempt, SetHostInCell
-from bus.messages.hosts import NODE, HostMode, HostSetting
-from bus.messages.placement import AlreadyClaimed, Heir, ReleaseClaim
+from bus.messages.hosts import HeldAttempt, SetHostInCell
+from bus.messages.placement import Heir, ReleaseClaim
 from cell_conductor.core.decide import HostsLost
 from cell_conductor.core.host_states import ALL_UP, CellHost, HostStates, concerns, foreign, newer
 from cell_conductor.core.instance import HeldClaim, Instance
+from engine.hosts import NODE, HostMode, HostSetting
+from engine.refusals import AlreadyClaimed
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     ONE,
@@ -29,6 +31,9 @@ from tests.unit.conductor.test_conductor import (
     spawned,
 )
 from tests.unit.conductor.test_conductor_moves import move, stopped
+
+if TYPE_CHECKING:
+    from engine.flavors import InstanceId
 
 LOST = HostsLost(ONE)
 

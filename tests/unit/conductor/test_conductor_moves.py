@@ -6,16 +6,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import GroupId
-from bus.messages.build import (
-    Flavor,
-    InstanceActive,
-    InstanceFailed,
-    InstanceMoved,
-    Move,
-    MoveKind,
-    RequestId,
-)
+from bus.messages.build import InstanceActive, InstanceFailed, InstanceMoved, Move, MoveKind
 from bus.messages.cell import (
     DestroyInstance,
     EndMoveInCell,
@@ -27,7 +18,10 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import AlreadyClaimed, Heir, ReleaseClaim, ServerGroup
+from bus.messages.placement import Heir, ReleaseClaim
+from engine.flavors import Flavor, RequestId
+from engine.inventories import GroupId, ServerGroup
+from engine.refusals import AlreadyClaimed
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,

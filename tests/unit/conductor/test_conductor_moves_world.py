@@ -11,10 +11,9 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import InstanceId, InstanceMoved, InstanceState, Move, MoveEnd, MoveKind, RequestId
+from bus.message import Message
+from bus.messages.build import InstanceMoved, InstanceState, Move, MoveEnd, MoveKind
 from bus.messages.cell import (
-    Choice,
     DeployInstance,
     EndMoveInCell,
     InstanceSpawned,
@@ -29,9 +28,10 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import ResourceAmount, Share
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.swapping import SwapAnswered
+from engine.flavors import InstanceId, RequestId
+from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, Share
 from tests.unit.conductor.test_conductor_world import HOSTS, NODES, Attempt, World
 
 SEEDS = range(80)

@@ -3,9 +3,8 @@
 import pytest
 from msgspec import structs
 
-from bus.messages.build import Image, InstanceActive, InstanceDeleted, InstanceFailed
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed
 from bus.messages.cell import (
-    Choice,
     DeployInstance,
     DeployProgressed,
     DestroyInstance,
@@ -14,8 +13,10 @@ from bus.messages.cell import (
     SpawnInstance,
     UndeployInstance,
 )
-from bus.messages.hosts import NODE
-from bus.messages.placement import AlreadyClaimed
+from engine.flavors import Image
+from engine.hosts import NODE
+from engine.inventories import Choice
+from engine.refusals import AlreadyClaimed
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     ONE,

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from bus.messages.build import Image, InstanceActive, InstanceDeleted, InstanceMoved, InstanceState, Move
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceMoved, InstanceState, Move
 from bus.messages.cell import (
     DestroyInstance,
     InstanceStopped,
@@ -11,10 +11,12 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import AlreadyClaimed, ClaimResources, Heir, Superseded, SwapClaim
+from bus.messages.placement import ClaimResources, Heir, SwapClaim
 from cell_conductor.core.books import entry_of
 from cell_conductor.core.host_states import HostStates
 from cell_conductor.core.instance import Saves
+from engine.flavors import Image
+from engine.refusals import AlreadyClaimed, Superseded
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,

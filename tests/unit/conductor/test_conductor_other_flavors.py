@@ -6,18 +6,9 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import (
-    Flavor,
-    Image,
-    InstanceActive,
-    InstanceId,
-    Move,
-    Rebuild,
-    RequestId,
-)
+from bus.message import Message
+from bus.messages.build import InstanceActive, Move, Rebuild
 from bus.messages.cell import (
-    Choice,
     DeployInstance,
     DestroyInstance,
     InstanceSpawned,
@@ -33,13 +24,16 @@ from bus.messages.cell import (
     SpawnInstance,
     UndeployInstance,
 )
-from bus.messages.hosts import NODE
-from bus.messages.placement import AlreadyClaimed, Claimed, DoesNotFit, ResourceAmount, Share, SwapClaim
+from bus.messages.placement import SwapClaim
 from cell_conductor.core.decide import Decision, Due, Input, decide
 from cell_conductor.core.swapping import SwapAnswered
-from cell_conductor.row_codec import assemble_row, decode_body, encode_body
 from cell_conductor.settings import ConductorSettings
+from cell_conductor.store import assemble_row, decode_body, encode_body
 from cell_conductor.wiring import rules_of
+from engine.flavors import Flavor, Image, InstanceId, RequestId
+from engine.hosts import NODE
+from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, Share
+from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit
 from tests.unit.conductor.test_conductor import drawing
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)

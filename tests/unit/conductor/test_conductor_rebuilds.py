@@ -5,17 +5,10 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
-from bus.messages.build import (
-    Image,
-    InstanceActive,
-    InstanceDeleted,
-    InstanceFailed,
-    InstanceState,
-    Rebuild,
-    RequestId,
-)
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceState, Rebuild
 from bus.messages.cell import InstanceRedeployed, RebuildInCell, RedeployInstance, UndeployInstance
-from cell_conductor.row_codec import assemble_row, decode_body, encode_body
+from cell_conductor.store import assemble_row, decode_body, encode_body
+from engine.flavors import Image, RequestId
 from tests.contracts.placement_orders import an_id
 from tests.unit.conductor.test_conductor import (
     NOON,

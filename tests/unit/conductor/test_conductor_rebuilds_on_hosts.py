@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from bus.messages.build import Image, InstanceActive, InstanceDeleted, InstanceFailed
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed
 from bus.messages.cell import (
     DestroyInstance,
     InstanceRedeployed,
@@ -13,7 +13,8 @@ from bus.messages.cell import (
 )
 from cell_conductor.core.decide import HostsLost
 from cell_conductor.core.host_states import ALL_UP, HostStates, concerns
-from cell_conductor.row_codec import assemble_row, decode_body, encode_body
+from cell_conductor.store import assemble_row, decode_body, encode_body
+from engine.flavors import Image
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,

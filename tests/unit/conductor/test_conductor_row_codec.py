@@ -6,13 +6,9 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.build import Flavor, Image, InstanceId, RequestId
-from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, UndeployInstance
-from bus.messages.hosts import NODE
-from bus.messages.placement import ResourceAmount, ShapeSeen, Share
+from bus.messages.cell import DestroyInstance, PlaceInCell, UndeployInstance
 from cell_conductor.core.instance import Instance, Pending, spawn_order
-from cell_conductor.row_codec import (
+from cell_conductor.store import (
     CACHED_ROWS_MAX,
     RowCache,
     assemble_row,
@@ -21,8 +17,11 @@ from cell_conductor.row_codec import (
     encode_body,
     encode_note,
     encode_order,
+    without_confirmed,
 )
-from cell_conductor.store import without_confirmed
+from engine.flavors import Flavor, Image, InstanceId, RequestId
+from engine.hosts import NODE
+from engine.inventories import Choice, ProviderId, ResourceAmount, ShapeSeen, Share
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -14,14 +14,14 @@ from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.build import InstanceDeleted
 from bus.messages.cell import DestroyInstance, SpawnInstance
-from bus.messages.hosts import HostMode
 from bus.messages.placement import ReleaseClaim, SwapClaim
 from bus.workers.station import Station
 from cell_conductor.core.decide import Due, HostsLost, Input
 from cell_conductor.core.host_states import ALL_UP, CellHost, HostStates
 from cell_conductor.handlers import Decider
-from cell_conductor.host_watch import CellHostWatch
+from cell_conductor.hosts import CellHostWatch
 from cell_conductor.settings import ConductorSettings
+from engine.hosts import HostMode
 from tests.memory_stores.conductor import MemoryConductorStore
 from tests.unit.conductor.test_conductor import (
     NOON,

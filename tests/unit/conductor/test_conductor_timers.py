@@ -8,14 +8,15 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.memory import MemoryBroker
-from bus.message import ConsumerId, Message
-from bus.messages.build import InstanceId
-from bus.process import run_until
-from bus.workers.link import Link
+from bus.message import Message
 from bus.workers.publisher import Publisher
+from bus.workers.sending import Link
 from cell_conductor.handlers import Decider
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.timers import Timers
+from engine.flavors import InstanceId
+from engine.inventories import ConsumerId
+from kit.process import run_until
 from tests.contracts.stage import SETTINGS as BUS
 from tests.memory_stores.conductor import MemoryConductorStore
 from tests.simulation.loop import run_simulated, until_s

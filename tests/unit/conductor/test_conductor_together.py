@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, GroupId, Message, ProviderId
-from bus.messages.build import InstanceId, Move, MoveKind, RequestId
+from bus.message import Message
+from bus.messages.build import Move, MoveKind
 from bus.messages.cell import (
     AttemptMessage,
     DestroyInstance,
@@ -29,21 +29,14 @@ from bus.messages.cell import (
     StopInstance,
 )
 from bus.messages.moves import is_to_wait_again
-from bus.messages.placement import (
-    AlreadyClaimed,
-    Claimed,
-    ClaimVerdict,
-    DoesNotFit,
-    ReleaseClaim,
-    ServerGroup,
-    Share,
-    SwapClaim,
-    single_swaps,
-)
+from bus.messages.placement import ReleaseClaim, SwapClaim, single_swaps
 from cell_conductor.core.decide import Due, Input, decide
 from cell_conductor.core.moving_together import answers_of_all, others_of
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.core.transition import state_of
+from engine.flavors import InstanceId, RequestId
+from engine.inventories import ConsumerId, GroupId, ProviderId, ServerGroup, Share
+from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, DoesNotFit
 from tests.unit.conductor.test_conductor import NOON, RULES, choice, drawing, host, place
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from msgspec import structs
 
 from bus.messages.build import InstanceActive, InstanceFailed
 from bus.messages.cell import DestroyInstance, StartInstance
-from bus.messages.placement import ClaimVerdict, NotAllowed, Released, Superseded, TooOld
 from cell_conductor.core.books import entry_of
+from engine.refusals import ClaimVerdict, NotAllowed, Released, Superseded, TooOld
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,

@@ -12,20 +12,9 @@ from uuid import UUID, uuid5
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import (
-    Flavor,
-    Image,
-    InstanceActive,
-    InstanceDeleted,
-    InstanceFailed,
-    InstanceId,
-    InstanceState,
-    Rebuild,
-    RequestId,
-)
+from bus.message import Message
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceState, Rebuild
 from bus.messages.cell import (
-    Choice,
     DeployInstance,
     DeployProgressed,
     DestroyInstance,
@@ -41,29 +30,29 @@ from bus.messages.cell import (
     SpawnInstance,
     UndeployInstance,
 )
-from bus.messages.hosts import NODE
-from bus.messages.placement import (
-    Claimed,
-    ClaimResources,
-    ClaimVerdict,
-    ReleaseClaim,
-    ReportedInventory,
-    ReportedProvider,
-    ReportInventory,
-    ResourceAmount,
-    Share,
-    SwapClaim,
-)
+from bus.messages.placement import ClaimResources, ReleaseClaim, ReportInventory, SwapClaim
 from cell_conductor.core.decide import CellMessage, Decision, Due, HostsLost, Input, decide
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import rules_of
+from engine.capacity import Vocabulary
+from engine.flavors import Flavor, Image, InstanceId, RequestId
+from engine.hosts import NODE
+from engine.inventories import (
+    Choice,
+    ConsumerId,
+    ProviderId,
+    ReportedInventory,
+    ReportedProvider,
+    ResourceAmount,
+    Share,
+)
+from engine.refusals import Claimed, ClaimVerdict
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, SentOrder, SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
-from placement_worker.core.vocabulary import Vocabulary
 from tests.memory_stores.placement import MemoryPlacementStore
 from tests.unit.conductor.counted_on import check_claims, check_hosts
 from tests.unit.conductor.test_conductor import drawing

@@ -2,10 +2,15 @@
 
 from bus.message import Message
 from bus.messages.administration import (
+    AskCandidates,
     AskConsumer,
     AskHolders,
     AskNames,
+    AskQuotas,
     AskUsages,
+    Candidate,
+    Candidates,
+    CandidatesFound,
     ConsumerFound,
     CreateClass,
     CreateProvider,
@@ -20,18 +25,21 @@ from bus.messages.administration import (
     NamesFound,
     ProviderInventories,
     PutInventory,
+    QuotasFound,
     RenameClass,
+    RequestGroup,
     Reshape,
     SetAggregates,
     SetAllocations,
     SetInventories,
+    SetQuota,
     SetTraits,
     TypeUsage,
     UpdateProvider,
     UsagesFound,
     WriteAnswered,
 )
-from bus.messages.books import (
+from bus.messages.audit import (
     AskBooks,
     AskCellBooks,
     AskContradictions,
@@ -51,15 +59,8 @@ from bus.messages.books import (
     RecountBooks,
     SeenConsumer,
 )
-from bus.messages.candidates import (
-    AskCandidates,
-    Candidate,
-    Candidates,
-    CandidatesFound,
-    RequestGroup,
-)
-from bus.messages.consoles import AskConsole, ConsoleFound, ConsoleTold, TellConsole
-from bus.messages.quotas import AskQuotas, QuotasFound, QuotaState, SetQuota
+from bus.messages.cell import AskConsole, ConsoleFound, ConsoleTold, TellConsole
+from engine.inventories import QuotaState
 from tests.unit.examples.values import (
     AFFINITY,
     AGGREGATE,

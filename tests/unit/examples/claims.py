@@ -1,7 +1,7 @@
 """Examples of the messages about claims, reports, and the feed of changes."""
 
 from bus.message import Message
-from bus.messages.all_or_nothing import (
+from bus.messages.administration import (
     ClaimPlace,
     ClaimsAnswered,
     ClaimTogether,
@@ -10,7 +10,7 @@ from bus.messages.all_or_nothing import (
     ShareTemplate,
     TemplateAmount,
 )
-from bus.messages.host_shapes import AskHostShape, HostHolder, HostReshaped, HostShapeFound, ReshapeHost
+from bus.messages.hosts import AskHostShape, HostHolder, HostReshaped, HostShapeFound, ReshapeHost
 from bus.messages.placement import (
     AskMembers,
     AskRevisions,
@@ -18,28 +18,22 @@ from bus.messages.placement import (
     ClaimAnswered,
     ClaimResources,
     CompanionSwap,
-    DoesNotFit,
     Heir,
-    Holder,
-    HostFull,
     InventoryRefused,
     LogPosition,
     MembersPage,
     ProviderGone,
     ProvidersChanged,
-    ProviderUsage,
     ReleaseClaim,
     ReportAccepted,
     ReportAnswered,
-    ReportedInventory,
-    ReportedProvider,
     ReportInventory,
     RevisionsPage,
-    ShapeMoved,
-    Shortfall,
     SnapshotPage,
     SwapClaim,
 )
+from engine.inventories import Holder, ProviderUsage, ReportedInventory, ReportedProvider
+from engine.refusals import DoesNotFit, HostFull, ShapeMoved, Shortfall
 from tests.unit.examples.values import (
     AFFINITY,
     AGGREGATE,

@@ -1,65 +1,19 @@
 """Examples of the messages about hosts, plans, cells, groups, applications and aggregates."""
 
 from bus.message import Message
-from bus.messages.aggregates import (
-    AggregateChanged,
-    AggregateDeleted,
-    AggregateSet,
-    AggregatesFound,
-    AskAggregates,
-    DeleteAggregate,
-    SetAggregate,
-)
-from bus.messages.applications import (
-    ApplicationSet,
-    ApplicationsFound,
-    AskApplications,
-    SetApplication,
-)
 from bus.messages.build import (
     BuildInstance,
 )
-from bus.messages.cells import (
+from bus.messages.cloud import (
     AskCells,
-    CellsFound,
-    CellState,
-    ConductorAlive,
-    ConductorHeard,
-)
-from bus.messages.groups import (
-    AskGroups,
-    CreateGroup,
-    DeleteGroup,
-    GroupsFound,
-)
-from bus.messages.host_modes import (
-    CheckHost,
-    HeldAttempt,
-    HostCleaned,
-    HostHolds,
-    HostsNotHere,
-    SetHostInCell,
-)
-from bus.messages.hosts import (
-    NODE,
-    AskHosts,
-    HostChanged,
-    HostFacts,
-    HostImages,
-    HostMetrics,
-    HostsAlive,
-    HostSet,
-    HostsFound,
-    HostsMeasured,
-    HostsReported,
-    ImagesCached,
-    SetHost,
-)
-from bus.messages.overview import (
     AskOverview,
     AskTiles,
     CellFill,
+    CellsFound,
+    CellState,
     ClassUse,
+    ConductorAlive,
+    ConductorHeard,
     Durations,
     HostCount,
     InstanceCount,
@@ -69,6 +23,32 @@ from bus.messages.overview import (
     WaitsForRoom,
     WorkerAlive,
     WorkerHeard,
+)
+from bus.messages.hosts import (
+    AggregateChanged,
+    AggregateDeleted,
+    AggregateSet,
+    AggregatesFound,
+    AskAggregates,
+    AskHosts,
+    CheckHost,
+    DeleteAggregate,
+    HeldAttempt,
+    HostChanged,
+    HostCleaned,
+    HostHolds,
+    HostImages,
+    HostMetrics,
+    HostsAlive,
+    HostSet,
+    HostsFound,
+    HostsMeasured,
+    HostsNotHere,
+    HostsReported,
+    ImagesCached,
+    SetAggregate,
+    SetHost,
+    SetHostInCell,
 )
 from bus.messages.planning import (
     AskCapabilities,
@@ -84,9 +64,20 @@ from bus.messages.planning import (
     ExplanationsFound,
     HostChoice,
     HostHaving,
-    HostVerdict,
     ReasonsFound,
 )
+from bus.messages.stored_names import (
+    ApplicationSet,
+    ApplicationsFound,
+    AskApplications,
+    AskGroups,
+    CreateGroup,
+    DeleteGroup,
+    GroupsFound,
+    SetApplication,
+)
+from engine.hosts import NODE, HostFacts
+from engine.refusals import HostVerdict
 from tests.unit.examples.values import (
     AGGREGATE,
     CONSUMER,

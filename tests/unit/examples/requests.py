@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.adoption import AdoptInstance, GiveBackInstance
+from bus.messages.audit import AdoptInstance, GiveBackInstance
 from bus.messages.build import (
     AlternatesSpent,
     AskInstances,
@@ -22,24 +22,10 @@ from bus.messages.build import (
     InstancePlaced,
     InstancesFound,
     InstanceWaiting,
-    JoinedGroup,
-    PortRequest,
     RebuildInstance,
     Size,
-    VolumeRequest,
-    Wait,
     Waiting,
 )
-from bus.messages.device_profiles import (
-    AskDeviceProfiles,
-    CreateDeviceProfile,
-    DeleteDeviceProfile,
-    DeviceGroup,
-    DeviceProfile,
-    DeviceProfilesFound,
-)
-from bus.messages.flavors import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
-from bus.messages.images import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
 from bus.messages.moves import (
     AskHistory,
     AskMoves,
@@ -50,6 +36,23 @@ from bus.messages.moves import (
     MovesFound,
     MoveWait,
 )
+from bus.messages.stored_names import (
+    AskDeviceProfiles,
+    AskFlavors,
+    AskImages,
+    CreateDeviceProfile,
+    CreateFlavor,
+    CreateImage,
+    DeleteDeviceProfile,
+    DeleteFlavor,
+    DeleteImage,
+    DeviceProfilesFound,
+    FlavorsFound,
+    ImagesFound,
+    NamedImage,
+    SetImage,
+)
+from engine.flavors import DeviceGroup, DeviceProfile, JoinedGroup, PortRequest, VolumeRequest, Wait
 from tests.unit.examples.values import (
     AGGREGATE,
     CHANGE,

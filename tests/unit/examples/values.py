@@ -3,52 +3,28 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
 from bus.messages.administration import (
     ConsumerAllocations,
     ConsumerState,
 )
-from bus.messages.aggregates import (
-    Aggregate,
-    AggregateState,
-)
-from bus.messages.applications import (
-    KnownApplication,
-)
-from bus.messages.build import (
-    AttemptFailed,
-    Flavor,
-    FlavorPassedOver,
-    FunnelStep,
-    Image,
-    InstanceState,
-    Miss,
-    Move,
-    NoValidHost,
-    Rebuild,
-    RequestId,
-    Size,
-)
-from bus.messages.cell import (
-    Choice,
-)
-from bus.messages.groups import (
-    GroupState,
-    PlacedMember,
-)
-from bus.messages.hosts import (
-    HostSetting,
-    HostState,
-    Supported,
-)
+from bus.messages.build import AttemptFailed, InstanceState, Move, Rebuild, Size
+from bus.messages.hosts import AggregateState
 from bus.messages.moves import (
     Change,
 )
-from bus.messages.placement import (
+from bus.messages.placement import InventoryInUse
+from bus.messages.planning import PlanFound
+from bus.messages.stored_names import GroupState, KnownApplication, PlacedMember
+from engine.flavors import Flavor, FlavorPassedOver, Image, RequestId
+from engine.hosts import Aggregate, HostSetting, HostState, Supported
+from engine.inventories import (
+    AggregateId,
+    Choice,
+    ConsumerId,
+    GroupId,
     GroupMember,
-    InventoryInUse,
     InventoryState,
-    OverLimit,
+    ProviderId,
     ProviderState,
     ReportedInventory,
     ResourceAmount,
@@ -56,9 +32,12 @@ from bus.messages.placement import (
     ShapeSeen,
     Share,
 )
-from bus.messages.planning import (
+from engine.refusals import (
     ExhaustedPool,
-    PlanFound,
+    FunnelStep,
+    Miss,
+    NoValidHost,
+    OverLimit,
     PlannedCell,
     PlannedFlavor,
     QuotaRoom,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.notifications import NodeNotified
 

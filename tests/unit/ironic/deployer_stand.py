@@ -11,14 +11,23 @@ from uuid import UUID
 import httpx
 from msgspec import structs
 
-from bus.message import ProviderId
 from bus.messages.cell import (
     DeployProgressed,
     InstanceRedeployed,
     InstanceSpawned,
 )
-from bus.process import run_until
-from compute_sim.laboratory.ironic import (
+from engine.inventories import ProviderId
+from ironic_sync.applying import NodeWriter
+from ironic_sync.core.notifications import Ignored, read
+from ironic_sync.core.offers import CellMap
+from ironic_sync.core.orders import Order, after_order
+from ironic_sync.core.rows import Answer, NodeRow
+from ironic_sync.core.settling import NodePolicy
+from ironic_sync.deploying import Deployer
+from ironic_sync.rest import HttpIronicApi
+from ironic_sync.settings import IronicSettings
+from kit.process import run_until
+from laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     IronicTransport,
@@ -27,15 +36,6 @@ from compute_sim.laboratory.ironic import (
     WorkDurations,
     available_nodes,
 )
-from ironic_sync.applying import NodeWriter
-from ironic_sync.core.cells import CellMap
-from ironic_sync.core.notifications import Ignored, read
-from ironic_sync.core.orders import Order, after_order
-from ironic_sync.core.rows import Answer, NodeRow
-from ironic_sync.core.settling import NodePolicy
-from ironic_sync.deploying import Deployer
-from ironic_sync.rest_http import HttpIronicApi
-from ironic_sync.settings import IronicSettings
 from tests.ironic_clock import IronicClock
 from tests.memory_stores.ironic import MemoryIronicStore
 

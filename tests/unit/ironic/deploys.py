@@ -3,10 +3,9 @@
 from typing import Any
 from uuid import UUID
 
-from bus.message import ConsumerId
-from bus.messages.build import Flavor, Image, InstanceId
 from bus.messages.cell import DeployInstance, RedeployInstance, UndeployInstance
-from bus.messages.placement import ResourceAmount, Share
+from engine.flavors import Flavor, Image, InstanceId
+from engine.inventories import ConsumerId, ResourceAmount, Share
 from ironic_sync.core.rows import NodeDeploy
 from tests.unit.ironic.captured import NODE_ID
 

@@ -2,25 +2,30 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 from msgspec import structs
 
 from bus.memory import MemoryBroker
-from bus.message import Message, ProviderId
-from bus.messages.hosts import HostFacts, HostsAlive, HostsReported
-from bus.parts import PartGroup
+from bus.message import Message
+from bus.messages.hosts import HostsAlive, HostsReported
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.station import Station
-from ironic_sync.announcing import NodeAnnouncer
+from engine.inventories import ProviderId
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
+from ironic_sync.reporting import NodeAnnouncer
 from ironic_sync.settings import IronicSettings
+from kit.parts import PartGroup
 from tests.contracts.stage import until
 from tests.memory_stores.ironic import MemoryIronicStore
 from tests.unit.ironic.captured import INSTANCE, NODE_ID, a_node
+
+if TYPE_CHECKING:
+    from engine.hosts import HostFacts
 
 pytestmark = pytest.mark.asyncio
 

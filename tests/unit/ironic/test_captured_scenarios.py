@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 from ironic_sync.core.notifications import (
     AllocationNotified,
     Ignored,

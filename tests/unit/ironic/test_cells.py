@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from bus.configuration.addresses import ADDRESSES
-from bus.configuration.sections import BadSetting
+from bus.addresses import ADDRESSES
 from ironic_sync.__main__ import run
-from ironic_sync.core.cells import CellMap, CellPlan, cell_map, cell_of, decide_cell
+from ironic_sync.core.offers import CellMap, CellPlan, cell_map, cell_of, decide_cell
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
+from kit.settings import BadSetting
 from tests.unit.ironic.captured import INSTANCE, NODE_ID, a_node
 
 CELLS = CellMap(groups={"rack1": "c1", "rack2": "c2", "": "c0"}, shards={"s3": "c3"})

@@ -9,10 +9,10 @@ import pytest
 from msgspec import structs
 
 from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
-from bus.messages.config_drive import ConfigDriveParts, text_of
-from compute_sim.laboratory.ironic import IronicScript, IronicSimSettings, available_nodes
-from compute_sim.laboratory.ironic.core.script import NodeLocked, WorkFails
+from engine.flavors import ConfigDriveParts, text_of
 from ironic_sync.core.rows import Offer
+from laboratory.ironic import IronicScript, IronicSimSettings, available_nodes
+from laboratory.ironic.script import NodeLocked, WorkFails
 from tests.ironic_clients.nodes import create, delete
 from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Place, Stand, lose_answer, lose_request

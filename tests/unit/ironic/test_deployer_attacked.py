@@ -11,10 +11,10 @@ import pytest
 from msgspec import structs
 
 from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
-from compute_sim.laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from ironic_sync.core.deploying import NO_EFFECT_MAX, REFUSALS_MAX
 from ironic_sync.core.orders import Order  # noqa: TC001 - like every other import
 from ironic_sync.core.rows import NodeRow
+from laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Event, Stand
 from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy

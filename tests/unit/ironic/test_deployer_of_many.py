@@ -11,26 +11,26 @@ import httpx
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.build import InstanceId
 from bus.messages.cell import DeployProgressed, InstanceDestroyed
-from bus.parts import PartState, statuses
-from bus.process import run_until
-from compute_sim.laboratory.ironic import (
+from engine.flavors import InstanceId
+from engine.inventories import ConsumerId, ProviderId
+from ironic_sync.applying import NodeWriter
+from ironic_sync.core.offers import CellMap
+from ironic_sync.core.rows import AT_ONCE, Answer, NodeDeploy, NodeRow
+from ironic_sync.core.settling import NodePolicy
+from ironic_sync.deploying import Deployer, Say
+from ironic_sync.rest import HttpIronicApi
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicTransaction
+from kit.parts import PartState, statuses
+from kit.process import run_until
+from laboratory.ironic import (
     IronicSimSettings,
     IronicTransport,
     SimulatedIronic,
     WorkDurations,
     available_nodes,
 )
-from ironic_sync.applying import NodeWriter
-from ironic_sync.core.cells import CellMap
-from ironic_sync.core.rows import AT_ONCE, Answer, NodeDeploy, NodeRow
-from ironic_sync.core.settling import NodePolicy
-from ironic_sync.deploying import Deployer, Say
-from ironic_sync.rest_http import HttpIronicApi
-from ironic_sync.settings import IronicSettings
-from ironic_sync.store import IronicTransaction
 from tests.contracts.stage import until
 from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, REST, Place, Rows

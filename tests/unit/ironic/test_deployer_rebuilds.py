@@ -10,8 +10,8 @@ import pytest
 from msgspec import structs
 
 from bus.messages.cell import InstanceDestroyed, InstanceRedeployed
-from compute_sim.laboratory.ironic import IronicScript, IronicSimSettings, SimulatedNode, available_nodes
-from compute_sim.laboratory.ironic.core.script import NodeLocked, WorkFails
+from laboratory.ironic import IronicScript, IronicSimSettings, SimulatedNode, available_nodes
+from laboratory.ironic.script import NodeLocked, WorkFails
 from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Stand, lose_answer, lose_request
 from tests.unit.ironic.deploys import OTHER_IMAGE, OURS, a_redeploy, an_undeploy

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bus.messages.build import Flavor
 from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
+from engine.flavors import Flavor
 from ironic_sync.core import deploying
 from ironic_sync.core.deploying import (
     NO_EFFECT_MAX,
@@ -37,8 +37,7 @@ from ironic_sync.core.deploying import (
     why_invalid,
     words_of,
 )
-from ironic_sync.core.node import InterfaceCheck
-from ironic_sync.core.provision_states import PROVISION_STATES
+from ironic_sync.core.node import PROVISION_STATES, InterfaceCheck
 from ironic_sync.core.rows import Deployed, Ended, NodeRow, Offer
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import IMAGE, OURS, THEIRS, a_deploy, a_rebuild, an_order

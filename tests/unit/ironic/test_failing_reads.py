@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.parts import statuses
+from engine.inventories import ConsumerId
 from ironic_sync.core.notifications import AllocationNotified
+from kit.parts import statuses
 from tests.simulation.loop import run_simulated
 from tests.unit.ironic.test_sweeper import RARELY, REST, Stand, path_of
 

@@ -3,9 +3,15 @@
 import pytest
 from msgspec import structs
 
-from ironic_sync.core.missing import Belief, decide_missing
 from ironic_sync.core.offers import MISSING, offer_of
-from ironic_sync.core.ordering import believed_missing, held_missing, read_again, read_as_gone
+from ironic_sync.core.ordering import (
+    Belief,
+    believed_missing,
+    decide_missing,
+    held_missing,
+    read_again,
+    read_as_gone,
+)
 from ironic_sync.core.rows import NodeRow
 from tests.unit.ironic.captured import a_node
 from tests.unit.ironic.node_rows import KNOWN, SECOND, T0

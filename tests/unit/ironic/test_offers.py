@@ -6,7 +6,7 @@ import os_traits
 import pytest
 from msgspec.structs import replace
 
-from bus.message import ConsumerId
+from engine.inventories import ConsumerId
 from ironic_sync.core.offers import (
     class_of,
     keeping_class,

@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ProviderId
 from bus.messages.cell import (
     DeployInstance,
     InstanceDestroyed,
@@ -15,14 +14,15 @@ from bus.messages.cell import (
     SpawnFailed,
     UndeployInstance,
 )
-from bus.moments import microseconds
 from bus.workers.handling import Received, Said, Tell
+from engine.inventories import ProviderId
 from ironic_sync.applying import NodeWriter
-from ironic_sync.core.cells import CellMap
+from ironic_sync.core.offers import CellMap
 from ironic_sync.core.orders import Order
 from ironic_sync.core.rows import AT_ONCE, NodeRow
 from ironic_sync.core.settling import NodePolicy
-from ironic_sync.handlers import HANDLERS
+from ironic_sync.deploying import HANDLERS
+from kit.times import microseconds
 from tests.memory_stores.ironic import MemoryIronicStore
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy

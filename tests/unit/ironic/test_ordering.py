@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.message import ConsumerId
+from engine.inventories import ConsumerId
 from ironic_sync.core.notifications import (
     AllocationNotified,
     NodeDoubted,

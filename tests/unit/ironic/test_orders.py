@@ -7,10 +7,10 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.messages.build import InstanceId
 from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
-from bus.messages.hosts import NODE
+from engine.flavors import InstanceId
+from engine.hosts import NODE
+from engine.inventories import ConsumerId
 from ironic_sync.core.orders import (
     ENDED_MAX,
     NO_API,

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bus.configuration.addresses import ADDRESSES
+from bus.addresses import ADDRESSES
 from ironic_sync.settings import IRONIC_API, IRONIC_DAEMONS
 from tests.pages.commands import ROOT
 
 PAGE = (ROOT / "docs" / "bare-metal.md").read_text()
 SOURCES = "\n".join(
     file.read_text()
-    for room in ("bus", "ironic_sync")
+    for room in ("kit", "bus", "ironic_sync")
     for file in sorted((ROOT / room).rglob("*.py"))
     if "migrations" not in Path(file).parts
 )

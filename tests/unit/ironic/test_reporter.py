@@ -8,32 +8,32 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.errors import Unavailable
-from bus.measuring import Histogram
 from bus.memory.broker import MemoryBroker
-from bus.message import Message, ProviderId
+from bus.message import Message
 from bus.messages.placement import (
     InventoryInUse,
     ReportAccepted,
     ReportAnswered,
-    ReportedInventory,
     ReportInventory,
     ReportOutdated,
     ReportVerdict,
 )
-from bus.parts import statuses
 from bus.workers.asking import NoAnswer
 from bus.workers.station import Station
+from engine.inventories import ProviderId, ReportedInventory
 from ironic_sync.applying import NodeWriter
-from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
 from ironic_sync.core.notifications import NodeNotified
+from ironic_sync.core.offers import CellMap
 from ironic_sync.core.reports import offer_number
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import NodePolicy, settled
 from ironic_sync.reporting import Reporter
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicTransaction
+from kit.errors import Unavailable
+from kit.metrics import Histogram
+from kit.parts import statuses
 from tests.contracts.stage import until
 from tests.memory_stores.ironic import MemoryIronicStore
 

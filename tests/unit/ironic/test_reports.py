@@ -5,19 +5,12 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.placement import (
-    InventoryInUse,
-    NotAllowed,
-    ReportAccepted,
-    ReportedInventory,
-    ReportOutdated,
-    ReportVerdict,
-    TreeKept,
-)
+from bus.messages.placement import InventoryInUse, ReportAccepted, ReportOutdated, ReportVerdict, TreeKept
+from engine.inventories import ProviderId, ReportedInventory
+from engine.refusals import NotAllowed
 from ironic_sync.core import reports
-from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
+from ironic_sync.core.offers import CellMap
 from ironic_sync.core.reports import (
     EPOCH_RAISES_MAX,
     Foreign,

@@ -13,7 +13,19 @@ import httpx
 import pytest
 from msgspec import Struct
 
-from bus.errors import (
+from engine.inventories import ProviderId
+from ironic_sync.core.node import InterfaceCheck, Node
+from ironic_sync.rest import (
+    FIELDS,
+    CleanStep,
+    HttpIronicApi,
+    IronicApi,
+    IronicRefused,
+    NodesRead,
+    PatchOperation,
+)
+from ironic_sync.settings import IronicSettings
+from kit.errors import (
     CredentialsRefused,
     Locked,
     Operational,
@@ -22,17 +34,6 @@ from bus.errors import (
     VersionNotOffered,
     WrongAnswer,
 )
-from bus.message import ProviderId
-from ironic_sync.core.node import InterfaceCheck, Node
-from ironic_sync.rest import (
-    CleanStep,
-    IronicApi,
-    IronicRefused,
-    NodesRead,
-    PatchOperation,
-)
-from ironic_sync.rest_http import FIELDS, HttpIronicApi
-from ironic_sync.settings import IronicSettings
 
 pytestmark = pytest.mark.asyncio
 

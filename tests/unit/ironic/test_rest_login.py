@@ -19,15 +19,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from bus.configuration.addresses import Addresses
-from bus.configuration.sections import BadSetting
-from bus.errors import CredentialsRefused, Unavailable, WrongAnswer
-from bus.keystone import REFUSED_S, RENEW_BEFORE_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
-from bus.operating.http_server import HttpServer
-from bus.operating.listen_address import Listen
-from bus.tls import ServerTls, server_tls
-from ironic_sync.rest_http import HttpIronicApi, ironic_api
+from bus.addresses import Addresses
+from ironic_sync.rest import HttpIronicApi, ironic_api
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
+from kit.errors import CredentialsRefused, Unavailable, WrongAnswer
+from kit.health import Listen
+from kit.http_server import HttpServer
+from kit.keystone import REFUSED_S, RENEW_BEFORE_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
+from kit.settings import BadSetting
+from kit.tls import ServerTls, server_tls
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 from tests.unit.ironic.test_rest import NODE, told
 

@@ -5,15 +5,14 @@ from uuid import UUID
 
 import pytest
 
-from bus.errors import CredentialsRefused, Locked, Unavailable
-from bus.message import ProviderId
-from compute_sim.laboratory.ironic.api import IronicTransport
-from compute_sim.laboratory.ironic.core.node import SimulatedNode as Simulated
-from compute_sim.laboratory.ironic.core.script import IronicScript, NodeLocked
-from compute_sim.laboratory.ironic.simulated import SimulatedIronic
-from ironic_sync.rest import IronicRefused, PatchOperation
-from ironic_sync.rest_http import HttpIronicApi
+from engine.inventories import ProviderId
+from ironic_sync.rest import HttpIronicApi, IronicRefused, PatchOperation
 from ironic_sync.settings import IronicSettings
+from kit.errors import CredentialsRefused, Locked, Unavailable
+from laboratory.ironic.api import IronicTransport
+from laboratory.ironic.node import SimulatedNode as Simulated
+from laboratory.ironic.script import IronicScript, NodeLocked
+from laboratory.ironic.simulated import SimulatedIronic
 from tests.ironic_clients.passwords import PasswordTransport
 
 pytestmark = pytest.mark.asyncio

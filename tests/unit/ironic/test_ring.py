@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.message import ProviderId
+from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring, gives, takes, takes_anew, why
 from tests.properties.bounds import BOUNDED, THOROUGH
 

@@ -1,6 +1,6 @@
 """A clock that follows no jump ahead."""
 
-from ironic_sync.steady import SteadyClock
+from ironic_sync.applying import SteadyClock
 
 HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
 

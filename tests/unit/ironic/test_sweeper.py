@@ -12,21 +12,21 @@ import httpx
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.parts import PartState, statuses
-from compute_sim.laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
+from engine.inventories import ConsumerId, ProviderId
 from ironic_sync.applying import NodeWriter
-from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
 from ironic_sync.core.notifications import AllocationNotified, NodeNotified
+from ironic_sync.core.offers import CellMap
 from ironic_sync.core.ordering import NOT_LISTED
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import NodePolicy, settled
 from ironic_sync.membership import Membership
-from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.sweeping import SINGLE_READS_MAX, Adopter, Sweeper
+from kit.parts import PartState, statuses
+from laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
 from tests.contracts.stage import until
 from tests.ironic_clients.nodes import create, delete
 from tests.memory_stores.ironic import MemoryIronicStore

@@ -8,8 +8,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from compute_sim.laboratory.ironic import IronicScript, IronicTransport, available_nodes
-from compute_sim.laboratory.ironic.core.script import NodeLocked
+from laboratory.ironic import IronicScript, IronicTransport, available_nodes
+from laboratory.ironic.script import NodeLocked
 from tests.unit.ironic_sim.worlds import World
 
 pytestmark = pytest.mark.asyncio

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from compute_sim.laboratory.ironic import IronicScript, IronicSimSettings, SimulatedNode, WorkDurations
-from compute_sim.laboratory.ironic.core.node import COMMON_FIELDS
-from compute_sim.laboratory.ironic.core.script import BmcSilent, Loses, NodeLocked, WorkFails
-from compute_sim.laboratory.ironic.core.work import ProvisionOrder
+from laboratory.ironic import IronicScript, IronicSimSettings, SimulatedNode, WorkDurations
+from laboratory.ironic.node import COMMON_FIELDS
+from laboratory.ironic.script import BmcSilent, Loses, NodeLocked, WorkFails
+from laboratory.ironic.work import ProvisionOrder
 from tests.ironic_clients.allocations import Allocation, Allocations
 from tests.ironic_clients.nodes import create, delete, remove_trait, switch_at_the_node
 from tests.unit.ironic_sim.worlds import CAPTURES, Notification, World, captured, plain

@@ -1,7 +1,7 @@
 """The counter of deploys of tests/adversity: a deploy whose end is not told is counted when the number is read."""
 
-from compute_sim.laboratory.ironic import IronicScript
-from compute_sim.laboratory.ironic.core.script import Loses
+from laboratory.ironic import IronicScript
+from laboratory.ironic.script import Loses
 from tests.adversity.deploy_counter import DeployCounter
 from tests.unit.ironic_sim.test_states import a_world
 

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from compute_sim.laboratory.ironic import NodeFile, SimulatedIronic, available_nodes, nodes_in_groups
-from compute_sim.laboratory.ironic.core import states
-from compute_sim.laboratory.ironic.node_file import LINES_LEAST
-from compute_sim.laboratory.ironic.simulated import NodeChange
+from laboratory.ironic import NodeFile, SimulatedIronic, available_nodes, nodes_in_groups, states
+from laboratory.ironic.simulated import LINES_LEAST, NodeChange
 from tests.ironic_clients.nodes import delete
 
 NODE = "node-00000"

@@ -10,9 +10,10 @@ import pytest
 
 from bus.broker import Delivery
 from bus.memory import MemoryBroker
-from bus.process import Part
 from bus.topology import IRONIC, Binding, Exchange, Objects, Queue, QueueKind
-from compute_sim.laboratory.ironic import (
+from kit.process import Part
+from laboratory.computes.script_file import BadScript, load_script
+from laboratory.ironic import (
     IronicServer,
     IronicSimSettings,
     SimulatedIronic,
@@ -20,9 +21,8 @@ from compute_sim.laboratory.ironic import (
     available_nodes,
     simulated_ironic,
 )
-from compute_sim.laboratory.ironic.core.script import IronicScript, Loses, WorkFails
-from compute_sim.laboratory.ironic.wiring import read_listen
-from compute_sim.laboratory.script_file import BadScript, load_script
+from laboratory.ironic.script import IronicScript, Loses, WorkFails
+from laboratory.ironic.wiring import read_listen
 from tests.simulation.loop import run_simulated
 from tests.unit.ironic_sim.worlds import STARTED_S
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compute_sim.laboratory.ironic import (
+from laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     RequestRefused,
@@ -15,20 +15,12 @@ from compute_sim.laboratory.ironic import (
     SimulatedNode,
     WorkDurations,
     available_nodes,
+    states,
 )
-from compute_sim.laboratory.ironic.core import states
-from compute_sim.laboratory.ironic.core.node import after_event
-from compute_sim.laboratory.ironic.core.script import (
-    Away,
-    BmcSilent,
-    Doubles,
-    Loses,
-    NodeLocked,
-    Work,
-    WorkFails,
-)
-from compute_sim.laboratory.ironic.core.script import Delays as LateNotifications
-from compute_sim.laboratory.ironic.core.work import ProvisionOrder
+from laboratory.ironic.node import after_event
+from laboratory.ironic.script import Away, BmcSilent, Doubles, Loses, NodeLocked, Work, WorkFails
+from laboratory.ironic.script import Delays as LateNotifications
+from laboratory.ironic.work import ProvisionOrder
 from tests.ironic_clients.allocations import Allocation, Allocations
 from tests.ironic_clients.nodes import create, delete
 from tests.unit.ironic_sim.worlds import World

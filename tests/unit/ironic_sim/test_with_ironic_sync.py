@@ -7,14 +7,13 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.errors import CredentialsRefused, Locked, Unavailable
-from bus.message import ProviderId
-from compute_sim.laboratory.ironic import IronicScript, IronicTransport, available_nodes
-from compute_sim.laboratory.ironic.core.script import NodeLocked
+from engine.inventories import ProviderId
 from ironic_sync.core.notifications import NodeDoubted, NodeNotified, read
-from ironic_sync.rest import IronicRefused, PatchOperation
-from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.rest import HttpIronicApi, IronicRefused, PatchOperation
 from ironic_sync.settings import IronicSettings
+from kit.errors import CredentialsRefused, Locked, Unavailable
+from laboratory.ironic import IronicScript, IronicTransport, available_nodes
+from laboratory.ironic.script import NodeLocked
 from tests.ironic_clients.passwords import PasswordTransport
 from tests.unit.ironic_sim.worlds import World
 

@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from compute_sim.laboratory.ironic import (
-    IronicScript,
-    IronicSimSettings,
-    RequestRefused,
-    SimulatedIronic,
-    SimulatedNode,
-)
+from laboratory.ironic import IronicScript, IronicSimSettings, RequestRefused, SimulatedIronic, SimulatedNode
 
 CAPTURES = Path(__file__).parents[2] / "data" / "ironic_captures"
 STARTED_S = 1_790_000_000.0

@@ -13,21 +13,16 @@ import bcrypt
 import httpx
 from msgspec import structs
 
-from bus.configuration.addresses import Addresses
-from bus.errors import Unavailable
-from bus.message import Message, ProviderId
-from bus.messages.build import (
-    AskInstances,
-    BuildRejected,
-    DeleteInstance,
-    InstanceId,
-    InstancesFound,
-    InstanceState,
-    RequestId,
-)
-from bus.messages.hosts import AskHosts, HostSet, HostSetting, HostsFound, HostState, SetHost, host_in_cell
-from bus.messages.overview import AskOverview
+from bus.addresses import Addresses
+from bus.message import Message
+from bus.messages.build import AskInstances, BuildRejected, DeleteInstance, InstancesFound, InstanceState
+from bus.messages.cloud import AskOverview
+from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
+from engine.flavors import InstanceId, RequestId
+from engine.hosts import HostSetting, HostState, host_in_cell
+from engine.inventories import ProviderId
 from ironic_sync.settings import IronicSettings
+from kit.errors import Unavailable
 from moor.dashboard.access import Access
 from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
@@ -40,8 +35,7 @@ from moor.dashboard.pages import Pages
 from moor.dashboard.sessions import OpeningToken, SessionStore
 from moor.dashboard.watching import Watcher
 from moor.settings import Settings
-from placement_worker.api.auth import Authentication
-from placement_worker.api.auth.basic import MEMBER_ROLES, BasicAuthentication, User
+from placement_worker.api.auth import MEMBER_ROLES, Authentication, BasicAuthentication, User
 
 SETTINGS = Settings(addresses=Addresses(bus_url="unix:///nowhere/bus.sock"), data=Path("/nowhere"))
 NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)

@@ -7,14 +7,15 @@ from unittest import mock
 import pytest
 from msgspec import structs
 
-from bus.auditing.at_rest import Asked
-from bus.messages.build import BuildInstance, Flavor, InstanceActive, InstanceId
-from bus.messages.hosts import HostState
+from bus.messages.build import BuildInstance, InstanceActive
+from engine.flavors import Flavor, InstanceId
+from engine.hosts import HostState
+from laboratory import at_rest
+from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.asking import Asks, hearing, hosts_of, until_choosable
+from moor.books.at_rest import Asked
 from moor.books.auditing import AuditResult, audited
-from moor.client.fields import new_request_ids
-from moor.laboratory import at_rest
-from moor.laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
+from moor.client.requests import new_request_ids
 from moor.worker_settings import CloudSettings
 from scheduler_worker.core.instances.rows import instance_id_of
 

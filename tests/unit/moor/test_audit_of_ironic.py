@@ -7,16 +7,17 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.auditing.judging import LOST
-from bus.auditing.nodes import STRAY_ON_NODE, NodeInIronic
-from bus.auditing.views import InstanceView
-from bus.errors import Unavailable
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.books import AskCellBooks
-from bus.messages.hosts import NODE
+from bus.message import Message
+from bus.messages.audit import AskCellBooks
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
+from engine.hosts import NODE
+from engine.inventories import ConsumerId, ProviderId
+from kit.errors import Unavailable
 from moor.books.auditing import AuditOptions, AuditResult, audited
 from moor.books.books_reader import BooksReader
+from moor.books.instance_rules import LOST
+from moor.books.rules import STRAY_ON_NODE, NodeInIronic
+from moor.books.views import InstanceView
 from tests.properties.test_audit_properties import HOSTS, ID, NOW, PLACES, a_view
 from tests.unit.moor.test_audit_run import Everyone
 

@@ -9,11 +9,9 @@ import pytest
 import typer
 from msgspec import structs
 
-from bus.auditing.unknown_to_nova import UNKNOWN, FirstLook, HoldersAsked
-from bus.errors import WrongAnswer
-from bus.message import ConsumerId, Message
+from bus.message import Message
 from bus.messages.administration import Done, WriteAnswered
-from bus.messages.books import (
+from bus.messages.audit import (
     AskBooks,
     AskCellBooks,
     AskContradictions,
@@ -27,12 +25,15 @@ from bus.messages.books import (
     SeenConsumer,
 )
 from bus.messages.build import AskInstances, InstancesFound
-from bus.messages.placement import AskSnapshot, LogPosition, ResourceAmount, SnapshotPage
+from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
+from engine.inventories import ConsumerId, ResourceAmount
+from kit.errors import WrongAnswer
 from moor.books.auditing import AuditOptions, AuditResult, audited
 from moor.books.books_reader import BooksReader
 from moor.books.nova_books import NovaToAsk
 from moor.books.nova_looks import LooksInFile
-from scheduler_worker.nova_cloud.holders import ask_nova
+from moor.books.rules import UNKNOWN, FirstLook, HoldersAsked
+from nova_bridge.cloud_reading import ask_nova
 from tests.nova.simulated_api import SimulatedNova
 from tests.properties.test_audit_properties import HOSTS, NOW, PLACES
 

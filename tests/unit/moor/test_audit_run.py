@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bus.auditing import claims, judging
-from bus.auditing.views import InstanceView, OnHost
 from bus.message import Message
 from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
-from bus.messages.books import (
+from bus.messages.audit import (
     AskBooks,
     AskCellBooks,
     AskContradictions,
@@ -23,19 +21,18 @@ from bus.messages.books import (
     HostEntry,
     MendConsumer,
 )
-from bus.messages.build import AskInstances, InstanceDetails, InstanceId, InstancesFound, Size
+from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, Size
 from bus.messages.cell import DestroyInstance
-from bus.messages.hosts import HostMode, HostSet, HostSetting, HostState, SetHost
-from bus.messages.placement import (
-    AskSnapshot,
-    DoesNotFit,
-    LogPosition,
-    Shortfall,
-    SnapshotPage,
-)
+from bus.messages.hosts import HostSet, SetHost
+from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.workers.asking import NoAnswer
+from engine.flavors import InstanceId
+from engine.hosts import HostMode, HostSetting, HostState
+from engine.refusals import DoesNotFit, Shortfall
+from moor.books import instance_rules, rules
 from moor.books.auditing import AuditOptions, AuditResult, audited
 from moor.books.books_reader import NEW_S, BooksReader
+from moor.books.views import InstanceView, OnHost
 from tests.properties.test_audit_properties import AMOUNTS, HOSTS, NOW, PLACES, a_view
 
 pytestmark = pytest.mark.asyncio
@@ -126,7 +123,7 @@ async def test_a_fault_counts_if_both_looks_see_the_same_rows() -> None:
     moved = a_consumer(user="bob", generation=2, attempt=2)
     passes = [await audit(Everyone(HARMED, later)) for later in (a_view(), moved)]
 
-    assert [each.fault.kind for each in stands.findings] == [judging.USER]
+    assert [each.fault.kind for each in stands.findings] == [instance_rules.USER]
     assert [each.findings for each in passes] == [(), ()]
 
 
@@ -142,7 +139,7 @@ async def test_where_something_runs_that_no_row_knows_nothing_new_is_built_until
 
     result = await audit(everyone, heals=heals, host=structs.replace(HOST, setting=HostSetting(mode=mode)))
 
-    assert [each.fault.kind for each in result.findings] == [judging.STRAY] * 2
+    assert [each.fault.kind for each in result.findings] == [instance_rules.STRAY] * 2
     assert [(each.host, each.mode) for each in everyone.given if isinstance(each, SetHost)] == [
         ("c1/h-1", each) for each in set_to
     ]
@@ -159,7 +156,7 @@ async def test_a_host_keeps_its_mode_if_placement_holds_the_room_of_what_runs_th
 
     result = await audit(everyone, heals=True, host=HOST)
 
-    assert judging.STRAY in [each.fault.kind for each in result.findings]
+    assert instance_rules.STRAY in [each.fault.kind for each in result.findings]
     assert everyone.given == []
 
 
@@ -181,7 +178,7 @@ async def test_what_a_row_knows_is_never_removed_as_a_stray(lost: dict[str, Any]
 
     result = await audit(everyone, heals=True, removes_strays=True, host=HOST)
 
-    assert judging.STRAY in [each.fault.kind for each in result.findings]
+    assert instance_rules.STRAY in [each.fault.kind for each in result.findings]
     assert not [each for each in everyone.given if not isinstance(each, SetHost)]
 
 
@@ -226,7 +223,7 @@ async def test_who_does_not_answer_is_named_and_nothing_of_theirs_is_judged(
 
 async def test_a_new_claim_without_a_row_is_a_fault_only_when_nothing_is_under_way() -> None:
     """Its row may still come, if its request is delivered again. So it is of an instance, and of a migration."""
-    for kind, fault in (("INSTANCE", judging.ORPHAN), ("MIGRATION", claims.LEAK)):
+    for kind, fault in (("INSTANCE", instance_rules.ORPHAN), ("MIGRATION", rules.LEAK)):
         alone = a_consumer(is_new=True, type=kind)
         everyone = Everyone(structs.replace(alone, at_api=None, in_cells=(), on_hosts=()))
 
@@ -276,7 +273,7 @@ async def test_a_claim_for_another_size_than_the_row_asks_for_is_named_and_left_
     found = await audit(everyone, heals=True)
 
     (finding,) = found.findings
-    assert (finding.fault.kind, finding.outcome) == (judging.SIZE, "not mended")
+    assert (finding.fault.kind, finding.outcome) == (instance_rules.SIZE, "not mended")
     assert (
         "is for 5 DISK_GB, 512 MEMORY_MB, 2 VCPU, and its flavor web asks for 5 DISK_GB, 4096 MEMORY_MB, 2 VCPU, 1 VGPU"
     ) in finding.fault.text

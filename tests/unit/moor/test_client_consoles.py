@@ -6,9 +6,9 @@ import pytest
 
 from bus.message import Message
 from bus.messages.build import InstancesFound
-from bus.messages.consoles import AskConsole, ConsoleFound
-from moor.client import consoles
-from moor.client.consoles import last_of_console, parts_of_console
+from bus.messages.cell import AskConsole, ConsoleFound
+from moor.client import instances
+from moor.client.instances import last_of_console, parts_of_console
 from tests.unit.examples.values import CONSUMER
 
 QUESTION = AskConsole(instance=CONSUMER, start=-4, limit=4)
@@ -36,7 +36,7 @@ async def texts(found: Sequence[ConsoleFound], *, follow: bool) -> tuple[list[st
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consoles, "LOOK_S", 0.0)
+    monkeypatch.setattr(instances, "LOOK_S", 0.0)
 
 
 def part(text: str, start: int, size: int, attempt: int = 1) -> ConsoleFound:

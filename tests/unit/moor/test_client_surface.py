@@ -9,9 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import AggregateId, GroupId
-from bus.messages.build import BuildInstance, Image, JoinedGroup, Wait
+from bus.messages.build import BuildInstance
 from bus.messages.moves import MoveInstance
+from engine.flavors import Image, JoinedGroup, Wait
+from engine.inventories import AggregateId, GroupId
 from moor.client import (
     BuildFields,
     Client,
@@ -22,7 +23,7 @@ from moor.client import (
     StateName,
     SyncClient,
 )
-from moor.client.fields import build_of, move_of
+from moor.client.requests import build_of, move_of
 from moor.showing import COLOURS
 
 # What a program must not pay for, or have, to use the client.

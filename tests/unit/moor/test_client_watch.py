@@ -7,11 +7,11 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.broker import AccessRefused, ConnectionLost
 from bus.message import Message
-from bus.messages.build import InstanceActive, InstanceId, InstanceState, RequestId
-from moor.client.following import LOOK_AGAIN_S
-from moor.client.watching import LINGER_S, InstanceWatch
+from bus.messages.build import InstanceActive, InstanceState
+from engine.flavors import InstanceId, RequestId
+from kit.errors import AccessRefused, ConnectionLost
+from moor.client.following import LINGER_S, LOOK_AGAIN_S, InstanceWatch
 from tests.simulation.loop import run_simulated, until_s
 
 

@@ -12,25 +12,19 @@ from uuid import UUID
 import httpx
 import pytest
 
-from bus.message import AggregateId, GroupId, Message, ProviderId
-from bus.messages.aggregates import AggregatesFound, AggregateState, AskAggregates
-from bus.messages.build import (
-    AskInstances,
-    FunnelStep,
-    InstanceId,
-    InstancesFound,
-    InstanceState,
-    NoValidHost,
-    RequestId,
-)
-from bus.messages.cells import CellState
-from bus.messages.groups import AskGroups, GroupsFound, GroupState
-from bus.messages.hosts import AskHosts, HostsFound, HostState
+from bus.message import Message
+from bus.messages.build import AskInstances, InstancesFound, InstanceState
+from bus.messages.cloud import AskOverview, AskTiles, CellState, Overview, Tiles
+from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, AskHosts, HostsFound
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
-from bus.messages.overview import AskOverview, AskTiles, Overview, Tiles
 from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
+from bus.messages.stored_names import AskGroups, GroupsFound, GroupState
+from engine.flavors import InstanceId, RequestId
+from engine.hosts import HostState
+from engine.inventories import AggregateId, GroupId, ProviderId
+from engine.refusals import FunnelStep, NoValidHost
 from moor.dashboard.watching import Watcher
-from placement_worker.api.values.request import Caller
+from placement_worker.api.values import Caller
 from tests.unit.moor.test_dashboard_watching import SETTINGS, app_of
 
 pytestmark = pytest.mark.asyncio

@@ -7,14 +7,17 @@ import bcrypt
 import httpx
 import pytest
 
-from bus.keystone import KeystoneAccount
-from bus.operating.listen_address import Listen
+from kit.health import Listen
+from kit.keystone import KeystoneAccount
 from moor.dashboard.service import DashboardOptions, access_of
 from moor.dashboard.sessions import SessionStore
-from placement_worker.api.auth import Authentication
-from placement_worker.api.auth.basic import BasicAuthentication, User
-from placement_worker.api.auth.keystone import KeystoneAuthentication
-from placement_worker.api.auth.no_authentication import NoAuthentication
+from placement_worker.api.auth import (
+    Authentication,
+    BasicAuthentication,
+    KeystoneAuthentication,
+    NoAuthentication,
+    User,
+)
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 from tests.unit.moor.dashboard_visits import PASSWORD, USERS, Visited, hidden
 from tests.unit.moor.test_dashboard_sessions import HandClock

@@ -9,11 +9,12 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildRejected, DeleteInstance
-from bus.messages.hosts import NODE, SetHost
+from bus.messages.hosts import SetHost
+from engine.hosts import NODE
 from moor.dashboard.forms import FORM_BYTES_MAX
 from moor.dashboard.jobs import UNDER_WAY_MAX
 from moor.dashboard.sessions import IDLE_S_MAX, SessionStore
-from placement_worker.api.auth.basic import BasicAuthentication, User
+from placement_worker.api.auth import BasicAuthentication, User
 from tests.unit.moor.dashboard_visits import (
     GARDENS,
     HASHED,

@@ -1,6 +1,6 @@
 """Numbers as small pictures."""
 
-from bus.messages.build import FunnelStep, NoValidHost
+from engine.refusals import FunnelStep, NoValidHost
 from moor.dashboard.pictures import HEIGHT, SEEN_MIN, WIDTH, funnel_of, funnel_parts, line_of, share
 
 

@@ -8,7 +8,7 @@ from moor.dashboard.sessions import (
     OpeningToken,
     SessionStore,
 )
-from placement_worker.api.values.request import Caller
+from placement_worker.api.values import Caller
 
 ANN = Caller(user="ann", roles=frozenset(("admin",)))
 

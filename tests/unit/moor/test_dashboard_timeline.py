@@ -5,16 +5,10 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.messages.build import (
-    AttemptFailed,
-    ClaimRefused,
-    InstanceDetails,
-    InstanceId,
-    InstanceState,
-    RequestId,
-)
+from bus.messages.build import AttemptFailed, ClaimRefused, InstanceDetails, InstanceState
 from bus.messages.moves import Change
 from bus.messages.planning import Explanation
+from engine.flavors import InstanceId, RequestId
 from moor.dashboard.timeline import timeline_of
 
 ID, REQUEST, MOVE = InstanceId(UUID(int=1)), RequestId(UUID(int=2)), RequestId(UUID(int=3))

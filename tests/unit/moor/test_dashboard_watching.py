@@ -10,13 +10,13 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from bus.configuration.addresses import Addresses
-from bus.errors import Unavailable
+from bus.addresses import Addresses
 from bus.message import Message
 from bus.messages.build import BuildRejected
-from bus.messages.overview import Overview
+from bus.messages.cloud import Overview
 from bus.workers.asking import NoAnswer
 from ironic_sync.settings import IronicSettings
+from kit.errors import Unavailable
 from moor.dashboard.access import Access
 from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
@@ -29,7 +29,7 @@ from moor.dashboard.pages import Pages
 from moor.dashboard.sessions import SessionStore
 from moor.dashboard.watching import Watcher
 from moor.settings import Settings
-from placement_worker.api.values.request import Caller
+from placement_worker.api.values import Caller
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from bus.configuration.addresses import Addresses
+from bus.addresses import Addresses
 from moor.broker.broker_command import broker_variables
 from moor.environment_files import EnvironmentFile, environment_files, with_login
 from moor.settings import Settings

@@ -7,8 +7,8 @@ import pytest
 import typer
 
 from bus.message import Message
-from bus.messages.build import Image
-from bus.messages.images import AskImages, ImagesFound, NamedImage
+from bus.messages.stored_names import AskImages, ImagesFound, NamedImage
+from engine.flavors import Image
 from moor.instances.request_options import ImageOptions
 from moor.instances.requests import image_name_in, stored_image
 

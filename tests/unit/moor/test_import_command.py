@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from moor.client.errors import Rejected
-from moor.importing_nova.command import of_all
-from moor.importing_nova.handing_over import HostReport
-from moor.importing_nova.reading import HostRow
-from scheduler_worker.nova_cloud.databases import CONNECTIONS_MAX, NovaDatabaseError
+from nova_bridge.databases import CONNECTIONS_MAX, NovaDatabaseError
+from nova_bridge.importing.command import of_all
+from nova_bridge.importing.handing_over import HostReport
+from nova_bridge.importing.reading import HostRow
 
 pytestmark = pytest.mark.asyncio
 

@@ -2,13 +2,13 @@
 
 from msgspec import structs
 
-from moor.importing_nova.core.inventories import (
+from nova_bridge.importing.judging import (
     HostAmount,
     inventories_here,
     inventories_in_nova,
     inventory_differences,
 )
-from moor.importing_nova.core.records import NovaInventory
+from nova_bridge.importing.records import NovaInventory
 from tests.unit.moor.test_import_judging import HOST, NODE
 from tests.unit.moor.test_import_shares import FLAT, NESTED
 

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
-from moor.importing_nova.core.judging import contradictions_of, what_is_under_way, why_not_fenced
-from moor.importing_nova.core.records import (
+from nova_bridge.databases import KNOWN, NovaDatabaseKind, Version, judge_version
+from nova_bridge.importing.judging import contradictions_of, what_is_under_way, why_not_fenced
+from nova_bridge.importing.records import (
     NovaAllocation,
     NovaHost,
     NovaInstance,
@@ -14,7 +15,6 @@ from moor.importing_nova.core.records import (
     NovaNode,
     NovaService,
 )
-from scheduler_worker.nova_cloud.versions import KNOWN, NovaDatabaseKind, Version, judge_version
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 NODE = NovaNode(1, "root", "h1", "h1.org", "QEMU", 8, 8192, 100)

@@ -6,12 +6,19 @@ from uuid import UUID, uuid5
 import pytest
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.build import Flavor
-from bus.messages.placement import InventoryState, ProviderState, Share
-from moor.importing_nova.core.objects import NovaGuestCell, cells_in, flavor_in, image_properties_in
-from moor.importing_nova.core.records import ContradictionError, NovaAllocation, NovaDevice, NovaInstance
-from moor.importing_nova.core.shares import HostTree, needs_of, share_of, totals_of, wanted_of
+from engine.flavors import Flavor
+from engine.inventories import InventoryState, ProviderId, ProviderState, Share
+from nova_bridge.importing.records import (
+    ContradictionError,
+    NovaAllocation,
+    NovaDevice,
+    NovaGuestCell,
+    NovaInstance,
+    cells_in,
+    flavor_in,
+    image_properties_in,
+)
+from nova_bridge.importing.shares import HostTree, needs_of, share_of, totals_of, wanted_of
 from tests.nova.rows import SMALL, stored
 
 ROOT = ProviderId(UUID(int=1))

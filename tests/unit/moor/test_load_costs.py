@@ -4,8 +4,8 @@ import os
 import socket
 from functools import partial
 
-from moor.laboratory.load.kernel import listener_of, process_cpu_s, process_tree_cpu_s
-from moor.laboratory.load.measuring import Clocks, Meter
+from laboratory.load.kernel import listener_of, process_cpu_s, process_tree_cpu_s
+from laboratory.load.measuring import Clocks, Meter
 
 
 def test_a_server_is_found_by_the_port_it_listens_on_if_it_is_one() -> None:

@@ -7,14 +7,15 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import InstanceDetails, InstanceId, InstanceState, RequestId
-from bus.messages.overview import WorkerAlive
-from moor.laboratory.load.firing import EndedOrder
-from moor.laboratory.load.kernel import process_peak_mb, process_tree_mb
-from moor.laboratory.load.measuring import INTERVALS_MAX, LoadSample, WorkerStages, intervals_of, steps_of
-from moor.laboratory.load.orders import Booted
-from moor.laboratory.load.plot import as_svg
-from moor.laboratory.load.results import Audited, Latency, LoadResult, latency_of
+from bus.messages.build import InstanceDetails, InstanceState
+from bus.messages.cloud import WorkerAlive
+from engine.flavors import InstanceId, RequestId
+from laboratory.load.firing import EndedOrder
+from laboratory.load.kernel import process_peak_mb, process_tree_mb
+from laboratory.load.measuring import INTERVALS_MAX, LoadSample, WorkerStages, intervals_of, steps_of
+from laboratory.load.orders import Booted
+from laboratory.load.plot import as_svg
+from laboratory.load.results import Audited, Latency, LoadResult, latency_of
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

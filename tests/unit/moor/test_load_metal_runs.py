@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import Message, ProviderId
+from bus.message import Message
 from bus.messages.build import (
     BuildInstance,
     BuildRejected,
@@ -14,9 +14,10 @@ from bus.messages.build import (
     InstanceFailed,
     InstanceState,
 )
-from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged, ProviderState, ProviderUsage
-from moor.laboratory.load.firing import Run
-from moor.laboratory.load.metal import ChangeRun, DeployRun, NodeStocks
+from bus.messages.placement import LogPosition, ProvidersChanged
+from engine.inventories import InventoryState, ProviderId, ProviderState, ProviderUsage
+from laboratory.load.firing import Run
+from laboratory.load.metal import ChangeRun, DeployRun, NodeStocks
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.unit.ironic.test_rest_simulated import ironic_with
 

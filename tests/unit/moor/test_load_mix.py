@@ -5,7 +5,6 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import GroupId
 from bus.messages.build import (
     BuildInstance,
     DeleteInstance,
@@ -13,20 +12,12 @@ from bus.messages.build import (
     InstanceDeleted,
     InstanceEvent,
     InstanceFailed,
-    InstanceId,
     InstanceState,
-    RequestId,
 )
-from moor.laboratory.load.orders import (
-    FLAVOR,
-    NONE_LEFT,
-    OrderRun,
-    count_of,
-    instances_of,
-    names_for,
-    read_mix,
-)
-from moor.laboratory.load.results import latency_of
+from engine.flavors import InstanceId, RequestId
+from engine.inventories import GroupId
+from laboratory.load.orders import FLAVOR, NONE_LEFT, OrderRun, count_of, instances_of, names_for, read_mix
+from laboratory.load.results import latency_of
 from scheduler_worker.core.instances.rows import instance_id_of
 
 

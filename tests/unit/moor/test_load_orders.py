@@ -14,13 +14,12 @@ from bus.messages.build import (
     DeleteInstance,
     InstanceActive,
     InstanceDeleted,
-    InstanceId,
     InstanceState,
     Move,
-    RequestId,
 )
 from bus.messages.moves import MoveInstance
-from moor.laboratory.load.orders import FLAVOR, Boot, OrderRun, figures_of, mix_of
+from engine.flavors import InstanceId, RequestId
+from laboratory.load.orders import FLAVOR, Boot, OrderRun, figures_of, mix_of
 from scheduler_worker.core.instances.rows import instance_id_of
 
 IDS = [InstanceId(UUID(int=number)) for number in range(1, 5)]

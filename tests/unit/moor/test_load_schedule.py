@@ -5,10 +5,11 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import InstanceActive, InstanceId, InstanceState, RequestId
-from moor.laboratory.load.firing import due_by, due_times_s
-from moor.laboratory.load.orders import FLAVOR, OrderRun
-from moor.laboratory.load.results import LATE_MS_MAX, Latency, is_late, latency_of
+from bus.messages.build import InstanceActive, InstanceState
+from engine.flavors import InstanceId, RequestId
+from laboratory.load.firing import due_by, due_times_s
+from laboratory.load.orders import FLAVOR, OrderRun
+from laboratory.load.results import LATE_MS_MAX, Latency, is_late, latency_of
 
 
 class HandClock:

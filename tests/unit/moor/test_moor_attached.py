@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from bus.messages.build import PortRequest, VolumeRequest
+from engine.flavors import PortRequest, VolumeRequest
 from moor.instances.requests import AttachedOptions
 
 

@@ -7,11 +7,10 @@ from uuid import UUID
 import pytest
 import typer
 
-from bus.message import ProviderId
-from bus.messages.build import Flavor
-from bus.messages.config_drive import ConfigDriveParts, parts_of
-from ironic_sync.core.cells import CellMap
+from engine.flavors import ConfigDriveParts, Flavor, parts_of
+from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
+from ironic_sync.core.offers import CellMap
 from ironic_sync.core.rows import NodeRow, Offer
 from moor.bare_metal.nodes import NOT_HEARD, NOT_REPORTED, shown
 from moor.bare_metal.unused_nodes import classes_of_nodes, mistakes_in

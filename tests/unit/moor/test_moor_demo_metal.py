@@ -9,23 +9,16 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from bus.auditing.at_rest import Asked
-from bus.message import ProviderId
-from bus.messages.build import (
-    AttemptFailed,
-    Flavor,
-    InstanceActive,
-    InstanceDeleted,
-    InstanceId,
-    InstanceState,
-    RequestId,
-)
-from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged, ProviderState
+from bus.messages.build import AttemptFailed, InstanceActive, InstanceDeleted, InstanceState
+from bus.messages.placement import LogPosition, ProvidersChanged
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.inventories import InventoryState, ProviderId, ProviderState
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeDeploy, NodeRow, Offer
+from laboratory.demo import problems_of_the_kill
+from laboratory.demo_screen import WIDTH, Tally, kind_of, screen
+from moor.books.at_rest import Asked
 from moor.clouds.bare_metal import flavor_of_nodes
-from moor.laboratory.demo import problems_of_the_kill
-from moor.laboratory.demo_screen import WIDTH, Tally, kind_of, screen
 
 FREE, BUSY = (ProviderId(UUID(int=number)) for number in (1, 2))
 METAL = InstanceId(UUID(int=101))

@@ -13,15 +13,14 @@ from bus.messages.build import (
     AskInstances,
     BuildRejected,
     InstanceActive,
-    InstanceId,
     InstancesFound,
     InstanceState,
     Move,
-    RequestId,
     Waiting,
 )
 from bus.messages.moves import MOVES_PER_CELL, MoveInstance
-from moor.client.emptying import Emptied
+from engine.flavors import InstanceId, RequestId
+from moor.client.moving import Emptied
 from moor.instances.moves.emptying_commands import empty
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.conductor.test_conductor import NOON

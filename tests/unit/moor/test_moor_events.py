@@ -4,7 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import InstanceActive, InstanceId, InstanceMoved, InstanceState, RequestId
+from bus.messages.build import InstanceActive, InstanceMoved, InstanceState
+from engine.flavors import InstanceId, RequestId
 from moor.broker.events_command import line_of
 
 

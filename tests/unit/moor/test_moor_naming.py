@@ -10,15 +10,16 @@ import pytest
 import typer
 
 from bus.message import Message
-from bus.messages.build import AskInstances, BuildInstance, InstanceId, RequestId
+from bus.messages.build import AskInstances, BuildInstance
 from bus.workers.handling import Answer, ReadOnly
+from engine.flavors import InstanceId, RequestId
+from engine.picture.picture import Picture
 from moor.asking import CommandClient
 from moor.naming import instance_ids, instance_or_request_id, instances_or_requests, prefix_in
-from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.core.instances.placing import accepted
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.questions.instances import instance_questions
+from scheduler_worker.questions import instance_questions
+from scheduler_worker.registry import CellRegistry
 from scheduler_worker.store import NewRequest
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.unit.scheduler.test_scheduler_handlers import an_ask

@@ -7,8 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bus.message import Message
-from bus.messages.build import BuildInstance, BuildRejected, Flavor
+from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.planning import AskCapabilities, CapabilitiesFound, Capability
+from engine.flavors import Flavor
 from moor.commands import app
 from moor.nearest_names import hint_for, hints_for, near
 

@@ -13,13 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from compute_sim.laboratory.ironic import (
-    IronicServer,
-    IronicSimSettings,
-    SimulatedIronic,
-    WorkDurations,
-    available_nodes,
-)
+from laboratory.ironic import IronicServer, IronicSimSettings, SimulatedIronic, WorkDurations, available_nodes
 from moor.bare_metal.node_command import VERBS
 from moor.commands import app
 

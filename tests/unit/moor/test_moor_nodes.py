@@ -9,14 +9,15 @@ import httpx
 import pytest
 from msgspec import structs
 
-from bus.errors import Unavailable
-from bus.message import ProviderId
-from bus.messages.build import InstanceId, InstanceState, RequestId
-from compute_sim.laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
+from bus.messages.build import InstanceState
+from engine.flavors import InstanceId, RequestId
+from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeDeploy, NodeRow, Offer
-from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.rest import HttpIronicApi
 from ironic_sync.store import IronicStore
+from kit.errors import Unavailable
+from laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
 from moor.bare_metal.nodes import NodeReader, SeveralNodesError
 from tests.memory_stores.ironic import MemoryIronicStore
 

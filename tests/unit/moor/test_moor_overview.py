@@ -6,9 +6,9 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from bus.messages.cells import CellState
-from bus.messages.overview import (
+from bus.messages.cloud import (
     CellFill,
+    CellState,
     ClassUse,
     Durations,
     HostCount,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from bus.configuration.live import SettingsFollower, tell_followers
-from bus.configuration.settings import BUS
+from bus.settings import BUS
+from kit.settings import SettingsFollower, tell_followers
 from moor.reloading import Reloading
 from moor.settings import GENERAL, sources
 from moor.worker_settings import SCHEDULER, SECTIONS

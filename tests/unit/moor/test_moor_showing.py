@@ -6,23 +6,15 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ProviderId
-from bus.messages.build import (
-    AttemptFailed,
-    InstanceDetails,
-    InstanceId,
-    InstanceState,
-    Move,
-    NoValidHost,
-    RequestId,
-    Size,
-)
-from bus.messages.hosts import HostSetting, HostState
+from bus.messages.build import AttemptFailed, InstanceDetails, InstanceState, Move, Size
 from bus.messages.moves import Change
-from bus.messages.placement import ProviderState
+from engine.flavors import InstanceId, RequestId
+from engine.hosts import HostSetting, HostState
+from engine.inventories import ProviderId, ProviderState
+from engine.refusals import NoValidHost
 from moor.bare_metal.nodes import NodeShown, Offered
 from moor.bare_metal.nodes_showing import NODES
-from moor.client.emptying import Stayed
+from moor.client.moving import Stayed
 from moor.instances.moves.emptying_commands import STAYED
 from moor.instances.moves.history_command import HISTORY, MOVES
 from moor.options import out

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import structs
 
-from bus.messages.overview import Overview, WorkerAlive, WorkerHeard
+from bus.messages.cloud import Overview, WorkerAlive, WorkerHeard
 from moor.overview.top.lists import ANY_STATE, Lists, TabRows, filled
 from moor.overview.top.rates import Rates
 from moor.tables import Columns

@@ -6,17 +6,9 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.build import (
-    Image,
-    InstanceId,
-    InstanceState,
-    Move,
-    MoveKind,
-    Rebuild,
-    RebuildInstance,
-    RequestId,
-)
+from bus.messages.build import InstanceState, Move, MoveKind, Rebuild, RebuildInstance
 from bus.messages.moves import MoveInstance
+from engine.flavors import Image, InstanceId, RequestId
 from moor.client.following import has_ended, why_not_built, why_not_moved, why_not_rebuilt
 
 BUILD, REBUILD = RequestId(UUID(int=1)), RequestId(UUID(int=2))

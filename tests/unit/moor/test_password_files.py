@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from bus.configuration.addresses import ADDRESSES, Addresses
-from bus.secret_files import read_secret
+from bus.addresses import ADDRESSES, Addresses
+from kit.errors import read_secret
 from moor.broker.broker_command import broker_variables
 from moor.environment_files import with_login
 from moor.password_files import ALL, PasswordFiles, files_of_passwords, passwords_of

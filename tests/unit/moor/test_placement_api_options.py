@@ -8,10 +8,12 @@ import typer
 from msgspec import structs
 
 from moor.placement.placement_api_options import ApiFlags, Auth, serving_of
-from placement_worker.api.auth.basic import BasicAuthentication
-from placement_worker.api.auth.keystone import KeystoneAuthentication
-from placement_worker.api.auth.no_authentication import NoAuthentication
-from placement_worker.api.auth.noauth2 import BelievedToken
+from placement_worker.api.auth import (
+    BasicAuthentication,
+    BelievedToken,
+    KeystoneAuthentication,
+    NoAuthentication,
+)
 
 EVERYWHERE = "[::]:8780"
 

@@ -5,10 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import InstanceId
-from moor.shadow.counting import ReasonCount, report_on
-from moor.shadow.shadow_command import MEANINGS, time_in, verdicts_in
-from scheduler_worker.nova_shadow.core.notes import VERDICTS, ShadowNote, ShadowVerdict, WeighersCompared
+from engine.flavors import InstanceId
+from nova_bridge.shadow.notes import VERDICTS, ShadowNote, ShadowVerdict, WeighersCompared
+from nova_bridge.shadow.report_command import MEANINGS, ReasonCount, report_on, time_in, verdicts_in
 
 AT = datetime(2026, 11, 25, 10, tzinfo=UTC)
 

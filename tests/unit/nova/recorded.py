@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from scheduler_worker.nova.destinations import NovaNames
+from nova_bridge.request_spec import NovaNames
 
 RECORDED = Path(__file__).parents[2] / "data" / "nova_rpc" / "one_boot.jsonl"
 INSTANCE = UUID("a48a8969-b461-4159-a420-81f63f91923d")

@@ -10,23 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.message import AggregateId, ProviderId
-from scheduler_worker.nova.cloud.answers import ServicesRead
-from scheduler_worker.nova.cloud.changes import HeardCloud, after_read, hear, with_services
-from scheduler_worker.nova.cloud.notifications import (
+from engine.inventories import AggregateId, ProviderId
+from nova_bridge.cloud import (
     AggregateHeard,
-    Heard,
-    NotHeard,
-    ServiceHeard,
-    read_notification,
-)
-from scheduler_worker.nova.cloud.values import (
     CloudAggregate,
     CloudCell,
     ComputeService,
+    Heard,
+    HeardCloud,
+    NotHeard,
     NovaCloud,
+    ServiceHeard,
+    ServicesRead,
+    after_read,
+    hear,
+    read_notification,
+    with_services,
 )
-from scheduler_worker.nova.selection import ComputeNode
+from nova_bridge.selection import ComputeNode
 
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
 CELL = UUID(int=7)

@@ -1,7 +1,7 @@
 from uuid import UUID
 
-from bus.message import AggregateId, ProviderId
-from scheduler_worker.nova.cloud.values import (
+from engine.inventories import AggregateId, ProviderId
+from nova_bridge.cloud import (
     CloudAggregate,
     CloudCell,
     ComputeService,
@@ -12,7 +12,7 @@ from scheduler_worker.nova.cloud.values import (
     services_by_host,
     zoned,
 )
-from scheduler_worker.nova.selection import ComputeNode
+from nova_bridge.selection import ComputeNode
 
 CELL = UUID(int=7)
 

@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
-from scheduler_worker.nova import instance_info
-from scheduler_worker.nova.instance_info import InstancesByService, deleted, synced, updated
-from scheduler_worker.nova.refusals import RefusedError
+from nova_bridge import selection
+from nova_bridge.envelope import RefusedError
+from nova_bridge.selection import InstancesByService, deleted, synced, updated
 from tests.unit.nova.recorded import an_object, args_of
 
 ONE, TWO = UUID(int=1), UUID(int=2)
@@ -84,8 +84,8 @@ def test_a_cast_that_cannot_be_read_is_refused_by_its_field(args: dict[str, obje
 
 
 def test_invented_services_and_instances_are_refused_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance_info, "SERVICES_MAX", 2)
-    monkeypatch.setattr(instance_info, "INSTANCES_MAX", 2)
+    monkeypatch.setattr(selection, "SERVICES_MAX", 2)
+    monkeypatch.setattr(selection, "INSTANCES_MAX", 2)
     known = NOTHING
     for name in ("a", "b"):
         known, _ = synced(known, {"host_name": name, "instance_uuids": [str(ONE)]})

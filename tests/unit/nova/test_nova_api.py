@@ -7,15 +7,13 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.auditing.unknown_to_nova import HoldersAsked
-from bus.errors import CredentialsRefused, Unavailable, VersionNotOffered, WrongAnswer
-from bus.message import AggregateId, ConsumerId, ProviderId
-from scheduler_worker.nova.cloud.answers import ServerSeen
-from scheduler_worker.nova.cloud.values import CloudAggregate, services_by_host
-from scheduler_worker.nova_cloud import holders
-from scheduler_worker.nova_cloud.databases import open_nova_database
-from scheduler_worker.nova_cloud.holders import ask_nova
-from scheduler_worker.nova_cloud.reading import CloudReader, NovaCells
+from engine.inventories import AggregateId, ConsumerId, ProviderId
+from kit.errors import CredentialsRefused, Unavailable, VersionNotOffered, WrongAnswer
+from moor.books.rules import HoldersAsked
+from nova_bridge import cloud_reading
+from nova_bridge.cloud import CloudAggregate, ServerSeen, services_by_host
+from nova_bridge.cloud_reading import CloudReader, NovaCells, ask_nova
+from nova_bridge.databases import open_nova_database
 from tests.nova.rows import NovaRows
 from tests.nova.schema import NovaAddresses, sqlite_databases
 from tests.nova.simulated_api import QUICK, SimulatedNova
@@ -94,7 +92,7 @@ async def test_a_404_of_a_proxy_is_no_answer_of_nova() -> None:
 
 
 async def test_a_nova_that_knows_hardly_any_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "UNKNOWN_MAX", 2)
+    monkeypatch.setattr(cloud_reading, "UNKNOWN_MAX", 2)
 
     found = await asked(SimulatedNova(), 1, 2, 3)
 

@@ -6,11 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ProviderId
-from bus.messages.placement import InventoryState, ProviderState
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.nova.cloud.values import NovaCloud
-from scheduler_worker.nova_worker.news import BEFORE_REFUSALS, PAUSE_FIRST, NovaNews
+from engine.inventories import InventoryState, ProviderId, ProviderState
+from engine.picture.picture import Picture
+from nova_bridge.cloud import NovaCloud
+from nova_bridge.scheduler.hosts import BEFORE_REFUSALS, PAUSE_FIRST, NovaNews
 
 pytestmark = pytest.mark.asyncio
 
@@ -98,7 +97,7 @@ async def test_a_refusal_does_not_wait_for_a_nova_that_does_not_answer(
     news, nova, picture = some_news()
     picture.apply([a_host(1)])
     nova.answers = False
-    monkeypatch.setattr("scheduler_worker.nova_worker.news.READ_WITHIN_S", 0.1)
+    monkeypatch.setattr("nova_bridge.scheduler.hosts.READ_WITHIN_S", 0.1)
     async with asyncio.timeout(2):
         await news.before_refusal()
     assert nova.readings == 1

@@ -9,13 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_worker.nova.oslo_envelope import read_envelope
-from scheduler_worker.nova.oslo_replies import no_valid_host, write_failure
-from scheduler_worker.nova.redaction import redacted
-from scheduler_worker.nova.refusals import RefusedError
-from scheduler_worker.nova.request_spec import NovaRequest, NovaRequestReader
-from scheduler_worker.requests.request_reader import RequestReader
-from scheduler_worker.wiring.deciders import STANDARD
+from nova_bridge.envelope import RefusedError, no_valid_host, read_envelope, redacted, write_failure
+from nova_bridge.request_spec import NovaRequest, NovaRequestReader
+from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.wiring import STANDARD
 from tests.plugins import standard_plugins
 from tests.properties.bounds import THOROUGH
 from tests.unit.nova.recorded import CELL, INSTANCE, NAMES, an_object, args_of, enveloped, message_in, port

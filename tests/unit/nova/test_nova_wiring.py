@@ -2,18 +2,17 @@
 
 import pytest
 
-from bus.configuration.live import tell_followers
-from bus.configuration.settings import BusSettings
-from bus.urls import broker_at
-from bus.workers.link import Link
+from bus.addresses import broker_at
+from bus.settings import BusSettings
+from bus.workers.sending import Link
+from kit.settings import tell_followers
+from nova_bridge.cloud import NovaCloud
+from nova_bridge.scheduler.placement_api import PlacementApi
+from nova_bridge.scheduler.settings import NovaPlacementSettings, NovaSchedulerSettings
+from nova_bridge.scheduler.wiring import nova_parts
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.nova.cloud.values import NovaCloud
-from scheduler_worker.nova_worker.over_http.api import PlacementApi
-from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
-from scheduler_worker.nova_worker.settings import NovaSchedulerSettings
-from scheduler_worker.nova_worker.wiring import nova_parts
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.wiring.staged import Staged
+from scheduler_worker.wiring import Staged
 
 pytestmark = pytest.mark.asyncio
 

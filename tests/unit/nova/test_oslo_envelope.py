@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_worker.nova.oslo_envelope import BODY_MAX, RpcCall, RpcCaller, RpcVersion, read_envelope
-from scheduler_worker.nova.refusals import RefusedError
+from nova_bridge.envelope import BODY_MAX, RefusedError, RpcCall, RpcCaller, RpcVersion, read_envelope
 from tests.unit.nova.recorded import bodies, body_of, enveloped, message_in
 
 ASK: dict[str, Any] = {

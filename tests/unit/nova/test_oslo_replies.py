@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
-from scheduler_worker.nova.oslo_envelope import RpcCall, RpcRequest, RpcVersion, read_envelope
-from scheduler_worker.nova.oslo_replies import (
-    REASON_MAX,
+from nova_bridge.envelope import (
+    OSLO_REPLIES_REASON_MAX,
+    RpcCall,
+    RpcRequest,
+    RpcVersion,
     no_such_method,
     no_valid_host,
+    read_envelope,
     unsupported_version,
     write_failure,
     write_heartbeat,
@@ -71,4 +74,4 @@ def test_each_failure_has_its_class(failure: Any, module: str, name: str, word: 
 
 
 def test_a_reason_is_cut_to_what_a_message_can_bear() -> None:
-    assert len(write_failure(CALL, no_valid_host("x" * 10**6), "u1")) < 5 * REASON_MAX
+    assert len(write_failure(CALL, no_valid_host("x" * 10**6), "u1")) < 5 * OSLO_REPLIES_REASON_MAX

@@ -11,27 +11,15 @@ import httpx
 import pytest
 from msgspec import structs
 
-from bus.errors import Unavailable
-from bus.message import AggregateId, ConsumerId, Message, ProviderId
-from bus.messages.placement import (
-    AlreadyClaimed,
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
-    ClaimVerdict,
-    DoesNotFit,
-    ProviderState,
-    ReleaseClaim,
-    Released,
-    ResourceAmount,
-    Share,
-    SwapClaim,
-)
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.nova_worker.over_http.api import Conflict, PlacementApi
-from scheduler_worker.nova_worker.over_http.books import HttpBooks
-from scheduler_worker.nova_worker.over_http.claims import HttpClaims
-from scheduler_worker.nova_worker.over_http.settings import NovaPlacementSettings
+from bus.message import Message
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim, SwapClaim
+from engine.inventories import AggregateId, ConsumerId, ProviderId, ProviderState, ResourceAmount, Share
+from engine.picture.picture import Picture
+from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, DoesNotFit, Released
+from kit.errors import Unavailable
+from nova_bridge.scheduler.placement_api import Conflict, PlacementApi
+from nova_bridge.scheduler.placement_books import HttpBooks, HttpClaims
+from nova_bridge.scheduler.settings import NovaPlacementSettings
 from tests.api.whole_app import server_over
 from tests.contracts.stores import open_store
 from tests.unit.nova.upstream_placement import UpstreamTransport

@@ -13,19 +13,15 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ProviderId
-from bus.messages.placement import ResourceAmount, Share
-from scheduler_worker.nova import instance_info
-from scheduler_worker.nova.cloud.notifications import NotHeard, read_notification
-from scheduler_worker.nova.destinations import NovaNames
-from scheduler_worker.nova.instance_info import InstancesByService
-from scheduler_worker.nova.oslo_envelope import read_envelope
-from scheduler_worker.nova.redaction import HIDDEN
-from scheduler_worker.nova.request_spec import NovaRequest, NovaRequestReader
-from scheduler_worker.nova.requested_groups import PORT
-from scheduler_worker.nova.selection import ComputeNode, SelectedHost, allocation_request
-from scheduler_worker.requests.request_reader import RequestReader
-from scheduler_worker.wiring.deciders import STANDARD
+from engine.inventories import ProviderId, ResourceAmount, Share
+from nova_bridge import selection as instance_info
+from nova_bridge.cloud import NotHeard, read_notification
+from nova_bridge.demands import PORT
+from nova_bridge.envelope import HIDDEN, read_envelope
+from nova_bridge.request_spec import NovaNames, NovaRequest, NovaRequestReader
+from nova_bridge.selection import ComputeNode, InstancesByService, SelectedHost, allocation_request
+from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.wiring import STANDARD
 from tests.plugins import standard_plugins
 from tests.unit.nova.recorded import message_in
 

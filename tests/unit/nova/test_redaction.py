@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scheduler_worker.nova.redaction import redacted
+from nova_bridge.envelope import redacted
 from tests.unit.nova.recorded import bodies, enveloped, message_in
 
 

@@ -7,16 +7,15 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import AggregateId, GroupId
-from bus.messages.build import Flavor, Image
-from bus.messages.placement import ServerGroup
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.core.requests.spec import GranularGroup
-from scheduler_worker.nova.refusals import RefusedError
-from scheduler_worker.nova.request_spec import NovaRequest, NovaRequestReader
-from scheduler_worker.nova.server_demands import TRAITS
-from scheduler_worker.requests.request_reader import RequestReader
-from scheduler_worker.wiring.deciders import STANDARD
+from engine.flavors import Flavor, Image
+from engine.inventories import AggregateId, GroupId, ServerGroup
+from engine.requests import InstanceSpec
+from engine.requests.spec import GranularGroup
+from nova_bridge.demands import TRAITS
+from nova_bridge.envelope import RefusedError
+from nova_bridge.request_spec import NovaRequest, NovaRequestReader
+from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.wiring import STANDARD
 from tests.plugins import standard_plugins
 from tests.unit.nova.recorded import (
     CELL,

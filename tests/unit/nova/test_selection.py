@@ -6,12 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ProviderId
-from bus.messages.placement import ResourceAmount, Share
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.core.requests.spec import GranularGroup
-from scheduler_worker.nova.objects import read_object
-from scheduler_worker.nova.selection import ComputeNode, SelectedHost, allocation_request, write_selections
+from engine.inventories import ProviderId, ResourceAmount, Share
+from engine.requests import InstanceSpec
+from engine.requests.spec import GranularGroup
+from nova_bridge.envelope import read_object
+from nova_bridge.selection import ComputeNode, SelectedHost, allocation_request, write_selections
 from tests.unit.nova.recorded import CELL, answer_body, message_in
 
 AMOUNTS = {"DISK_GB": 1, "MEMORY_MB": 64, "VCPU": 1}

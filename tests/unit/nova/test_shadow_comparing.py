@@ -4,19 +4,12 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ProviderId
-from bus.messages.placement import ResourceAmount
-from scheduler_worker.core.choosing.draft import Leaving
-from scheduler_worker.core.choosing.host_views import HostViews, reason_against, views_of
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.nova_shadow.core.comparing import (
-    ChoicesCompared,
-    HostsPaired,
-    compare_choices,
-    in_words,
-    pair_hosts,
-)
+from engine.choosing.draft import Leaving
+from engine.choosing.host_views import HostViews, reason_against, views_of
+from engine.inventories import ProviderId, ResourceAmount
+from engine.picture.picture import Picture
+from engine.requests import InstanceSpec
+from nova_bridge.shadow.notes import ChoicesCompared, HostsPaired, compare_choices, in_words, pair_hosts
 from tests.contracts.placement_orders import provider
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_picture, a_spec, a_state, vcpus

@@ -8,12 +8,11 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.configuration.sections import BadSetting
-from bus.messages.build import InstanceId
-from scheduler_worker.nova_shadow.core.notes import ShadowNote
-from scheduler_worker.nova_shadow.notes_file import NotesFile, read_notes
-from scheduler_worker.nova_shadow.running import check_file
-from scheduler_worker.nova_shadow.settings import NOVA_SHADOW, NovaShadowSettings
+from engine.flavors import InstanceId
+from kit.settings import BadSetting
+from nova_bridge.shadow.notes import NotesFile, ShadowNote, read_notes
+from nova_bridge.shadow.settings import NOVA_SHADOW, NovaShadowSettings
+from nova_bridge.shadow.wiring import check_file
 
 START = datetime(2026, 11, 25, 10, tzinfo=UTC)
 

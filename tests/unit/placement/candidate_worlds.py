@@ -2,10 +2,10 @@
 
 from msgspec import structs
 
-from bus.messages.placement import InventoryState, ProviderState
-from placement_worker.core.candidates.provider_index import ProviderIndex
-from placement_worker.core.candidates.query import CandidatesQuery, Group
-from placement_worker.core.candidates.search import find_candidates
+from engine.candidates.provider_index import ProviderIndex
+from engine.candidates.query import CandidatesQuery, Group
+from engine.candidates.search import find_candidates
+from engine.inventories import InventoryState, ProviderState
 from tests.contracts.placement_orders import aggregate, provider
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"

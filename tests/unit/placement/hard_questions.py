@@ -4,7 +4,7 @@ from random import Random
 
 from msgspec import structs
 
-from placement_worker.core.candidates.query import CandidatesQuery
+from engine.candidates.query import CandidatesQuery
 from tests.unit.placement.candidate_worlds import World, asking
 
 Asked = tuple[World, CandidatesQuery]

@@ -5,16 +5,16 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.auditing.views import Fault
-from bus.messages.books import MendInstance
-from bus.messages.build import InstanceActive, InstanceId, InstanceState, RequestId
+from bus.messages.audit import MendInstance
+from bus.messages.build import InstanceActive, InstanceState
 from compute_sim.core.attempts import AttemptRecord, AttemptState
-from compute_sim.laboratory.driver import root_of
-from compute_sim.store_memory import MemoryComputeStore
+from compute_sim.store import MemoryComputeStore
+from engine.flavors import InstanceId, RequestId
+from laboratory.computes.driver import root_of
 from moor.books.audit_command import Printer
 from moor.books.auditing import AuditResult, Finding
-from scheduler_worker.core.instances.lifecycle import deleted_unseen, heard
-from scheduler_worker.core.instances.mending import mended
+from moor.books.views import Fault
+from scheduler_worker.core.instances.lifecycle import deleted_unseen, heard, mended
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.unit.conductor.test_conductor import NOON
 

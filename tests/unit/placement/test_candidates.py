@@ -2,8 +2,8 @@
 
 from msgspec import structs
 
-from bus.messages.placement import InventoryState
-from placement_worker.core.candidates.query import Group, Preferred
+from engine.candidates.query import Group, Preferred
+from engine.inventories import InventoryState
 from tests.contracts.placement_orders import aggregate, provider
 from tests.unit.placement.candidate_worlds import SHARES, World, asking
 

@@ -3,12 +3,12 @@
 import pytest
 from msgspec import structs
 
-from bus.messages.candidates import TooCostly
-from placement_worker.api.endpoints.candidates_text import Summaries, requests_text
-from placement_worker.core.candidates import budget as budgets
-from placement_worker.core.candidates.budget import Budget, CutError, SearchLimits
-from placement_worker.core.candidates.query import CandidatesQuery, Group
-from placement_worker.core.candidates.search import find_candidates
+from engine.candidates import budget as budgets
+from engine.candidates.budget import Budget, CutError, SearchLimits
+from engine.candidates.query import CandidatesQuery, Group
+from engine.candidates.search import find_candidates
+from engine.refusals import TooCostly
+from placement_worker.api.endpoints.candidates import Summaries, requests_text
 from tests.unit.placement.candidate_worlds import World, asking
 from tests.unit.placement.hard_questions import (
     Asked,

@@ -8,18 +8,11 @@ import pytest
 
 from bus.broker import PARCEL_BYTES_MAX
 from bus.memory import MemoryBroker
-from bus.message import GroupId
-from bus.messages.placement import (
-    GroupMember,
-    Holder,
-    LogPosition,
-    ProvidersChanged,
-    ProviderState,
-    ProviderUsage,
-)
-from bus.workers.parcels import Outgoing
+from bus.messages.placement import LogPosition, ProvidersChanged
 from bus.workers.publisher import Publisher
+from bus.workers.sending import Outgoing
 from bus.workers.station import Station
+from engine.inventories import GroupId, GroupMember, Holder, ProviderState, ProviderUsage
 from placement_worker.change_publisher import ChangePublisher, messages_of, rest_s
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import Unpublished

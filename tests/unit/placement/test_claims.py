@@ -5,24 +5,19 @@ from collections.abc import Mapping
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import (
+from bus.messages.placement import SwapClaim
+from engine.capacity import ProviderRow, capacity_of, limits_in, used_in
+from engine.inventories import ConsumerId, Holder, InventoryState, ProviderId, ResourceAmount, Share
+from engine.refusals import (
     AlreadyClaimed,
     Claimed,
     DoesNotFit,
-    Holder,
     HostFull,
-    InventoryState,
     NotAllowed,
     Released,
-    ResourceAmount,
-    Share,
     Shortfall,
     Superseded,
-    SwapClaim,
 )
-from placement_worker.core.capacity import capacity_of, limits_in, used_in
-from placement_worker.core.claim_verdicts import ClaimJudgement
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import (
     BatchDecision,
@@ -31,12 +26,11 @@ from placement_worker.core.ledger import (
     Consumer,
     GroupRow,
     Ledger,
-    ProviderRow,
     SentOrder,
     Touched,
 )
-from placement_worker.core.ownership import NO_CELL
-from placement_worker.core.shares import MovedRoots
+from placement_worker.core.shares import NO_CELL, MovedRoots
+from placement_worker.core.swaps import ClaimJudgement
 from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,

@@ -2,12 +2,12 @@
 
 from uuid import UUID
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.build import InstanceId
-from bus.messages.host_modes import CheckHost, HeldAttempt, HostHolds
+from bus.messages.hosts import CheckHost, HeldAttempt, HostHolds
 from compute_sim.core.attempts import AttemptRecord, AttemptState
-from compute_sim.core.holding import holdings
-from compute_sim.store_memory import MemoryComputeStore
+from compute_sim.core.hosts import holdings
+from compute_sim.store import MemoryComputeStore
+from engine.flavors import InstanceId
+from engine.inventories import ConsumerId, ProviderId
 from tests.simulation.loop import run_simulated
 
 HOST, OTHER = ProviderId(UUID(int=7)), ProviderId(UUID(int=8))

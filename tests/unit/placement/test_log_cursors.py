@@ -1,6 +1,6 @@
 import pytest
 
-from placement_worker.store_sql.log_cursors import Snapshot, has_seen
+from placement_worker.store_sql.log import Snapshot, has_seen
 
 
 @pytest.mark.parametrize("cursor", ["7:7:", "5:9:5,8", "1:1:"])

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from bus.messages.administration import SetAllocations
-from placement_worker.core.ledger import InventoryLimits
-from placement_worker.core.writes.allocation_writes import decide_allocations, keys_of_allocation_writes
-from placement_worker.store_sql.claims.claims import ClaimRows, ConsumerRecord, ConsumerWrites
-from placement_worker.store_sql.name_cache import CachedNames, NameCache
+from engine.capacity import InventoryLimits
+from placement_worker.core.allocation_writes import decide_allocations, keys_of_allocation_writes
+from placement_worker.store_sql.claims import ClaimRows, ConsumerRecord, ConsumerWrites
+from placement_worker.store_sql.names import CachedNames, NameCache
 from placement_worker.store_sql.provider_cache import CachedProvider, CachedProviders, ProviderCache
 from placement_worker.tables import resource_classes
 from tests.contracts.admin_client import allocations, holding

@@ -6,23 +6,13 @@ from dataclasses import dataclass
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import (
-    INTEGER_MAX,
-    NO_OWNER,
-    AlreadyClaimed,
-    Claimed,
-    ClaimResources,
-    NotAllowed,
-    ReleaseClaim,
-    Released,
-    ResourceAmount,
-    Superseded,
-)
-from placement_worker.core.claim_verdicts import ClaimJudgement
+from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim
+from engine.inventories import INTEGER_MAX, ConsumerId, ProviderId, ResourceAmount
+from engine.refusals import AlreadyClaimed, Claimed, NotAllowed, Released, Superseded
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, SentOrder
-from placement_worker.core.ownership import ATTEMPT_AHEAD_MAX, NO_CELL
+from placement_worker.core.shares import ATTEMPT_AHEAD_MAX, NO_CELL
+from placement_worker.core.swaps import ClaimJudgement
 from tests.contracts.placement_orders import (
     HORIZON,
     HOST,

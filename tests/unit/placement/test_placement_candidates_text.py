@@ -7,14 +7,12 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import AggregateId, ProviderId
-from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
-from placement_worker.api.endpoints.candidates_text import Summaries, listed, requests_text
-from placement_worker.core.candidates.budget import Budget
-from placement_worker.core.candidates.found import FoundCandidates
-from placement_worker.core.candidates.query import CandidatesQuery, Group
-from placement_worker.core.candidates.search import find_candidates
-from placement_worker.replica import ProviderReplica
+from engine.candidates.budget import Budget
+from engine.candidates.query import CandidatesQuery, FoundCandidates, Group
+from engine.candidates.search import find_candidates
+from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState, ProviderUsage
+from placement_worker.api.endpoints.candidates import Summaries, listed, requests_text
+from placement_worker.view import ProviderReplica
 
 RACK = AggregateId(UUID(int=99))
 

@@ -11,27 +11,25 @@ from msgspec import structs
 
 from bus.broker import PARCEL_BYTES_MAX
 from bus.codec import encode
-from bus.message import AggregateId, ConsumerId, Envelope, Message, ProviderId
-from bus.messages.cells import VALUES_BYTES_MAX
-from bus.messages.placement import (
-    ClaimAnswered,
-    ClaimResources,
+from bus.message import Envelope, Message
+from bus.messages.cloud import VALUES_BYTES_MAX
+from bus.messages.placement import ClaimAnswered, ClaimResources, LogPosition, ProviderGone, SnapshotPage
+from bus.workers.handling import Answer, ReadOnly, Received, Said, Weighed
+from engine.inventories import (
+    AggregateId,
+    ConsumerId,
     Holder,
     InventoryState,
-    LogPosition,
-    ProviderGone,
+    ProviderId,
     ProviderState,
     ProviderUsage,
-    ShapeMoved,
-    SnapshotPage,
 )
-from bus.workers.handling import Answer, ReadOnly, Received, Said, Weighed
+from engine.refusals import ShapeMoved
 from placement_worker.change_publisher import messages_of
 from placement_worker.handlers import fitting, handlers
-from placement_worker.paging import how_many_fit
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import Unpublished
-from placement_worker.view import ProviderView
+from placement_worker.view import ProviderView, how_many_fit
 from placement_worker.wiring import STANDARD
 from tests.contracts.placement_orders import (
     NOON,

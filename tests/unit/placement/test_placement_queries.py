@@ -5,13 +5,12 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import AggregateId, ProviderId
-from placement_worker.api.grammar import query_schemas
+from engine.candidates.query import CandidatesQuery, Group
+from engine.inventories import AggregateId, ProviderId
+from placement_worker.api.grammar import queries
 from placement_worker.api.grammar.queries import ProviderQuery, candidates_query, provider_query, traits_named
-from placement_worker.api.grammar.validators import Validator
-from placement_worker.api.values.problems import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, ApiError
-from placement_worker.api.values.versions import NEWEST, Version
-from placement_worker.core.candidates.query import CandidatesQuery, Group
+from placement_worker.api.grammar.schemas import Validator
+from placement_worker.api.values import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, NEWEST, ApiError, Version
 
 A = AggregateId(UUID("9323b2b1-82c9-4e91-bdff-e95e808ef954"))
 B = AggregateId(UUID("8592a199-7d73-4465-8df6-ab00a6243c82"))
@@ -207,18 +206,18 @@ def test_every_trait_of_a_query_is_named_whatever_it_is_there_for() -> None:
 @pytest.mark.parametrize(
     ("validator", "query", "said"),
     [
-        (query_schemas.CANDIDATES.at((1, 10)), "resources=a&limit=1", "'limit' was unexpected"),
+        (queries.CANDIDATES.at((1, 10)), "resources=a&limit=1", "'limit' was unexpected"),
         (
-            query_schemas.CANDIDATES.at((1, 25)),
+            queries.CANDIDATES.at((1, 25)),
             "resources01=a",
             "'resources01' does not match any of the regexes",
         ),
-        (query_schemas.CANDIDATES.at((1, 33)), "resources%0A=a", "ends in a line break"),
-        (query_schemas.CANDIDATES.at((1, 36)), "resources=a&limit=0", "'0' does not match"),
-        (query_schemas.CANDIDATES.at((1, 36)), "resources=a&limit=1%0A", "does not match"),
-        (query_schemas.CANDIDATES.at((1, 36)), "group_policy=x", "'x' is not one of ['none', 'isolate']"),
-        (query_schemas.USAGES.at((1, 38)), "user_id=ann", "'project_id' is a required property"),
-        (query_schemas.PROVIDERS.at((1, 0)), "name=%00", "NUL"),
+        (queries.CANDIDATES.at((1, 33)), "resources%0A=a", "ends in a line break"),
+        (queries.CANDIDATES.at((1, 36)), "resources=a&limit=0", "'0' does not match"),
+        (queries.CANDIDATES.at((1, 36)), "resources=a&limit=1%0A", "does not match"),
+        (queries.CANDIDATES.at((1, 36)), "group_policy=x", "'x' is not one of ['none', 'isolate']"),
+        (queries.USAGES.at((1, 38)), "user_id=ann", "'project_id' is a required property"),
+        (queries.PROVIDERS.at((1, 0)), "name=%00", "NUL"),
     ],
 )
 def test_keys_are_refused_by_their_schema_with_the_value(validator: Validator, query: str, said: str) -> None:

@@ -4,9 +4,8 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import AggregateId, ProviderId
-from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
-from placement_worker.replica import ProviderReplica
+from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState, ProviderUsage
+from placement_worker.view import ProviderReplica
 
 HOST = ProviderId(UUID(int=1))
 NIC = ProviderId(UUID(int=2))

@@ -5,23 +5,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import pytest_asyncio
 
-from bus.errors import Transient
-from bus.messages.placement import (
-    Claimed,
-    DoesNotFit,
-    NotAllowed,
-    Released,
-    ReportAccepted,
-    ReportedProvider,
-    ReportInventory,
-    ReportOutdated,
-    ReportVerdict,
-)
-from placement_worker.core.claim_verdicts import ClaimJudgement
+from bus.messages.placement import ReportAccepted, ReportInventory, ReportOutdated, ReportVerdict
+from engine.inventories import ReportedProvider
+from engine.refusals import Claimed, DoesNotFit, NotAllowed, Released
+from kit.errors import Transient
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
+from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementTransaction
 from placement_worker.store_sql import SqlPlacementStore, provider_cache
 from tests.contracts.placement_orders import (

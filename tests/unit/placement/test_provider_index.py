@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 from msgspec import structs
 
-from bus.messages.placement import InventoryState
-from placement_worker.core.candidates.columns import At, Flags
-from placement_worker.core.candidates.provider_index import CHANGES_MAX, KEPT_MAX, ProviderIndex
-from placement_worker.core.candidates.query import Preferred
-from placement_worker.core.candidates.suitable import KEPT_REQUIRED_MAX, suitable_providers
+from engine.candidates.columns import At, Flags
+from engine.candidates.provider_index import CHANGES_MAX, KEPT_MAX, ProviderIndex
+from engine.candidates.query import Preferred
+from engine.candidates.suitable import KEPT_REQUIRED_MAX, suitable_providers
+from engine.inventories import InventoryState
 from tests.contracts.placement_orders import provider
 from tests.unit.placement.candidate_worlds import SHARES, World, asking
 

@@ -3,18 +3,9 @@
 import pytest
 from msgspec import structs
 
-from bus.message import AggregateId, ProviderId
-from bus.messages.placement import (
-    InventoryState,
-    NotAllowed,
-    ReportAccepted,
-    ReportedInventory,
-    ReportedProvider,
-    ReportInventory,
-    ReportOutdated,
-    ReportVerdict,
-    TreeKept,
-)
+from bus.messages.placement import ReportAccepted, ReportInventory, ReportOutdated, ReportVerdict, TreeKept
+from engine.inventories import AggregateId, InventoryState, ProviderId, ReportedInventory, ReportedProvider
+from engine.refusals import NotAllowed
 from placement_worker.core.ledger import Forest, ProviderBook, SentReport, TreeBook, TreeChanges
 from placement_worker.core.reports import decide_reports
 from tests.contracts.placement_orders import (

@@ -5,15 +5,14 @@ from uuid import UUID
 
 import pytest
 
-from bus.errors import Unavailable
-from bus.message import ProviderId
-from bus.messages.candidates import TooCostly
-from bus.messages.placement import InventoryState, ProviderState
-from placement_worker import searching
-from placement_worker.core.candidates.budget import Budget, SearchLimits
-from placement_worker.core.candidates.provider_index import ProviderIndex
-from placement_worker.replica import ProviderReplica
-from placement_worker.searching import STEPS_AT_ONCE, STEPS_PER_TURN, Searcher
+from engine.candidates.budget import Budget, SearchLimits
+from engine.candidates.provider_index import ProviderIndex
+from engine.inventories import InventoryState, ProviderId, ProviderState
+from engine.refusals import TooCostly
+from kit.errors import Unavailable
+from placement_worker import candidates
+from placement_worker.candidates import STEPS_AT_ONCE, STEPS_PER_TURN, Searcher
+from placement_worker.view import ProviderReplica
 
 pytestmark = pytest.mark.asyncio
 
@@ -172,7 +171,7 @@ async def test_a_search_without_a_waiting_client_ends() -> None:
     await asyncio.gather(*forgotten, return_exceptions=True)
 
     # Each began at once, and two of them alternated.
-    assert len(ended) == 4 + searching.TAKING_TURNS_MAX
+    assert len(ended) == 4 + candidates.TAKING_TURNS_MAX
     assert await searcher.done(a_replica(), looking_again_and_again) == {8}
 
 
@@ -180,11 +179,11 @@ async def test_beyond_the_limit_of_waiting_searches_clients_are_told_to_retry() 
     searcher, replica = Searcher(waiting_max=1), a_replica()
     asked = [
         asyncio.ensure_future(searcher.done(replica, looking_again_and_again))
-        for _ in range(searching.TAKING_TURNS_MAX + 2)
+        for _ in range(candidates.TAKING_TURNS_MAX + 2)
     ]
     done = await asyncio.gather(*asked, return_exceptions=True)
 
-    assert done[:-1] == [{8}] * (searching.TAKING_TURNS_MAX + 1)
+    assert done[:-1] == [{8}] * (candidates.TAKING_TURNS_MAX + 1)
     assert isinstance(done[-1], Unavailable)
 
 
@@ -217,4 +216,4 @@ async def test_of_many_hard_searches_at_once_one_is_tried_in_each_iteration_of_t
     await asyncio.gather(*asked)
 
     # One that is tried, and those that take turns.
-    assert most <= STEPS_AT_ONCE + 1_000 + searching.TAKING_TURNS_MAX * (STEPS_PER_TURN + 1_000)
+    assert most <= STEPS_AT_ONCE + 1_000 + candidates.TAKING_TURNS_MAX * (STEPS_PER_TURN + 1_000)

@@ -8,12 +8,13 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.messages.placement import NO_OWNER, Claimed, ReleaseClaim, Released
+from bus.messages.placement import NO_OWNER, ReleaseClaim
+from engine.inventories import ConsumerId
+from engine.refusals import Claimed, Released
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import Consumer, SentOrder
-from placement_worker.core.ownership import NO_CELL, owners_of_tombstones, room_for_tombstones
-from placement_worker.crowded_owners import TOLD_AGAIN, CrowdedOwners
+from placement_worker.core.shares import NO_CELL, owners_of_tombstones, room_for_tombstones
+from placement_worker.handlers import TOLD_AGAIN, CrowdedOwners
 from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,

@@ -8,28 +8,21 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import Message, ProviderId
-from bus.messages.adoption import AdoptInstance
-from bus.messages.build import BuildRejected, Flavor, InstanceId, InstancesFound, RequestId
-from bus.messages.hosts import HostSetting, HostState
-from bus.messages.placement import (
-    AlreadyClaimed,
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
-    ClaimVerdict,
-    ReleaseClaim,
-    ResourceAmount,
-    Share,
-)
+from bus.message import Message
+from bus.messages.audit import AdoptInstance
+from bus.messages.build import BuildRejected, InstancesFound
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
 from bus.workers.handling import Answer, Received, Said, Tell
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.hosts import HostSetting, HostState
+from engine.inventories import ProviderId, ResourceAmount, Share
+from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.outbox.notes import OutboxNotes
-from scheduler_worker.outbox.outbox import Outbox
+from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.requests.adopting import InstanceAdopter
-from scheduler_worker.requests.request_reader import RequestReader
+from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.store import SchedulerTransaction
-from scheduler_worker.wiring.deciders import STANDARD
+from scheduler_worker.wiring import STANDARD
 from tests.contracts.scheduler_rows import NOON
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins

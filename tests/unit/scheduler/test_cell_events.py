@@ -10,22 +10,16 @@ import pytest
 from msgspec import structs
 
 from bus.memory import MemoryBroker
-from bus.messages.applications import KnownApplication
-from bus.messages.build import (
-    InstanceActive,
-    InstanceDeleted,
-    InstanceFailed,
-    InstanceMoved,
-    RequestId,
-)
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceMoved
 from bus.messages.cell import RemoveFromCell
+from bus.messages.stored_names import KnownApplication
 from bus.workers.handling import Bury, Handlers, Received, Said, Tell
 from bus.workers.station import Station
+from engine.flavors import RequestId
 from scheduler_worker.applications import Applications
 from scheduler_worker.core.instances.lifecycle import SEQUENCE_AHEAD_MAX, CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.outbox.notes import OutboxNotes
-from scheduler_worker.outbox.outbox import Outbox
+from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.requests.cell_events import ApiLevelRepeater, cell_event_handlers
 from scheduler_worker.store import NewRequest
 from tests.contracts.scheduler_rows import a_placed, a_request, an_active, instance

@@ -9,25 +9,24 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bus.errors import Transient
 from bus.memory import MemoryBroker
-from bus.messages.books import AskCellBooks, CellBooksFound
-from bus.messages.cells import AskCells, CellsFound, ConductorAlive
-from bus.parts import PartState
-from bus.workers.announcing import Heartbeats
+from bus.messages.audit import AskCellBooks, CellBooksFound
+from bus.messages.cloud import AskCells, CellsFound, ConductorAlive
 from bus.workers.handling import Answer, Bury, ReadOnly, Said
 from bus.workers.publisher import Outgoing
-from bus.workers.station import Station
+from bus.workers.station import Heartbeats, Station
 from cell_conductor.core.instance import Instance
-from cell_conductor.heartbeats import conductor_beats
-from cell_conductor.questions import question_handlers
+from cell_conductor.handlers import question_handlers
+from cell_conductor.hosts import conductor_beats
 from cell_conductor.store import ConductorStore
-from scheduler_worker.cells.down_watch import CellWatch
-from scheduler_worker.cells.questions import cell_questions
-from scheduler_worker.cells.registry import CONDUCTORS_MAX, CellRegistry
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts.registry import HostRegistry
+from engine.choosing.choosing import Chosen, choose
+from engine.picture.picture import Picture
+from kit.errors import Transient
+from kit.parts import PartState
+from scheduler_worker.cell_questions import cell_questions
+from scheduler_worker.cells import CellWatch
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.registry import CONDUCTORS_MAX, CellRegistry
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 from scheduler_worker.store import KnownCell
 from scheduler_worker.wiring import scheduler_parts

@@ -8,24 +8,23 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.errors import ConnectionLost
-from bus.measuring import OTHERS, VALUES_MAX, Histogram
 from bus.memory import MemoryBroker
-from bus.message import ProviderId
-from bus.messages.build import FunnelStep, NoValidHost
-from bus.messages.hosts import HostSetting, HostState
-from bus.messages.overview import InstanceCount
-from bus.operating.health import About, Health
-from bus.operating.metrics import Metrics
+from bus.messages.cloud import InstanceCount
 from bus.topology import objects_of
-from bus.workers.metrics import TOOK
+from bus.workers.handling import TOOK
+from bus.workers.metrics_page import Metrics
 from bus.workers.station import Station
-from scheduler_worker.cells.registry import CellRegistry
-from scheduler_worker.cloud_counts import CloudCounter, with_rare_classes_as_one
-from scheduler_worker.core.picture.capacity import CellCapacity
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts.registry import HostRegistry, state_of
-from scheduler_worker.requests.last_filters import last_filter
+from engine.hosts import HostSetting, HostState
+from engine.inventories import ProviderId
+from engine.picture.picture import CellCapacity, Picture
+from engine.refusals import FunnelStep, NoValidHost
+from kit.errors import ConnectionLost
+from kit.health import About, Health
+from kit.metrics import OTHERS, VALUES_MAX, Histogram
+from scheduler_worker.hosts import HostRegistry, state_of
+from scheduler_worker.overview import CloudCounter, with_rare_classes_as_one
+from scheduler_worker.registry import CellRegistry
+from scheduler_worker.requests.reading import last_filter
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated, until_s
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bus.errors import Undeliverable
-from bus.messages.consoles import AskConsole, ConsoleFound, ConsoleTold, TellConsole
+from bus.messages.cell import AskConsole, ConsoleFound, ConsoleTold, TellConsole
 from bus.workers.handling import Answer, ReadOnly
-from scheduler_worker.cells import consoles
-from scheduler_worker.cells.consoles import ConsoleRelay
+from kit.errors import Undeliverable
+from scheduler_worker import cell_questions
+from scheduler_worker.cell_questions import ConsoleRelay
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.unit.scheduler.test_cells import NOON, Sending
 from tests.unit.scheduler.test_moves_at_api_level import ONE, a_row
@@ -100,6 +100,6 @@ async def test_what_is_told_of_another_question_is_no_answer() -> None:
 async def test_beyond_the_limit_of_questions_that_wait_the_asker_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(consoles, "WAITING_MAX", 0)
+    monkeypatch.setattr(cell_questions, "WAITING_MAX", 0)
 
     assert (await Asked().found()).none == "200 questions wait for cells already: ask again later"

@@ -8,29 +8,24 @@ from uuid import UUID
 import pytest
 
 from bus.memory import MemoryBroker
-from bus.message import ConsumerId, Message, ProviderId
-from bus.messages.build import BuildInstance, Flavor, InstanceId, NoValidHost
-from bus.messages.cell import Choice
-from bus.messages.placement import (
-    ClaimAnswered,
-    Claimed,
-    ClaimResources,
-    DoesNotFit,
-    ResourceAmount,
-    Share,
-)
+from bus.message import Message
+from bus.messages.build import BuildInstance
+from bus.messages.placement import ClaimAnswered, ClaimResources
 from bus.topology import CELL0
 from bus.workers.station import Station
+from engine.choosing.choosing import Chosen
+from engine.choosing.explaining import Holds, SearchRefused
+from engine.choosing.verdicts import OtherHost
+from engine.flavors import Flavor, InstanceId
+from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, Share
+from engine.picture.picture import Picture
+from engine.refusals import Claimed, DoesNotFit, NoValidHost
+from engine.requests import Alternative, InstanceSpec
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.choosing.refusals.verdicts import OtherHost
-from scheduler_worker.core.instances.outcomes import Holds, SearchRefused
-from scheduler_worker.core.instances.specs import decoded
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import Alternative, InstanceSpec
-from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.replica.replica import Replica
+from scheduler_worker.core.instances.rows import decoded
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.waiting import WaitingSpecs
 from tests.plugins import standard_plugins

@@ -9,15 +9,14 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.hosts import HostFacts, HostSetting, HostsReported, HostState, Supported
+from bus.messages.hosts import HostsReported
 from bus.workers.handling import Received
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts.handlers import host_report_handlers
-from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.hosts.row_watch import LOADS_READ_AFTER, HostWatch
-from scheduler_worker.outbox.notes import OutboxNotes
-from scheduler_worker.outbox.outbox import Outbox
+from engine.hosts import HostFacts, HostSetting, HostState, Supported
+from engine.inventories import ProviderId
+from engine.picture.picture import Picture
+from scheduler_worker.host_handlers import host_report_handlers
+from scheduler_worker.hosts import LOADS_READ_AFTER, HostRegistry, HostWatch
+from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.store import HostQuery
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated

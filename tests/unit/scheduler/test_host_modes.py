@@ -9,41 +9,21 @@ from msgspec import structs
 
 from bus.codec import known_messages
 from bus.memory import MemoryBroker
-from bus.message import Message, ProviderId
+from bus.message import Message
 from bus.messages.build import BuildRejected
-from bus.messages.host_modes import HostCleaned, SetHostInCell
-from bus.messages.hosts import (
-    NODE,
-    HostChanged,
-    HostFacts,
-    HostSet,
-    HostSetting,
-    HostsReported,
-    HostState,
-    SetHost,
-)
-from bus.operating.health import About, Health
-from bus.operating.metrics import Metrics
+from bus.messages.hosts import HostChanged, HostCleaned, HostSet, HostsReported, SetHost, SetHostInCell
 from bus.topology import objects_of
 from bus.workers.handling import Answer, Received, Said, Tell
+from bus.workers.metrics_page import Metrics
 from bus.workers.station import Station
-from scheduler_worker.core.host_modes import (
-    cleaned,
-    is_untold,
-    may_be_up,
-    problem_of,
-    why_down,
-    why_not_enabled,
-    with_mode,
-)
-from scheduler_worker.core.host_reports import reported
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts.handlers import host_order_handlers, host_report_handlers
-from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.hosts.row_watch import HostWatch
-from scheduler_worker.hosts.telling import ModeTeller
-from scheduler_worker.outbox.notes import OutboxNotes
-from scheduler_worker.outbox.outbox import Outbox
+from engine.hosts import NODE, HostFacts, HostSetting, HostState, why_down, why_not_enabled
+from engine.inventories import ProviderId
+from engine.picture.picture import Picture
+from kit.health import About, Health
+from scheduler_worker.core.hosts import cleaned, is_untold, may_be_up, problem_of, reported, with_mode
+from scheduler_worker.host_handlers import host_order_handlers, host_report_handlers
+from scheduler_worker.hosts import HostRegistry, HostWatch, ModeTeller
+from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.store import HostQuery
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated

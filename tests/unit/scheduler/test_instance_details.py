@@ -5,12 +5,11 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
-from bus.messages.build import Flavor, FlavorChange, FlavorPassedOver, InstancesFound, Size
-from scheduler_worker.core.instances.details import booted_size, details_of
+from bus.messages.build import FlavorChange, InstancesFound, Size
+from engine.flavors import Flavor, FlavorPassedOver
+from engine.requests import Alternative, InstanceSpec
 from scheduler_worker.core.instances.moves import move_ended
-from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
-from scheduler_worker.core.instances.specs import encoded
-from scheduler_worker.core.requests import Alternative, InstanceSpec
+from scheduler_worker.core.instances.rows import HostDecision, InstanceRow, booted_size, details_of, encoded
 from tests.unit.scheduler.test_moves_at_api_level import NOON, a_row, an_end, arrived, is_up
 from tests.unit.scheduler.test_resizes import WEB_AMOUNTS, Cloud
 

@@ -8,7 +8,7 @@ from bus.messages.build import FlavorChange, InstancesFound
 from bus.messages.planning import AskDrain, AskExplanation, DrainFound, Explanation, ExplanationsFound
 from bus.workers.handling import Answer, ReadOnly
 from scheduler_worker.core.instances.rows import HostDecision
-from scheduler_worker.questions.explaining import Explainer
+from scheduler_worker.questions import Explainer
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_state, asks_no_quota
 from tests.unit.scheduler.test_moves_at_api_level import NOON, ONE

@@ -8,25 +8,15 @@ import pytest
 from bus.broker import PARCEL_BYTES_MAX
 from bus.codec import encode
 from bus.message import Envelope
-from bus.messages.build import (
-    AskInstances,
-    BuildInstance,
-    BuildRejected,
-    Flavor,
-    FunnelStep,
-    InstanceId,
-    InstancesFound,
-    InstanceState,
-    NoValidHost,
-    RequestId,
-)
+from bus.messages.build import AskInstances, BuildInstance, BuildRejected, InstancesFound, InstanceState
 from bus.workers.handling import Answer, ReadOnly, Weighed
-from scheduler_worker.cells.registry import CellRegistry
-from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.core.instances.specs import encoded
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec, read_request
-from scheduler_worker.questions.instances import instance_questions
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.picture.picture import Picture
+from engine.refusals import FunnelStep, NoValidHost
+from engine.requests import InstanceSpec, read_request
+from scheduler_worker.core.instances.rows import InstanceRow, encoded
+from scheduler_worker.questions import instance_questions
+from scheduler_worker.registry import CellRegistry
 from scheduler_worker.store import NewRequest
 from tests.contracts.placement_orders import VOCABULARY
 from tests.contracts.scheduler_stores import open_scheduler_store

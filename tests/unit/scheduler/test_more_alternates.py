@@ -7,24 +7,16 @@ from datetime import UTC, datetime
 import pytest
 from msgspec import structs
 
-from bus.messages.build import (
-    AlternatesSpent,
-    AttemptFailed,
-    BuildInstance,
-    Flavor,
-    InstanceActive,
-    InstanceState,
-)
+from bus.messages.build import AlternatesSpent, AttemptFailed, BuildInstance, InstanceActive, InstanceState
 from bus.messages.cell import MoreAlternates
 from bus.workers.handling import Received, Said, Tell
+from engine.flavors import Flavor
+from engine.picture.picture import Picture
+from engine.requests.assembling import Alternative
+from scheduler_worker.core.instances.history import messages_of
 from scheduler_worker.core.instances.lifecycle import deleted, heard
-from scheduler_worker.core.instances.messages import messages_of
-from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.core.instances.specs import decoded, encoded
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests.alternatives import Alternative
-from scheduler_worker.outbox.notes import OutboxNotes
-from scheduler_worker.outbox.outbox import Outbox
+from scheduler_worker.core.instances.rows import InstanceRow, decoded, encoded
+from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.requests.more_alternates import FAILED_HOSTS_MAX, AlternatesFinder
 from scheduler_worker.store import InstanceQuery, NewRequest
 from tests.memory_stores.scheduler import MemorySchedulerStore

@@ -10,18 +10,16 @@ from bus.messages.build import (
     BuildInstance,
     BuildRejected,
     DeleteInstance,
-    Flavor,
     InstanceActive,
     InstanceDeleted,
-    InstanceId,
     InstanceMoved,
-    RequestId,
 )
-from bus.messages.cell import Choice, EndMoveInCell, MoveInCell
+from bus.messages.cell import EndMoveInCell, MoveInCell
 from bus.messages.moves import Change, EndMove, MoveInstance
-from scheduler_worker.core.instances.history import changes_between
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.inventories import Choice
+from scheduler_worker.core.instances.history import changes_between, messages_of
 from scheduler_worker.core.instances.lifecycle import after_delete, heard
-from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
     is_taken,
@@ -31,7 +29,7 @@ from scheduler_worker.core.instances.moves import (
     stays_on_host,
 )
 from scheduler_worker.core.instances.placing import accepted
-from scheduler_worker.core.instances.rebuilds import refused
+from scheduler_worker.core.instances.resizes import refused
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.contracts.placement_orders import an_id
 from tests.unit.conductor.test_conductor import choice

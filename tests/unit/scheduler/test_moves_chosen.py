@@ -8,22 +8,15 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.messages.build import (
-    BuildInstance,
-    BuildRejected,
-    InstanceActive,
-    InstanceId,
-    InstancesFound,
-    MoveKind,
-)
-from bus.messages.hosts import NODE
+from bus.messages.build import BuildInstance, BuildRejected, InstanceActive, InstancesFound, MoveKind
 from bus.messages.moves import MoveInstance, MoveWait
 from bus.workers.handling import Answer
 from bus.workers.publisher import Outgoing
-from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.core.instances.specs import encoded
-from scheduler_worker.requests.waiting_moves import WaitingMoves
+from engine.flavors import InstanceId
+from engine.hosts import NODE
+from engine.inventories import ConsumerId
+from scheduler_worker.core.instances.rows import InstanceRow, encoded
+from scheduler_worker.requests.waking import WaitingMoves
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest, WaitingInstance
 from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state

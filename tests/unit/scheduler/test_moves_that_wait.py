@@ -11,7 +11,6 @@ from bus.messages.build import (
     AttemptFailed,
     BuildRejected,
     DeleteInstance,
-    Image,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
@@ -19,29 +18,30 @@ from bus.messages.build import (
     InstanceState,
     InstanceWaiting,
     Move,
-    NoValidHost,
     RebuildInstance,
-    RequestId,
 )
 from bus.messages.cell import MoveInCell, RemoveFromCell
 from bus.messages.moves import MoveInstance, MoveWait, is_to_wait_again
-from scheduler_worker.core.instances.history import changes_between
+from engine.flavors import Image, RequestId
+from engine.refusals import NoValidHost
+from engine.requests.reading import PRIORITY_MAX
+from scheduler_worker.core.instances.history import changes_between, messages_of
 from scheduler_worker.core.instances.lifecycle import after_delete, heard, overdue
-from scheduler_worker.core.instances.messages import messages_of
-from scheduler_worker.core.instances.moves import move_ended, moved, problem_with
-from scheduler_worker.core.instances.rebuilds import rebuilt
-from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest
-from scheduler_worker.core.instances.waiting_moves import (
+from scheduler_worker.core.instances.moves import (
     EVACUATION_PRIORITY,
     MoveWaits,
     before_wait,
     begun,
     may_wait,
+    move_ended,
     move_waits,
     move_waits_on,
+    moved,
+    problem_with,
     wait_of,
 )
-from scheduler_worker.core.requests.checking import PRIORITY_MAX
+from scheduler_worker.core.instances.resizes import rebuilt
+from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest
 from tests.unit.scheduler.test_moves_at_api_level import H2, NOON, ONE, a_row, an_end, an_order, is_up
 
 FUNNEL = NoValidHost(hosts=2, steps=())

@@ -4,10 +4,10 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ProviderId
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts import newcomers
-from scheduler_worker.hosts.newcomers import Newcomers
+from engine.inventories import ProviderId
+from engine.picture.picture import Picture
+from scheduler_worker import hosts as newcomers
+from scheduler_worker.hosts import Newcomers
 
 HOST, LATER = ProviderId(UUID(int=1)), ProviderId(UUID(int=2))
 

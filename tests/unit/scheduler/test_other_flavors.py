@@ -6,22 +6,21 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.messages.build import (
-    BuildInstance,
-    Flavor,
-    FlavorPassedOver,
-    InstanceActive,
-    InstanceId,
-    InstanceState,
-    Move,
-    RequestId,
-)
+from bus.messages.build import BuildInstance, InstanceActive, InstanceState, Move
+from engine.flavors import Flavor, FlavorPassedOver, InstanceId, RequestId
+from engine.inventories import ConsumerId
+from engine.requests import Alternative, InstanceSpec
 from scheduler_worker.core.instances.lifecycle import heard, is_whole
-from scheduler_worker.core.instances.other_flavors import NOT_BUILT
-from scheduler_worker.core.instances.rows import ACTIVE, PLACED, InstanceRow
-from scheduler_worker.core.instances.specs import decoded, encoded, flavor_of, request_of
-from scheduler_worker.core.requests import Alternative, InstanceSpec
+from scheduler_worker.core.instances.resizes import NOT_BUILT
+from scheduler_worker.core.instances.rows import (
+    ACTIVE,
+    PLACED,
+    InstanceRow,
+    decoded,
+    encoded,
+    flavor_of,
+    request_of,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 INSTANCE = InstanceId(ConsumerId(UUID(int=1)))

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from bus.codec import encode
-from bus.messages.overview import (
+from bus.messages.cloud import (
     AskOverview,
     AskTiles,
     CellFill,
@@ -18,15 +18,14 @@ from bus.messages.overview import (
     Tiles,
     WorkerAlive,
 )
-from bus.messages.placement import InventoryState
 from bus.workers.handling import Answer, ReadOnly
-from scheduler_worker.cells.registry import CellRegistry
-from scheduler_worker.cells.workers import REMEMBERED_FOR, WORKERS_MAX, WorkerRegistry
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.overview import kept
-from scheduler_worker.overview.counting import count_hosts, fill_of, tiles_of, uses_of
-from scheduler_worker.overview.questions import Overviews
+from engine.inventories import InventoryState
+from engine.picture.picture import Picture
+from scheduler_worker import overview
+from scheduler_worker.cells import REMEMBERED_FOR, WORKERS_MAX, WorkerRegistry
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.overview import Overviews, count_hosts, fill_of, tiles_of, uses_of
+from scheduler_worker.registry import CellRegistry
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.unit.bus.test_codec import enveloped
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_state, usage_of
@@ -262,8 +261,8 @@ async def test_who_asks_again_soon_gets_the_same_overview(monkeypatch: pytest.Mo
     assert store.counted == 1
     assert [(each.cell, each.instances, each.hosts) for each in first.cells] == [("c1", 3, 2)]
 
-    monkeypatch.setattr(kept, "KEPT_S_MIN", 0.0)
-    monkeypatch.setattr(kept, "KEPT_FOR_TIMES", 0)
+    monkeypatch.setattr(overview, "KEPT_S_MIN", 0.0)
+    monkeypatch.setattr(overview, "KEPT_FOR_TIMES", 0)
     overviews = Overviews(
         "scheduler-1",
         store,
@@ -323,7 +322,7 @@ async def test_what_took_long_is_kept_longer_but_never_for_long(monkeypatch: pyt
         return len(made)
 
     takes_s = 0.02
-    short = kept.Kept(make)
+    short = overview.Kept(make)
     assert await short.get() == 1
     now_s[0] += 3.9
     assert await short.get() == 1
@@ -331,9 +330,9 @@ async def test_what_took_long_is_kept_longer_but_never_for_long(monkeypatch: pyt
     assert await short.get() == 2
 
     takes_s = 5.0
-    long = kept.Kept(make)
+    long = overview.Kept(make)
     assert await long.get() == 3
-    now_s[0] += kept.KEPT_S_MAX
+    now_s[0] += overview.KEPT_S_MAX
     assert await long.get() == 4
 
 

@@ -9,25 +9,21 @@ from msgspec import structs
 from bus.messages.build import (
     BuildInstance,
     BuildRejected,
-    Image,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
-    InstanceId,
     InstanceState,
     Move,
     Rebuild,
     RebuildInstance,
-    RequestId,
 )
 from bus.messages.cell import RebuildInCell, RemoveFromCell
-from scheduler_worker.core.instances.details import details_of
-from scheduler_worker.core.instances.history import changes_between
+from engine.flavors import Image, InstanceId, RequestId
+from scheduler_worker.core.instances.history import changes_between, messages_of
 from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen, heard, is_whole
-from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.placing import accepted
-from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, RebuildImage, rebuilt
-from scheduler_worker.core.instances.rebuilds import refused as refused_order
+from scheduler_worker.core.instances.resizes import CHANGES_MAX, RebuildImage, rebuilt
+from scheduler_worker.core.instances.resizes import refused as refused_order
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
     ERROR,
@@ -36,6 +32,7 @@ from scheduler_worker.core.instances.rows import (
     REBUILDING,
     SHELVED,
     InstanceRow,
+    details_of,
 )
 from tests.contracts.placement_orders import an_id
 

@@ -6,30 +6,19 @@ from dataclasses import dataclass
 import pytest
 from msgspec import structs
 
-from bus.messages.books import MendInstance
-from bus.messages.build import (
-    BuildInstance,
-    BuildRejected,
-    Flavor,
-    FlavorChange,
-    Image,
-    InstancesFound,
-    InstanceState,
-    PortRequest,
-    RequestId,
-    VolumeRequest,
-)
+from bus.messages.audit import MendInstance
+from bus.messages.build import BuildInstance, BuildRejected, FlavorChange, InstancesFound, InstanceState
 from bus.messages.moves import MoveInstance
-from bus.messages.placement import InventoryState
 from bus.workers.handling import Answer
-from scheduler_worker.core.instances.mending import mended
+from engine.flavors import Flavor, Image, PortRequest, RequestId, VolumeRequest
+from engine.inventories import InventoryState
+from scheduler_worker.core.instances.lifecycle import mended
 from scheduler_worker.core.instances.moves import move_ended
-from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.core.instances.specs import decoded, encoded, flavor_of
-from scheduler_worker.requests.request_reader import RequestReader
+from scheduler_worker.core.instances.rows import InstanceRow, decoded, encoded, flavor_of
+from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
-from scheduler_worker.wiring.deciders import STANDARD
+from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import an_id
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_state

@@ -6,22 +6,16 @@ from uuid import UUID
 
 import pytest
 
-from bus.errors import Transient
-from bus.message import AggregateId, Message
-from bus.messages.aggregates import (
-    Aggregate,
-    AggregateDeleted,
-    AggregateSet,
-    AggregateState,
-    DeleteAggregate,
-    SetAggregate,
-)
+from bus.message import Message
 from bus.messages.build import BuildRejected
+from bus.messages.hosts import AggregateDeleted, AggregateSet, AggregateState, DeleteAggregate, SetAggregate
 from bus.workers.handling import Answer, ReadOnly, Received, Weighed
-from scheduler_worker.aggregates.membership import AggregateMembership
-from scheduler_worker.aggregates.orders import AggregateOrders
-from scheduler_worker.core.aggregates.kept import ORDERS_KEPT
-from scheduler_worker.core.picture.picture import Picture
+from engine.hosts import Aggregate
+from engine.inventories import AggregateId
+from engine.picture.picture import Picture
+from kit.errors import Transient
+from scheduler_worker.aggregates import AggregateMembership, AggregateOrders
+from scheduler_worker.core.aggregates import ORDERS_KEPT
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_state, vcpus
 

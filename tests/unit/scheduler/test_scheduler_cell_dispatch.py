@@ -9,19 +9,18 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId
-from bus.messages.build import BuildInstance, InstanceId, RequestId
+from bus.messages.build import BuildInstance
 from bus.messages.cell import RemoveFromCell
 from bus.messages.hosts import AskHosts
 from bus.topology import Site, objects_of
 from bus.workers.handling import OutboxKey, Received
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
+from engine.flavors import InstanceId, RequestId
+from engine.inventories import ConsumerId
 from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.core.instances.rows import DELETING
-from scheduler_worker.outbox.cell_dispatch import CellDispatch
-from scheduler_worker.outbox.notes import OutboxNotes
-from scheduler_worker.outbox.outbox import Outbox
+from scheduler_worker.outbox import CellDispatch, Outbox, OutboxNotes
 from scheduler_worker.store import NewRequest, SchedulerStore
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.stage import SETTINGS, until

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from bus.memory import MemoryBroker
-from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceEvent
+from bus.messages.stored_names import KnownApplication
 from bus.workers.station import Station
 from scheduler_worker.applications import Applications
 from tests.memory_stores.scheduler import MemorySchedulerStore

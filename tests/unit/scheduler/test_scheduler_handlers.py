@@ -12,66 +12,44 @@ import pytest
 from msgspec import structs
 
 from bus.memory import MemoryBroker
-from bus.message import Message, ProviderId
-from bus.messages.aggregates import AskAggregates
-from bus.messages.applications import AskApplications
-from bus.messages.build import (
-    AskInstances,
-    BuildInstance,
-    BuildRejected,
-    Flavor,
-    Image,
-    InstanceFailed,
-    InstanceId,
-    RebuildInstance,
-    RequestId,
-)
-from bus.messages.cells import AskCells
-from bus.messages.device_profiles import AskDeviceProfiles
-from bus.messages.flavors import AskFlavors
-from bus.messages.groups import AskGroups
-from bus.messages.hosts import AskHosts, HostChanged, HostFacts, HostsFound, HostsReported, HostState, SetHost
-from bus.messages.images import AskImages
+from bus.message import Message
+from bus.messages.administration import AskQuotas, QuotasFound
+from bus.messages.build import AskInstances, BuildInstance, BuildRejected, InstanceFailed, RebuildInstance
+from bus.messages.cloud import AskCells
+from bus.messages.hosts import AskAggregates, AskHosts, HostChanged, HostsFound, HostsReported, SetHost
 from bus.messages.moves import AskHistory, AskMoves, EndMove, MoveInstance
 from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskCapabilities, AskDrain, AskExplanation, AskPlan, AskReasons
-from bus.messages.quotas import AskQuotas, QuotasFound, QuotaState
+from bus.messages.stored_names import AskApplications, AskDeviceProfiles, AskFlavors, AskGroups, AskImages
 from bus.unreadable import Unreadable
 from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said, Tell, Weighed
 from bus.workers.station import Station
-from scheduler_worker.aggregates.membership import AggregateMembership
-from scheduler_worker.aggregates.orders import AggregateOrders
+from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
+from engine.flavors import Flavor, Image, InstanceId, RequestId
+from engine.hosts import HostFacts, HostState
+from engine.inventories import ProviderId, QuotaState
+from engine.picture.picture import Picture
+from engine.requests import InstanceSpec
+from scheduler_worker.aggregates import AggregateMembership, AggregateOrders
 from scheduler_worker.applications import Applications
-from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.plugin_settings import PluginSettings
-from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.instances.placing import accepted
-from scheduler_worker.core.instances.rows import instance_id_of
-from scheduler_worker.core.instances.specs import decoded, encoded
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.instances.rows import decoded, encoded, instance_id_of
 from scheduler_worker.handlers import event_handlers, question_handlers, request_handlers
-from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.outbox.notes import OutboxNotes
-from scheduler_worker.outbox.outbox import Outbox
-from scheduler_worker.questions.explaining import Explainer
-from scheduler_worker.questions.planning import Planner
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.outbox import Outbox, OutboxNotes
+from scheduler_worker.questions import Explainer, Planner
+from scheduler_worker.registry import CellRegistry
 from scheduler_worker.requests.adopting import InstanceAdopter
-from scheduler_worker.requests.building import Builder, new_rows
-from scheduler_worker.requests.burying import BURIED, Burial
-from scheduler_worker.requests.last_filters import LastFilters
+from scheduler_worker.requests.building import BURIED, Builder, Burial, new_rows
 from scheduler_worker.requests.more_alternates import AlternatesFinder
-from scheduler_worker.requests.move_hosts import MoveHostFinder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
-from scheduler_worker.requests.moving import Mover
-from scheduler_worker.requests.named_by_requests import with_neighbours
-from scheduler_worker.requests.request_reader import RequestReader, ValidRequest
-from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
+from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
+from scheduler_worker.requests.reading import LastFilters, RequestReader, ValidRequest, with_neighbours
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery, InstanceQuery, NewRequest
 from scheduler_worker.waiting import WaitingSpecs
-from scheduler_worker.wiring.deciders import STANDARD
+from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins

@@ -8,44 +8,27 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from bus.message import Message, ProviderId
-from bus.messages.build import (
-    BuildInstance,
-    Flavor,
-    InstanceActive,
-    InstanceDeleted,
-    InstanceFailed,
-    InstanceId,
-    InstancePlaced,
-    RequestId,
-)
-from bus.messages.cell import Choice, PlaceInCell, RemoveFromCell
-from bus.messages.hosts import (
-    HostFacts,
-    HostImages,
-    HostMetrics,
-    HostSetting,
-    HostsMeasured,
-    HostsReported,
-    HostState,
-    ImagesCached,
-)
-from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
+from bus.message import Message
+from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceFailed, InstancePlaced
+from bus.messages.cell import PlaceInCell, RemoveFromCell
+from bus.messages.hosts import HostImages, HostMetrics, HostsMeasured, HostsReported, ImagesCached
+from bus.messages.placement import ReleaseClaim
 from cell_conductor.core.host_states import newer
-from scheduler_worker.core.choosing.alike import as_read
-from scheduler_worker.core.choosing.plugin_settings import PluginSettings
-from scheduler_worker.core.choosing.standard import chosen_plugins
-from scheduler_worker.core.host_modes import is_untold, with_mode, word_for_cell
-from scheduler_worker.core.host_reports import reported
+from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
+from engine.choosing.plugins import as_read
+from engine.flavors import Flavor, InstanceId, RequestId
+from engine.hosts import HostFacts, HostSetting, HostState
+from engine.inventories import Choice, ProviderId, ResourceAmount, Share
+from engine.picture.columns import METRIC_NAMES_MAX, PROFILES_KEPT
+from engine.picture.picture import Picture
+from engine.requests import InstanceSpec
+from scheduler_worker.core.hosts import is_untold, reported, with_mode, word_for_cell
+from scheduler_worker.core.instances.history import messages_of
 from scheduler_worker.core.instances.lifecycle import deleted, heard, overdue
-from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.placing import accepted, failed, placed
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.core.picture.columns import METRIC_NAMES_MAX, PROFILES_KEPT
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.forgetting import Forgetting
-from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery
 from tests.memory_stores.scheduler import MemorySchedulerStore

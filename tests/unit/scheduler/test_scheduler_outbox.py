@@ -6,18 +6,18 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.configuration.settings import BusSettings
-from bus.errors import NotFound
 from bus.memory import MemoryBroker
-from bus.messages.build import BuildInstance, InstanceId, RequestId
+from bus.messages.build import BuildInstance
+from bus.settings import BusSettings
 from bus.workers.handling import OutboxKey, Tell
 from bus.workers.station import Station
+from engine.flavors import InstanceId, RequestId
+from kit.errors import NotFound
+from scheduler_worker.core.instances.history import messages_of
 from scheduler_worker.core.instances.lifecycle import deleted
-from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.core.instances.rows import PLACED
-from scheduler_worker.outbox.notes import OutboxNotes
-from scheduler_worker.outbox.outbox import Outbox
+from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.store import NewRequest
 from tests.memory_stores.scheduler import MemorySchedulerStore
 

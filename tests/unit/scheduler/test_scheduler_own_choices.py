@@ -11,17 +11,19 @@ from msgspec import structs
 
 from bus.memory import MemoryBroker
 from bus.message import Message
-from bus.messages.build import BuildInstance, Flavor, NoValidHost
-from bus.messages.cell import Choice
-from bus.messages.placement import ClaimAnswered, Claimed, DoesNotFit
+from bus.messages.build import BuildInstance
+from bus.messages.placement import ClaimAnswered
 from bus.workers.asking import NoAnswer
 from bus.workers.station import Station
+from engine.flavors import Flavor
+from engine.inventories import Choice
+from engine.picture.picture import Picture
+from engine.refusals import Claimed, DoesNotFit, NoValidHost
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.replica.replica import Replica
-from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.replica import Replica
+from scheduler_worker.requests.moving import UnclaimedShares
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.waiting import WaitingSpecs
 from tests.contracts.placement_orders import WEB

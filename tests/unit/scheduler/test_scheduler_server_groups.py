@@ -6,18 +6,24 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, GroupId, ProviderId
-from bus.messages.build import NoValidHost
-from bus.messages.placement import GroupMember, GroupPolicy, GroupRefused, ResourceAmount, ServerGroup
-from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.draft import Leaving
-from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.hosts.one_host import OneHost
-from scheduler_worker.core.choosing.plugins import Change, Filter
-from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, refused_by_group
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from engine.candidates.columns import Flags
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.draft import Leaving
+from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.plugins import Change, Filter
+from engine.choosing.verdicts import NewChoice, refused_by_group
+from engine.inventories import (
+    ConsumerId,
+    GroupId,
+    GroupMember,
+    GroupPolicy,
+    ProviderId,
+    ResourceAmount,
+    ServerGroup,
+)
+from engine.picture.picture import Picture
+from engine.refusals import GroupRefused, NoValidHost
+from engine.requests import InstanceSpec
 from tests.contracts.placement_orders import DB, HOST, WEB, an_id, consumer, provider
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_picture, a_state, vcpus

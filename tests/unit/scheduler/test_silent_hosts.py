@@ -6,11 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
-from bus.message import ProviderId
-from bus.messages.hosts import HostState
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.hosts.row_watch import HostWatch
+from engine.hosts import HostState
+from engine.inventories import ProviderId
+from engine.picture.picture import Picture
+from scheduler_worker.hosts import HostRegistry, HostWatch
 from scheduler_worker.store import HostQuery
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated, until_s

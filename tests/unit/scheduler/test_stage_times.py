@@ -5,10 +5,9 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
-from bus.measuring import BUCKETS_S
-from bus.messages.overview import StageTimes, WorkerAlive
-from scheduler_worker.cells.stage_times import GROWTH_MAX, HOUR, SLOT_S
-from scheduler_worker.cells.workers import WorkerRegistry
+from bus.messages.cloud import StageTimes, WorkerAlive
+from kit.metrics import BUCKETS_S
+from scheduler_worker.cells import GROWTH_MAX, HOUR, SLOT_S, WorkerRegistry
 from tests.unit.scheduler.test_overview import DOWN_AFTER, NOON, Clock, a_beat
 
 

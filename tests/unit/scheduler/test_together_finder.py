@@ -9,34 +9,27 @@ from uuid import UUID
 
 import pytest
 
-from bus.message import ConsumerId, Message
-from bus.messages.all_or_nothing import (
-    AllClaimed,
-    ClaimsAnswered,
-    ClaimTogether,
-    NoneClaimed,
-    RefusedPlace,
-)
-from bus.messages.build import BuildInstance, Flavor, InstanceId, NoValidHost
-from bus.messages.cell import Choice
-from bus.messages.placement import (
+from bus.message import Message
+from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
+from bus.messages.build import BuildInstance
+from engine.choosing.choosing import Chosen
+from engine.choosing.explaining import EndedElsewhere, Holds, SearchRefused
+from engine.flavors import Flavor, InstanceId
+from engine.inventories import Choice, ConsumerId, ResourceAmount, ShapeSeen, Share
+from engine.picture.picture import Picture
+from engine.refusals import (
     AlreadyClaimed,
     Claimed,
     ClaimVerdict,
     DoesNotFit,
-    ResourceAmount,
-    ShapeSeen,
-    Share,
+    NoValidHost,
     Shortfall,
     Superseded,
 )
+from engine.requests import InstanceSpec
 from scheduler_worker.claiming.all_or_nothing import TogetherFinder
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, SearchRefused
-from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
-from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.placement_orders import HOST
 

@@ -3,8 +3,8 @@
 import pytest
 from msgspec import structs
 
-from bus.messages.cell import Choice
-from scheduler_worker.requests.unclaimed_shares import UnclaimedShares
+from engine.inventories import Choice
+from scheduler_worker.requests.moving import UnclaimedShares
 from tests.unit.choosing.scheduler_worlds import a_picture, a_state, vcpus
 from tests.unit.choosing.test_scheduler_picture import a_share_of, free_of
 from tests.unit.scheduler.test_scheduler_instances_hosts import a_row

@@ -10,25 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.message import GroupId
-from bus.messages.aggregates import Aggregate
-from bus.messages.build import (
-    BuildInstance,
-    ClaimRefused,
-    FunnelStep,
-    InstanceId,
-    NoValidHost,
-    RequestId,
-    Wait,
-)
-from bus.messages.placement import GroupMember, Holder, ProviderUsage, Share
+from bus.messages.build import BuildInstance, ClaimRefused
+from engine.choosing.choosing import first_that_fit
+from engine.choosing.explaining import SearchRefused
+from engine.flavors import InstanceId, RequestId, Wait
+from engine.hosts import Aggregate
+from engine.inventories import GroupId, GroupMember, Holder, ProviderUsage, Share
+from engine.picture.picture import Picture
+from engine.refusals import FunnelStep, NoValidHost
 from moor.instances.requests import wait_of
 from scheduler_worker import waiting
-from scheduler_worker.core.choosing.waking import first_that_fit
-from scheduler_worker.core.instances.outcomes import SearchRefused
 from scheduler_worker.core.instances.placing import accepted, after_failed_wake, waits
 from scheduler_worker.core.instances.rows import KeptRequest
-from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.waiting import PAUSE_S_FIRST, PAUSE_S_MAX, WaitingSpecs
 from tests.contracts.placement_orders import aggregate, consumer, provider
 from tests.plugins import standard_plugins

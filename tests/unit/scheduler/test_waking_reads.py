@@ -8,14 +8,13 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from bus.errors import Transient
 from bus.memory import MemoryBroker
-from bus.messages.build import BuildInstance, InstanceId
+from bus.messages.build import BuildInstance
 from bus.workers.station import Station
-from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.core.instances.specs import encoded
-from scheduler_worker.outbox.notes import OutboxNotes
-from scheduler_worker.outbox.outbox import Outbox
+from engine.flavors import InstanceId
+from kit.errors import Transient
+from scheduler_worker.core.instances.rows import InstanceRow, encoded
+from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.requests.waking import Waker
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, WaitingInstance

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.configuration.settings import CONSUMER_TIMEOUT_S, DATABASE
-from bus.errors import Locked, Unavailable
-from bus.sql import Database, DatabaseSettings, PostgresDatabase, open_database, upgrade
+from kit.database_settings import CONSUMER_TIMEOUT_S, DATABASE
+from kit.errors import Locked, Unavailable
+from kit.sql import Database, DatabaseSettings, PostgresDatabase, open_database, upgrade
 
 SHORT = DatabaseSettings(
     connect_s=0.1,

@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from bus.sql import Database, open_database
+from kit.sql import Database, open_database
 from tests.contracts.sql_stores import empty_database
 
 pytestmark = pytest.mark.asyncio

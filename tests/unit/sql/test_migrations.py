@@ -19,9 +19,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from bus.errors import Failure
-from bus.sql import open_database, upgrade, version_table
-from bus.sql.migrations import newest_revision
+from kit.errors import Failure
+from kit.sql import open_database, upgrade, version_table
+from kit.sql.migrations import newest_revision
 from tests.contracts.sql_stores import WORKER, empty_database
 
 T = TypeVar("T")
@@ -227,7 +227,7 @@ async def _in(url: str, work: Callable[[Connection], T]) -> T:
 
 
 async def _start_upgrade(url: str) -> asyncio.subprocess.Process:
-    program = "import asyncio, sys; from bus.sql import upgrade; print(asyncio.run(upgrade(*sys.argv[1:])))"
+    program = "import asyncio, sys; from kit.sql import upgrade; print(asyncio.run(upgrade(*sys.argv[1:])))"
     return await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, url, WORKER, stdout=asyncio.subprocess.PIPE
     )

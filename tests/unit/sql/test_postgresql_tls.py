@@ -7,8 +7,8 @@ import pytest
 import trustme
 from sqlalchemy.engine import make_url
 
-from bus.configuration.sections import BadSetting
-from bus.sql.postgresql_tls import with_tls
+from kit.settings import BadSetting
+from kit.sql.statements import with_tls
 
 URL = "postgresql+asyncpg://moor:secret@db/moorage"
 

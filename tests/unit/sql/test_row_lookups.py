@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, create_engine, event
 
-import cell_conductor.store_sql.rows
+import cell_conductor.store_sql
 import cell_conductor.tables
-import ironic_sync.store_sql.rows
+import ironic_sync.store_sql
 import ironic_sync.tables
 import scheduler_worker.store_sql.rows
 import scheduler_worker.tables
-from bus.sql.rows import RowStatement
+from kit.sql.rows import RowStatement
 from scheduler_worker.store import InstanceQuery
-from scheduler_worker.store_sql.rare_statements import find
+from scheduler_worker.store_sql.rows import find
 
 ROOMS = (
-    (cell_conductor.store_sql.rows, cell_conductor.tables.cell_instances),
-    (ironic_sync.store_sql.rows, ironic_sync.tables.ironic_nodes),
+    (cell_conductor.store_sql, cell_conductor.tables.cell_instances),
+    (ironic_sync.store_sql, ironic_sync.tables.ironic_nodes),
     (scheduler_worker.store_sql.rows, scheduler_worker.tables.instances),
 )
 

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
-from bus.errors import Transient, Unavailable
-from bus.sql import PostgresDatabase, is_duplicate, open_database, upgrade
-from bus.sql.errors import connecting, transient_kind, transients
+from kit.errors import Transient, Unavailable
+from kit.sql import PostgresDatabase, is_duplicate, open_database, upgrade
+from kit.sql.dialects import connecting, transient_kind, transients
 from tests.contracts.sql_stores import empty_database
 
 # No server is asked: a transaction takes no connection before its first statement.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from bus.sql import SqliteDatabase, driver_of, open_database
+from kit.sql import SqliteDatabase, driver_of, open_database
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,1 +1,0 @@
-"""The settings of the bus and of databases, the addresses of brokers and databases, and how settings are read."""

@@ -1,0 +1,126 @@
+"""A worker's metrics for Prometheus. They are read from its parts when the page is requested, so the hot path does no
+extra work.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import prometheus_client.core as prometheus
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.registry import Collector
+
+from bus.workers import handling as bus_metrics
+from bus.workers.station import Station
+from bus.workers.worker import Worker
+from kit.health import Health
+from kit.metrics import BUCKETS_S, Histogram, Labels, Metric, Numbers, Observed
+from kit.parts import PartState, Status, every_part, statuses
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+# Per consumed queue. Several workers on one queue are summed.
+_OF_QUEUES: tuple[tuple[Metric, Callable[[Worker[Any]], int]], ...] = (
+    (bus_metrics.HANDLED, lambda worker: worker.handled),
+    (bus_metrics.BATCHES, lambda worker: worker.batches),
+    (bus_metrics.PUT_BACK, lambda worker: worker.intake.put_back),
+    (bus_metrics.BURIED, lambda worker: worker.intake.buried),
+    (bus_metrics.REDELIVERED, lambda worker: worker.intake.redelivered),
+    (bus_metrics.INTERRUPTIONS, lambda worker: worker.intake.interruptions),
+    (bus_metrics.IN_HAND, lambda worker: worker.intake.in_hand),
+    (bus_metrics.BURIALS_WAITING, lambda worker: worker.intake.burials_waiting),
+)
+_OF_STATIONS: tuple[tuple[Metric, Callable[[Station], int]], ...] = (
+    (bus_metrics.CONNECTIONS, lambda station: station.connections_made),
+    (bus_metrics.SENT, lambda station: station.publisher.parcels_sent),
+    (bus_metrics.HELD_BACK, lambda station: station.publisher.held_back),
+    (bus_metrics.ANSWERS_DROPPED, lambda station: station.publisher.answers_dropped),
+    (bus_metrics.ASKED_AGAIN, lambda station: station.asked_again),
+    (bus_metrics.WAITING, lambda station: station.publisher.waiting),
+)
+
+
+class Metrics(Collector):
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def page(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[prometheus.Metric]:
+        parts = [*every_part(self._health.parts)]
+        numbers: defaultdict[Metric, Counter[Labels]] = defaultdict(Counter)
+        durations: defaultdict[Metric, dict[Labels, Observed]] = defaultdict(dict)
+        for each in (*self._about(), *_of_statuses(statuses(self._health.parts)), *_of_parts(parts)):
+            if isinstance(each, Histogram):
+                _add(durations[each.metric], each.by_labels)
+            else:
+                # It adds up what several parts say under equal labels.
+                numbers[each.metric].update(each.by_labels)
+        for metric, by_labels in numbers.items():
+            yield _numbers(metric, by_labels)
+        for metric, observed in durations.items():
+            yield _histogram(metric, observed)
+
+    def _about(self) -> Iterator[Numbers]:
+        about = self._health.about
+        yield bus_metrics.INFO.numbers({(about.role, about.version, about.cell): 1})
+        yield bus_metrics.READY.numbers({(): float(not self._health.awaits())})
+
+
+def _of_statuses(known: Sequence[Status]) -> Iterator[Numbers]:
+    for each in known:
+        yield bus_metrics.PART_RUNS.numbers({(each.name,): each.runs})
+        yield bus_metrics.PART_FAILURES.numbers({(each.name,): each.failures})
+    failing = {each.name for each in known if each.state is PartState.FAILING}
+    yield bus_metrics.PART_FAILING.numbers({(each.name,): each.name in failing for each in known})
+
+
+def _of_parts(parts: Sequence[object]) -> Iterator[Numbers | Histogram]:
+    workers = [part for part in parts if isinstance(part, Worker)]
+    for metric, read in _OF_QUEUES:
+        for worker in workers:
+            yield metric.numbers({(worker.intake.queue,): read(worker)})
+    stations = [part for part in parts if isinstance(part, Station)]
+    for metric, read_station in _OF_STATIONS:
+        yield metric.numbers({(): sum(map(read_station, stations))})
+    for part in parts:
+        for name in ("readings", "watched_readings"):
+            for each in getattr(part, name, ()):
+                if isinstance(each, Numbers | Histogram):
+                    yield each
+
+
+def _add(known: dict[Labels, Observed], more: Mapping[Labels, Observed]) -> None:
+    """Add these observations to the known ones: several parts may have one metric, with equal labels."""
+    for labels, observed in more.items():
+        known.setdefault(labels, Observed([0] * len(observed.counts))).add(observed)
+
+
+def _numbers(metric: Metric, by_labels: Mapping[Labels, float]) -> prometheus.Metric:
+    family: prometheus.CounterMetricFamily | prometheus.GaugeMetricFamily
+    if metric.kind == "counter":
+        family = prometheus.CounterMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+    else:
+        family = prometheus.GaugeMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+    for labels, number in by_labels.items():
+        family.add_metric(labels, number)
+    return family
+
+
+def _histogram(metric: Metric, by_labels: Mapping[Labels, Observed]) -> prometheus.Metric:
+    family = prometheus.HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+    for labels, observed in by_labels.items():
+        family.add_metric(labels, [*_buckets(observed.counts)], observed.total_s)
+    return family
+
+
+def _buckets(counts: Iterable[int]) -> Iterator[tuple[str, float]]:
+    """The buckets as Prometheus has them: each counts all observations up to its limit."""
+    so_far = 0
+    for limit, count in zip((*map(str, BUCKETS_S), "+Inf"), counts, strict=True):
+        so_far += count
+        yield limit, so_far

@@ -1,0 +1,481 @@
+"""A cell's instances in SQL: on PostgreSQL for several conductors, on SQLite for a single process.
+
+The tables must exist: `kit.sql.upgrade(url, "cell_conductor")` creates them. A batch takes a constant number of
+statements.
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from bus.message import Message
+from bus.messages.cell import PlaceInCell
+from bus.workers.handling import OutboxKey
+from cell_conductor.core.host_states import CellHost, HeardHost
+from cell_conductor.core.instance import Instance
+from cell_conductor.store import (
+    JUST_SAID,
+    NOTES_PAGE,
+    SILENT_KEPT,
+    WAITING_PAGE,
+    ConductorTransaction,
+    MessageKey,
+    RowCache,
+    assemble_row,
+    column_values,
+    decode_body,
+    decode_note,
+    decode_order,
+    encode_body,
+    encode_note,
+    without_confirmed,
+)
+from cell_conductor.tables import cell_heard_hosts as heard
+from cell_conductor.tables import cell_hosts as table
+from cell_conductor.tables import cell_instances, cell_notes
+from cell_conductor.tables import cell_instances as table_rare_statements
+from cell_conductor.tables import cell_notes as notes
+from engine.flavors import InstanceId
+from engine.inventories import ProviderId
+from kit.errors import Transient
+from kit.sql import (
+    ONCE,
+    POOL_SIZE,
+    DatabaseSettings,
+    PostgresTransaction,
+    RowColumns,
+    Transaction,
+    Values,
+    among,
+    insert,
+    open_database,
+    read_once,
+    write_once,
+)
+from kit.times import microseconds, moment, now
+
+# Reads and writes the modes that operators have set for hosts, and which hosts conductors have heard. Both change rarely, so
+# both databases share the statements.
+
+
+_encode = msgspec.json.Encoder().encode
+_host = msgspec.json.Decoder(CellHost).decode
+
+
+def read_hosts(connection: Connection, cell: str) -> list[CellHost]:
+    return [_host(body) for body in connection.scalars(sa.select(table.c.body).where(table.c.cell == cell))]
+
+
+def count_writes(connection: Connection, cell: str) -> int:
+    return int(connection.scalar(sa.select(sa.func.sum(table.c.writes)).where(table.c.cell == cell)) or 0)
+
+
+def lock_hosts(connection: Connection, cell: str, hosts: Sequence[ProviderId]) -> list[CellHost]:
+    query = sa.select(table.c.body).where(table.c.cell == cell, among(connection, table.c.id, list(hosts)))
+    return [_host(body) for body in connection.scalars(query.order_by(table.c.id).with_for_update())]
+
+
+def save_host(connection: Connection, cell: str, host: CellHost, before: CellHost | None) -> bool:
+    """Write the row of a host. False if it was missing before, and another process has inserted it by now."""
+    id_, body = host.word.host, _encode(host)
+    if before is not None:
+        query = sa.update(table).where(table.c.cell == cell, table.c.id == id_)
+        connection.execute(query.values(writes=table.c.writes + 1, body=body))
+        return True
+    statement = (
+        insert(connection, table).values(id=id_, cell=cell, writes=1, body=body).on_conflict_do_nothing()
+    )
+    return connection.execute(statement).rowcount == 1
+
+
+def read_heard_hosts(connection: Connection, cell: str, before_us: int) -> list[HeardHost]:
+    connection.execute(sa.delete(heard).where(heard.c.cell == cell, heard.c.silent_since_us < before_us))
+    query = sa.select(heard.c.id, heard.c.silent_since_us).where(heard.c.cell == cell)
+    return [
+        HeardHost(id_, None if since_us is None else moment(since_us))
+        for id_, since_us in connection.execute(query)
+    ]
+
+
+def save_heard_hosts(connection: Connection, cell: str, hosts: Sequence[HeardHost]) -> None:
+    # In the order of ids, so that two processes cannot deadlock.
+    rows = [
+        {
+            "id": host.id,
+            "cell": cell,
+            "silent_since_us": None if host.silent_since is None else microseconds(host.silent_since),
+        }
+        for host in sorted(hosts, key=lambda host: host.id)
+    ]
+    statement = insert(connection, heard)
+    upsert = statement.on_conflict_do_update(
+        index_elements=[*heard.primary_key],
+        set_={"silent_since_us": statement.excluded.silent_since_us},
+    )
+    connection.execute(upsert, rows)
+
+
+# Statements on a cell's instances and notes that run rarely, written once for both databases.
+
+
+def read(
+    connection: Connection,
+    cell: str,
+    instances: Sequence[InstanceId],
+    after: InstanceId | None,
+    limit: int | None,
+) -> list[Instance]:
+    """The rows of these instances, or of all if none are named, that follow `after` in the order of their ids."""
+    query = sa.select(table_rare_statements.c.body, table_rare_statements.c.placed).where(
+        table_rare_statements.c.cell == cell
+    )
+    if instances:
+        query = query.where(among(connection, table_rare_statements.c.id, instances))
+    if after is not None:
+        query = query.where(table_rare_statements.c.id > after)
+    return _rows(connection, query.order_by(table_rare_statements.c.id).limit(limit))
+
+
+def _rows(connection: Connection, query: sa.Select[Any]) -> list[Instance]:
+    return [
+        assemble_row(decode_body(body), decode_order(placed) if placed else None)
+        for body, placed in connection.execute(query)
+    ]
+
+
+def read_notes(
+    connection: Connection, cell: str, before_us: int | None, after: int, limit: int
+) -> list[tuple[int, bytes]]:
+    """A page of the notes of unconfirmed messages that follow the number `after`, in the order of their numbers.
+
+    With `before_us`, only notes written before this time, in microseconds, are read.
+    """
+    query = sa.select(notes.c.number, notes.c.said).where(notes.c.cell == cell, notes.c.number > after)
+    query = query.order_by(notes.c.number).limit(limit)
+    if before_us is not None:
+        query = query.where(notes.c.at_us < before_us)
+    return [(number, said) for number, said in connection.execute(query)]
+
+
+def read_waiting(
+    connection: Connection, cell: str, until_us: int, after: tuple[int, InstanceId] | None, limit: int
+) -> list[Instance]:
+    """Rows that are due by `until_us`, the earliest first, without their messages."""
+    query = sa.select(table_rare_statements.c.body, table_rare_statements.c.placed)
+    query = query.where(table_rare_statements.c.cell == cell, table_rare_statements.c.due_us <= until_us)
+    if after is not None:
+        due_us, id_ = after
+        later = sa.and_(table_rare_statements.c.due_us == due_us, table_rare_statements.c.id > id_)
+        query = query.where(sa.or_(table_rare_statements.c.due_us > due_us, later))
+    found = _rows(
+        connection, query.order_by(table_rare_statements.c.due_us, table_rare_statements.c.id).limit(limit)
+    )
+    return [without_confirmed(row, frozenset()) for row in found]
+
+
+def read_orders(
+    connection: Connection, cell: str, instances: Sequence[InstanceId]
+) -> dict[InstanceId, PlaceInCell]:
+    query = sa.select(table_rare_statements.c.id, table_rare_statements.c.placed)
+    query = query.where(
+        table_rare_statements.c.cell == cell, among(connection, table_rare_statements.c.id, instances)
+    )
+    return {id_: decode_order(placed) for id_, placed in connection.execute(query)}
+
+
+def forget(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> None:
+    connection.execute(
+        sa.delete(table_rare_statements).where(
+            table_rare_statements.c.cell == cell, among(connection, table_rare_statements.c.id, instances)
+        )
+    )
+
+
+# A row's columns, and the statements on rows and notes that run most often; store.py has the values.
+
+
+_OF_CELL = ("cell",)
+_ROW = RowColumns(cell_instances, "id", "state", "due_us", "body", "placed", shared=_OF_CELL)
+
+LOAD = RowColumns(cell_instances, "body", shared=_OF_CELL).lock()
+# The rows that have been due for longest, of a cell, by a time, at most so many.
+DUE = RowColumns(cell_instances).statement(
+    "SELECT body FROM cell_instances WHERE cell = $1 AND due_us <= $2 ORDER BY due_us LIMIT $3 FOR UPDATE SKIP LOCKED",
+    # The writer has the file to itself.
+    "SELECT body FROM cell_instances WHERE cell = ?1 AND due_us <= ?2 ORDER BY due_us LIMIT ?3",
+    ("body",),
+)
+# The notes of a cell after this number, at most so many, by the index of their numbers. Notes come and go with each batch:
+# an index scan skips those that an earlier one found gone, and a scan of the table would read them all.
+NOTES = RowColumns(cell_notes).statement(
+    "SELECT number, said FROM cell_notes WHERE cell = $1 AND number > $2 ORDER BY number LIMIT $3",
+    "SELECT number, said FROM cell_notes WHERE cell = ?1 AND number > ?2 ORDER BY number LIMIT ?3",
+    ("number", "said"),
+)
+CLEAR = RowColumns(cell_notes).delete_unlocked("number")
+
+ADD = _ROW.insert("ON CONFLICT (id, cell) DO NOTHING")
+REPLACE = _ROW.update(placed="coalesce(kept.placed, new.placed)")
+NOTE = RowColumns(cell_notes, shared=("cell", "at_us", "said")).insert(returning=("number",))
+
+# A round trip to PostgreSQL costs as much as twenty rows, so it gets all three at once: $1 is the cell, then come the columns of known
+# rows, those of new rows, and the note.
+WRITE_ON_POSTGRESQL = """
+WITH kept AS (KNOWN), added AS (NEW RETURNING 1), noted AS (
+    INSERT INTO cell_notes (cell, at_us, said) SELECT $1, $12::bigint, $13::bytea WHERE $13::bytea IS NOT NULL
+    RETURNING number
+)
+SELECT (SELECT count(*) FROM added), (SELECT number FROM noted)
+""".replace("KNOWN", REPLACE.on_postgresql).replace(
+    "NEW", re.sub(r"\$([2-6])", lambda place: f"${int(place[1]) + 5}", ADD.on_postgresql)
+)
+
+
+class Loaded(Struct, frozen=True, gc=False):
+    body: bytes
+    row: Instance
+
+
+class SqlConductorTransaction:
+    """One transaction on the rows of a cell. What it has written is cached after its commit."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        cell: str,
+        cache: RowCache,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._transaction = transaction
+        self._cell = cell
+        self._cache = cache
+        self._clock = clock
+        self._loaded: dict[int, Loaded] = {}
+        # What the transaction has written in place of what: for the cache.
+        self._written: list[tuple[bytes | None, Loaded]] = []
+        # Rows with messages that another process has noted: they are not cached.
+        self._noted_elsewhere: set[int] = set()
+        self._notes: list[tuple[int, Sequence[MessageKey]]] = []
+        self._cleared: set[int] = set()
+        self._hosts: dict[ProviderId, CellHost] = {}
+
+    async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
+        found = await self._as_rows(
+            [body for (body,) in await LOAD.fetch(self._transaction, instances, self._cell)]
+        )
+        return {row.id: row for row in found}
+
+    async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
+        due = await DUE.fetch(self._transaction, ONCE, self._cell, microseconds(now), limit)
+        return {row.id: row for row in await self._as_rows([body for (body,) in due])}
+
+    async def save(
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[MessageKey]
+    ) -> OutboxKey | None:
+        gone = {each.int for each in forgotten}
+        known: list[Values] = []
+        # In the order of ids: two processes that add the same new rows wait for each other, but cannot deadlock.
+        new: list[tuple[int, Values]] = []
+        for row in rows:
+            number = row.id.int
+            if number in gone:
+                continue
+            body, before = encode_body(row), self._loaded.get(number)
+            if before is None:
+                new.append((number, column_values(row, body, has_order=False)))
+            else:
+                known.append(column_values(row, body, has_order=before.row.order is not None))
+            if number not in self._noted_elsewhere:
+                self._written.append((before.body if before else None, Loaded(body, row)))
+            self._loaded[number] = Loaded(body, row)
+        note = None
+        if said or known or new:
+            new_rows = [values for _, values in sorted(new, key=itemgetter(0))]
+            note = await self._write(known, new_rows, encode_note(said) if said else None)
+        if forgotten:
+            await self._transaction.run(forget, self._cell, forgotten)
+        if note is None:
+            return None
+        self._notes.append((note, said))
+        return OutboxKey(note)
+
+    async def _write(self, known: Sequence[Values], new: Sequence[Values], said: bytes | None) -> int | None:
+        """Replace known rows, add new ones, and add a note of the messages sent. Returns the note's number."""
+        transaction, cell, at_us, note = self._transaction, self._cell, microseconds(self._clock()), None
+        if isinstance(transaction, PostgresTransaction):
+            ((added, note),) = await transaction.fetch(
+                WRITE_ON_POSTGRESQL, cell, *REPLACE.arrays(known), *ADD.arrays(new), at_us, said
+            )
+        else:
+            await REPLACE.change(transaction, known, cell)
+            added = await ADD.change(transaction, new, cell)
+            if said is not None:
+                ((note,),) = await NOTE.fetch(transaction, ONCE, cell, at_us, said)
+        if added < len(new):
+            raise Transient(f"{len(new) - added} of {len(new)} new instances have a row already")
+        return note
+
+    async def lock_hosts(self, hosts: Sequence[ProviderId]) -> Mapping[ProviderId, CellHost]:
+        locked = {host.word.host: host for host in await self._transaction.run(lock_hosts, self._cell, hosts)}
+        self._hosts |= locked
+        return locked
+
+    async def save_hosts(self, hosts: Sequence[CellHost]) -> None:
+        for host in hosts:
+            before = self._hosts.get(host.word.host)
+            if not await self._transaction.run(save_host, self._cell, host, before):
+                raise Transient(f"host {host.word.name} has a row already")
+            self._hosts[host.word.host] = host
+
+    def clear(self, said: Iterable[OutboxKey]) -> None:
+        self._cleared.update(said)
+
+    async def write_cleared(self) -> None:
+        """Delete the notes that were cleared, just before the commit."""
+        await CLEAR.fetch(self._transaction, self._cleared)
+
+    def committed(self) -> None:
+        self._cache.confirmed(self._cleared)
+        for number, said in self._notes:
+            self._cache.noted(number, said)
+        for before, after in self._written:
+            self._cache.replace(before, after.body, after.row)
+
+    async def _as_rows(self, bodies: Sequence[bytes]) -> list[Instance]:
+        """The rows that these bytes encode: from the cache, or decoded if another process wrote them."""
+        rows = [self._cache.row_of(body) for body in bodies]
+        unknown = [body for body, row in zip(bodies, rows, strict=True) if row is None]
+        read = iter(await self._read(unknown) if unknown else ())
+        found = [row or next(read) for row in rows]
+        self._loaded |= {row.id.int: Loaded(body, row) for row, body in zip(found, bodies, strict=True)}
+        return found
+
+    async def _read(self, stored: Sequence[bytes]) -> list[Instance]:
+        bodies = [decode_body(body) for body in stored]
+        placed = [body.instance.id for body in bodies if body.placed_at is not None]
+        orders = await self._transaction.run(read_orders, self._cell, placed) if placed else {}
+        found = [assemble_row(body, orders.get(body.instance.id)) for body in bodies]
+        if any(row.outbox for row in found):
+            unconfirmed = await self._unconfirmed()
+            found = [without_confirmed(row, unconfirmed) for row in found]
+            self._noted_elsewhere.update([row.id.int for row in found if row.outbox])
+        return found
+
+    async def _unconfirmed(self) -> set[MessageKey]:
+        """The messages that all notes of the cell name."""
+        unconfirmed: set[MessageKey] = set()
+        ours, after = self._cache.notes, 0
+        while True:
+            notes = await NOTES.fetch(self._transaction, ONCE, self._cell, after, NOTES_PAGE)
+            unconfirmed.update(*[decode_note(note) for _, note in notes])
+            ours -= {number for number, _ in notes}
+            if len(notes) < NOTES_PAGE:
+                # Another process has sent and confirmed what these name.
+                self._cache.confirmed(ours)
+                return unconfirmed
+            after = notes[-1][0]
+
+
+class SqlConductorStore:
+    def __init__(
+        self,
+        url: str,
+        cell: str,
+        *,
+        clock: Callable[[], datetime] = now,
+        pool_size: int = POOL_SIZE,
+        settings: DatabaseSettings | None = None,
+    ) -> None:
+        self._database = open_database(url, pool_size=pool_size, settings=settings)
+        self._cell = cell
+        self._clock = clock
+        self._cache = RowCache()
+        self._has_started = False
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[ConductorTransaction]:
+        async with self._database.writing() as transaction:
+            ours = SqlConductorTransaction(transaction, self._cell, self._cache, self._clock)
+            yield ours
+            await ours.write_cleared()
+        ours.committed()
+
+    async def clear(self, tx: ConductorTransaction, said: Sequence[OutboxKey]) -> None:
+        assert isinstance(tx, SqlConductorTransaction), "a transaction of another store"
+        tx.clear(said)
+
+    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
+        number: int = after or 0
+        found: list[tuple[OutboxKey, Message]] = []
+        while not found and (said := await self._noted(number)):
+            found = await self._pending_of(said)
+            number = said[-1][0]
+        return found
+
+    async def _noted(self, after: int) -> list[tuple[int, Collection[MessageKey]]]:
+        before_us = microseconds(self._clock() - JUST_SAID) if self._has_started else None
+        notes = await read_once(self._database, read_notes, self._cell, before_us, after, NOTES_PAGE)
+        self._has_started |= len(notes) < NOTES_PAGE
+        return [(number, decode_note(note)) for number, note in notes]
+
+    async def _pending_of(
+        self, said: Sequence[tuple[int, Collection[MessageKey]]]
+    ) -> list[tuple[OutboxKey, Message]]:
+        ids = [InstanceId(UUID(bytes=id_)) for id_ in sorted({id_ for _, each in said for id_, _ in each})]
+        rows = {row.id.bytes: row for row in await self.read(ids)}
+        found = [
+            (number, pending.message)
+            for number, each in said
+            for id_ in sorted({id_ for id_, _ in each} & rows.keys())
+            for pending in without_confirmed(rows[id_], each).outbox
+        ]
+        if over := {number for number, _ in said} - {number for number, _ in found}:
+            # These messages are no longer on their rows: they were withdrawn.
+            async with self.transaction() as tx:
+                await self.clear(tx, [*map(OutboxKey, over)])
+        return [(OutboxKey(number), message) for number, message in found]
+
+    async def read(
+        self, instances: Sequence[InstanceId], after: InstanceId | None = None, limit: int | None = None
+    ) -> Sequence[Instance]:
+        return await read_once(self._database, read, self._cell, instances, after, limit)
+
+    async def host_writes(self) -> int:
+        return await read_once(self._database, count_writes, self._cell)
+
+    async def hosts(self) -> Sequence[CellHost]:
+        return await read_once(self._database, read_hosts, self._cell)
+
+    async def heard_hosts(self) -> Sequence[HeardHost]:
+        before_us = microseconds(self._clock() - SILENT_KEPT)
+        return await write_once(self._database, read_heard_hosts, self._cell, before_us)
+
+    async def save_heard_hosts(self, hosts: Sequence[HeardHost]) -> None:
+        await write_once(self._database, save_heard_hosts, self._cell, hosts)
+
+    async def waiting(
+        self, until: datetime, after: tuple[datetime, InstanceId] | None = None
+    ) -> tuple[Instance, ...]:
+        behind = None if after is None else (microseconds(after[0]), after[1])
+        return tuple(
+            await read_once(
+                self._database,
+                read_waiting,
+                self._cell,
+                microseconds(until),
+                behind,
+                WAITING_PAGE,
+            )
+        )
+
+    async def close(self) -> None:
+        await self._database.close()

@@ -1,1 +1,0 @@
-"""`python -m compute_sim.check`: does a compute, in whatever language, keep the contract of docs/write-a-compute.md?"""

@@ -1,1 +1,0 @@
-"""The decisions of the simulated Ironic: pure functions over frozen values; the time is an argument."""

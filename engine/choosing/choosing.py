@@ -1,0 +1,484 @@
+"""The choice of a host for each instance of a batch.
+
+Many requests of a batch are equal, and a cloud has many hosts. To look at every host for every instance would cost more
+than all the rest of a boot. So equal specs are decided together, by one pass over the columns.
+
+1. Filters leave the hosts that qualify, and weighers give each of them a score. Specs of a batch often differ in their
+   amounts alone: answers that do not depend on these are kept (`Hosts.kept`).
+2. n instances need no more than the n best hosts. Before the last instance is placed, at most n - 1 hosts have been
+   touched. So one of the n best is untouched, and it is no worse than any host outside. These n hosts, and a few more for
+   alternates, are the pool; a sample finds them without sorting the others (ranking.py).
+3. Each instance takes the best host of the pool. That host then gets the score of a host with one instance more: higher,
+   lower, or full. These scores are computed beforehand for the whole pool and the next few instances at once
+   (`ScoresByCount`), since a column costs little more than a number. A heap keeps the best host on top.
+4. The choices are written into the draft, so that the next specs of the batch find them taken.
+
+Scores that differ by less than a band are equal. A hash of host and salt orders equal hosts: each worker has another
+salt, so two workers that see the same picture choose different hosts, and their claims do not meet.
+
+A compound host is searched when an instance takes it (compounds.py): its score says how good the host is, not whether
+it has room. Even an untouched host may turn out to have none. Then the pool may run out of hosts that are as good as
+any outside, and the instances that are left are decided by another pass.
+
+The first passes rank hosts by their columns, with a few spare hosts in the pool, and then with more (`_SPARES`). If
+these find too few hosts with room, the last passes search all compound hosts before they rank. Until then, the ends of
+the weighers' scales and the number of hosts that qualified are those of all hosts that may have room. By their columns,
+most hosts without room are left out already.
+
+Alternates are the best hosts of the same cell after all choices. They hold nothing. Each instance gets the next ones in
+rotation, so that the instances of a failed host do not all go to one other host.
+"""
+
+import heapq
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct, structs
+
+from engine.candidates.columns import Floats, Rows
+from engine.choosing.alternates import ALTERNATE_POOL_MAX, AlternatePools, Choices
+from engine.choosing.compounds import CompoundFill
+from engine.choosing.draft import Draft, Leaving
+from engine.choosing.explaining import explain
+from engine.choosing.hosts import Hosts, Searching
+from engine.choosing.needs import needs_of
+from engine.choosing.plugins import Plugins, alike, passing, room_on, together
+from engine.choosing.pools import Parts
+from engine.choosing.ranking import FULL, ScoresByCount, Scoring, Weighing, weighing_by
+from engine.inventories import ALTERNATES_MAX, Choice
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost, Shortfall
+from engine.requests import InstanceSpec
+
+ALTERNATES = 2
+# How many hosts more than are needed are ranked before they are searched: some turn out to have no room. After that, all
+# hosts are searched.
+_SPARES = (6, 60)
+# Before all scores in a heap, which are negated.
+_ON_TOP = -(2**63)
+
+
+class Chosen(Struct, frozen=True):
+    """A host for one instance, and its alternates in the same cell."""
+
+    cell: str
+    choice: Choice
+    alternates: tuple[Choice, ...] = ()
+    # How many hosts there were, and how many of them qualified.
+    hosts: int = 0
+    qualified: int = 0
+
+
+class _Batch(NamedTuple):
+    """The arguments of one call of `choose`, and what is made from them once for all its specs."""
+
+    draft: Draft
+    weighing: Weighing
+    plugins: Plugins
+    salt: int
+    alternates: int
+    draw: int
+
+
+def choose(
+    picture: Picture,
+    specs: Sequence[InstanceSpec],
+    plugins: Plugins,
+    salt: int,
+    alternates: int = ALTERNATES,
+    *,
+    draw: int = 0,
+    explained_max: int | None = None,
+    leaving: Sequence[Leaving] = (),
+) -> list[Chosen | NoValidHost]:
+    """Choose a host for one instance of each spec, in their order; for several instances the caller repeats the spec.
+
+    The picture is not changed: the caller that claims a choice holds it there. `draw` is a random number, needed only
+    if plugins give an instance any of several best hosts. At most `explained_max` refusals of different specs are
+    explained; other refusals have a funnel without steps. The instances `leaving` count as gone from their hosts.
+    """
+    draft = Draft(picture, plugins.way_judges)
+    for gone in leaving:
+        draft.give_back(gone)
+    weighing = weighing_by(plugins.weighers, picture.aggregates)
+    batch = _Batch(draft, weighing, plugins, salt, alternates, draw)
+    outcomes: dict[int, Chosen | NoValidHost] = {}
+    explained = 0
+    for spec, positions in alike(picture, specs, plugins).items():
+        chosen = _choose_alike(batch, spec, len(positions))
+        outcomes.update(zip(positions, chosen, strict=False))
+        if len(chosen) < len(positions):
+            if explained_max is None or explained < explained_max:
+                refusal = explain(batch.draft, spec, plugins)
+            else:
+                refusal = NoValidHost(hosts=len(picture), steps=())
+            explained += 1
+            outcomes.update(dict.fromkeys(positions[len(chosen) :], refusal))
+    return [outcomes[position] for position in range(len(specs))]
+
+
+def more_alternates(
+    picture: Picture,
+    spec: InstanceSpec,
+    plugins: Plugins,
+    *,
+    cell: str,
+    salt: int,
+    count: int,
+    start: int,
+) -> tuple[Choice, ...]:
+    """Up to `count` of the best hosts of this cell, for an instance that has its host already. `start` says where among
+    the best ones to begin, so that instances with different starts get different hosts.
+    """
+    draft = Draft(picture, plugins.way_judges)
+    in_cell = np.equal(draft.columns.cell[: draft.columns.rows], draft.columns.cells.find(cell))
+    rows = np.flatnonzero(plugins.qualifying(Hosts(draft, search=Searching.TOGETHER), spec) & in_cell)
+    if not len(rows):
+        return ()
+    hosts = Hosts(draft, rows)
+    weighing = weighing_by(plugins.weighers, picture.aggregates)
+    scoring = Scoring(hosts, spec, weighing, picture.preferences(salt))
+    best = hosts.rows_at(scoring.best(ALTERNATE_POOL_MAX, None).positions).tolist()
+    choices = Choices(draft, spec, draft.filling(spec), plugins.instances_max)
+    first = start % len(best)
+    rotated = (*best[first:], *best[:first])[:count]
+    return tuple([way for row in rotated for way in choices.ways(row)])[:ALTERNATES_MAX]
+
+
+def other_way(
+    picture: Picture,
+    spec: InstanceSpec,
+    plugins: Plugins,
+    refused: Choice,
+    shortfalls: Sequence[Shortfall],
+) -> Choice | None:
+    """The same host with other providers, after placement has refused the claim and said how much is free at single
+    providers. None if there is no other way to take the amounts there.
+    """
+    row = picture.row_of(refused.share.host)
+    if row < 0 or not picture.compound[row]:
+        # Without other providers there is no other way.
+        return None
+    draft = Draft(picture, plugins.way_judges)
+    needs = needs_of(spec)
+    draft.searched(needs)
+    for short in shortfalls:
+        draft.compounds.room.correct(short.provider, short.resource, short.free)
+    ways = draft.compounds.search(needs)(row)
+    if not ways:
+        return None
+    found = Choices(draft, spec, None, plugins.instances_max).given(row, ways[0])
+    return None if set(found.share.amounts) == set(refused.share.amounts) else found
+
+
+def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Chosen]:
+    """Choose a host for each of these equal instances, as far as hosts have room."""
+    chosen: list[Chosen] = []
+    spares: tuple[int, ...] = _SPARES if _may_search_late(batch, spec) else ()
+    while len(chosen) < instances:
+        left = 1 if _one_by_one(batch, spec) else instances - len(chosen)
+        more, is_over = _choose_in_pool(batch, spec, left, spares[0] if spares else None)
+        chosen += more
+        if more and (len(more) == left or not is_over):
+            continue
+        if not spares:
+            break
+        spares = spares[1:]
+    return chosen
+
+
+def _may_search_late(batch: _Batch, spec: InstanceSpec) -> bool:
+    """May hosts be ranked first, and searched only when an instance takes them? The result of the search is a part of
+    the rank if the request prefers traits or classes, or if weighers compare hosts.
+    """
+    return batch.draft.must_search(spec) and not spec.prefers_something and not batch.weighing.compares
+
+
+def _one_by_one(batch: _Batch, spec: InstanceSpec) -> bool:
+    """Does the next choice change which hosts are good for the instances after it? The first member of an affinity group
+    fixes the host of the others; with a soft policy, each member moves the weights.
+    """
+    group = spec.server_group
+    if group is None or group.policy == "anti-affinity":
+        return False
+    return group.policy != "affinity" or not Hosts(batch.draft).has_members(group)
+
+
+def _choose_in_pool(
+    batch: _Batch, spec: InstanceSpec, instances: int, spare: int | None
+) -> tuple[list[Chosen], bool]:
+    """Choose hosts for these equal instances from one pool of the best hosts. Returns the choices, and whether no host
+    outside of the pool could take the instances that are left.
+
+    With `spare`, hosts are ranked by their columns: the pool has that many hosts more than are needed, and a compound
+    host is searched only when an instance takes it.
+    """
+    draft, weighing, plugins, salt, alternates, draw = batch
+    hosts, among = Hosts(draft, search=Searching.TOGETHER if spare is None else Searching.LATER), None
+    qualify = plugins.qualifying(hosts, spec)
+    qualified = int(np.count_nonzero(qualify))
+    if not qualified:
+        return [], True
+    if qualified < len(hosts):
+        # To leave out a few hosts costs more than to give each a score.
+        if qualified > len(hosts) // 2 and not weighing.compares:
+            among = qualify
+        else:
+            hosts = Hosts(draft, np.flatnonzero(qualify))
+    scoring = Scoring(hosts, spec, weighing, draft.picture.preferences(salt), among)
+    best = scoring.best(instances + alternates + plugins.subset - 1 + (spare or 0), among)
+    pool = hosts.rows_at(best.positions)
+    scores_by_count = (
+        ScoresByCount(draft, scoring, plugins.per_instance, pool, instances) if instances > 1 else None
+    )
+    # Sorted, and so a heap already.
+    heap = [(-score, place) for place, score in enumerate(best.scores.tolist())]
+    filling = draft.filling(spec)
+    subset = _Subset(plugins.subset, draw) if plugins.subset > 1 else None
+    placings = _place(heap, pool.tolist(), scores_by_count, instances, filling, subset=subset)
+    times = np.array(placings.taken, dtype=np.int64)
+    takers = times.nonzero()[0]
+    draft.take(pool[takers], times[takers], spec)
+    still_open = pool[np.array([place for _, place in sorted(heap)], dtype=np.intp)]
+    choices = Choices(draft, spec, filling, plugins.instances_max)
+    pools = AlternatePools(choices, scoring, best.positions, still_open, alternates, instances=instances)
+    chosen = pool[np.array(placings.places, dtype=np.intp)]
+    counts = draft.hosts, qualified
+    return _with_alternates(choices, chosen, placings.parts, pools, counts), not placings.is_cut_short
+
+
+def _with_alternates(
+    choices: Choices,
+    chosen: Rows,
+    parts: Mapping[int, Parts],
+    pools: AlternatePools,
+    counts: tuple[int, int],
+) -> list[Chosen]:
+    columns = choices.columns
+    names = columns.cells.names
+    cells = columns.cell[chosen].tolist()
+    return [
+        Chosen(
+            names[cell],
+            choices.given(row, parts[number]) if number in parts else choices[row],
+            tuple([way for other in pools.next_for(row, cell) for way in choices.ways(other)])[
+                :ALTERNATES_MAX
+            ],
+            *counts,
+        )
+        for number, (row, cell) in enumerate(zip(chosen.tolist(), cells, strict=True))
+    ]
+
+
+class _Placings(NamedTuple):
+    """Where the instances were placed: for each its host's position in the pool; for each position how many it took;
+    and for instances on compound hosts the amounts from each provider.
+
+    `is_cut_short`: some instances are not placed. Compound hosts turned out to be full, and no host of the pool was
+    untouched any more.
+    """
+
+    places: list[int]
+    taken: list[int]
+    parts: dict[int, Parts]
+    is_cut_short: bool
+
+
+class _Subset(NamedTuple):
+    """Gives each instance one of the `size` best hosts instead of the best one. Which one follows from the random
+    number `draw`.
+    """
+
+    size: int
+    draw: int
+
+    def lead(self, heap: list[tuple[int, int]], number: int) -> None:
+        """Draw one of the `size` best hosts of the heap for the instance with this number, and put it on top."""
+        best = heapq.nsmallest(self.size, heap)
+        mixed = (self.draw + number) * 0x9E3779B97F4A7C15 & 2**64 - 1
+        score, place = best[(mixed >> 32) % len(best)]
+        heap.remove((score, place))
+        heapq.heapify(heap)
+        heapq.heappush(heap, (_ON_TOP, place))
+
+
+def _place(
+    heap: list[tuple[int, int]],
+    pool: Sequence[int],
+    scores_by_count: ScoresByCount | None,
+    instances: int,
+    filling: CompoundFill | None,
+    *,
+    subset: _Subset | None = None,
+) -> _Placings:
+    """Assign the instances to hosts, the best score first. Afterwards the heap has the hosts that could take one more."""
+    taken = [0] * len(heap)
+    untouched = len(heap)
+    places: list[int] = []
+    parts: dict[int, Parts] = {}
+    while heap and len(places) < instances:
+        if subset is not None:
+            subset.lead(heap, len(places))
+        place = heap[0][1]
+        untouched -= not taken[place]
+        if filling is not None and filling.flags[pool[place]]:
+            given = filling.take(pool[place])
+            if given is None:
+                heapq.heappop(heap)
+                if untouched:
+                    continue
+                return _Placings(places, taken, parts, is_cut_short=True)
+            parts[len(places)] = given
+        places.append(place)
+        taken[place] += 1
+        # A single instance needs no other host's next score.
+        score = scores_by_count.score(place, taken[place]) if scores_by_count else FULL
+        if score == FULL:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (-score, place))
+    return _Placings(places, taken, parts, is_cut_short=False)
+
+
+# Finds which waiting instances might fit now. Only hosts that changed are checked, so that this costs no search of all
+# hosts.
+
+
+# So many hosts are searched alone before all are.
+SEARCHED_FIRST = 64
+
+
+def hosts_with_room(
+    picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, among: Collection[int] | None
+) -> list[set[int]]:
+    """For each spec, the rows of the hosts that may have room, as far as their columns say; no provider is searched
+    yet. `among` names the rows to look at; None stands for all.
+    """
+    draft = Draft(picture, plugins.way_judges)
+    rows = np.arange(draft.columns.rows) if among is None else np.array(sorted(among), dtype=np.intp)
+    return [set(_by_columns(draft, spec, plugins, rows).tolist()) for spec in specs]
+
+
+def room_for(picture: Picture, spec: InstanceSpec, plugins: Plugins, rows: Collection[int]) -> int:
+    """How many instances of the spec fit on these hosts together, as far as the picture says. That may be too few,
+    since not all compound hosts are searched; 0 only if none fits.
+    """
+    draft = Draft(picture, plugins.way_judges)
+    found = _qualifying_rows(draft, spec, plugins, np.array(sorted(rows), dtype=np.intp))
+    return together(room_on(draft, spec, plugins, found).counts, spec) if len(found) else 0
+
+
+def first_that_fit(waiting: Sequence[bytes], room: Mapping[bytes, int]) -> int:
+    """How many of these waiting instances are tried together; `waiting` has their specs' digests, in the order of their
+    turns.
+
+    Several of them may want the same room. So there are no more of them than the smallest room among their specs: each
+    is likely to fit, and none takes the room of an instance whose turn is earlier.
+    """
+    least = 0
+    for taken, digest in enumerate(waiting):
+        least = room[digest] if not taken else min(least, room[digest])
+        if least <= taken:
+            return taken
+    return len(waiting)
+
+
+def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:
+    """Those of these hosts that may have room, as far as their columns say. The amounts are compared first: that is
+    cheap, and most hosts that changed are still full.
+    """
+    rows = rows[room_by_sums(Hosts(draft, rows), spec) >= 1]
+    if not len(rows):
+        return rows
+    hosts = Hosts(draft, rows, search=Searching.LATER)
+    return rows[passing(hosts, spec, plugins.filters, hosts.everyone())]
+
+
+def _qualifying_rows(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:
+    """Those of these hosts that qualify. Compound hosts with the most room by their columns are searched first, one by
+    one; all are searched only if none of the first ones qualifies.
+    """
+    rows = _by_columns(draft, spec, plugins, rows)
+    filling = draft.filling(spec)
+    if filling is None or not len(rows):
+        return rows
+    searched = rows[filling.flags[rows]]
+    most_first = (-room_by_sums(Hosts(draft, searched), spec)).argsort(kind="stable")
+    likely = searched[most_first[:SEARCHED_FIRST]].tolist()
+    with_room = [*rows[~filling.flags[rows]].tolist(), *(row for row in likely if filling.ways(row))]
+    if with_room or len(likely) == len(searched):
+        return np.array(with_room, dtype=np.intp)
+    hosts = Hosts(draft, rows, search=Searching.TOGETHER)
+    return rows[passing(hosts, spec, plugins.filters, hosts.everyone())]
+
+
+def room_by_sums(hosts: Hosts, spec: InstanceSpec) -> Floats:
+    """How many times the amounts fit into the sums of each host, or into its pools; -1 for a row without a host."""
+    room = [np.maximum(hosts.free(each), hosts.shared(each)) / amount for each, amount in spec.amounts]
+    return np.where(hosts.present, np.min(room, axis=0), -1)
+
+
+# One host for several instances that move together, such as the members of an affinity group.
+#
+# The host must have room for all of them. Their sums tell which hosts can have room at all. Of these, the best ones for the first
+# instance are tried one after another: on each, all instances are placed in turn, as a batch of builds would be.
+
+
+# So many hosts are tried at most.
+TRIED_MAX = 200
+
+
+def choose_together(
+    picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int, alternates: int
+) -> list[Chosen] | NoValidHost:
+    """A choice for each of these instances: all have the same host, and the same hosts as alternates, in the same order."""
+    possible = _hosts_with_room(picture, summed(specs))
+    if not possible:
+        nowhere = choose(picture, [summed(specs)], plugins, salt, 0)[0]
+        if isinstance(nowhere, NoValidHost):
+            return nowhere
+    found: list[list[Chosen]] = []
+    left, refusal = possible, NoValidHost(hosts=len(picture), steps=())
+    for _ in range(TRIED_MAX):
+        best = choose(picture, [structs.replace(specs[0], hosts=left)], plugins, salt, 0)[0]
+        if isinstance(best, NoValidHost):
+            refusal = refusal if refusal.steps else best
+            break
+        host = best.choice.name.lower()
+        there = choose(picture, [structs.replace(each, hosts=(host,)) for each in specs], plugins, salt, 0)
+        placed = [each for each in there if isinstance(each, Chosen)]
+        if len(placed) == len(specs):
+            found.append(placed)
+        else:
+            refusal = next(each for each in there if isinstance(each, NoValidHost))
+        left = tuple([name for name in left if name != host])
+        if not left or len(found) > min(alternates, ALTERNATES_MAX):
+            break
+    if not found:
+        return refusal
+    first, *others = found
+    return [
+        structs.replace(chosen, alternates=tuple([other[number].choice for other in others]))
+        for number, chosen in enumerate(first)
+    ]
+
+
+def summed(specs: Sequence[InstanceSpec]) -> InstanceSpec:
+    """The first of these specs, with the amounts of all."""
+    sums: dict[str, int] = {}
+    for spec in specs:
+        for resource, amount in spec.amounts:
+            sums[resource] = sums.get(resource, 0) + amount
+    return structs.replace(specs[0], amounts=tuple(sums.items()))
+
+
+def _hosts_with_room(picture: Picture, spec: InstanceSpec) -> tuple[str, ...]:
+    """The names of the hosts whose sums have room for the amounts, among those of its cell that the spec allows."""
+    hosts = Hosts(Draft(picture))
+    fits = (room_by_sums(hosts, spec) >= 1) & hosts.in_cell(spec.cell)
+    if spec.hosts:
+        fits &= hosts.named(spec.hosts)
+    if spec.ignore_hosts:
+        fits &= ~hosts.named(spec.ignore_hosts)
+    return tuple(sorted({picture.columns.names[row].lower() for row in np.flatnonzero(fits).tolist()}))

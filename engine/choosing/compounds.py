@@ -1,0 +1,276 @@
+"""Find the providers of a compound host that an instance takes its amounts from, by placement's own search.
+
+A host is compound if its tree has more than a root, or if a provider shares with that tree. The sums in its columns say
+how good it is, but not what it can give: two NUMA cells with room for one each have no room for two. So the search for
+candidates decides whether it qualifies, and the share of each instance. The choice of a host searches single hosts, the best
+first; a refusal, a plan and preferred traits need a search of all trees at once. The search counts as taken what this
+scheduler's unanswered choices hold there, and what this batch has chosen so far (its draft).
+
+A request with granular groups is searched on every host: the columns know the sums, and not what one provider gives to
+several groups. From the first such request of a batch on, amounts taken on hosts without children are counted by provider, too.
+
+A flavor and a tree may make a search that takes far too long, and the whole batch would wait for it. So a batch has a
+budget, in steps: a host whose search is cut is not chosen, and the funnel says so.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isnan
+
+import numpy as np
+
+from engine.candidates.budget import SharedBudget
+from engine.candidates.columns import Flags, Floats, Ints, Rows
+from engine.candidates.suitable import SearchScope
+from engine.candidates.ways import CutInTrees, TreeSearch, TreeWay, ways_of_trees
+from engine.choosing.needs import Needs, Way, WayJudge, needs_of, query_of
+from engine.choosing.pools import Parts, Pools, ProviderRoom
+from engine.picture.picture import Picture
+from engine.requests import InstanceSpec
+
+# About a tenth of a millisecond for each tree in any case, and a tenth of a second for a batch, for trees that need more.
+STEPS_PER_TREE = 300
+STEPS_PER_BATCH = 500_000
+BYTES_PER_TREE = 16 * 1024 * 1024
+# How many ways of a host are searched where a plugin judges them.
+WAYS_PER_HOST = 8
+# The value of a preferred trait with a weight of 1, beside the values that plugins give to ways.
+PREFERENCE_FACTOR = 1_000.0
+
+
+class Found:
+    """The result of a search of all hosts. `flags` tells which hosts have a way to give what is needed. `cut` is the number of
+    steps after which the search of a host was cut, 0 if it was not. `struck` counts the ways of a host if
+    plugins allow none of them. `worth` is the value of the preferred traits of each host's best way.
+    """
+
+    def __init__(self, hosts: int) -> None:
+        self.flags = np.zeros(hosts, dtype=np.bool_)
+        self.cut = np.zeros(hosts, dtype=np.int64)
+        self.struck = np.zeros(hosts, dtype=np.int64)
+        self.worth = np.zeros(hosts)
+
+    def add(self, hosts: Rows, preference: float) -> None:
+        """Note that each of these hosts has a way to take the amounts which is worth `preference`."""
+        best = np.maximum(self.worth[hosts], preference)
+        self.worth[hosts] = np.where(self.flags[hosts], best, preference)
+        self.flags[hosts] = True
+
+
+class Compounds:
+    """The compound hosts in one draft; a host is named by its row in the picture's columns."""
+
+    def __init__(self, picture: Picture, judges: Sequence[WayJudge] = ()) -> None:
+        self._judges = judges
+        self._compound = picture.compound
+        # The hosts that are searched for a request with groups: all with a provider, once they are covered.
+        self._everyone = self._compound
+        self._picture = picture
+        self._index = picture.index
+        self.room = ProviderRoom(picture)
+        self.pools = Pools(picture, self.room)
+        self._budget = SharedBudget(STEPS_PER_TREE, STEPS_PER_BATCH, BYTES_PER_TREE)
+        self._trees = TreeSearch(picture.index, self.room.taken, self._budget)
+        # Valid until an instance takes something.
+        self._found: dict[Needs, Found] = {}
+        self._worth: dict[Needs, Floats] = {}
+        self._full: dict[Needs, list[int]] = {}
+
+    def cover_everyone(self, free: Callable[[str], Ints | None]) -> None:
+        """From now on, requests with granular groups search every host, not only compound ones. The draft calls this at
+        the first such request of a batch.
+
+        `free` gives the free amounts of a class in the draft. Hosts that are not compound were decided by their columns
+        so far: what the draft's choices have taken there is now counted at the root provider.
+        """
+        columns, index = self._picture.columns, self._index
+        roots = columns.root[: columns.rows]
+        self._everyone = columns.present[: columns.rows] & (roots >= 0)
+        flat = np.flatnonzero(self._everyone & ~self._compound)
+        for resource, stock in index.stocks.items():
+            left = free(resource)
+            if left is not None:
+                less = stock.free[roots[flat]] - left[flat]
+                for at in np.flatnonzero(less).tolist():
+                    self.room.count(int(roots[flat[at]]), resource, int(less[at]))
+
+    def take(self, parts: Parts) -> None:
+        self.room.take(parts)
+        self._found.clear()
+
+    def take_by_columns(self, rows: Rows, times: Ints, amounts: Mapping[str, int]) -> None:
+        """Count the amounts of instances that were placed by the hosts' columns alone, without a search of providers."""
+        if not len(rows):
+            return
+        for row, count in zip(rows.tolist(), times.tolist(), strict=True):
+            if self._everyone[row] and not self._compound[row]:
+                root = int(self._picture.columns.root[row])
+                for resource, amount in amounts.items():
+                    self.room.count(root, resource, count * amount)
+        self._found.clear()
+
+    def flags(self, needs: Needs) -> Flags:
+        """The hosts whose providers must be searched for these needs."""
+        return self._everyone if needs.groups else self._compound
+
+    # One host after another
+
+    def search(self, needs: Needs) -> Callable[[int], list[Parts]]:
+        """A function that searches one host, and returns its ways to give what is needed, best first. It may be called
+        again after more was taken.
+        """
+        judges = [judge for judge in self._judges if judge.reads(needs)]
+        ways_of = self._trees.ways_of(query_of(needs), WAYS_PER_HOST if judges else 1)
+
+        def ways(host: int) -> list[Parts]:
+            found = self._judged(judges, needs, self._in_tree_of(host, ways_of))
+            if not found:
+                self._full.setdefault(needs, []).append(host)
+            return [_parts_of(way) for way in found]
+
+        return ways
+
+    def can_give(self, needs: Needs, host: int) -> bool:
+        """Can the host's own providers, or the pools that share with them, give what is needed? Yes also if the pools alone give
+        all of it.
+        """
+        return bool(self._in_tree_of(host, self._trees.ways_of(query_of(needs), 1, pools_may_suffice=True)))
+
+    def known_full(self, needs: Needs) -> Sequence[int]:
+        """The hosts that were searched in this batch and had no way. They stay full, since in a batch what is free only
+        becomes less.
+        """
+        return self._full.get(needs, ()) if self._full else ()
+
+    def _in_tree_of(
+        self, host: int, ways_of: Callable[[int, frozenset[int]], list[TreeWay]]
+    ) -> list[TreeWay]:
+        columns = self._picture.columns
+        root = int(columns.root[host])
+        return [] if root < 0 else ways_of(root, self.pools.barred_in(int(columns.cell[host])))
+
+    def _judged(
+        self, judges: Sequence[WayJudge], needs: Needs, found: Sequence[TreeWay]
+    ) -> Sequence[TreeWay]:
+        """The ways that no plugin strikes, best first. Preferred traits count before what plugins say."""
+        if not judges:
+            return found
+        values = [PREFERENCE_FACTOR * way.preference + self._value(judges, needs, way) for way in found]
+        allowed = [number for number, value in enumerate(values) if not isnan(value)]
+        return [found[number] for number in sorted(allowed, key=lambda number: -values[number])]
+
+    def _value(self, judges: Sequence[WayJudge], needs: Needs, way: TreeWay) -> float:
+        judged = Way(self._index, self.room, way)
+        return sum([judge.judge(judged, needs) for judge in judges])
+
+    # All hosts at once
+
+    def found(self, needs: Needs) -> Found:
+        found = self._found.get(needs)
+        if found is None:
+            found = self._found[needs] = self.search_all(needs, self.flags(needs))
+        return found
+
+    def found_room(self, needs: Needs) -> Found:
+        """The result of a search of all hosts for the amounts and granular groups of these needs alone, whatever traits
+        are asked for. It tells a refusal whether a host lacks room or traits.
+        """
+        alone = needs.of_room_alone()
+        if alone in self._found:
+            return self._found[alone]
+        with_traits = self.found(needs)
+        found = self._found[alone] = self.search_all(alone, self.flags(needs) & ~with_traits.flags)
+        found.flags |= with_traits.flags
+        return found
+
+    def worth(self, needs: Needs) -> Floats:
+        """The value of preferred traits for each host that is searched, as of the first search of the batch."""
+        worth = self._worth.get(needs)
+        if worth is None:
+            worth = self._worth[needs] = self.found(needs).worth
+        return worth
+
+    def search_all(self, needs: Needs, among: Flags) -> Found:
+        columns, query = self._picture.columns, query_of(needs)
+        found = Found(columns.rows)
+        hosts = np.flatnonzero(among & (columns.root[: columns.rows] >= 0))
+        host_of = np.zeros(self._index.rows, dtype=np.intp)
+        host_of[columns.root[hosts]] = hosts
+        judges = [judge for judge in self._judges if judge.reads(needs)]
+        striking = [judge for judge in judges if judge.may_strike]
+        # Any way will do, unless some are struck, or worth more than others.
+        ways = WAYS_PER_HOST if striking or (judges and needs.prefers_some) else 1
+        for barred, roots in self._by_pools(hosts):
+            flags = np.zeros(self._index.rows, dtype=np.bool_)
+            flags[roots] = True
+            scope = SearchScope(flags, barred, self.room.taken)
+            for trees in ways_of_trees(self._index, query, scope, self._budget, ways=ways):
+                at = host_of[trees.roots]
+                if isinstance(trees, CutInTrees):
+                    found.cut[at] = trees.steps
+                    continue
+                if striking:
+                    pattern, preference = trees.block.pattern, trees.block.preference
+                    lines = [TreeWay(pattern, tuple(line), preference) for line in trees.block.rows.tolist()]
+                    struck = np.array([isnan(self._value(striking, needs, way)) for way in lines])
+                    found.struck[at[struck]] += 1
+                    at = at[~struck]
+                found.add(at, trees.block.preference)
+        found.struck[found.flags] = 0
+        return found
+
+    def _by_pools(self, hosts: Rows) -> Iterator[tuple[frozenset[int], Rows]]:
+        """Yields the roots of these hosts in groups, each with the pools of other cells, which the hosts of the group
+        may not use. The trees of a group are searched together.
+        """
+        columns = self._picture.columns
+        if not self._index.sharing:
+            yield frozenset(), columns.root[hosts]
+            return
+        cells = columns.cell[hosts]
+        parts: dict[frozenset[int], list[int]] = {}
+        for cell in dict.fromkeys(cells.tolist()):
+            parts.setdefault(self.pools.barred_in(cell), []).append(cell)
+        for barred, same in parts.items():
+            yield barred, columns.root[hosts if len(parts) == 1 else hosts[np.isin(cells, same)]]
+
+
+class CompoundFill:
+    """Puts the instances of one spec on compound hosts. A host is searched when an instance takes it. The ways that are
+    found are used as long as one of them has room; then the host is searched again.
+    """
+
+    def __init__(self, compounds: Compounds, spec: InstanceSpec) -> None:
+        needs = needs_of(spec)
+        self.flags = compounds.flags(needs)
+        self._compounds = compounds
+        self._search = compounds.search(needs)
+        # By host: its ways, and after how many changes of the room they had room.
+        self._found: dict[int, tuple[Sequence[Parts], int]] = {}
+
+    def ways(self, host: int) -> Sequence[Parts]:
+        """The ways to take the amounts from the host's providers that have room after all choices, best first."""
+        room, known = self._compounds.room, self._found.get(host)
+        if known is not None and (not known[0] or known[1] == room.changes):
+            return known[0]
+        ways = [parts for parts in known[0] if room.has(parts)] if known else ()
+        found = ways or self._search(host)
+        self._found[host] = found, room.changes
+        return found
+
+    def take(self, host: int) -> Parts | None:
+        """Take the amounts for one more instance from this host's providers; None if they have no room left."""
+        found = self.ways(host)
+        if not found:
+            return None
+        self._compounds.take(found[0])
+        return found[0]
+
+
+def _parts_of(way: TreeWay) -> Parts:
+    return tuple(
+        [
+            (row, resource, amount)
+            for row, amounts in zip(way.rows, way.pattern.amounts, strict=True)
+            for resource, amount in amounts.items()
+        ]
+    )

@@ -1,0 +1,241 @@
+"""A host with more room is better, unless the multiplier is negative."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.candidates.columns import Floats, Ints
+from engine.choosing.hosts import Hosts
+from engine.choosing.needs import Needs, needs_of
+from engine.choosing.plugins import Change, Weigher
+from engine.requests import InstanceSpec
+
+
+class FreeAmount(Weigher):
+    """The free amount of one class, on a scale from 0 to the most that any host has."""
+
+    minimum = 0.0
+    woken_by = (Change.PROVIDERS, Change.USAGE)
+
+    def __init__(self, name: str, resource: str, multiplier: float = 1.0) -> None:
+        self.name = name
+        self.resource = resource
+        self.multiplier = multiplier
+
+    def weigh(self, hosts: Hosts, _spec: InstanceSpec) -> Ints | None:
+        return hosts.free(self.resource) if self.resource in hosts.columns.stocks else None
+
+
+# A host is better if it has the image of the request cached: it need not download it first.
+
+
+class ImageCache(Weigher):
+    name = "image_cache"
+    minimum = 0.0
+    reads = ("image",)
+    woken_by = (Change.IMAGES,)
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
+        caches = hosts.columns.images
+        if not spec.image or not caches.knows(spec.image):
+            return None
+        return hosts.of(caches.having(spec.image, hosts.columns.rows)).astype("float64")
+
+
+# A host is better by the sum of its metrics, each with a ratio. A host that lacks one has a fixed weight.
+
+
+class MetricsWeight(Weigher):
+    name = "metrics"
+    woken_by = (Change.METRICS,)
+
+    def __init__(self, multiplier: float, ratios: Mapping[str, float], unavailable: float) -> None:
+        self.multiplier = multiplier
+        self.ratios = dict(ratios)
+        self.unavailable = unavailable
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:  # noqa: ARG002 - equal for each request
+        if not hosts.some_tell(self.ratios):
+            return None
+        total = np.zeros(len(hosts))
+        for name, ratio in self.ratios.items():
+            total += ratio * hosts.metric(name)
+        return np.where(np.isnan(total), self.unavailable, total)
+
+
+# A host with more instances is better, unless the multiplier is negative.
+
+
+class NumInstances(Weigher):
+    name = "num instances"
+    woken_by = (Change.FACTS, Change.USAGE)
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:  # noqa: ARG002 - equal for each request
+        return hosts.busy("instances")
+
+
+# A host with more free PCI devices is better for a request that asks for such devices. For any other request it is
+# worse, so that its devices stay free.
+
+
+_CLASSES = ("PCI_DEVICE", "SRIOV_NET_VF")
+_CUSTOM = "CUSTOM_PCI_"
+
+
+def _is_pci(resource: str) -> bool:
+    return resource in _CLASSES or resource.startswith(_CUSTOM)
+
+
+class Pci(Weigher):
+    name = "pci"
+    reads = ("classes",)
+    woken_by = (Change.PROVIDERS, Change.USAGE)
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
+        classes = [resource for resource in sorted(hosts.columns.stocks) if _is_pci(resource)]
+        if not classes:
+            return None
+        free, *others = [np.maximum(hosts.free(resource), 0) for resource in classes]
+        for other in others:
+            free += other
+        return free if any(_is_pci(resource) for resource in spec.classes) else -free
+
+
+# A host with more of the preferred traits and classes is better, by their weights.
+#
+# A host that is searched counts with the providers that it would give: a trait of another NUMA cell is worth nothing.
+
+
+class PreferredWeight(Weigher):
+    name = "preferred"
+    reads = (*Needs._fields, "preferred_classes")
+    woken_by = (Change.PROVIDERS, Change.USAGE)
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | None:
+        if not spec.prefers_something:
+            return None
+        weights = np.zeros(len(hosts))
+        for trait, weight in spec.preferred:
+            weights += hosts.with_any((trait,)) * weight
+        if hosts.some_are_searched(spec):
+            needs = needs_of(spec)
+            weights = np.where(hosts.are_searched(needs), hosts.of(hosts.compounds.worth(needs)), weights)
+        for resource, weight in spec.preferred_classes:
+            weights += hosts.stocked(resource) * weight
+        return weights
+
+
+# A host with more of a number that hosts report is better, unless the multiplier is negative.
+#
+# This scheduler's own choices are not counted as builds under way (`io_ops`): their amounts are no longer free, which weighs
+# enough, and a soft-affinity group would be driven apart.
+
+
+class ReportedWeight(Weigher):
+    woken_by = (Change.FACTS,)
+
+    def __init__(
+        self, name: str, column: str, multiplier: float, *, minimum: float | None = None, less: bool = False
+    ) -> None:
+        """Weigh hosts by one of the columns that they report. With `less`, a host with a lower value is better."""
+        self.name = name
+        self.multiplier = multiplier
+        self.minimum = minimum
+        self._column = column
+        self._less = less
+
+    def weigh(self, hosts: Hosts, _spec: InstanceSpec) -> Ints | None:
+        if not hosts.differ_in(self._column):
+            return None
+        reported: Ints = hosts.of(getattr(hosts.columns, self._column))
+        return -reported if self._less else reported
+
+
+# A host with more members of a soft-affinity group is better; with soft anti-affinity, a host with fewer.
+
+
+class SoftGroup(Weigher):
+    """One for each of the two policies, so that each has a multiplier of its own."""
+
+    reads = ("server_group",)
+    woken_by = (Change.USAGE,)
+
+    def __init__(self, policy: str, multiplier: float = 1.0) -> None:
+        self.name = policy
+        self.multiplier = multiplier
+        self._sign = 1 if policy == "soft-affinity" else -1
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Ints | None:
+        group = spec.server_group
+        if group is None or group.policy != self.name or not hosts.has_members(group):
+            return None
+        return self._sign * hosts.members(group)
+
+
+# Spreads instances over zones, racks or whatever a key of aggregates' metadata names: as many in each as possible.
+#
+# The hosts with one value of the key are a domain. Within a domain hosts are numbered, those with few instances first. A
+# host's weight is the number of instances that its domain has when the host's turn comes: those of now, plus the host's
+# number. A host that takes one goes behind all others of its domain. So the domain with the fewest instances always has
+# the best host, and several instances of one request are divided as evenly as those of several requests.
+
+
+class Spread(Weigher):
+    """Prefers hosts in the domain with the fewest instances. Each of `keys` is a key of aggregates' metadata, and the
+    hosts with one value of the key are a domain. With several keys, an instance goes where its domains have the fewest
+    instances together.
+    """
+
+    name = "spread"
+    woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
+
+    def __init__(self, keys: Sequence[str], multiplier: float) -> None:
+        self.keys = keys
+        self.multiplier = multiplier
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
+        return self.among(hosts, spec).weigh(hosts, spec) if self.keys else None
+
+    def among(self, hosts: Hosts, spec: InstanceSpec) -> Weigher:  # noqa: ARG002 - every request is spread alike
+        return _SpreadAmong(self.multiplier, hosts, [_turns(hosts, key) for key in self.keys])
+
+
+class _Turns(NamedTuple):
+    """When the turns of each host come, if the hosts of a domain take instances one after another.
+
+    `first`: how many instances the domain has before the host's first turn. `step`: how many more it has before each
+    next one, which is the number of the domain's hosts.
+    """
+
+    first: Ints
+    step: Ints
+
+
+def _turns(hosts: Hosts, key: str) -> _Turns:
+    domains = hosts.domains(key)
+    sizes = np.bincount(domains)
+    order = np.lexsort((hosts.busy("instances"), domains))
+    # Where the hosts of each domain begin in this order.
+    starts = np.cumsum(sizes) - sizes
+    places = np.empty(len(hosts), dtype=np.int64)
+    places[order] = np.arange(len(hosts)) - starts[domains[order]]
+    return _Turns(hosts.load_of_domains(key)[domains] + places, sizes[domains])
+
+
+class _SpreadAmong(Weigher):
+    """The `spread` weigher, prepared for the hosts that qualify for one spec."""
+
+    name = "spread"
+
+    def __init__(self, multiplier: float, hosts: Hosts, turns: Sequence[_Turns]) -> None:
+        self.multiplier = multiplier
+        self._first = np.zeros(hosts.columns.rows, dtype=np.int64)
+        self._step = np.zeros(hosts.columns.rows, dtype=np.int64)
+        for each in turns:
+            self._first[hosts.rows] += each.first
+            self._step[hosts.rows] += each.step
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:  # noqa: ARG002 - every request is spread alike
+        weights: Ints = -(self._first[hosts.rows] + hosts.taken * self._step[hosts.rows])
+        return weights

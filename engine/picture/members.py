@@ -1,0 +1,238 @@
+"""The members of server groups: those that placement told of, and this scheduler's own choices that are not answered yet.
+
+Each membership is one attempt of a consumer on one host. A later attempt of a consumer replaces an earlier one, and news of
+its end counts for all attempts up to that one. So news may come in any order, and more than once.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.hosts import MULTIPLIER, TENANTS, TRAIT, ZONE, Aggregate, least_of, value_of
+from engine.inventories import AggregateId, ConsumerId, GroupId, GroupMember, Holder
+from engine.picture.columns import Codes
+
+# Late news of a consumer arrive within seconds; so many ended ones are remembered.
+LEFT_MAX = 100_000
+
+
+class GroupMembers:
+    """The members of all server groups, by group."""
+
+    def __init__(self, member_left: Callable[[], None] = lambda: None) -> None:
+        """`member_left` is called when a group has lost a member, or a member has moved to another host."""
+        self._member_left = member_left
+        self._members: dict[ConsumerId, GroupMember] = {}
+        self._by_group: dict[GroupId, dict[ConsumerId, GroupMember]] = {}
+        # The last attempt that ended, of consumers that are members no more.
+        self._left: dict[ConsumerId, int] = {}
+        # This scheduler's choices that are not answered yet.
+        self.held: dict[tuple[ConsumerId, int], GroupMember] = {}
+
+    # From placement
+
+    def join(self, members: Iterable[GroupMember]) -> None:
+        for member in members:
+            consumer = member.consumer
+            known = self._members.get(consumer)
+            if self._left.get(consumer, 0) >= member.attempt or (known and known.attempt > member.attempt):
+                continue
+            self._left.pop(consumer, None)
+            self._remove(consumer)
+            self._members[consumer] = member
+            self._by_group.setdefault(member.group, {})[consumer] = member
+
+    def leave(self, holders: Iterable[Holder]) -> None:
+        for holder in holders:
+            consumer = holder.consumer
+            known = self._members.get(consumer)
+            if known is not None and known.attempt > holder.attempt:
+                continue
+            self._remove(consumer)
+            self._left[consumer] = max(holder.attempt, self._left.pop(consumer, 0))
+        while len(self._left) > LEFT_MAX:
+            del self._left[next(iter(self._left))]
+
+    def attempts(self) -> Mapping[ConsumerId, int]:
+        """The attempt of each known member."""
+        return {consumer: member.attempt for consumer, member in self._members.items()}
+
+    def left(self) -> Mapping[ConsumerId, int]:
+        """The last attempt that ended of each consumer that has left."""
+        return dict(self._left)
+
+    def replace(
+        self,
+        members: Sequence[GroupMember],
+        known: Mapping[ConsumerId, int],
+        left: Mapping[ConsumerId, int] = MappingProxyType({}),
+    ) -> int:
+        """Take over the list of all members, which placement has answered. `known` are the attempts, and `left` the ended
+        attempts, from before placement was asked. Members that were known then, and are not on the list, have left.
+        Attempts only grow, so a later attempt that was known then is false, and so is an end of one that is on the list.
+        Returns how many members were missing or different here.
+        """
+        listed = {member.consumer: member.attempt for member in members}
+        over = [
+            consumer
+            for consumer, attempt in known.items()
+            if listed.get(consumer, -1) < attempt
+            and (member := self._members.get(consumer)) is not None
+            and member.attempt == attempt
+        ]
+        for consumer, attempt in listed.items():
+            if left.get(consumer, 0) >= attempt and self._left.get(consumer) == left[consumer]:
+                del self._left[consumer]
+        new = [each for each in members if self._members.get(each.consumer) != each]
+        for consumer in over:
+            self._remove(consumer)
+        self.join(new)
+        return len(over) + len(new)
+
+    # This scheduler's choices
+
+    def hold(self, member: GroupMember) -> None:
+        self.held[member.consumer, member.attempt] = member
+
+    def drop(self, choices: Iterable[tuple[ConsumerId, int]]) -> None:
+        for consumer, attempt in choices:
+            if self.held.pop((consumer, attempt), None) is not None:
+                self._member_left()
+
+    # Questions
+
+    def of_group(self, group: GroupId) -> Sequence[GroupMember]:
+        """The members of a group, each once: those that placement has told of, and this scheduler's unanswered choices.
+        A member that moves is where it was chosen to go.
+        """
+        members = self._by_group.get(group, {})
+        held = {
+            each.consumer: each
+            for each in self.held.values()
+            if each.group == group
+            and ((known := members.get(each.consumer)) is None or known.attempt < each.attempt)
+        }
+        return [*(each for consumer, each in members.items() if consumer not in held), *held.values()]
+
+    def _remove(self, consumer: ConsumerId) -> None:
+        member = self._members.pop(consumer, None)
+        if member is None:
+            return
+        self._member_left()
+        of_group = self._by_group[member.group]
+        del of_group[consumer]
+        if not of_group:
+            del self._by_group[member.group]
+
+
+# The metadata of aggregates, and answers that follow from it for each set of aggregates.
+#
+# Many hosts are in the same aggregates. So a host's column has the code of its set, a question about metadata is decided
+# once for each set, and the answer of a host is looked up by its code. Answers are kept until some metadata changes.
+
+
+Judge = Callable[[tuple[Aggregate, ...]], Any]
+# Each answer has an entry for each set; requests of many projects ask many questions.
+ANSWERS_MAX = 1_000
+
+
+class HostAggregates:
+    """The aggregates that the picture knows, and the sets of them that hosts are in. `keys` are the metadata keys of
+    all aggregates, so a plugin whose key is not among them need not ask.
+    """
+
+    def __init__(self) -> None:
+        self._sets = Codes[tuple[AggregateId, ...]]()
+        self._sets.code(())
+        self._known: dict[AggregateId, Aggregate] = {}
+        # By the code of the set, as far as they were asked for since the last change.
+        self._members: list[tuple[Aggregate, ...]] = []
+        self._answers: dict[Hashable, NDArray[Any]] = {}
+        self._read_keys()
+
+    def code_of(self, aggregates: Sequence[AggregateId]) -> int:
+        """The code of the set of these aggregates, 0 for none."""
+        return self._sets.code(tuple(sorted(aggregates))) if aggregates else 0
+
+    def put(self, aggregates: Iterable[Aggregate]) -> set[AggregateId]:
+        """Merge these aggregates; an older state changes nothing. Returns the ids of those that changed."""
+        news = [
+            each
+            for each in aggregates
+            if (known := self._known.get(each.id)) is None or known.sequence < each.sequence
+        ]
+        self._known |= {each.id: each for each in news}
+        return self._changed({each.id for each in news})
+
+    def remove(self, deleted: Aggregate) -> set[AggregateId]:
+        known = self._known.get(deleted.id)
+        if known is None or known.sequence > deleted.sequence:
+            return set()
+        del self._known[deleted.id]
+        return self._changed({deleted.id})
+
+    def all(self) -> list[Aggregate]:
+        return sorted(self._known.values(), key=lambda each: each.name)
+
+    def of_set(self, code: int) -> tuple[Aggregate, ...]:
+        """The aggregates of a set that have metadata."""
+        for number in range(len(self._members), len(self._sets.names)):
+            ids = self._sets.names[number]
+            self._members.append(tuple(self._known[each] for each in ids if each in self._known))
+        return self._members[code]
+
+    def sets_with(self, aggregates: set[AggregateId]) -> list[int]:
+        """The codes of the sets that contain one of these aggregates."""
+        return [code for code, ids in enumerate(self._sets.names) if not aggregates.isdisjoint(ids)]
+
+    def ids_of_set(self, code: int) -> tuple[AggregateId, ...]:
+        return self._sets.names[code]
+
+    def zone_of_set(self, code: int) -> str:
+        """The zone of the hosts in these aggregates; empty if none names one.
+
+        A scheduler refuses an order by which a host would be in two zones. If a write to placement does this all the
+        same, every scheduler takes the zone of the aggregate whose name is first.
+        """
+        return value_of(ZONE, self.of_set(code)) if code else ""
+
+    def answers(self, question: Hashable, judge: Judge) -> NDArray[Any]:
+        """Ask the function `judge` about each set of aggregates. Returns its answers as an array in which a set's code is
+        the index.
+
+        The answers are cached under `question`. So a caller must use one `judge` for one question, always the same.
+        """
+        known = self._answers.get(question)
+        if known is None or len(known) < len(self._sets.names):
+            if len(self._answers) >= ANSWERS_MAX:
+                self._answers.clear()
+            sets = range(len(self._sets.names))
+            known = self._answers[question] = np.array([judge(self.of_set(code)) for code in sets])
+        return known
+
+    def numbers(self, key: str, otherwise: float) -> NDArray[Any]:
+        """For each set of aggregates that some host is in: the number that they have in their metadata under this key, the
+        lowest if several have one, `otherwise` if none has. If the key is not among `keys`, nobody need ask.
+        """
+        return self.answers((key, otherwise), lambda aggregates: least_of(key, aggregates, otherwise))
+
+    def _changed(self, aggregates: set[AggregateId]) -> set[AggregateId]:
+        if aggregates:
+            self._read_keys()
+            self._members.clear()
+            self._answers.clear()
+        return aggregates
+
+    def _read_keys(self) -> None:
+        self.keys = frozenset(key for each in self._known.values() for key in each.metadata)
+        # Is any aggregate for some projects only?
+        self.name_tenants = any(key.startswith(TENANTS) for key in self.keys)
+        # The traits that a request must require to get into some aggregate.
+        self.isolating_traits = frozenset(
+            key.removeprefix(TRAIT) for key in self.keys if key.startswith(TRAIT)
+        )
+        # Does any aggregate change how much a weigher counts?
+        self.has_multipliers = any(key.endswith(MULTIPLIER) for key in self.keys)

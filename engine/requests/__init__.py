@@ -1,0 +1,7 @@
+"""Build requests: their check, and the spec of one of their instances."""
+
+from engine.requests.assembling import Alternative, read_alternatives, with_specs
+from engine.requests.reading import COUNT_MAX, read_request
+from engine.requests.spec import InstanceSpec
+
+__all__ = ["COUNT_MAX", "Alternative", "InstanceSpec", "read_alternatives", "read_request", "with_specs"]

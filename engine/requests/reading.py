@@ -1,0 +1,292 @@
+"""The check of a build request, and the spec of one of its instances.
+
+The request's parts are read, checked together, and made into a spec. Every key of a request is understood, or the
+request is rejected with the field, the value and the reason. An ignored key would mean an instance that lacks something the
+client asked for.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from bus.messages.build import BuildInstance, BuildRejected
+from engine.capacity import CUSTOM, Vocabulary
+from engine.flavors import Flavor, InstanceId, parts_of
+from engine.guests import (
+    HARDWARE_IMAGE_KEYS,
+    HOST_SCOPES,
+    HOST_SPEC_KEYS,
+    IMAGE_KEYS,
+    SPEC_KEYS,
+    is_guest_key,
+    is_host_key,
+)
+from engine.inventories import INTEGER_MAX, AggregateId
+from engine.requests.assembling import (
+    Needed,
+    groups_of,
+    needed_by,
+    policy_of,
+    preferred_classes_of,
+    preferred_traits_of,
+    subtrees_of,
+    traits_that_are,
+)
+from engine.requests.groups import attached_groups, guest_groups, problems_of_groups
+from engine.requests.groups_grammar import (
+    AskedTrait,
+    CellOfGuest,
+    DefaultAmount,
+    ForPlugins,
+    ImageProperty,
+    NearCells,
+    RequestPart,
+    RequestProblem,
+    read_grouped,
+)
+from engine.requests.spec import PROFILE, InstanceSpec, problems_of_profile, some_may_be_of_nodes
+
+COUNT_MAX = 1_000
+DEADLINE_S_MAX = 86_400
+WAIT_S_MAX = 30 * 86_400
+PRIORITY_MAX = 100
+# Real flavors have some dozens; each one costs a pass over all hosts.
+EXTRA_SPECS_MAX = 400
+# The value of one: a page of stored images or flavors has hundreds of them.
+VALUE_LENGTH_MAX = 1_000
+NAMED_HOSTS_MAX = 1_000
+# A long value is cut to this length in an error.
+SHOWN_MAX = 200
+
+MB_PER_GB = 1024
+
+
+def read_request(
+    build: BuildInstance,
+    vocabulary: Vocabulary,
+    scopes: frozenset[str] = frozenset(),
+    image_keys: frozenset[str] = frozenset(),
+) -> InstanceSpec | BuildRejected:
+    """Check a build request, and make the spec of one of its instances; if a part of the request is wrong, the
+    rejection.
+
+    `scopes` are the prefixes (before the colon) of the extra specs that plugins read, and `image_keys` the image
+    properties that plugins read.
+    """
+    read = tuple(_parts_of(build, vocabulary, scopes, image_keys))
+    parts = (*read, *guest_groups(build, read))
+    needed = needed_by(parts)
+    problem = next(_problems_of(build, parts, needed), None)
+    if problem is not None:
+        return BuildRejected(
+            request_id=build.request_id, field=problem.field, value=str(problem.value), reason=problem.reason
+        )
+    is_for_nodes = _is_for_nodes(build, needed)
+    return InstanceSpec(
+        amounts=tuple(sorted(needed.total.items())),
+        required=traits_that_are("required", parts),
+        forbidden=traits_that_are("forbidden", parts),
+        availability_zone=build.availability_zone,
+        hosts=_lowered(build.hosts),
+        ignore_hosts=_lowered(build.ignore_hosts),
+        extra_specs=tuple(sorted((part.key, part.value) for part in parts if isinstance(part, ForPlugins))),
+        count=build.count,
+        project=build.project,
+        flavor=build.flavor.name if build.flavor else "",
+        is_for_nodes=is_for_nodes,
+        image="" if build.image is None or is_for_nodes else build.image.source,
+        preferred=preferred_traits_of(parts),
+        preferred_classes=preferred_classes_of(parts),
+        groups=groups_of(parts, needed),
+        isolates=policy_of(parts) == "isolate",
+        same_subtree=subtrees_of(parts),
+        cells=tuple([part.suffix for part in parts if isinstance(part, CellOfGuest)]),
+        near=tuple([(part.suffix, part.nearness) for part in parts if isinstance(part, NearCells)]),
+        member_of=tuple(sorted({_in_order(any_of) for any_of in build.member_of})),
+        forbidden_aggregates=_in_order(build.forbidden_aggregates),
+        image_properties=tuple(
+            sorted((part.key, part.value) for part in parts if isinstance(part, ImageProperty))
+        ),
+    )
+
+
+def _parts_of(
+    build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str], image_keys: frozenset[str]
+) -> Iterator[RequestPart]:
+    if (flavor := build.flavor) is not None:
+        swap_gb = -(-flavor.swap_mb // MB_PER_GB)
+        yield DefaultAmount("DISK_GB", flavor.root_gb + flavor.ephemeral_gb + swap_gb)
+        yield from problems_of_profile(flavor)
+        for key, value in flavor.extra_specs.items():
+            is_read = is_host_key(key) and key.partition(":")[0] not in scopes
+            if key != PROFILE and not is_read and not is_guest_key(key):
+                yield _extra_spec(key, value, vocabulary, scopes)
+    for key, value in build.image_properties.items():
+        if key in image_keys:
+            yield ImageProperty(key, value)
+        elif key not in HARDWARE_IMAGE_KEYS and not is_guest_key(key):
+            yield _image_property(key, value, vocabulary, image_keys)
+    yield from attached_groups(build, vocabulary)
+
+
+def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[str]) -> RequestPart:
+    field = f"flavor.extra_specs.{key}"
+    part = read_grouped(field, key, value, vocabulary)
+    if part is not None:
+        return part
+    if key.partition(":")[0] in scopes:
+        return ForPlugins(key, value)
+    named = {f"{scope}NAME" for scope in (*HOST_SCOPES, *(f"{each}:" for each in scopes))}
+    keys = SPEC_KEYS | HOST_SPEC_KEYS | {PROFILE} | named
+    return RequestProblem(field, value, f"unknown key {key!r}: {_known(keys)}")
+
+
+def _image_property(key: str, value: str, vocabulary: Vocabulary, image_keys: frozenset[str]) -> RequestPart:
+    """Read a property by which the image requires or forbids a trait of the whole instance."""
+    field = f"image_properties.{key}"
+    part = read_grouped(field, key, value, vocabulary) if key.startswith("trait") else None
+    if part is None:
+        known = ", ".join(("trait:TRAIT", *sorted(IMAGE_KEYS | HARDWARE_IMAGE_KEYS | image_keys)))
+        return RequestProblem(
+            field, value, f"unknown key {key!r}: of an image's properties, known are {known}"
+        )
+    if isinstance(part, AskedTrait) and part.suffix:
+        return RequestProblem(field, value, "an image has no granular groups: only trait:TRAIT is read")
+    return part
+
+
+def _known(keys: frozenset[str]) -> str:
+    grouped = (
+        "resources:CLASS",
+        "resourcesN:CLASS",
+        "trait:TRAIT",
+        "traitN:TRAIT",
+        "group_policy",
+        "same_subtree",
+    )
+    return f"known are {', '.join((*grouped, *sorted(keys)))}"
+
+
+def _problems_of(
+    build: BuildInstance, parts: Sequence[RequestPart], needed: Needed
+) -> Iterator[RequestProblem]:
+    if build.request_id is None:
+        yield RequestProblem(
+            "request_id", "", "there is none: the client chooses a uuid, and repeats it with the request"
+        )
+    yield from _problems_of_counts(build)
+    yield from _problems_of_wait(build)
+    if build.flavor is None:
+        yield RequestProblem("flavor", "", "there is none: it says how large an instance is")
+    else:
+        yield from _problems_of_flavor(build.flavor, needed)
+        yield from _problems_of_bare_metal(build, needed)
+    yield from (part for part in parts if isinstance(part, RequestProblem))
+    yield from problems_of_groups(parts, needed)
+
+
+def _problems_of_counts(build: BuildInstance) -> Iterator[RequestProblem]:
+    if not 1 <= build.count <= COUNT_MAX:
+        yield RequestProblem("count", build.count, f"a request builds 1 to {COUNT_MAX} instances")
+    for field, named in (("hosts", build.hosts), ("ignore_hosts", build.ignore_hosts)):
+        if len(named) > NAMED_HOSTS_MAX:
+            yield RequestProblem(field, len(named), f"at most {NAMED_HOSTS_MAX} hosts can be named")
+    if len(build.image_properties) > EXTRA_SPECS_MAX:
+        reason = f"an image has at most {EXTRA_SPECS_MAX} properties here"
+        yield RequestProblem("image_properties", len(build.image_properties), reason)
+    yield from _too_long("image_properties", build.image_properties)
+    given = build.instance_ids
+    if given and len(given) != build.count:
+        yield RequestProblem(
+            "instance_ids", len(given), f"{len(given)} ids are given for {build.count} instances"
+        )
+    seen: set[InstanceId] = set()
+    for position, instance in enumerate(given):
+        if instance in seen:
+            yield RequestProblem(f"instance_ids[{position}]", instance, "is given twice")
+        seen.add(instance)
+    if build.deadline_s is not None and not 1 <= build.deadline_s <= DEADLINE_S_MAX:
+        yield RequestProblem(
+            "deadline_s", build.deadline_s, f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
+        )
+
+
+def _problems_of_wait(build: BuildInstance) -> Iterator[RequestProblem]:
+    wait = build.wait
+    if wait is None:
+        return
+    if not 1 <= wait.for_s <= WAIT_S_MAX:
+        yield RequestProblem(
+            "wait.for_s", wait.for_s, f"an instance waits 1 to {WAIT_S_MAX} seconds for room"
+        )
+    if not 0 <= wait.priority <= PRIORITY_MAX:
+        yield RequestProblem(
+            "wait.priority", wait.priority, f"a priority is 0 to {PRIORITY_MAX}, the highest first"
+        )
+    if build.all_or_nothing:
+        yield RequestProblem("all_or_nothing", "true", "each instance waits for itself: leave out `wait`")
+
+
+def _problems_of_bare_metal(build: BuildInstance, needed: Needed) -> Iterator[RequestProblem]:
+    if build.ports and not some_may_be_of_nodes(needed.total):
+        reason = (
+            f"only bare-metal nodes read it, and the flavor asks for no class of theirs: resources:{CUSTOM}NAME"
+            "; a port on a hypervisor names the resources that it needs there (`port_requests`)"
+        )
+        yield RequestProblem("ports", ", ".join(build.ports), reason)
+    if build.image is not None and not build.image.source:
+        yield RequestProblem("image.source", "", "there is none: it says where the image is")
+    try:
+        parts_of(build.config_drive)
+    except ValueError as wrong:
+        yield RequestProblem("config_drive", build.config_drive[:SHOWN_MAX], str(wrong))
+    if build.ports and build.count > 1:
+        yield RequestProblem(
+            "ports", ", ".join(build.ports), f"a port is one instance's, and {build.count} are asked"
+        )
+    for number, port in enumerate(build.ports):
+        if not port.strip("."):
+            yield RequestProblem(
+                f"ports[{number}]", port, "it is no id of a port: in a URL it would name another resource"
+            )
+
+
+def _is_for_nodes(build: BuildInstance, needed: Needed) -> bool:
+    """Can only a bare-metal node serve this request? Only nodes read ports. A request with an image or a config drive
+    counts as one for nodes, too, if it asks for custom classes alone.
+    """
+    if build.ports:
+        return True
+    has_software = build.image is not None or bool(build.config_drive)
+    return has_software and all(resource.startswith(CUSTOM) for resource in needed.total)
+
+
+def _problems_of_flavor(flavor: Flavor, needed: Needed) -> Iterator[RequestProblem]:
+    if len(flavor.extra_specs) > EXTRA_SPECS_MAX:
+        reason = f"a flavor has at most {EXTRA_SPECS_MAX} extra specs"
+        yield RequestProblem("flavor.extra_specs", len(flavor.extra_specs), reason)
+    yield from _too_long("flavor.extra_specs", flavor.extra_specs)
+    for name in ("vcpus", "ram_mb", "root_gb", "ephemeral_gb", "swap_mb"):
+        amount = getattr(flavor, name)
+        if not 0 <= amount <= INTEGER_MAX:
+            yield RequestProblem(f"flavor.{name}", amount, f"an amount is 0 to {INTEGER_MAX}")
+    if not needed.total:
+        yield RequestProblem("flavor", flavor.name, "it asks for no resources, and an instance needs some")
+    for resource, amount in needed.total.items():
+        if amount > INTEGER_MAX:
+            yield RequestProblem("flavor", amount, f"{resource} adds up to {amount}, more than {INTEGER_MAX}")
+
+
+def _too_long(field: str, pairs: Mapping[str, str]) -> Iterator[RequestProblem]:
+    for key, value in pairs.items():
+        for text in (key, value):
+            if len(text) > VALUE_LENGTH_MAX:
+                reason = f"it has {len(text)} characters, at most {VALUE_LENGTH_MAX} are allowed"
+                yield RequestProblem(f"{field}.{key[:SHOWN_MAX]}", text[:SHOWN_MAX], reason)
+
+
+def _in_order(aggregates: Iterable[AggregateId]) -> tuple[AggregateId, ...]:
+    """The aggregates in one order: requests that name the same ones in another order are equal."""
+    return tuple(sorted(set(aggregates)))
+
+
+def _lowered(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted({name.lower() for name in names}))

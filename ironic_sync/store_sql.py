@@ -1,0 +1,419 @@
+"""Nodes and daemons in SQL: on PostgreSQL for a ring of daemons, on SQLite for everything on one machine.
+
+The tables must exist: `kit.sql.upgrade(url, "ironic_sync")` makes them. On PostgreSQL, a batch is a constant number
+of statements.
+"""
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import structs
+from sqlalchemy import BigInteger, Boolean, Column, Connection, String
+
+from engine.inventories import ProviderId
+from ironic_sync.core.ring import Member, NodeHandover, Owned
+from ironic_sync.core.rows import NodeRow
+from ironic_sync.store import (
+    FORGOTTEN_AFTER,
+    IronicTransaction,
+    Need,
+    RingView,
+    SavedRows,
+    check_name,
+    name_taken,
+)
+from ironic_sync.tables import ironic_daemons as table
+from ironic_sync.tables import ironic_nodes
+from ironic_sync.tables import ironic_nodes as table_queries
+from kit.sql import (
+    POOL_SIZE,
+    DatabaseSettings,
+    PostgresDatabase,
+    RowColumns,
+    Transaction,
+    Values,
+    among,
+    insert,
+    open_database,
+    read_once,
+    reads,
+    write_once,
+)
+from kit.times import SECOND_US, microseconds, moment
+
+# The members of the ring as rows: written once for both databases. Their leases go by the database's clock.
+
+
+_CLOCKS = {
+    # Not that of the transaction's begin: a transaction may have waited since.
+    "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
+    # Of this machine, as that of all processes which share the file.
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
+}
+
+
+def join(connection: Connection, name: str, incarnation: str, lease_s: float) -> None:
+    at_us = _now_us(connection)
+    forgotten_us = int(FORGOTTEN_AFTER.total_seconds()) * SECOND_US
+    connection.execute(sa.delete(table).where(table.c.lease_ends_us < at_us - forgotten_us))
+    new = insert(connection, table).values(
+        name=name,
+        incarnation=incarnation,
+        lease_ends_us=at_us + _us(lease_s),
+        is_draining=False,
+        joined_us=at_us,
+    )
+    written = {column: new.excluded[column] for column in table.columns.keys() if column != "name"}  # noqa: SIM118 - no mapping
+    upsert = new.on_conflict_do_update(
+        index_elements=[table.c.name],
+        set_=written,
+        where=sa.or_(table.c.lease_ends_us <= at_us, table.c.incarnation == incarnation),
+    )
+    if connection.scalar(upsert.returning(table.c.name)) is None:
+        raise name_taken(name, next(each for each in members(connection) if each.name == name))
+
+
+def renew(connection: Connection, name: str, incarnation: str, lease_s: float) -> bool:
+    at_us = _now_us(connection)
+    renewed = sa.update(table).where(
+        table.c.name == name, table.c.incarnation == incarnation, table.c.lease_ends_us > at_us
+    )
+    return connection.execute(renewed.values(lease_ends_us=at_us + _us(lease_s))).rowcount > 0
+
+
+def leave(connection: Connection, name: str, incarnation: str) -> None:
+    connection.execute(sa.delete(table).where(table.c.name == name, table.c.incarnation == incarnation))
+
+
+def set_draining(connection: Connection, name: str, draining: bool) -> bool:  # noqa: FBT001 - run by its position
+    set_ = sa.update(table).where(table.c.name == name).values(is_draining=draining)
+    return connection.execute(set_).rowcount > 0
+
+
+def members(connection: Connection) -> tuple[Member, ...]:
+    left_us = table.c.lease_ends_us - _now_us(connection)
+    query = sa.select(
+        table.c.name, table.c.incarnation, left_us, table.c.is_draining, table.c.joined_us
+    ).order_by(table.c.name)
+    found = (
+        Member(
+            name=name,
+            incarnation=incarnation,
+            lease_left_s=left_us / SECOND_US,
+            is_draining=is_draining,
+            joined_at=moment(joined_us),
+        )
+        for name, incarnation, left_us, is_draining, joined_us in connection.execute(query)
+    )
+    # By the bytes of their names, whatever order the database has for texts.
+    return tuple(sorted(found, key=lambda each: each.name))
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * SECOND_US)
+
+
+def _now_us(connection: Connection) -> sa.ColumnElement[Any]:
+    return sa.literal_column(_CLOCKS[connection.dialect.name], sa.BigInteger())
+
+
+# A node's columns, the statements on nodes that run most often, and how a node's row is encoded.
+
+
+_READ = ("owner", "epoch", "version", "body")
+_ROW = RowColumns(
+    ironic_nodes,
+    *("id", "cell", "owner", "epoch", "version", "holds_instance", "due_us", "needs_report", "needs_read"),
+    "body",
+)
+LOAD = RowColumns(ironic_nodes, *_READ).lock()
+ADD = _ROW.insert("ON CONFLICT (id) DO NOTHING", returning=("id",), version="new.version + 1")
+# A row that was not loaded in this transaction is locked by this; if another daemon writes it first, its version is
+# looked at again.
+REPLACE = _ROW.update("kept.version = new.version", returning=("id",), version="kept.version + 1")
+
+# PostgreSQL leaves out rows that another transaction has locked, until the next look: a daemon that stands still in a
+# transaction must not keep the others from all its nodes. On SQLite a writer has the file to itself.
+_MOVE = RowColumns(
+    ironic_nodes,
+    *("id", "owner", "epoch"),
+    *(Column("to_owner", String), Column("only_free", Boolean), Column("above", BigInteger)),
+)
+GIVE = _MOVE.statement(
+    f"""
+    WITH moving AS MATERIALIZED (
+        SELECT kept.id, new.to_owner, new.above
+        FROM {_MOVE.new}
+        CROSS JOIN LATERAL (
+            SELECT id FROM ironic_nodes
+            WHERE id = new.id AND owner = new.owner AND epoch = new.epoch AND NOT (new.only_free AND holds_instance)
+            FOR UPDATE SKIP LOCKED
+        ) AS kept
+    )
+    UPDATE ironic_nodes AS node
+    SET owner = moving.to_owner, epoch = greatest(node.epoch, moving.above) + 1, version = node.version + 1,
+        needs_read = true
+    FROM moving
+    WHERE node.id = ANY (ARRAY[moving.id])
+    RETURNING node.id, node.owner, node.epoch, node.holds_instance
+    """,  # noqa: S608 - of constants
+    """
+    UPDATE ironic_nodes SET owner = ?4, epoch = max(epoch, ?6) + 1, version = version + 1, needs_read = 1
+    WHERE id = ?1 AND owner = ?2 AND epoch = ?3 AND NOT (?5 AND holds_instance)
+    RETURNING id, owner, epoch, holds_instance
+    """,
+    returning=("id", "owner", "epoch", "holds_instance"),
+)
+_VERSION = RowColumns(ironic_nodes, "id", "version")
+FORGET = _VERSION.statement(
+    f"""
+    WITH old AS MATERIALIZED (
+        SELECT kept.id
+        FROM {_VERSION.new}
+        CROSS JOIN LATERAL (
+            SELECT id FROM ironic_nodes WHERE id = new.id AND version = new.version FOR UPDATE SKIP LOCKED
+        ) AS kept
+    )
+    DELETE FROM ironic_nodes USING old WHERE ironic_nodes.id = old.id
+    """,  # noqa: S608
+    "DELETE FROM ironic_nodes WHERE id = ? AND version = ?",
+)
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(NodeRow).decode
+
+
+def values(row: NodeRow) -> Values:
+    """The values of a row's columns. The version is the one that was read."""
+    due_at = row.due_at
+    return (
+        row.id,
+        row.cell,
+        row.owner,
+        row.epoch,
+        row.version,
+        row.holds_instance,
+        microseconds(due_at) if due_at else None,
+        row.needs_report,
+        row.needs_read,
+        # These three are in columns alone, since a node changes its owner without its body.
+        _encode(structs.replace(row, owner="", epoch=0, version=0)),
+    )
+
+
+def row_of(stored: Values) -> NodeRow:
+    """The row, from its owner, epoch, version and body."""
+    owner, epoch, version, body = stored
+    return structs.replace(_decode(body), owner=owner, epoch=epoch, version=version)
+
+
+def rows_of(stored: Iterable[Values]) -> tuple[NodeRow, ...]:
+    return tuple(map(row_of, stored))
+
+
+def owned_of(found: Iterable[Values]) -> tuple[Owned, ...]:
+    """The owners of nodes, from rows of id, owner, epoch and whether the node holds an instance."""
+    return tuple(
+        Owned(ProviderId(id_), owner, epoch, bool(holds_instance))
+        for id_, owner, epoch, holds_instance in found
+    )
+
+
+# Queries that take no lock, shared by both databases.
+
+
+_ROWS = sa.select(table_queries.c.owner, table_queries.c.epoch, table_queries.c.version, table_queries.c.body)
+_OWNED = sa.select(
+    table_queries.c.id, table_queries.c.owner, table_queries.c.epoch, table_queries.c.holds_instance
+)
+_VERSIONS = sa.select(table_queries.c.id, table_queries.c.version)
+_NEEDS = {"report": table_queries.c.needs_report, "read": table_queries.c.needs_read}
+# From one name to the next by the index: it costs as much as there are names, not as there are nodes.
+_NAMES = sa.text(
+    """
+    WITH RECURSIVE names (owner) AS (
+        SELECT min(owner) FROM ironic_nodes
+        UNION ALL
+        SELECT (SELECT min(owner) FROM ironic_nodes WHERE owner > names.owner) FROM names
+        WHERE names.owner IS NOT NULL
+    )
+    SELECT owner FROM names WHERE owner IS NOT NULL
+    """
+)
+
+
+def read(connection: Connection, ids: Collection[ProviderId]) -> tuple[NodeRow, ...]:
+    return rows_of(
+        connection.execute(
+            _ROWS.where(among(connection, table_queries.c.id, ids)).order_by(table_queries.c.id)
+        )
+    )
+
+
+def page_of(
+    connection: Connection,
+    owner: str,
+    limit: int,
+    after: ProviderId | None = None,
+    *,
+    needs: Need | None = None,
+) -> tuple[NodeRow, ...]:
+    query: sa.Select[Any] = (
+        _ROWS.where(table_queries.c.owner == owner).order_by(table_queries.c.id).limit(limit)
+    )
+    if needs is not None:
+        query = query.where(_NEEDS[needs])
+    if after is not None:
+        query = query.where(table_queries.c.id > after)
+    return rows_of(connection.execute(query))
+
+
+def due(
+    connection: Connection, owner: str, now: datetime, beyond: datetime, limit: int
+) -> tuple[NodeRow, ...]:
+    is_due = sa.or_(
+        table_queries.c.due_us <= microseconds(now), table_queries.c.due_us > microseconds(beyond)
+    )
+    # SQLite takes the partial index only where its condition stands in so many words.
+    query = _ROWS.where(table_queries.c.owner == owner, table_queries.c.due_us.is_not(None), is_due)
+    return rows_of(
+        connection.execute(query.order_by(table_queries.c.due_us, table_queries.c.id).limit(limit))
+    )
+
+
+def owners(connection: Connection, names: Collection[str] | None = None) -> tuple[Owned, ...]:
+    query = _OWNED.order_by(table_queries.c.id)
+    if names is not None:
+        query = query.where(among(connection, table_queries.c.owner, names))
+    return owned_of(connection.execute(query))
+
+
+def versions(connection: Connection) -> dict[ProviderId, int]:
+    """The version of each node's row: a reader that kept the rows reads only those again that have another one."""
+    return {ProviderId(id_): version for id_, version in connection.execute(_VERSIONS)}
+
+
+def unread_of(connection: Connection, owner: str, limit: int, after: ProviderId | None) -> tuple[Owned, ...]:
+    query = (
+        _OWNED.where(table_queries.c.owner == owner, table_queries.c.needs_read)
+        .order_by(table_queries.c.id)
+        .limit(limit)
+    )
+    if after is not None:
+        query = query.where(table_queries.c.id > after)
+    return owned_of(connection.execute(query))
+
+
+def owner_names(connection: Connection) -> tuple[str, ...]:
+    return tuple(sorted(connection.scalars(_NAMES)))
+
+
+def has_tables(connection: Connection) -> bool:
+    """Do the tables exist? `moor db upgrade` creates them."""
+    return sa.inspect(connection).has_table(table_queries.name)
+
+
+# A daemon that stands still inside a transaction is thrown out of it before its lease is over.
+SETTINGS = DatabaseSettings(idle_in_transaction_s=5.0)
+# For leases: one renews while another looks.
+LEASE_SESSIONS = 2
+# All daemons lock rows in the order of these ids.
+_by_id = attrgetter("id")
+
+
+class SqlIronicTransaction:
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def load(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
+        return {row.id: row for row in map(row_of, await LOAD.fetch(self._transaction, ids))}
+
+    async def save(self, rows: Sequence[NodeRow]) -> SavedRows:
+        assert len({row.id for row in rows}) == len(rows), "a row is saved twice at once"
+        ordered = sorted(rows, key=_by_id)
+        written = set[UUID]()
+        for statement, are_new in ((REPLACE, False), (ADD, True)):
+            if some := [values(row) for row in ordered if (not row.version) == are_new]:
+                written.update(id_ for (id_,) in await statement.fetch(self._transaction, some))
+        return SavedRows(
+            tuple(structs.replace(row, version=row.version + 1) for row in rows if row.id in written),
+            tuple(row.id for row in rows if row.id not in written),
+        )
+
+    async def forget(self, rows: Sequence[NodeRow]) -> int:
+        ordered = sorted(rows, key=_by_id)
+        return await FORGET.change(self._transaction, [(row.id, row.version) for row in ordered])
+
+
+class SqlIronicStore:
+    def __init__(
+        self, url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings = SETTINGS
+    ) -> None:
+        self._database = open_database(url, pool_size=pool_size, settings=settings)
+        # Of their own, so that a renewal never waits behind the rows of nodes. SQLite has one writer anyway.
+        own = open_database(url, pool_size=LEASE_SESSIONS, settings=settings)
+        self._leases = own if isinstance(own, PostgresDatabase) else self._database
+
+    @asynccontextmanager
+    async def transaction(self, *, is_lazy: bool = False) -> AsyncIterator[IronicTransaction]:
+        async with self._database.writing(is_lazy=is_lazy) as transaction:
+            yield SqlIronicTransaction(transaction)
+
+    async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
+        return {row.id: row for row in await read_once(self._database, read, ids)}
+
+    page_of = reads(page_of)
+    due = reads(due)
+
+    async def join(self, name: str, incarnation: str, lease_s: float) -> None:
+        check_name(name)
+        await write_once(self._leases, join, name, incarnation, lease_s)
+
+    async def renew(self, name: str, incarnation: str, lease_s: float) -> bool:
+        return await write_once(self._leases, renew, name, incarnation, lease_s)
+
+    async def leave(self, name: str, incarnation: str) -> None:
+        await write_once(self._leases, leave, name, incarnation)
+
+    async def set_draining(self, name: str, *, draining: bool) -> bool:
+        return await write_once(self._leases, set_draining, name, draining)
+
+    async def members(self) -> tuple[Member, ...]:
+        return await read_once(self._leases, members)
+
+    async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
+        return await read_once(self._leases, _look, name, limit, after)
+
+    owners = reads(owners)
+
+    async def give(self, moves: Sequence[NodeHandover]) -> tuple[Owned, ...]:
+        if not moves:
+            return ()
+        async with self._database.writing() as transaction:
+            rows = [
+                (each.id, each.owner, each.epoch, each.to, each.only_free, each.above)
+                for each in sorted(moves, key=_by_id)
+            ]
+            return owned_of(await GIVE.fetch(transaction, rows))
+
+    versions = reads(versions)
+    has_tables = reads(has_tables)
+
+    async def close(self) -> None:
+        await self._database.close()
+        if self._leases is not self._database:
+            await self._leases.close()
+
+
+def _look(connection: Connection, name: str, limit: int, after: ProviderId | None) -> RingView:
+    return RingView(
+        members=members(connection),
+        owner_names=owner_names(connection),
+        unread=unread_of(connection, name, limit, after),
+    )

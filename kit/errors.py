@@ -1,0 +1,202 @@
+"""Errors that are raised: failures that the caller could not have checked for in advance.
+
+Failure
+├── Operational             a broker, a database or a network failed: logged, counted, tried again
+│   ├── Transient               try again: a deadlock, a serialisation failure, a server short of resources
+│   │   ├── Unavailable             a server is down or rejects our login: try again for as long as it takes
+│   │   │   ├── NoAnswer                no answer to a question in time (bus/workers/asking.py)
+│   │   │   └── Overfull                too many messages wait for the broker already (bus/workers/publisher.py)
+│   │   ├── Locked                  another session holds the lock: no attempt is counted
+│   │   └── TookTooLong             over our time limit: an attempt is counted if other batches succeed
+│   ├── Refusal                 the broker refused a request
+│   │   ├── AccessRefused           the user has no right to it
+│   │   └── NotFound                no such exchange or queue
+│   ├── Interrupted             a connection or channel broke; open it again
+│   │   ├── ConnectionLost          the outcome of unconfirmed or unacknowledged work is unknown
+│   │   ├── OneWasRefused           one of several parcels under way was refused; the broker does not say which
+│   │   └── ConsumerCancelled       the broker stopped delivering: queue deleted, or a delivery held too long
+│   ├── CredentialsRefused      a REST API rejects our user or password (kit/)
+│   ├── VersionNotOffered       a REST API is older than what is needed
+│   ├── NoLongerOurs            a bare-metal node belongs to another daemon by now (ironic_sync/rest.py)
+│   ├── Undeliverable           no queue takes this order or question
+│   ├── NotTaken                a queue for this parcel is full
+│   └── WrongAnswer             the answer has a type that does not answer the question
+├── Poison                  this message can never be handled: it is dead-lettered with the reason
+└── Bug                     our own fault: stop; the message is delivered again, and dead-lettered at the limit
+
+An operational error never ends a process (kit/parts.py). A bug does, and so does every exception outside this tree.
+bus/workers/handling.py decides what happens to a message whose handler raised one of these errors.
+"""
+
+import logging
+import os
+import stat
+from typing import Final, NamedTuple
+
+import msgspec
+
+
+class Failure(Exception):  # noqa: N818 - the tree is named for what happened
+    """The base of all errors in this tree.
+
+    The text of such an error says everything, so people see it without the name of its type.
+    """
+
+
+class Operational(Failure):
+    """A broker, a database or a network failed. The program is correct and continues when the failure is repaired."""
+
+
+class Transient(Operational):
+    """Nothing was done; try again."""
+
+
+class Unavailable(Transient):
+    """A server that we need is down; try again for as long as it takes."""
+
+
+class Locked(Transient):
+    """Another session holds a lock that this work needs. The work is not to blame, however often this happens."""
+
+
+class TookTooLong(Transient):
+    """The server took longer than our limit: it is overloaded, or this work is too large."""
+
+
+class Refusal(Operational):
+    """The broker refused. Trying again has no effect until an operator repairs it."""
+
+
+class AccessRefused(Refusal):
+    """The broker refused because the user has no right to the exchange or queue."""
+
+
+class NotFound(Refusal):
+    """The broker has no exchange or queue of this name."""
+
+
+class Interrupted(Operational):
+    """A connection or a channel that was open has ended."""
+
+
+class ConnectionLost(Interrupted):
+    """The connection ended. Work that was neither confirmed nor acknowledged may or may not have been done."""
+
+
+class OneWasRefused(Interrupted):
+    """The broker refused one of the parcels under way on this channel, perhaps this one.
+
+    The publisher sends each of them again alone, to learn which one was refused.
+    """
+
+
+class ConsumerCancelled(Interrupted):
+    """The broker stopped delivering to this consumer."""
+
+
+class CredentialsRefused(Operational):
+    """A REST API does not accept this user, or the user may not do this. The request is tried again, since rights may be
+    granted.
+    """
+
+
+class VersionNotOffered(Operational):
+    """The microversion that is needed is not among those that a REST API offers."""
+
+
+class Undeliverable(Operational):
+    """No queue takes this order or question: the topology is not declared there, or the cell does not exist."""
+
+
+class NotTaken(Operational):
+    """A queue for this parcel is full."""
+
+
+class WrongAnswer(Operational):
+    """The answer has a type that does not answer the question."""
+
+
+class Poison(Failure):
+    """This message can never be handled."""
+
+
+class Bug(Failure):
+    """The program is wrong; continuing would do harm."""
+
+
+# Everything that decoding a line may raise: no JSON, no UTF-8, nested too deep, or not of the expected type.
+NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
+
+# Also what reading parts of its JSON may raise, if it lacks the form that an upgrade or a path expects.
+NOT_AS_EXPECTED = (*NOT_JSON, LookupError, TypeError, AttributeError, ArithmeticError)
+
+
+class FieldProblem(NamedTuple):
+    """Why a message is wrong: the reason, the wrong field and its value. A missing field has no value."""
+
+    reason: str
+    field: str = ""
+    value: str = ""
+
+
+# Passwords in files. Each file has one password, and is read anew at each login.
+#
+# So a password is changed without a stop: the connections that are open go on, and the next one uses the new password. Until the
+# file has it, the server refuses the login, and the worker tries again.
+
+
+log = logging.getLogger(__name__)
+
+# The part of a URL's query that names the file.
+PASSWORD_FILE: Final = "passwordfile"  # noqa: S105 - the name of a parameter
+SECRET_BYTES_MAX: Final = 4096
+
+# The files of which the log has said that others may read them, with their modes then.
+_told: dict[str, int] = {}
+
+
+class BadSecretFile(Unavailable):
+    """The file of a password cannot be used now. The text names the file, and has nothing of its content."""
+
+
+def read_secret(file: str) -> str:
+    """The password in this file, without the line end. Raises BadSecretFile."""
+    try:
+        with open(file, "rb") as opened:  # noqa: PTH123 - its descriptor is needed
+            mode = os.fstat(opened.fileno()).st_mode
+            content = opened.read(SECRET_BYTES_MAX + 1)
+    except OSError as problem:
+        raise BadSecretFile(
+            f"the password's file {file!r} cannot be read: {problem.strerror or problem}"
+        ) from None
+    _tell_if_others_read(file, stat.S_IMODE(mode))
+    if len(content) > SECRET_BYTES_MAX:
+        raise _bad(file, f"has more than {SECRET_BYTES_MAX} bytes")
+    try:
+        secret = content.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise _bad(file, "is not UTF-8") from None
+    if not secret:
+        raise _bad(file, "is empty")
+    if any(each in secret for each in "\n\r\0"):
+        raise _bad(file, "has several lines")
+    return secret
+
+
+def _tell_if_others_read(file: str, mode: int) -> None:
+    """Say it once for each mode. The group is not meant: a worker's file often belongs to root and the worker's group."""
+    if mode & stat.S_IRWXO == 0:
+        _told.pop(file, None)
+    elif _told.get(file) != mode:
+        _told[file] = mode
+        log.warning(
+            "the password's file %r may be used by every user of this machine (mode %04o): chmod 600 or 640",
+            file,
+            mode,
+        )
+
+
+def _bad(file: str, why: str) -> BadSecretFile:
+    return BadSecretFile(
+        f"the password's file {file!r} {why}: it must have the password alone, in one line of UTF-8"
+    )

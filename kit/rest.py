@@ -1,0 +1,257 @@
+"""A client of a REST API over HTTP, by httpx.
+
+A request is tried again, a few times with growing pauses, if it surely had no effect: nobody was reached, or 429, 502, 503, 504. A
+question (GET) is tried again as well if its answer was lost, but not after it took too long.
+
+With Keystone, each request carries a token. A request that is refused with 401 is sent once more with a new token: the old one was
+revoked.
+
+The operational failures that are raised (kit/errors.py):
+
+    Unavailable          nobody answers, or 502, 503, 504, or too many requests.
+    TookTooLong          no answer within the limit.
+    CredentialsRefused   401 or 403.
+    VersionNotOffered    the API is older than what is needed.
+    WrongAnswer          an answer that is no JSON, too large, or has not the form it must have.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeVar
+
+import httpx
+import msgspec
+import tenacity
+from msgspec import Struct
+
+from kit.errors import NOT_JSON, CredentialsRefused, TookTooLong, Transient, Unavailable, WrongAnswer
+from kit.keystone import KeystoneRefused, Token
+from kit.login import ERRORS, RestAnswer, RestService, basic_of, tokens_of
+from kit.rest_settings import RestSettings
+from kit.retrying import growing_waits
+from kit.tls import tls_failure
+
+T = TypeVar("T")
+
+# At its default level, httpx logs each request.
+logging.getLogger("httpx").setLevel(logging.WARNING)
+
+_UNAUTHORIZED, _FORBIDDEN, _NOT_ACCEPTABLE = 401, 403, 406
+_AWAY = frozenset({429, 502, 503, 504})
+_REDIRECTS = 300
+_SERVER_ERRORS = 500
+_JSON = "application/json"
+# Before anything was sent.
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class RequestNotDone(Transient):
+    """The request failed and surely had no effect; `error` is what the caller gets if no further try succeeds."""
+
+    def __init__(self, error: Transient) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Microversion(Protocol):
+    """How requests name the version of the API that they speak."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    def refused(self, answer: RestAnswer, name: str) -> str:
+        """The service takes no such version. Take one that it does, and return why the request is sent again; or raise
+        VersionNotOffered.
+        """
+
+
+class _Request(Struct, frozen=True):
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: bytes
+    # The headers that name the version.
+    version: Mapping[str, str]
+
+
+class RestClient:
+    """A client of the service at this URL, with or without its version. If the URL is empty, it is read from Keystone's catalogue.
+
+    `transport` is httpx's way to the servers, for tests. Raises BadSetting or ValueError if it cannot log in like this.
+    """
+
+    def __init__(
+        self,
+        service: RestService,
+        url: str,
+        settings: RestSettings,
+        version: Microversion,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._service = service
+        self._settings = settings
+        self._version = version
+        service.check_login(url, settings)
+        uses_keystone = settings.auth == "keystone"
+        self._has_catalogue = uses_keystone and not url
+        # Empty until it was found in Keystone's catalogue.
+        self._base = "" if self._has_catalogue else service.without_user(url)
+        self._client = httpx.AsyncClient(
+            auth=basic_of(url, settings),
+            transport=transport,
+            verify=service.tls_of(settings),
+            timeout=httpx.Timeout(settings.rest_answer_s_max, connect=settings.rest_connect_s_max),
+            limits=httpx.Limits(max_connections=settings.rest_connections_max),
+        )
+        self._tokens = (
+            tokens_of(settings, self._client, with_catalogue=self._has_catalogue) if uses_keystone else None
+        )
+
+    @property
+    def name(self) -> str:
+        """The service, and where it is, for messages."""
+        return f"{self._service.name} at {self._base}" if self._base else self._service.name
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def ask(
+        self,
+        path: str,
+        query: Callable[[], Mapping[str, str]] = dict,
+        headers: Mapping[str, str] | None = None,
+    ) -> RestAnswer:
+        """Send a GET request. It may be repeated after any failure, since it changes nothing. The query is made for each try: it may
+        depend on the version. `headers` replace those of the version.
+        """
+
+        async def once() -> RestAnswer:
+            return await self.send("GET", path, query(), headers=headers)
+
+        return await self.again_while(Unavailable, once)
+
+    async def again_while(
+        self, kind: type[Transient], once: Callable[[], Awaitable[RestAnswer]]
+    ) -> RestAnswer:
+        """The answer of `once`, which is tried again a few times after an error of this kind, and after `RequestNotDone`."""
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type((kind, RequestNotDone)),
+            stop=tenacity.stop_after_attempt(self._settings.rest_tries_max),
+            wait=growing_waits(
+                self._settings.rest_retry_delay_s_first, self._settings.rest_retry_delay_s_max
+            ),
+            reraise=True,
+        )
+        try:
+            return await retrying(once)
+        except RequestNotDone as not_done:
+            raise not_done.error from not_done
+
+    def granted(self, answer: RestAnswer) -> RestAnswer:
+        """The answer itself, if it is no error; otherwise raise WrongAnswer. For questions that are answered in whatever state a
+        thing is.
+        """
+        if answer.status >= ERRORS:
+            raise WrongAnswer(f"{self.name} answers {answer.status}: {answer.message}")
+        return answer
+
+    def read(self, answer: RestAnswer, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(answer.body, type=kind)
+        except NOT_JSON as problem:
+            raise WrongAnswer(f"{self.name}: an answer that is not as it must be: {problem}") from problem
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> RestAnswer:
+        """Send one request. Raises if the service is away, or refuses user or version."""
+
+        async def sent(token: Token | None) -> RestAnswer:
+            request = _Request(method, path, query, body, headers or self._version.headers)
+            return await self._sent(request, token)
+
+        token = await self._token()
+        answer = await sent(token)
+        if answer.status == _UNAUTHORIZED and self._tokens is not None and token is not None:
+            self._tokens.forget(token)
+            answer = await sent(await self._token())
+        if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
+            raise CredentialsRefused(
+                f"{self.name} refuses {method} {path} with {answer.status}: {answer.message}; check "
+                f"{self._service.settings_that_log_in(self._settings)} and the roles of this user"
+            )
+        if answer.status == _NOT_ACCEPTABLE:
+            raise RequestNotDone(Unavailable(self._version.refused(answer, self.name)))
+        if answer.status in _AWAY:
+            raise RequestNotDone(Unavailable(f"{self.name} answers {answer.status}: {answer.message}"))
+        if _REDIRECTS <= answer.status < ERRORS:
+            raise WrongAnswer(
+                f"{self.name} answers {answer.status}: it is at {answer.headers.get('Location', 'another address')}"
+            )
+        if answer.status >= _SERVER_ERRORS:
+            raise Unavailable(f"{self.name} answers {answer.status} to {method} {path}: {answer.message}")
+        return answer
+
+    async def _token(self) -> Token | None:
+        """A token of Keystone; None if the service is used without. Raises if Keystone is away or refuses."""
+        if self._tokens is None:
+            return None
+        try:
+            token = await self._tokens.current()
+        except Unavailable as problem:
+            raise RequestNotDone(problem) from problem
+        except KeystoneRefused as problem:
+            check = self._service.settings_that_log_in(self._settings)
+            raise CredentialsRefused(f"{problem}; check {check}") from problem
+        if self._has_catalogue:
+            self._base = self._service.endpoint_of(token, self._settings)
+        return token
+
+    async def _sent(self, request: _Request, token: Token | None) -> RestAnswer:
+        method, path, body = request.method, request.path, request.body
+        headers = {
+            **({"X-Auth-Token": token.text} if token else {}),
+            **request.version,
+            "Accept": _JSON,
+            **({"Content-Type": _JSON} if body else {}),
+        }
+        try:
+            async with (
+                asyncio.timeout(self._settings.rest_answer_s_max),
+                self._client.stream(
+                    method, f"{self._base}{path}", params=request.query, headers=headers, content=body
+                ) as response,
+            ):
+                return RestAnswer(response.status_code, await self._bounded(response), response.headers)
+        except _NEVER_SENT as problem:
+            raise RequestNotDone(Unavailable(f"{self.name} cannot be reached: {problem!r}")) from problem
+        except (TimeoutError, httpx.TimeoutException) as problem:
+            raise TookTooLong(
+                f"{self.name} did not answer {method} {path} within {self._settings.rest_answer_s_max:g} s"
+            ) from problem
+        except httpx.HTTPError as problem:
+            raise Unavailable(f"{self.name}: no answer to {method} {path}: {problem!r}") from problem
+        except ssl.SSLError as problem:
+            # Of TLS 1.3, when the server refuses the certificate.
+            raise Unavailable(f"{self.name}: {tls_failure(problem, self._settings.cert_file)}") from problem
+
+    async def _bounded(self, response: httpx.Response) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        async for part in response.aiter_bytes():
+            size += len(part)
+            if size > self._settings.rest_answer_bytes_max:
+                raise WrongAnswer(
+                    f"{self.name}: an answer of more than {self._settings.rest_answer_bytes_max} bytes to {response.url.path}"
+                )
+            parts.append(part)
+        return b"".join(parts)

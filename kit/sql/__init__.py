@@ -1,0 +1,62 @@
+"""Access to the workers' databases: PostgreSQL by asyncpg, SQLite in the event loop and a thread.
+
+Most work is a plain function of a SQLAlchemy connection, written once for both databases. `await transaction.run(work,
+...)` calls it in the thread that the driver needs. Hot statements use the driver's own connection. Failures that a retry
+may cure are raised as `Transient`. This package knows no table of any worker. The time limits are in
+bus/settings.py, so that commands without a database load no driver.
+"""
+
+from kit.database_settings import DatabaseSettings
+from kit.sql.dialects import is_duplicate
+from kit.sql.migrations import RoleRights, RolesMade, grant_rights, make_roles, upgrade, version_table
+from kit.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresSession, PostgresTransaction
+from kit.sql.rows import ONCE, RowColumns, Values
+from kit.sql.sqlite import (
+    Database,
+    SqliteDatabase,
+    SqliteTransaction,
+    Transaction,
+    driver_of,
+    open_database,
+    read_once,
+    reads,
+    runs,
+    write_once,
+)
+from kit.sql.statements import Id, Moment, among, array_of, begins_with, columns_of, insert, moment_text
+
+__all__ = [
+    "ONCE",
+    "POOL_SIZE",
+    "Database",
+    "DatabaseSettings",
+    "Id",
+    "Moment",
+    "PostgresDatabase",
+    "PostgresSession",
+    "PostgresTransaction",
+    "RoleRights",
+    "RolesMade",
+    "RowColumns",
+    "SqliteDatabase",
+    "SqliteTransaction",
+    "Transaction",
+    "Values",
+    "among",
+    "array_of",
+    "begins_with",
+    "columns_of",
+    "driver_of",
+    "grant_rights",
+    "insert",
+    "is_duplicate",
+    "make_roles",
+    "moment_text",
+    "open_database",
+    "read_once",
+    "reads",
+    "runs",
+    "upgrade",
+    "version_table",
+    "write_once",
+]

@@ -1,0 +1,261 @@
+"""TLS settings of clients and servers: the authorities that they trust, and the certificate that they show.
+
+A client reads its files at each new connection, and a server when the process gets a SIGHUP. Connections that are open go on. Files that
+cannot be used then change nothing, and the log says so.
+"""
+
+import logging
+import re
+import ssl
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+# Until when a certificate is valid, and what it may mean that a server hung up on a client.
+#
+# A server that refuses a client's certificate says why, and hangs up; under TLS 1.3 the client has then sent its first words
+# already, and often learns no more than that the connection was reset.
+
+
+_SEQUENCE, _VERSION, _UTC_TIME = 0x30, 0xA0, 0x17
+_END = "-----END CERTIFICATE-----"
+_LONG = 0x80
+# Years of two digits: 50 and more are of the last century (RFC 5280).
+_PIVOT = 50
+
+
+def valid_until(file: str) -> datetime | None:
+    """The end of the first certificate in this PEM file; None if there is none that can be read."""
+    try:
+        text = Path(file).read_text(encoding="ascii")
+        start = text.index(ssl.PEM_HEADER)
+        der = ssl.PEM_cert_to_DER_cert(text[start : text.index(_END, start) + len(_END)])
+        return _end_of(der)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def why_hung_up(certificate: str, setting: str) -> str:
+    """What a client may have done wrong with whom a server spoke TLS, and then hung up. `certificate` is the client's file; empty if
+    it shows none. `setting` is where that file is named.
+    """
+    if not certificate:
+        return f"it hung up in the TLS handshake: it may want a client certificate, and {setting} names none"
+    until = valid_until(certificate)
+    if until is not None and until < datetime.now(UTC):
+        return f"it refuses the certificate {certificate}: it has expired, on {until:%Y-%m-%d %H:%M:%S} UTC"
+    return f"it hung up in the TLS handshake: it may not trust the authority of the certificate {certificate}"
+
+
+def _end_of(der: bytes) -> datetime:
+    """Walk to the certificate's validity, and read its second time."""
+    _, certificate, _ = _value(der, _SEQUENCE)
+    _, body, _ = _value(certificate, _SEQUENCE)
+    tag, _, rest = _value(body)
+    if tag == _VERSION:
+        # Then the serial number follows.
+        _, _, rest = _value(rest)
+    for _ in ("algorithm", "issuer"):
+        _, _, rest = _value(rest, _SEQUENCE)
+    _, validity, _ = _value(rest, _SEQUENCE)
+    _, _, rest = _value(validity)
+    tag, end, _ = _value(rest)
+    text = end.decode("ascii").removesuffix("Z")
+    if tag == _UTC_TIME:
+        text = f"{19 if int(text[:2]) >= _PIVOT else 20}{text}"
+    return datetime.strptime(text, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+
+
+def _value(der: bytes, wanted: int | None = None) -> tuple[int, bytes, bytes]:
+    """The tag and the content of the first element, and what follows it."""
+    tag, length, start = der[0], der[1], 2
+    if wanted not in (None, tag):
+        raise ValueError(f"the element has tag {tag:#x}, must be {wanted:#x}")
+    if length >= _LONG:
+        start += length - _LONG
+        length = int.from_bytes(der[2:start])
+    if len(der) < start + length:
+        raise ValueError("the element is cut off")
+    return tag, der[start : start + length], der[start + length :]
+
+
+log = logging.getLogger(__name__)
+
+# What a server sends before it hangs up, as the TLS library writes it, and what it means.
+_ALERTS = {
+    "CERTIFICATE_REQUIRED": "it wants a client certificate, and none was shown",
+    "HANDSHAKE_FAILURE": "it wants a client certificate that it accepts",
+    "UNKNOWN_CA": "it is of an authority that the server does not trust",
+    "CERTIFICATE_EXPIRED": "it has expired",
+    "CERTIFICATE_REVOKED": "it was revoked",
+    "BAD_CERTIFICATE": "it is not valid for this server",
+    "CERTIFICATE_UNKNOWN": "the server does not accept it",
+    "UNSUPPORTED_CERTIFICATE": "it is not for clients",
+}
+_ALERT = re.compile(rf"(?:ALERT_)?({'|'.join(_ALERTS)})\b", re.IGNORECASE)
+
+
+def refused_certificate(problem: str) -> str:
+    """Why a server refused the client's certificate, from the text of the TLS library's error; empty if it says nothing of that."""
+    found = _ALERT.search(problem.replace(" ", "_")) if "alert" in problem.lower() else None
+    return _ALERTS[found[1].upper()] if found else ""
+
+
+def tls_failure(problem: ssl.SSLError, cert_file: str) -> str:
+    """What to say of a TLS failure after the handshake, which HTTP clients let through as it is: under TLS 1.3, a server refuses
+    a certificate only then.
+    """
+    if refused := refused_certificate(str(problem)):
+        return f"it refuses {f'the certificate {cert_file}' if cert_file else 'a client without a certificate'}: {refused}"
+    return f"no TLS connection: {problem}"
+
+
+class BadCertificate(ValueError):  # noqa: N818 - named for what it is
+    """A file with certificates or a key cannot be used. `argument` says which of the arguments named it."""
+
+    def __init__(self, argument: str, file: str, why: str) -> None:
+        super().__init__(f"{argument} is {file}: {why}")
+        self.argument, self.file, self.why = argument, file, why
+
+
+class ClientTls(ssl.SSLContext):
+    """A context for many connections. Each connection gets a context that is made of the files as they are then."""
+
+    _read: Callable[[], ssl.SSLContext]
+    _last: ssl.SSLContext
+    _protocols: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, read: Callable[[], ssl.SSLContext]) -> Self:
+        """`read` makes a context of the files. Raises BadCertificate if they cannot be used at the start."""
+        first = read()
+        made = cls(first.protocol)
+        made._read, made._last = read, first
+        # Libraries ask the context for these.
+        made.check_hostname = False
+        made.verify_mode = first.verify_mode
+        made.check_hostname = first.check_hostname
+        return made
+
+    def set_alpn_protocols(self, alpn_protocols: Any) -> None:
+        self._protocols = tuple(alpn_protocols)
+
+    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
+        return self._of_a_connection().wrap_bio(*arguments, **named)
+
+    def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
+        return self._of_a_connection().wrap_socket(*arguments, **named)
+
+    def read_again(self) -> None:
+        """Files that cannot be used now, such as a certificate without its new key, change nothing."""
+        try:
+            self._last = self._read()
+        except BadCertificate as wrong:
+            log.warning("changed certificates are not used, and the former ones are kept: %s", wrong)
+        if self._protocols:
+            self._last.set_alpn_protocols([*self._protocols])
+
+    def _of_a_connection(self) -> ssl.SSLContext:
+        self.read_again()
+        return self._last
+
+
+class ServerTls(ClientTls):
+    """The context of a server. All connections get the one that was made of the files when they were read last."""
+
+    def _of_a_connection(self) -> ssl.SSLContext:
+        return self._last
+
+
+def client_tls(
+    ca_file: str = "",
+    cert_file: str = "",
+    key_file: str = "",
+    *,
+    checks_name: bool = True,
+    verifies: bool = True,
+) -> ssl.SSLContext:
+    """The TLS settings of a client, which reads the files at each new connection. Servers are verified by the certificates in `ca_file`, or by the system's. The client shows
+    the certificate in `cert_file`, whose key is in `key_file`, or in the same file. All files are PEM.
+    """
+    if key_file and not cert_file:
+        raise BadCertificate("key_file", key_file, "a key without a certificate: cert_file is not set")
+
+    def read() -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=ca_file or None)
+        except (OSError, ssl.SSLError) as problem:
+            raise BadCertificate("ca_file", ca_file, str(problem)) from None
+        context.check_hostname = checks_name and verifies
+        if not verifies:
+            context.verify_mode = ssl.CERT_NONE
+        if cert_file:
+            _show(context, cert_file, key_file)
+        return context
+
+    # The system's authorities are a long file, which does not change while a process runs.
+    return ClientTls.of(read) if ca_file or cert_file else read()
+
+
+def server_tls(cert_file: str, key_file: str = "", clients_ca_file: str = "") -> ServerTls:
+    """The TLS settings of a server, for TLS 1.2 and later. With `clients_ca_file`, each client must show a certificate of an
+    authority in that file.
+    """
+
+    def read() -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.sslobject_class = _ServerEnd
+        _show(context, cert_file, key_file)
+        if clients_ca_file:
+            try:
+                context.load_verify_locations(clients_ca_file)
+            except (OSError, ssl.SSLError) as problem:
+                raise BadCertificate("clients_ca_file", clients_ca_file, str(problem)) from None
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    return ServerTls.of(read)
+
+
+class _ServerEnd(ssl.SSLObject):
+    """The server's end of a connection. It tells a client with a wrong certificate why it is refused.
+
+    The event loop hangs up as soon as a handshake has failed, before the alert is sent that says why. So the failure is first
+    answered as if more had to be read: the loop sends the alert then. It ends the connection when the client does, or after
+    its limit for handshakes.
+    """
+
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLCertVerificationError as refused:
+            self._refuse(refused, f"its certificate is not trusted: {refused.verify_message}")
+        except ssl.SSLError as failed:
+            if failed.reason != "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+                raise
+            self._refuse(failed, "it shows no certificate")
+
+    def _refuse(self, failure: ssl.SSLError, why: str) -> NoReturn:
+        log.info("a client is refused: %s", why)
+        self._failure = failure
+        raise ssl.SSLWantReadError from failure
+
+
+def _show(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
+    try:
+        # Without a function for the password, the TLS library asks at the terminal.
+        context.load_cert_chain(cert_file, key_file or None, password=_no_password)
+    except (OSError, ssl.SSLError, ValueError) as problem:
+        raise BadCertificate("cert_file", cert_file, str(problem) or repr(problem)) from None
+
+
+def _no_password() -> str:
+    raise ValueError("its key is encrypted, and there is no setting for its password: decrypt the key")

@@ -1,0 +1,405 @@
+"""The rules that a compute is checked for. docs/write-a-compute.md says them for people.
+
+What the answer to an order must be is decided by compute_sim/core/attempts.py (orders.py). Each rule has instances of its own, so that
+one that is broken breaks no other.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct, structs
+
+from bus.messages.cell import InstanceSpawned, SpawnFailed
+from bus.messages.hosts import CheckHost, HostsNotHere
+from bus.messages.placement import ReportInventory
+from engine.inventories import ProviderId
+from laboratory.check.orders import (
+    ANSWERS,
+    InstanceOrders,
+    after_a_reshape,
+    destroy_twice,
+    interruptions,
+    rebuild,
+    resize_in_place,
+    stop_and_start,
+    without_running,
+)
+from laboratory.check.session import CheckSession, RuleBroken, as_text, impossible_share
+
+
+async def spawns(session: CheckSession) -> None:
+    of = session.instance()
+    await session.answered(of.spawn())
+    await session.must_hold(of, 1)
+
+
+async def repeats_spawn(session: CheckSession) -> None:
+    of = session.instance()
+    await session.obeyed(of.spawn(), of.spawn())
+    await session.must_hold(of, 1)
+
+
+async def destroys(session: CheckSession) -> None:
+    of = session.instance()
+    await session.obeyed(*destroy_twice(of).orders)
+    await session.must_hold(of)
+
+
+async def destroys_unknown(session: CheckSession) -> None:
+    await session.answered(session.instance().destroy())
+
+
+async def never_runs_again(session: CheckSession) -> None:
+    of = session.instance()
+    await session.obeyed(of.spawn(), of.destroy(), of.spawn())
+    await session.must_hold(of)
+    # The order to destroy has overtaken the one to spawn.
+    late = session.instance()
+    session.expect(late.destroy())
+    mark = len(session.wire.heard)
+    await session.wire.send(late.destroy())
+    await session.wire.send(late.spawn())
+    await session.wait_for(late.spawn(), session.expect(late.spawn()), mark)
+    await session.must_hold(late)
+
+
+async def stops_and_starts(session: CheckSession) -> None:
+    await session.obeyed(*stop_and_start(session.instance()).orders)
+
+
+async def goes_by_numbers(session: CheckSession) -> None:
+    of = session.instance()
+    orders = (
+        of.spawn(),
+        of.start(7),
+        of.stop(7),
+        of.stop(9),
+        of.start(8),
+        of.stop(7),
+        of.start(9),
+        of.stop(9),
+    )
+    await session.obeyed(*orders)
+    built = session.instance()
+    await session.obeyed(built.spawn(), built.respawn(8), built.stop(7), built.start(7))
+
+
+async def rebuilds(session: CheckSession) -> None:
+    of = session.instance()
+    await session.obeyed(*rebuild(of).orders)
+    await session.must_hold(of, 1)
+
+
+async def obeys_with_an_old_share(session: CheckSession) -> None:
+    await session.obeyed(*after_a_reshape(session.instance()).orders)
+
+
+async def resizes(session: CheckSession) -> None:
+    of = session.instance()
+    spawn, stop, receive, destroy = resize_in_place(of).orders
+    await session.obeyed(spawn, stop, receive)
+    await session.must_hold(of, 1, 2)
+    await session.answered(destroy)
+    await session.must_hold(of, 2)
+
+
+async def builds_stopped(session: CheckSession) -> None:
+    await session.obeyed(*without_running(session.instance()).orders)
+
+
+async def saves(session: CheckSession) -> None:
+    of = session.instance()
+    await session.obeyed(of.spawn(), of.stop(1, save_as=f"{of.instance}-1"))
+    later = session.instance()
+    await session.obeyed(later.spawn(), later.stop(1), later.stop(1, save_as=f"{later.instance}-1"))
+
+
+async def refuses(session: CheckSession) -> None:
+    one, two, three = session.instance(), session.instance(), session.instance()
+    await session.obeyed(one.stop(1), two.start(1), three.respawn(1))
+    for each in (one, two, three):
+        await session.must_hold(each)
+
+
+async def receives_only_what_is_stopped(session: CheckSession) -> None:
+    of = session.instance()
+    await session.obeyed(of.spawn(), of.receive())
+    # It was refused, and the source is as it was.
+    await session.must_hold(of, 1)
+    await session.answered(of.stop(1))
+    await session.answered(session.instance().receive())
+
+
+async def is_interrupted(session: CheckSession) -> None:
+    for each in interruptions(lambda _: session.instance()):
+        if each.depends_on_time:
+            continue
+        await session.obeyed(*each.before)
+        mark = len(session.wire.heard)
+        session.expect(each.work)
+        await session.wire.send(each.work)
+        await session.wire.send(each.last)
+        await session.wait_for(each.last, session.expect(each.last), mark)
+
+
+async def moves(session: CheckSession) -> None:
+    """Between two hosts, cold and live."""
+    assert session.other is not None
+    for is_live in (False, True):
+        of = session.instance()
+        there = InstanceOrders(session.other, of.instance)
+        await session.obeyed(of.spawn(), *(() if is_live else (of.stop(1),)))
+        await session.answered(there.receive(session.host.host, live=is_live))
+        await session.obeyed(of.destroy(), there.stop(2, attempt=2))
+
+
+# Orders that are under way when the compute is restarted.
+UNDER_WAY = 20
+# An answer may have to wait for the command, until the host is heard again, and for its own work.
+RESTART_LIMITS = 3
+NOT_JSON = b'{"message": {"type": "spawn", no JSON'
+
+
+async def reports(session: CheckSession) -> None:
+    report = session.report()
+    wanted = "inventory.report of the host's tree with inventories of its root or below"
+    if report is None:
+        raise RuleBroken("nothing", wanted, "none since this check began: it is sent at the start")
+    if report.root not in {each.id for each in report.providers}:
+        raise RuleBroken("nothing", "the root among the providers", as_text(report))
+    if not any(each.inventories for each in report.providers):
+        raise RuleBroken("nothing", wanted, as_text(report))
+
+
+async def tells_facts(session: CheckSession) -> None:
+    if await session.wire.until(session.facts, session.options.limit_s) is None:
+        raise RuleBroken("nothing", "host.state with the host", "none since this check began")
+
+
+async def lives(session: CheckSession) -> None:
+    limit_s = session.options.beat_s_max
+    before = session.beats()
+    if await session.wire.until(lambda: session.beats() > before or None, limit_s) is None:
+        raise RuleBroken("nothing", "a host.beat with the host", f"none in {limit_s:g} s")
+
+
+async def lists(session: CheckSession) -> None:
+    built = sorted([session.instance() for _ in range(3)], key=lambda each: each.instance)
+    for each in built:
+        await session.answered(each.spawn())
+    ids = [each.instance for each in built]
+    for number, after in enumerate((None, *ids)):
+        question = CheckHost(
+            cell=session.host.cell, host=session.host.host, number=1_000_000_000 + number, after=after
+        )
+        page = await session.page(question)
+        listed = [each.instance for each in page.attempts]
+        if listed != sorted(listed) or any(after is not None and each <= after for each in listed):
+            raise RuleBroken(as_text(question), "instances in their order, all behind `after`", as_text(page))
+        behind = await session.holds(after)
+        missing = [each for each in ids[number:] if (each, 1) not in behind]
+        if missing:
+            raise RuleBroken(as_text(question), f"also {', '.join(map(str, missing))}", str(behind))
+
+
+async def has_no_foreign_host(session: CheckSession) -> None:
+    of = session.instance(structs.replace(session.host, host=ProviderId(uuid4()), share=None))
+    mark = len(session.wire.heard)
+    (line,) = await session.wire.send(of.spawn())
+
+    def look() -> str | None:
+        for heard in session.wire.heard[mark:]:
+            if isinstance(heard.message, SpawnFailed) and heard.message.instance == of.instance:
+                return ""
+            if isinstance(heard.message, ANSWERS) and heard.message.instance == of.instance:
+                return str(heard)
+            if isinstance(heard.message, HostsNotHere) and of.on.host in heard.message.hosts:
+                return ""
+            if heard.exchange == "moor.dead" and line in heard.line:
+                return ""
+        return None
+
+    came = await session.wire.until(look, session.options.limit_s)
+    if came != "":
+        session.strays.append(of.destroy())
+        wanted = "host.not_here with this host, or spawn.failed, or the order as a dead letter"
+        raise RuleBroken(as_text(of.spawn()), wanted, came or "neither")
+    await session.must_live("an order for a host that it does not have")
+
+
+async def survives_an_impossible_share(session: CheckSession) -> None:
+    host = structs.replace(session.host, share=impossible_share(session.host.share_of_it))
+    of = session.instance(host)
+    expected = session.expect(of.spawn())
+    mark = len(session.wire.heard)
+    await session.wire.send(of.spawn())
+
+    def look() -> bool | None:
+        answers = [each.message for each in session.wire.heard[mark:] if not each.refused]
+        return (
+            any(
+                isinstance(each, InstanceSpawned | SpawnFailed) and each.instance == of.instance
+                for each in answers
+            )
+            or None
+        )
+
+    if not await session.wire.until(look, session.options.limit_s):
+        raise RuleBroken(
+            as_text(of.spawn()), f"spawn.failed with the reason, or {as_text(expected)}", "neither"
+        )
+    await session.must_live("a share that no host can give")
+
+
+async def buries_no_json(session: CheckSession) -> None:
+    line = NOT_JSON + f" {uuid4()}".encode()
+    await _is_buried(session, line)
+
+
+async def buries_unknown_orders(session: CheckSession) -> None:
+    message = {"type": "explode", "cell": session.host.cell, "host": str(session.host.host)}
+    line = msgspec.json.encode({"message": message, "id": f"check-{uuid4()}"})
+    await _is_buried(session, line)
+
+
+async def _is_buried(session: CheckSession, line: bytes) -> None:
+    mark = len(session.wire.heard)
+    await session.wire.send_lines([line], "spawn")
+    sent = line.decode()
+    if not await session.dead_letter(line, mark):
+        raise RuleBroken(sent, "a dead letter", f"none in {session.options.limit_s:g} s")
+    await session.must_live(sent)
+
+
+async def reads_parcels(session: CheckSession) -> None:
+    one, other = session.instance(), session.instance()
+    mark = len(session.wire.heard)
+    await session.wire.send(one.spawn(), other.spawn())
+    for of in (one, other):
+        await session.wait_for(of.spawn(), session.expect(of.spawn()), mark)
+
+
+async def keeps_over_a_restart(session: CheckSession) -> None:
+    runs, stopped, destroyed = session.instance(), session.instance(), session.instance()
+    await session.obeyed(
+        runs.spawn(), stopped.spawn(), stopped.stop(5), destroyed.spawn(), destroyed.destroy()
+    )
+    await session.restart()
+    await session.must_hold(runs, 1)
+    await session.must_hold(stopped, 1)
+    await session.must_hold(destroyed)
+    # The old order comes again, and one that is older than what was obeyed.
+    await session.obeyed(runs.spawn(), stopped.start(4), stopped.start(5), destroyed.spawn())
+
+
+async def reports_the_same_shape(session: CheckSession) -> None:
+    before = session.report()
+    mark = len(session.wire.heard)
+    await session.restart()
+    came = await session.wire.until(lambda: session.report(mark), session.options.limit_s)
+    wanted = f"inventory.report with {_shape_of(before) if before else 'the tree'}"
+    if came is None:
+        raise RuleBroken(session.options.restart, wanted, f"none in {session.options.limit_s:g} s")
+    if before is not None and _shape_of(came) != _shape_of(before):
+        raise RuleBroken(session.options.restart, wanted, str(_shape_of(came)))
+
+
+def _shape_of(report: ReportInventory) -> Mapping[str, tuple[str, ...]]:
+    """The resource classes of each provider, by its id."""
+    return {str(each.id): tuple(sorted(each.inventories or {})) for each in report.providers}
+
+
+async def answers_before_it_acknowledges(session: CheckSession) -> None:
+    """Orders keep coming until the host is heard again: whenever the command kills the compute, some are under way."""
+    is_back = asyncio.Event()
+    under_way = [asyncio.create_task(_spawn_and_destroy_until(is_back, session)) for _ in range(UNDER_WAY)]
+    try:
+        # It has come to work when it has answered an order that was sent after these.
+        await session.answered(session.instance().spawn())
+        await session.restart()
+        is_back.set()
+        await asyncio.gather(*under_way)
+    finally:
+        for each in under_way:
+            each.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+
+async def _spawn_and_destroy_until(is_back: asyncio.Event, session: CheckSession) -> None:
+    while not is_back.is_set():
+        of = session.instance()
+        for order in (of.spawn(), of.destroy()):
+            await session.answered(order, RESTART_LIMITS * session.options.limit_s)
+
+
+Test = Callable[[CheckSession], Awaitable[None]]
+
+
+class Rule(Struct, frozen=True):
+    """`needs` names the option without which the rule cannot be tried."""
+
+    name: str
+    says: str
+    test: Test
+    needs: str = ""
+
+
+RULES = (
+    Rule("report", "it reports the inventories of its host", reports),
+    Rule("facts", "it tells what its host is", tells_facts),
+    Rule("spawn", "it builds an instance, and lists it", spawns),
+    Rule("spawn again", "a repeated order gets the same answer and builds nothing", repeats_spawn),
+    Rule("destroy", "it destroys an attempt, and answers again", destroys),
+    Rule("destroy unknown", "it confirms to destroy what it does not have", destroys_unknown),
+    Rule("never again", "a destroyed attempt never runs", never_runs_again),
+    Rule("stop and start", "it stops and starts an instance", stops_and_starts),
+    Rule("numbers", "of orders that overtake each other, the later number counts", goes_by_numbers),
+    Rule("rebuild", "it builds an instance anew from another image", rebuilds),
+    Rule("resize", "it takes over an instance on its own host", resizes),
+    Rule("stopped", "it builds and receives what does not run, and starts it", builds_stopped),
+    Rule("save", "it saves a stopped instance as an image", saves),
+    Rule("refusals", "it refuses orders about what it does not have, and builds nothing", refuses),
+    Rule(
+        "receive",
+        "it receives only what its source has and has stopped",
+        receives_only_what_is_stopped,
+    ),
+    Rule("interrupted", "it obeys an order while it carries out another one", is_interrupted),
+    Rule(
+        "move",
+        "it moves an instance to its other host, stopped and live",
+        moves,
+        "a second --host",
+    ),
+    Rule("host.check", "it lists its attempts in pages", lists),
+    Rule("other host", "it refuses orders for a host that it does not have", has_no_foreign_host),
+    Rule("share", "it answers an order whose share it cannot give", survives_an_impossible_share),
+    Rule(
+        "old share",
+        "it obeys orders whose share is on providers that its host has no more",
+        obeys_with_an_old_share,
+    ),
+    Rule("no JSON", "what is not JSON becomes a dead letter", buries_no_json),
+    Rule(
+        "unknown order",
+        "an order that it does not know becomes a dead letter",
+        buries_unknown_orders,
+    ),
+    Rule("parcel", "it obeys each of several orders in one parcel", reads_parcels),
+    Rule("restart", "a restart changes nothing of what it has", keeps_over_a_restart, "--restart"),
+    Rule(
+        "same shape",
+        "a restart reports the same providers by the same ids",
+        reports_the_same_shape,
+        "--restart",
+    ),
+    Rule(
+        "restart between",
+        "a restart in the middle loses no order and no answer",
+        answers_before_it_acknowledges,
+        "--restart",
+    ),
+    Rule("heartbeats", "it tells regularly that its host lives", lives),
+)

@@ -1,0 +1,262 @@
+"""`moor load`: makes boots as fast as possible or at a rate, measures what each takes and costs, and audits the result."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kit.process import run_process
+from laboratory.load.firing import ARRIVALS
+from laboratory.load.orders import Mix, count_of, read_mix
+from laboratory.load.plot import as_svg
+from laboratory.load.results import as_json, as_table
+from laboratory.load.running import METAL_DEFAULTS, Plan, run_load
+from laboratory.temporary_cloud import cell_names, spread
+from moor.clouds.cloud_processes import servers_at
+from moor.clouds.up_command import host_size_in
+from moor.options import (
+    NOT_DONE,
+    BusUrl,
+    DatabaseUrl,
+    PlacementDatabaseUrl,
+    PoolFlags,
+    SchedulerFlags,
+    check_writable,
+    flag_of,
+    log_as,
+    option_of,
+    out,
+    put_once,
+    run,
+    tuned_cloud,
+    wrong_value,
+)
+from moor.settings import GENERAL
+
+IN_FLIGHT, METAL_IN_FLIGHT = 2000, 100
+# How many workers of each kind a run has, conductors per cell. There is always one compute process per cell.
+COUNTS = {"placement": 1, "scheduler": 1, "conductor": 1}
+
+
+def load(
+    *,
+    boots: Annotated[int, typer.Option(min=1, max=10_000_000, help="How many instances to build.")] = 20_000,
+    mix: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND=WEIGHT,...",
+            show_default=False,
+            help="What orders make these instances, and which come between: boot, multi (one request for several), group, metal, delete, "
+            "migrate, live-migrate, resize; such as boot=80,delete=20. Some have a count or a shape: multi:10=1, group:3=5, boot:4x8192x40=10.",
+        ),
+    ] = "",
+    rate: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1_000_000,
+            help="Orders a second, each at its time, whatever is under way; with --bare-metal, state changes. 0: as fast as possible.",
+        ),
+    ] = 0,
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            metavar="even|poisson",
+            help="With --rate: orders at equal distances, or at random as those of many clients.",
+        ),
+    ] = "even",
+    publishers: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="How many independent publishers send the orders, each order as a message of its own. 0: this process, as batches.",
+        ),
+    ] = 0,
+    moves: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=10_000_000,
+            help="After these, how many migrations, live migrations and resizes in turn, mixed with further boots and deletes.",
+        ),
+    ] = 0,
+    hosts: Annotated[int, typer.Option(min=1, max=100_000, help="Over how many simulated hosts.")] = 1000,
+    host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
+    cells: Annotated[int, typer.Option(min=1, max=100, help="In how many cells.")] = 2,
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    placement_db: PlacementDatabaseUrl = "",
+    scheduler: SchedulerFlags = None,
+    pool: PoolFlags = None,
+    failing: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="The share of spawns, and of moves' arrivals, that fail, from 0 to 1."
+        ),
+    ] = 0.05,
+    in_flight: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            show_default=False,
+            help="How many boots, moves or state changes are under way at most, without --rate. Default: 2000, or 100 on bare metal.",
+        ),
+    ] = None,
+    bare_metal: Annotated[
+        bool,
+        typer.Option(
+            "--bare-metal", help="Instead, change the states of bare-metal nodes and deploy onto them."
+        ),
+    ] = False,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            min=10, max=20_000, help="With --bare-metal, or metal in the mix: how many simulated nodes."
+        ),
+    ] = 500,
+    daemons: Annotated[int, typer.Option(min=1, max=50, help="How many daemons manage them.")] = 2,
+    changes: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="With --bare-metal: how many state changes.")
+    ] = 5_000,
+    deploys: Annotated[
+        int,
+        typer.Option(
+            min=1, max=10_000_000, help="With --bare-metal: how many deploys, each undeployed again."
+        ),
+    ] = 300,
+    workers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=N",
+            help="How many placement, scheduler or conductor workers (conductors per cell). Default: one of each.",
+        ),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to this file.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE.svg",
+            help="Also draw rate, latency, cost and what is under way over time.",
+        ),
+    ] = None,
+) -> None:
+    """Build many instances, as fast as possible or at a rate, measure the time and cost of each, and audit the result.
+
+    With --bus and --db the workers run on real servers, each as its own process. Without them, all run in this process.
+    """
+    servers = servers_at(bus, db, placement_db)
+    check_writable("--json", json)
+    host_size_in(host_size)
+    if hosts < cells:
+        raise typer.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
+    counts = counts_of(workers or [])
+    if workers and servers is None:
+        raise typer.BadParameter(
+            f"--workers is {', '.join(workers)} without --bus and --db: then one worker of each kind runs in this process"
+        )
+    if bare_metal:
+        _check_only_metal(
+            moves, mix=mix, publishers=publishers, host_size=host_size, pool=", ".join(pool or ())
+        )
+    elif rate and in_flight:
+        raise typer.BadParameter(
+            f"--in-flight is {in_flight} with --rate: at a rate each order is sent at its time, whatever is under way"
+        )
+    if arrivals not in ARRIVALS:
+        raise typer.BadParameter(f"--arrivals is {arrivals!r}, must be one of {', '.join(ARRIVALS)}")
+    entries = mix_in(mix, moves)
+    _check_plot(plot)
+    has_nodes = bare_metal or any(each.kind == "metal" for each in entries.values())
+    names = cell_names(cells)
+    plan = Plan(
+        boots=0 if bare_metal else boots,
+        moves=moves,
+        mix=entries,
+        changes=changes if bare_metal else 0,
+        deploys=deploys if bare_metal else 0,
+        rate=rate,
+        arrivals=arrivals,
+        publishers=publishers,
+        nodes=nodes if has_nodes else 0,
+        daemons=daemons,
+        cells=dict.fromkeys(names, 1) if bare_metal else spread(hosts, names),
+        host_size=host_size,
+        failing=failing,
+        in_flight=in_flight or (METAL_IN_FLIGHT if bare_metal else IN_FLIGHT),
+        counts=counts,
+        settings=tuned_cloud(METAL_DEFAULTS if has_nodes else None, scheduler=scheduler, pools=pool),
+    )
+    _check_fits(plan, entries)
+    if has_nodes:
+        # Deploys fail on purpose.
+        log_as(os.environ, level="ERROR")
+    result = run(run_load(plan, servers), by=run_process)
+    if plot is not None:
+        plot.write_text(as_svg(result), encoding="utf-8")
+    if json is not None:
+        json.write_bytes(as_json(result))
+    out.print(as_table(result))
+    if not result.audit.passed:
+        raise typer.Exit(NOT_DONE)
+
+
+def _check_only_metal(moves: int, **others: object) -> None:
+    if moves:
+        raise typer.BadParameter(
+            f"--moves is {moves} with --bare-metal: an instance on a node has its disk there, and cannot move"
+        )
+    for field, given in others.items():
+        if given:
+            raise typer.BadParameter(
+                f"{flag_of(field)} is {given!r} with --bare-metal: that only changes nodes and deploys onto them"
+            )
+
+
+def mix_in(text: str, moves: int) -> Mix:
+    if not text:
+        return {}
+    if moves:
+        raise typer.BadParameter(f"--moves is {moves} with --mix: name moves in the mix, such as migrate=5")
+    with wrong_value("--mix "):
+        return read_mix(text)
+
+
+def _check_plot(file: Path | None) -> None:
+    if file is None:
+        return
+    if file.suffix != ".svg":
+        raise typer.BadParameter(f"--plot is {file}, must end in .svg: every browser shows that")
+    check_writable("--plot", file)
+
+
+def _check_fits(plan: Plan, mix: Mix) -> None:
+    """A mix whose instances cannot all have a place would measure refusals."""
+    for each in mix.values():
+        if each.kind == "group" and each.count > min(plan.cells.values()):
+            raise typer.BadParameter(
+                f"--mix has {each.name}: its members need different hosts of one cell, and --hosts {sum(plan.cells.values())} gives a cell "
+                f"{min(plan.cells.values())}"
+            )
+    wanted = count_of(mix, plan.orders, "metal") if plan.nodes else 0
+    if wanted > plan.nodes:
+        raise typer.BadParameter(
+            f"--mix has metal, which needs {wanted} nodes for --boots {plan.boots}, and --nodes is {plan.nodes}"
+        )
+
+
+def counts_of(workers: Sequence[str]) -> Mapping[str, int]:
+    given: dict[str, int] = {}
+    for each in workers:
+        kind, _, number = each.partition("=")
+        if kind not in COUNTS or not number.isdecimal() or not int(number):
+            raise typer.BadParameter(
+                f"--workers is {each!r}: must be KIND=N, where KIND is one of {', '.join(COUNTS)} and N at least 1"
+            )
+        put_once(given, kind, int(number), "--workers")
+    return {**COUNTS, **given}

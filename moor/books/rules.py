@@ -1,0 +1,275 @@
+"""Which claims hold resources although no row of an instance has their id? Pure.
+
+Migrations and cleanups have ids of their own. Whether an instance needs one of them is known only when all rows are read.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from bus.messages.audit import BookEntry, SeenConsumer
+from engine.hosts import NODE
+from engine.inventories import ConsumerId, ProviderId
+from moor.books import mending
+from moor.books.instance_rules import (
+    LOST,
+    NO_CELLS,
+    amounts_in_words,
+    faults_of,
+    is_beside,
+    is_in_doubt,
+    is_in_flight,
+    no_such_cell,
+    own_entry,
+    whereabouts,
+)
+from moor.books.views import Fault, InstanceView, Places, Sight, is_of_nova
+
+LEAK = "leak"
+
+
+class NeededClaims:
+    """Notes, from the views of all instances, which consumers beside instances may be needed."""
+
+    def __init__(self) -> None:
+        # Consumers that a cell counts on or has just freed.
+        self._needed: set[ConsumerId] = set()
+        # By cell and project (None: unknown), the highest attempt of the instances in doubt.
+        self._doubts: dict[tuple[str, str | None], int] = {}
+
+    def note(self, view: InstanceView, sight: Sight) -> None:
+        if is_in_doubt(view, own_entry(view)):
+            self._note_doubt(view)
+        for entry in view.in_cells:
+            self._needed.update(
+                claim.consumer for claim in entry.claims if claim.consumer != entry.instance.id
+            )
+            if is_in_flight(view, sight):
+                self._needed.update(entry.freed)
+
+    def _note_doubt(self, view: InstanceView) -> None:
+        project = None if view.consumer is None else view.consumer.project
+        for each in view.on_hosts:
+            key = each.cell, project
+            self._doubts[key] = max(each.entry.attempt, self._doubts.get(key, 0))
+
+    def may_be_needed(self, view: InstanceView) -> bool:
+        return view.id in self._needed or self._may_be_of_doubted(view.consumer)
+
+    def _may_be_of_doubted(self, consumer: BookEntry | None) -> bool:
+        """May this be the migration or a cleanup of an instance in doubt? The row that named it may be lost."""
+        if consumer is None or not is_beside(consumer):
+            return False
+        of_any = self._doubts.get((consumer.cell, None), 0)
+        return consumer.attempt <= max(of_any, self._doubts.get((consumer.cell, consumer.project), 0))
+
+
+def is_claim_alone(view: InstanceView) -> bool:
+    """True if placement has a claim for this id, and no row of the API level or of a cell has the id.
+
+    Allocations that a program wrote for itself are no claim, nor is what Nova holds.
+    """
+    consumer = view.consumer
+    return (
+        view.is_alone
+        and consumer is not None
+        and bool(consumer.held)
+        and consumer.attempt > 0
+        and not is_of_nova(consumer)
+    )
+
+
+def faults_alone(view: InstanceView, sight: Sight, places: Places) -> list[Fault]:
+    """The faults of a consumer whose id no row has, and that no instance needs."""
+    consumer = view.consumer
+    if consumer is None or not is_beside(consumer):
+        return [*faults_of(view, sight, places)]
+    is_unanswered = consumer.cell in sight.known - sight.cells
+    if not consumer.held or consumer.is_new or is_unanswered:
+        return []
+    return [_leak(consumer, sight, places)]
+
+
+def _leak(consumer: BookEntry, sight: Sight, places: Places) -> Fault:
+    """The fault of a migration's or cleanup's consumer that holds resources although no cell needs it."""
+    is_known = consumer.cell in (*NO_CELLS, *sight.known)
+    what = "move" if consumer.type == "MIGRATION" else "cleanup"
+    return Fault(
+        LEAK,
+        consumer.id,
+        f"consumer {consumer.id} of type {consumer.type} holds {amounts_in_words(consumer.held, places)}, and no {what} of any "
+        f"instance of cell {consumer.cell} needs it",
+        mend=mending.end(consumer) if is_known else None,
+        advice="" if is_known else no_such_cell(consumer),
+        version=(consumer.generation, consumer.attempt, consumer.held),
+    )
+
+
+# Does Ironic have instances on bare-metal nodes where the books have them? Pure.
+#
+# Nobody else tells of an instance that Ironic has and no book knows: it runs on, and its node is never offered again. Ironic may
+# have forgotten the node for longer than its row is kept, while the instance was deleted.
+
+
+STRAY_ON_NODE = "stray on node"
+# At rest on its node.
+_THERE = ("active", "stopped")
+
+
+class NodeInIronic(Struct, frozen=True):
+    """A node as Ironic lists it. While `is_busy`, Ironic works on it, and its instance may be on the way."""
+
+    id: ProviderId
+    name: str
+    state: str
+    instance: ConsumerId | None = None
+    is_busy: bool = False
+
+    @property
+    def words(self) -> str:
+        return f"node {self.name or self.id} ({self.state})"
+
+
+NodesInIronic = Mapping[ProviderId, NodeInIronic]
+
+
+def nodes_of(view: InstanceView) -> set[ProviderId]:
+    """The hosts, nodes among them, that may have something of an instance by the rows of its cells."""
+    return {each.host for entry in view.in_cells for each in entry.on_hosts}
+
+
+def faults_on_nodes(
+    suspects: Sequence[ConsumerId],
+    views: Mapping[ConsumerId, InstanceView],
+    nodes: NodesInIronic,
+    sight: Sight,
+    places: Places,
+) -> Iterator[Fault]:
+    """The faults of these instances, as both Ironic and the books have them now."""
+    named = {*suspects}
+    for node in nodes.values():
+        if node.instance in named and node.instance is not None:
+            yield from _stray(node, node.instance, views.get(node.instance), sight, places)
+    for view in views.values():
+        yield from lost_from_node(view, nodes, sight, places)
+
+
+def _stray(
+    node: NodeInIronic, instance: ConsumerId, view: InstanceView | None, sight: Sight, places: Places
+) -> Iterator[Fault]:
+    provider = places.providers.get(node.id)
+    is_foreign = provider is not None and not provider.cell
+    if node.is_busy or is_foreign:
+        return
+    if view is None:
+        silent = sight.known - sight.cells
+        # Its row may be in a cell that has not answered.
+        if silent and (provider is None or provider.cell in silent):
+            return
+    elif node.id in nodes_of(view) or is_in_flight(view, sight):
+        return
+    known = "no cell and no row of the API level knows it"
+    where = known if view is None else whereabouts(view, own_entry(view), places)
+    yield Fault(
+        STRAY_ON_NODE,
+        instance,
+        f"instance {instance}: Ironic has it on {node.words}, and {where}",
+        advice=f"`moor node undeploy {node.id}` takes it off; what another program put there is to stay",
+        version=(view and view.version,),
+    )
+
+
+def lost_from_node(view: InstanceView, nodes: NodesInIronic, sight: Sight, places: Places) -> Iterator[Fault]:
+    """The fault of an instance that is at rest on a node by its cell, and not by Ironic. Nodes of another Ironic are not judged."""
+    entry = own_entry(view)
+    if entry is None or entry.kind != NODE or entry.host is None or entry.instance.state not in _THERE:
+        return
+    node = nodes.get(entry.host)
+    if node is None or node.is_busy or node.instance == view.id or is_in_flight(view, sight):
+        return
+    yield Fault(
+        LOST,
+        view.id,
+        f"instance {view.id}: it is {entry.instance.state} on {places.name(entry.host)} in cell {entry.instance.cell}, and "
+        f"Ironic has {f'instance {node.instance}' if node.instance else 'no instance'} on {node.words}",
+        advice="look what became of it in Ironic, or `moor delete` it",
+        version=(view.version, node.instance),
+    )
+
+
+# Which of Nova's consumers may be freed, since Nova does not know them? Pure: the caller asks Nova, and remembers each first look.
+#
+# Nova tells of an instance before it is claimed, and of a migration before it holds anything. Still a consumer is freed only if Nova did
+# not know it in two looks that were further apart than any of Nova's own calls may take, and if its row did not change between them.
+
+
+UNKNOWN = "unknown to nova"
+
+
+class HoldersAsked(Struct, frozen=True):
+    """The consumers that Nova does not know; or, in `problem`, why that cannot be said: then none is unknown."""
+
+    unknown: frozenset[ConsumerId] = frozenset()
+    problem: str = ""
+
+
+class FirstLook(Struct, frozen=True):
+    """When Nova was first found not to know this consumer, and what its row was then."""
+
+    consumer: ConsumerId
+    seen: SeenConsumer
+    at: datetime
+
+
+def seen_of(consumer: BookEntry) -> SeenConsumer:
+    return SeenConsumer(generation=consumer.generation, attempt=consumer.attempt, ended=consumer.ended)
+
+
+def first_looks(
+    unknown: Iterable[BookEntry], earlier: Mapping[ConsumerId, FirstLook], now: datetime
+) -> dict[ConsumerId, FirstLook]:
+    """The first look at each consumer that Nova does not know now: the earlier one, if its row is still the same.
+
+    A consumer that Nova knows again, or that holds nothing any more, is forgotten.
+    """
+    return {
+        each.id: before
+        if (before := earlier.get(each.id)) is not None and before.seen == seen_of(each) and before.at <= now
+        else FirstLook(each.id, seen_of(each), now)
+        for each in unknown
+    }
+
+
+def faults_unknown(
+    unknown: Iterable[BookEntry],
+    looks: Mapping[ConsumerId, FirstLook],
+    *,
+    began: datetime,
+    wait: timedelta,
+    places: Places,
+) -> list[Fault]:
+    """`began` is when the present look began. Only what was first looked at more than `wait` before is freed."""
+    return [
+        _fault(each, looks[each.id], began, wait, places)
+        for each in sorted(unknown, key=lambda each: each.id)
+    ]
+
+
+def _fault(consumer: BookEntry, look: FirstLook, began: datetime, wait: timedelta, places: Places) -> Fault:
+    is_over = look.seen == seen_of(consumer) and began - look.at > wait
+    return Fault(
+        UNKNOWN,
+        consumer.id,
+        f"consumer {consumer.id} of type {consumer.type} holds {amounts_in_words(consumer.held, places)}, and Nova knows no instance and "
+        "no migration of this id",
+        mend=mending.end(consumer) if is_over else None,
+        advice=""
+        if is_over
+        else f"so it is since {_in_words(look.at)}: --heal frees it if Nova still does not know it after {_in_words(look.at + wait)}",
+        version=(consumer.generation, consumer.attempt, consumer.ended, consumer.held),
+    )
+
+
+def _in_words(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

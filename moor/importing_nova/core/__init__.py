@@ -1,1 +1,0 @@
-"""Decides what an import does, from values that were read before."""

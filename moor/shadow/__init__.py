@@ -1,1 +1,0 @@
-"""`moor shadow`: what this scheduler would have chosen for a Nova, beside what Nova chose."""

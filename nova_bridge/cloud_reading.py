@@ -1,0 +1,508 @@
+"""Reads and hears a Nova that schedules through us: its compute API, its API database, and its notifications.
+
+cloud_settings.py    the section [nova_cloud].
+databases.py   opens Nova's databases, read-only, and checks their versions (databases.py).
+rest.py        the compute API.
+reading.py     reads all of a Nova: hosts, services, aggregates, cells.
+holders.py     which of these instances and migrations does Nova know? For the audit.
+keeping.py     the part that keeps what was read true, by notifications and by reading again.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+import httpx
+from msgspec import Struct
+
+from bus.broker import Connection, Consuming
+from bus.settings import BusSettings
+from bus.topology import Binding, Limits, Objects, Queue, QueueKind
+from bus.workers.sending import Link, pauses_of
+from engine.inventories import ConsumerId
+from kit.errors import NotFound, Operational, Unavailable, VersionNotOffered, WrongAnswer
+from kit.login import NOT_FOUND, RestAnswer, RestService, marker_of
+from kit.metrics import Readings
+from kit.parts import PartGroup, Periodic, Supervised
+from kit.rest import RestClient
+from moor.books.rules import HoldersAsked
+from nova_bridge.cloud import (
+    CellsRead,
+    CloudAggregate,
+    CloudCell,
+    ComputeNodeRead,
+    Heard,
+    HeardCloud,
+    NotHeard,
+    NovaCloud,
+    ServerSeen,
+    ServicesRead,
+    after_read,
+    aggregates_in,
+    cloud_of,
+    hear,
+    hypervisors_in,
+    ids_in,
+    next_of,
+    read_notification,
+    server_in,
+    services_in,
+    with_services,
+)
+from nova_bridge.cloud_settings import NOVA_CLOUD, NovaCloudSettings
+from nova_bridge.databases import NovaDatabase, NovaDatabaseError, NovaDatabaseKind
+from nova_bridge.envelope import RefusedError
+from scheduler_worker.metrics import NOVA_NOTIFICATIONS
+
+# Nova's compute API over HTTP.
+#
+# The API is asked at microversion 2.69, which every Nova since Stein has. At this version it also names what it cannot say: hosts and servers
+# whose cell does not answer. A single migration can be asked for by its id only before 2.59.
+
+
+T = TypeVar("T")
+
+# Nova's default max_limit; a lower one of Nova's counts.
+PAGE = 1000
+
+NOVA_API = RestService(
+    name="Nova",
+    section=NOVA_CLOUD,
+    url_key="nova_cloud.url",
+    types=("compute",),
+    version=r"/v2(\.1)?(/[^/]+)?",
+)
+VERSION_HEADER = "OpenStack-API-Version"
+VERSION, VERSION_OF_MIGRATIONS_BY_ID = "2.69", "2.58"
+_BY_ID = {VERSION_HEADER: f"compute {VERSION_OF_MIGRATIONS_BY_ID}"}
+
+
+class IdsPage(Struct, frozen=True):
+    """Ids of servers or migrations. `is_partial`: a cell does not answer, and may have others."""
+
+    ids: tuple[UUID, ...]
+    is_partial: bool = False
+
+
+class _NovaVersion:
+    headers: Mapping[str, str] = {VERSION_HEADER: f"compute {VERSION}"}
+
+    def refused(self, answer: RestAnswer, name: str) -> str:
+        raise VersionNotOffered(f"{name} does not take version {VERSION}: {answer.message}")
+
+
+class NovaApi:
+    """A client of Nova's compute API. `transport` is httpx's way to the servers, for tests. Raises BadSetting if the settings cannot
+    log in.
+    """
+
+    def __init__(
+        self, settings: NovaCloudSettings, *, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._client = RestClient(NOVA_API, settings.url, settings, _NovaVersion(), transport=transport)
+
+    @property
+    def name(self) -> str:
+        return self._client.name
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def services(self) -> ServicesRead:
+        return self._read(await self._ask("/v2.1/os-services", {"binary": "nova-compute"}), services_in)
+
+    async def hypervisors(self) -> list[ComputeNodeRead]:
+        path = "/v2.1/os-hypervisors/detail"
+        found: dict[UUID, ComputeNodeRead] = {}
+        async for page in self._pages(path, {}, "hypervisors"):
+            found |= {each.id: each for each in self._read(page, hypervisors_in)}
+        return [*found.values()]
+
+    async def aggregates(self) -> tuple[CloudAggregate, ...]:
+        return self._read(await self._ask("/v2.1/os-aggregates"), aggregates_in)
+
+    async def servers(self) -> AsyncGenerator[IdsPage, None]:
+        """All instances of all projects but those that were deleted softly, and those that are just being built."""
+        async for page in self._pages("/v2.1/servers", {"all_tenants": "1"}, "servers"):
+            ids, is_partial = self._read(page, lambda body: ids_in(body, "servers", "id"))
+            yield IdsPage(ids, is_partial)
+
+    async def migrations(self) -> AsyncGenerator[IdsPage, None]:
+        """All migrations, the newest first.
+
+        The API leaves hidden ones out of a page, and then names no next one. So pages are read until one is empty.
+        """
+        marker = ""
+        while True:
+            query = {"limit": str(PAGE), **({"marker": marker} if marker else {})}
+            ids, _ = self._read(
+                await self._ask("/v2.1/os-migrations", query), lambda body: ids_in(body, "migrations", "uuid")
+            )
+            if not ids:
+                return
+            yield IdsPage(ids)
+            if str(ids[-1]) == marker:
+                raise WrongAnswer(f"{self.name}: the page of migrations after {marker} was read already")
+            marker = str(ids[-1])
+
+    async def has_server(self, id_: UUID) -> bool:
+        """Does Nova know this instance? Also one that was deleted softly, and one whose cell does not answer."""
+        return await self._server(id_) is not None
+
+    async def server(self, id_: UUID) -> ServerSeen | None:
+        """The instance; None if Nova does not know it."""
+        answer = await self._server(id_)
+        return None if answer is None else self._read(answer, server_in)
+
+    async def has_migration(self, id_: UUID) -> bool:
+        """Does Nova know this migration? A cell that does not answer makes this an error."""
+        answer = await self._client.ask("/v2.1/os-migrations", lambda: {"uuid": str(id_)}, _BY_ID)
+        body = self._client.read(self._client.granted(answer), dict[str, Any])
+        if not isinstance(listed := body.get("migrations"), list):
+            raise WrongAnswer(f"{self.name}: migrations is {listed!r}, must be a list")
+        return bool(listed)
+
+    async def _server(self, id_: UUID) -> RestAnswer | None:
+        answer = await self._client.ask(f"/v2.1/servers/{id_}")
+        if answer.status == NOT_FOUND:
+            # A proxy before Nova may answer 404 to everything.
+            self._read(answer, _missing)
+            return None
+        return self._client.granted(answer)
+
+    async def _pages(self, path: str, query: Mapping[str, str], key: str) -> AsyncGenerator[RestAnswer, None]:
+        marker, seen = "", set[str]()
+        while True:
+            after = {"marker": marker} if marker else {}
+            answer = await self._ask(path, {**query, "limit": str(PAGE), **after})
+            yield answer
+            link = self._read(answer, lambda body: next_of(body, key))
+            if not link:
+                return
+            marker = marker_of(link)
+            if not marker or marker in seen:
+                raise WrongAnswer(
+                    f"{self.name}: the next page of {key} is {link[:200]!r}, which leads nowhere"
+                )
+            seen.add(marker)
+
+    async def _ask(self, path: str, query: Mapping[str, str] | None = None) -> RestAnswer:
+        return self._client.granted(await self._client.ask(path, lambda: query or {}))
+
+    def _read(self, answer: RestAnswer, read: Callable[[object], T]) -> T:
+        try:
+            return read(self._client.read(answer, dict[str, Any]))
+        except RefusedError as refused:
+            raise WrongAnswer(f"{self.name}: an answer that is not as it must be: {refused}") from None
+
+
+def _missing(body: object) -> Sequence[object]:
+    """Nova's own words for what it does not have. Raises RefusedError for any other body."""
+    if not isinstance(body, dict) or not isinstance(body.get("itemNotFound"), dict):
+        raise RefusedError("itemNotFound", body, "only Nova's own answer says that a server does not exist")
+    return ()
+
+
+# Reads all of a Nova: from its compute API, and the cells of its hosts from its API database, where alone they are.
+
+
+# The cell of instances that found no host: it has none.
+CELL0 = UUID(int=0)
+_CELLS = "SELECT uuid, name FROM cell_mappings"
+_HOSTS = (
+    "SELECT host_mappings.host AS host, cell_mappings.uuid AS cell FROM host_mappings"
+    " JOIN cell_mappings ON cell_mappings.id = host_mappings.cell_id"
+)
+
+
+class NovaCells:
+    """Nova's API database, as far as it says which cells there are and which hosts they have."""
+
+    def __init__(self, database: NovaDatabase) -> None:
+        self._database = database
+        self._is_checked = False
+
+    async def read(self) -> CellsRead:
+        """Raises Unavailable if the database cannot be used: an operator may mend it meanwhile."""
+        try:
+            if not self._is_checked:
+                await self._database.check(NovaDatabaseKind.API)
+                self._is_checked = True
+            async with self._database.reading() as reading:
+                cells = await reading.rows(_CELLS)
+                hosts = await reading.rows(_HOSTS)
+            named = [CloudCell(UUID(str(row["uuid"])), str(row["name"] or "")) for row in cells]
+            of_hosts = {str(row["host"]).lower(): UUID(str(row["cell"])) for row in hosts}
+        except (NovaDatabaseError, ValueError) as problem:
+            raise Unavailable(str(problem)) from problem
+        return CellsRead(tuple(each for each in named if each.id != CELL0), of_hosts)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+class CloudReader:
+    """Reads all of a Nova anew. Each reading raises `Operational` if Nova does not answer, refuses, or answers what cannot be read."""
+
+    def __init__(self, api: NovaApi, cells: NovaCells, *, default_zone: str) -> None:
+        self._api = api
+        self._cells = cells
+        self._default_zone = default_zone
+
+    async def cloud(self) -> NovaCloud:
+        # The cells last: a host that Nova discovers meanwhile has its cell.
+        services = await self._api.services()
+        hypervisors = await self._api.hypervisors()
+        aggregates = await self._api.aggregates()
+        cells = await self._cells.read()
+        return cloud_of(services, hypervisors, aggregates, cells, default_zone=self._default_zone or None)
+
+    async def services(self) -> ServicesRead:
+        return await self._api.services()
+
+    async def close(self) -> None:
+        await self._api.close()
+        await self._cells.close()
+
+
+# Keeps in memory what Nova knows: read at the start and at intervals, and changed by Nova's notifications in between.
+#
+# The notifications come by a queue of this process alone, on Nova's own broker. The queue is bounded, drops its oldest, and is deleted
+# when nobody reads it: Nova never waits for it. So a notification may be lost. Nothing has to tell of that: all is read again after
+# each interruption, and at each interval. Which services are up is in no notification, and is read more often.
+
+
+log = logging.getLogger(__name__)
+
+# How often the queue is bound again: an exchange that was deleted and created again has lost its bindings.
+BIND_S = 30.0
+# Of the queue: its oldest notifications are dropped, and it goes some minutes after its reader. All is read again then.
+HEARD_MAX, HEARD_EXPIRES_MS = 10_000, 600_000
+# Unreadable types are told once each, and these are remembered.
+TYPES_REMEMBERED_MAX = 100
+
+
+class ReadsNova(Protocol):
+    async def cloud(self) -> NovaCloud: ...
+
+    async def services(self) -> ServicesRead: ...
+
+
+class NovaCloudKeeper(PartGroup):
+    """Implements `KnowsNovaCloud`. `link` is a connection to Nova's broker; without one, nothing is heard and all is read.
+
+    `queue` is the name of the queue of this process there.
+    """
+
+    def __init__(
+        self,
+        reader: ReadsNova,
+        settings: NovaCloudSettings,
+        *,
+        link: Link | None = None,
+        queue: str = "",
+        bus: BusSettings | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._reader = reader
+        self._settings = settings
+        self._known: HeardCloud | None = None
+        # What was heard since each reading that is under way began.
+        self._since: list[list[Heard]] = []
+        # How many notifications came, by outcome.
+        self.counted = dict.fromkeys(("applied", "ignored", "unreadable"), 0)
+        self._unreadable_types: set[str] = set()
+        self._reading = Periodic(
+            "read Nova", self._read, settings.read_s, is_needed=True, is_cut_short=True, chance=chance
+        )
+        self._services = Periodic(
+            "read Nova's services",
+            self._read_services,
+            settings.services_s,
+            is_cut_short=True,
+            rests_first=True,
+            chance=chance,
+        )
+        parts: list[Periodic | Supervised] = [self._reading, self._services]
+        if link is not None:
+            self._link = link
+            self._bus = bus or BusSettings()
+            self._queue = queue
+            parts.append(Supervised("hear Nova", self._hear, pauses=pauses_of(self._bus), chance=chance))
+            self._hearing = parts[-1]
+        super().__init__(*parts)
+
+    @property
+    def cloud(self) -> NovaCloud | None:
+        return None if self._known is None else self._known.cloud
+
+    def read_soon(self) -> None:
+        """Read all now: something may have changed."""
+        self._reading.wake()
+
+    @property
+    def readings(self) -> Readings:
+        return (NOVA_NOTIFICATIONS.numbers({(outcome,): count for outcome, count in self.counted.items()}),)
+
+    # Reading
+
+    async def _read(self) -> None:
+        since: list[Heard] = []
+        self._since.append(since)
+        try:
+            read = await self._reader.cloud()
+        finally:
+            self._since = [each for each in self._since if each is not since]
+        self._set(after_read(read, since))
+
+    async def _read_services(self) -> None:
+        if self._known is None:
+            return
+        since: list[Heard] = []
+        self._since.append(since)
+        try:
+            read = await self._reader.services()
+        finally:
+            self._since = [each for each in self._since if each is not since]
+        self._set(with_services(self._known, read, since))
+
+    def _set(self, known: HeardCloud) -> None:
+        self._known = known
+        if known.doubt:
+            log.info("Nova is read again: %s", known.doubt)
+            self._known = HeardCloud(known.cloud, known.heard_at)
+            self._reading.wake()
+
+    # Hearing
+
+    async def _hear(self) -> None:
+        async with self._link.opened() as connection:
+            limits = Limits(
+                feed_length_max=HEARD_MAX,
+                unused_expires_ms=HEARD_EXPIRES_MS,
+            )
+            await connection.declare(Objects((), (Queue(self._queue, QueueKind.FEED),), limits))
+            consuming = await connection.open_consuming(self._queue, self._bus.prefetch)
+            try:
+                await self._consume(connection, consuming)
+            finally:
+                with suppress(Operational):
+                    await consuming.close()
+
+    async def _consume(self, connection: Connection, consuming: Consuming) -> None:
+        is_bound = await self._bound(connection, was_bound=None)
+        self._hearing.status.well()
+        # What was said before may be lost.
+        self._reading.wake()
+        receiving = asyncio.ensure_future(consuming.receive())
+        try:
+            while True:
+                done, _ = await asyncio.wait((receiving,), timeout=BIND_S)
+                if not done:
+                    is_bound = await self._bound(connection, was_bound=is_bound)
+                    continue
+                deliveries = receiving.result()
+                for each in deliveries:
+                    self._take(each.parcel.body)
+                await consuming.acknowledge(deliveries[-1].tag, multiple=True)
+                receiving = asyncio.ensure_future(consuming.receive())
+        finally:
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+
+    async def _bound(self, connection: Connection, *, was_bound: bool | None) -> bool:
+        """Bind the queue to Nova's exchange. Returns False if there is none: no Nova has run there yet."""
+        bindings = [Binding(self._settings.exchange, f"{topic}.*") for topic in self._settings.topics]
+        try:
+            await connection.bind(self._queue, bindings)
+        except NotFound:
+            if was_bound is not False:
+                log.warning(
+                    "the queue %r is bound as soon as the exchange %r exists: it does not yet",
+                    self._queue,
+                    self._settings.exchange,
+                )
+            return False
+        if was_bound is False:
+            self._reading.wake()
+        return True
+
+    def _take(self, body: bytes) -> None:
+        heard = read_notification(body)
+        if isinstance(heard, NotHeard):
+            self.counted["unreadable" if heard.reason else "ignored"] += 1
+            if heard.reason and heard.event not in self._unreadable_types:
+                if len(self._unreadable_types) < TYPES_REMEMBERED_MAX:
+                    self._unreadable_types.add(heard.event)
+                log.warning(
+                    "a notification %r of Nova cannot be read, and all is read again: %s",
+                    heard.event,
+                    heard.reason,
+                )
+                self._reading.wake()
+            return
+        self.counted["applied"] += 1
+        for since in self._since:
+            since.append(heard)
+        if self._known is not None:
+            self._set(hear(self._known, heard))
+
+
+# Which of these consumers does Nova know, as an instance or a migration? The audit asks, before it frees anything of Nova's.
+
+
+# So many are asked for one by one: more unknown ones at once mean that another Nova answers, or an empty one.
+UNKNOWN_MAX = 1000
+
+
+class NovaHolders:
+    """Asks the Nova of these settings."""
+
+    def __init__(self, settings: NovaCloudSettings) -> None:
+        self._api = NovaApi(settings)
+
+    @property
+    def name(self) -> str:
+        return self._api.name
+
+    async def unknown(self, consumers: Collection[ConsumerId]) -> HoldersAsked:
+        return await ask_nova(self._api, consumers)
+
+    async def close(self) -> None:
+        await self._api.close()
+
+
+async def ask_nova(api: NovaApi, consumers: Collection[ConsumerId]) -> HoldersAsked:
+    """Raises `Operational` if Nova does not answer, or refuses.
+
+    All instances and all migrations are read. Of the consumers that are among neither, each is asked for by its id as well: the lists
+    have no instance that was deleted softly, and an instance may be new.
+    """
+    left = {*consumers}
+    services = await api.services()
+    if services.silent:
+        return HoldersAsked(
+            problem=f"the cell of {len(services.silent)} hosts ({services.silent[0]}, ...) is silent"
+        )
+    async for page in api.servers():
+        left.difference_update(page.ids)
+        if page.is_partial:
+            return HoldersAsked(problem="a cell is silent: Nova knows only the ids of its servers")
+    if left:
+        async for page in api.migrations():
+            left.difference_update(page.ids)
+            if not left:
+                break
+    if len(left) > UNKNOWN_MAX:
+        return HoldersAsked(
+            problem=f"Nova knows {len(left):,} of {len(consumers):,} consumers not, more than {UNKNOWN_MAX:,}: is this the Nova that "
+            "uses this placement?"
+        )
+    unknown = [
+        each for each in sorted(left) if not await api.has_server(each) and not await api.has_migration(each)
+    ]
+    return HoldersAsked(frozenset(unknown))

@@ -1,0 +1,283 @@
+"""Opens Nova's databases, read-only, and checks that they are what they are said to be.
+
+MySQL and MariaDB are read by PyMySQL, of the extra `moorage[nova]`, in transactions that may not write; SQLite by files that are
+opened read-only. Reading is rare, one thing after the other, so the drivers need not be asynchronous: they run in threads. No error
+names a password.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    TextClause,
+    bindparam,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from kit.errors import PASSWORD_FILE, BadSecretFile, read_secret
+
+# Which versions of Nova's and Placement's databases are read: by their last migration.
+
+
+class Version(Struct, frozen=True):
+    migration: str
+
+
+class NovaDatabaseKind(Enum):
+    """A kind of database: what it is called, and its tables that are read."""
+
+    API = "Nova API"
+    CELL = "Nova cell"
+    PLACEMENT = "Placement"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def expected(self) -> str:
+        return {
+            NovaDatabaseKind.API: "the one that [api_database] connection of nova.conf names",
+            NovaDatabaseKind.CELL: "the one that `nova-manage cell_v2 list_cells` names",
+            NovaDatabaseKind.PLACEMENT: "the one that [placement_database] connection of placement.conf names",
+        }[self]
+
+
+# Of each kind, in their order. Nova's first ones are those of Wallaby and Xena; the last ones are those of Nova 34 and Placement 16.
+KNOWN: dict[NovaDatabaseKind, tuple[str, ...]] = {
+    NovaDatabaseKind.API: ("d67eeaabee36", "b30f573d3377", "cdeec0c85668"),
+    NovaDatabaseKind.CELL: (
+        *("8f2f1571d55b", "16f1fbcab42b", "ccb0fa1a2252", "960aac0e09ea", "1b91788ec3a6", "1acf2c98e646"),
+        *("13863f4e1612", "d60bddf7a903", "2903cd72dc14", "ab450ba04102"),
+    ),
+    NovaDatabaseKind.PLACEMENT: (
+        "b4ed3a175331",
+        "611cd6dffd7b",
+        "b5c396305c25",
+        "422ece571366",
+        "a082b8bb98d0",
+    ),
+}
+_TABLES: dict[NovaDatabaseKind, tuple[str, ...]] = {
+    NovaDatabaseKind.API: (
+        *(
+            "cell_mappings",
+            "host_mappings",
+            "instance_mappings",
+            "flavors",
+            "flavor_extra_specs",
+            "request_specs",
+        ),
+        *("build_requests", "aggregates", "aggregate_hosts", "aggregate_metadata", "instance_groups"),
+        *("instance_group_policy", "instance_group_member"),
+    ),
+    NovaDatabaseKind.CELL: (
+        *("compute_nodes", "services", "instances", "instance_extra", "instance_faults", "instance_actions"),
+        *("migrations", "pci_devices", "block_device_mapping"),
+    ),
+    NovaDatabaseKind.PLACEMENT: (
+        *("resource_providers", "inventories", "allocations", "consumers", "resource_classes", "projects"),
+        *("users",),
+    ),
+}
+
+
+def tables_of(kind: NovaDatabaseKind) -> tuple[str, ...]:
+    return (*_TABLES[kind], "alembic_version")
+
+
+def judge_version(kind: NovaDatabaseKind, found: Sequence[str]) -> Version | str:
+    """The version; or why a database whose last migrations are these is not read."""
+    known = KNOWN[kind]
+    if len(found) == 1 and found[0] in known:
+        return Version(found[0])
+    if not found:
+        return f"this {kind} database has no version: its last migration is missing, known are {known[0]} to {known[-1]}"
+    return (
+        f"this is a {kind} database of another version: its last migration is {', '.join(found)}, known are {known[0]} to "
+        f"{known[-1]}"
+    )
+
+
+CONNECT_TIMEOUT_S = 10
+# Hosts are read at the same time.
+CONNECTIONS_MAX = 8
+# How many values a statement names at most: SQLite allows no more than 32,766.
+VALUES_MAX = 500
+_NO_DRIVER = "install the driver: pip install 'moorage[nova]'"
+
+
+class NovaDatabaseError(Exception):
+    """A database of Nova cannot be used. The message names it, without its password."""
+
+
+class NovaDatabase:
+    """One of Nova's databases."""
+
+    def __init__(self, label: str, url: URL, engine: Engine) -> None:
+        self.label = label
+        self.name = f"{label} ({url.render_as_string(hide_password=True)})"
+        self._engine = engine
+        self.version = Version("")
+        self._columns: dict[str, frozenset[str]] = {}
+
+    def has(self, table: str, column: str) -> bool:
+        """Older databases lack some columns."""
+        return column in self._columns.get(table, ())
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator["NovaReading"]:
+        """A transaction that sees one state of the database, and may not write."""
+        try:
+            connection = await asyncio.to_thread(self._engine.connect)
+            try:
+                yield NovaReading(connection)
+            finally:
+                await asyncio.to_thread(connection.close)
+        except SQLAlchemyError as problem:
+            raise NovaDatabaseError(f"{self.name}: {_in_words(problem)}") from None
+        except OSError as problem:
+            raise NovaDatabaseError(f"{self.name}: {problem.strerror or problem}") from None
+
+    async def check(self, kind: NovaDatabaseKind) -> None:
+        """Find its tables and its version. Raises `NovaDatabaseError` if it is of another kind or version."""
+        async with self.reading() as reading:
+            self._columns = await reading.columns(tables_of(kind))
+            missing = [table for table in tables_of(kind) if table not in self._columns]
+            if missing:
+                raise NovaDatabaseError(
+                    f"{self.name} is no {kind} database: it has no table {', '.join(missing)}; expected is {kind.expected}"
+                )
+            rows = await reading.rows("SELECT version_num FROM alembic_version")
+        found = [str(row["version_num"]) for row in rows]
+        judged = judge_version(kind, found)
+        if isinstance(judged, str):
+            raise NovaDatabaseError(f"{self.name}: {judged}")
+        self.version = judged
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._engine.dispose)
+
+
+class NovaReading:
+    """One transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def columns(self, tables: Sequence[str]) -> dict[str, frozenset[str]]:
+        """The columns of those of these tables that there are."""
+
+        def look() -> dict[str, frozenset[str]]:
+            inspector = inspect(self._connection)
+            there = {*inspector.get_table_names()}
+            return {
+                table: frozenset(str(column["name"]) for column in inspector.get_columns(table))
+                for table in tables
+                if table in there
+            }
+
+        return await asyncio.to_thread(look)
+
+    async def rows(self, statement: str, **values: object) -> list[Mapping[str, Any]]:
+        return await self._read(text(statement), values)
+
+    async def rows_of(
+        self, statement: str, wanted: Sequence[object], **values: object
+    ) -> list[Mapping[str, Any]]:
+        """The rows of a statement that has `IN :wanted`, in parts."""
+        prepared = text(statement).bindparams(bindparam("wanted", expanding=True))
+        found: list[Mapping[str, Any]] = []
+        for start in range(0, len(wanted), VALUES_MAX):
+            part = {"wanted": list(wanted[start : start + VALUES_MAX]), **values}
+            found += await self._read(prepared, part)
+        return found
+
+    async def _read(self, statement: TextClause, values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        def read() -> list[Mapping[str, Any]]:
+            return [dict(row) for row in self._connection.execute(statement, values).mappings()]
+
+        return await asyncio.to_thread(read)
+
+
+def open_nova_database(label: str, address: str) -> NovaDatabase:
+    """`label` says which one it is, as the command names it. Nothing connects yet."""
+    try:
+        url = make_url(address)
+        backend = url.get_backend_name()
+    except ArgumentError:
+        raise NovaDatabaseError(
+            f"{label} is no URL of a database: give mysql://USER:PASSWORD@HOST/NAME or sqlite:///FILE"
+        ) from None
+    if backend in ("mysql", "mariadb"):
+        return _mysql(label, url)
+    if backend == "sqlite":
+        return _sqlite(label, url)
+    raise NovaDatabaseError(f"{label}: {backend!r} must be mysql or sqlite")
+
+
+def _mysql(label: str, url: URL) -> NovaDatabase:
+    try:
+        url = _with_password(url)
+    except BadSecretFile as problem:
+        raise NovaDatabaseError(f"{label}: {problem}") from None
+    url = url.set(drivername="mysql+pymysql", query=url.query | {"charset": "utf8mb4"})
+    try:
+        engine = create_engine(
+            url,
+            isolation_level="REPEATABLE READ",
+            pool_size=CONNECTIONS_MAX,
+            max_overflow=0,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
+        )
+    except ModuleNotFoundError:
+        raise NovaDatabaseError(f"{label}: {_NO_DRIVER}") from None
+
+    @event.listens_for(engine, "connect")
+    def may_not_write(connection: Any, _: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute("SET SESSION TRANSACTION READ ONLY")
+        cursor.close()
+
+    return NovaDatabase(label, url, engine)
+
+
+def _with_password(url: URL) -> URL:
+    file = url.query.get(PASSWORD_FILE)
+    if file is None:
+        return url
+    if url.password is not None or not isinstance(file, str):
+        raise BadSecretFile(f"the URL must have one password, or one {PASSWORD_FILE}")
+    return url.difference_update_query((PASSWORD_FILE,)).set(password=read_secret(file))
+
+
+def _sqlite(label: str, url: URL) -> NovaDatabase:
+    path = Path(url.database or "")
+    if not path.is_file():
+        raise NovaDatabaseError(f"{label}: there is no file {path}")
+    read_only = URL.create("sqlite", database=f"file:{path}", query={"mode": "ro", "uri": "true"})
+    return NovaDatabase(
+        label,
+        url,
+        create_engine(read_only, connect_args={"check_same_thread": False}, pool_size=CONNECTIONS_MAX),
+    )
+
+
+def _in_words(problem: SQLAlchemyError) -> str:
+    if isinstance(problem, DBAPIError) and problem.orig is not None:
+        arguments = getattr(problem.orig, "args", ())
+        return str(arguments[-1] if arguments else problem.orig)
+    return str(problem)

@@ -1,0 +1,234 @@
+"""The parts of a worker in the place of nova-scheduler, put together."""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+
+from msgspec import structs
+
+from bus.addresses import Addresses, broker_at
+from bus.rabbit import RabbitBroker
+from bus.settings import BusSettings
+from bus.workers.running import about, run_worker
+from bus.workers.sending import Link
+from engine.choosing.aggregate_filters import AskedAggregates
+from engine.choosing.filters import CUT, FLAGGED, STRUCK, AskedHosts, Capacity, TraitsFilter
+from engine.choosing.plugin_settings import chosen_plugins
+from engine.choosing.plugins import Plugins
+from engine.picture.picture import Picture
+from kit.parts import Periodic
+from kit.process import Part
+from kit.settings import BadSetting, SettingsFollower
+from kit.times import now
+from nova_bridge.cloud import KnowsNovaCloud
+from nova_bridge.cloud_reading import CloudReader, NovaApi, NovaCells, NovaCloudKeeper
+from nova_bridge.cloud_settings import NOVA_CLOUD, NovaCloudSettings
+from nova_bridge.databases import NovaDatabaseError, open_nova_database
+from nova_bridge.request_spec import NovaRequestReader
+from nova_bridge.scheduler.deciding import NovaDecider
+from nova_bridge.scheduler.hosts import NovaHosts, NovaNews
+from nova_bridge.scheduler.placement_api import PlacementApi
+from nova_bridge.scheduler.placement_books import HttpBooks, HttpClaims
+from nova_bridge.scheduler.serving import NovaServer, ServingLimits, rpc_queues
+from nova_bridge.scheduler.settings import NOVA_PLACEMENT, NovaPlacementSettings, NovaSchedulerSettings
+from scheduler_worker.claiming.claimer import Claimer
+from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.third_party import filters_of, weighers_of
+from scheduler_worker.wiring import STANDARD, Staged
+
+LOOK_S = 1.0
+
+
+def nova_parts(
+    nova: Link,
+    knows: KnowsNovaCloud,
+    settings: NovaSchedulerSettings,
+    choice: SchedulerSettings,
+    *,
+    api: PlacementApi,
+    refresh_s: float,
+    beside: tuple[Part, ...] = (),
+    clock: Callable[[], datetime] = now,
+    chance: random.Random | None = None,
+    look_again: Callable[[], None] = lambda: None,
+    limits: ServingLimits | None = None,
+) -> tuple[Part, ...]:
+    """Everything that such a worker runs. `nova` leads to Nova's broker, and `api` to placement, which is asked for changes each `refresh_s`. `beside`
+    are the parts that keep `knows` up to date, and `look_again` has all of Nova read soon.
+    """
+    chance = chance or random.Random(secrets.randbits(64))
+    picture, plugins = Picture(), plugins_of(choice)
+    forced = forced_plugins(plugins)
+    books = HttpBooks(api, picture, refresh_s=refresh_s, chance=chance)
+    placement = HttpClaims(api, books, chance=chance)
+    hosts = NovaHosts(picture)
+
+    def refresh() -> None:
+        if (cloud := knows.cloud) is not None:
+            hosts.take(cloud)
+
+    news = NovaNews(picture, knows, look_again, clock)
+
+    async def make_sure() -> None:
+        await news.before_refusal()
+        refresh()
+        await books.catch_up()
+
+    async def find_names() -> None:
+        await news.before_refusal(is_unknown=True)
+        refresh()
+
+    # A share of a host that Nova does not know is no reason to wait.
+    claims = structs.replace(choice, host_row_wait_s=0.001)
+    of_filters, of_forced = (
+        Claimer(
+            picture,
+            books,
+            hosts,
+            placement.ask_all,
+            make_sure=make_sure,
+            plugins=each,
+            settings=claims,
+            chance=chance,
+            clock=clock,
+        )
+        for each in (plugins, forced)
+    )
+    requests = RequestReader(STANDARD, timedelta(days=1), plugins)
+    known = asyncio.Event()
+
+    async def look() -> None:
+        refresh()
+        if knows.cloud is not None:
+            known.set()
+            if books.whole.is_set():
+                news.look()
+
+    server = NovaServer(
+        nova,
+        rpc_queues(settings, secrets.token_hex(16)),
+        NovaDecider(
+            picture,
+            hosts,
+            of_filters,
+            of_forced,
+            plugins,
+            ask_all=placement.ask_all,
+            held=api.held_by_each,
+            clock=clock,
+        ),
+        NovaRequestReader(requests.spec_of, plugins.image_keys),
+        hosts,
+        refresh=refresh,
+        look_again=look_again,
+        find_names=find_names,
+        limits=limits or ServingLimits(),
+        rpc_timeout_s=settings.rpc_timeout_s,
+        clock=clock,
+    )
+    looking = Periodic("take over what Nova knows", look, LOOK_S, is_needed=True, chance=chance)
+
+    def take(fresh: SchedulerSettings) -> None:
+        renewed = plugins_of(fresh)
+        plugins.become(renewed)
+        forced.become(forced_plugins(renewed))
+
+    renewing = SettingsFollower(choice, take)
+    first: tuple[Part, ...] = (books, looking, *beside)
+    ready = (books.whole, known)
+    return (Staged(first, ready, (server,), seen=(of_filters, of_forced, renewing)),)
+
+
+def plugins_of(settings: SchedulerSettings) -> Plugins:
+    return chosen_plugins(settings, filters_of(settings), weighers_of(settings))
+
+
+def forced_plugins(plugins: Plugins) -> Plugins:
+    """For a request that names its host: Nova's scheduler asks no filter then, and placement still judges amounts, traits and
+    aggregates. A disabled service has a trait that forbids its host.
+    """
+    flagged = tuple(each for each in FLAGGED if each.name in ("registered", "enabled", "inventory"))
+    filters = (*flagged, AskedHosts(), AskedAggregates(), CUT, TraitsFilter(), Capacity(), STRUCK)
+    return Plugins(filters=filters, weighers=plugins.weighers, way_judges=plugins.way_judges)
+
+
+# Runs a worker in the place of nova-scheduler as a process.
+
+
+ROLE = "nova-scheduler"
+
+
+async def run(
+    addresses: Addresses,
+    settings: NovaSchedulerSettings,
+    choice: SchedulerSettings,
+    cloud: NovaCloudSettings,
+    placement: NovaPlacementSettings,
+    *,
+    bus: BusSettings | None = None,
+    health_at: str = "",
+) -> None:
+    """Raises BadSetting if it is not said where Nova and placement are."""
+    bus = bus or BusSettings()
+    async with AsyncExitStack() as stack:
+        reader = reader_of(cloud)
+        stack.push_async_callback(reader.close)
+        link = Link(broker_of_nova(addresses), bus, name="connection to Nova")
+        stack.push_async_callback(link.close)
+        keeper = NovaCloudKeeper(
+            reader, cloud, link=link, queue=f"moorage.{ROLE}.{secrets.token_hex(8)}", bus=bus
+        )
+        api = placement_of(placement)
+        stack.push_async_callback(api.close)
+        await run_worker(
+            about(ROLE, brokers=(addresses.nova_bus_url,)),
+            nova_parts(
+                link,
+                keeper,
+                settings,
+                choice,
+                api=api,
+                refresh_s=placement.refresh_s,
+                beside=(keeper,),
+                look_again=keeper.read_soon,
+            ),
+            bus.drain_ms_max / 1000,
+            stations=(link,),
+            health_at=health_at,
+        )
+
+
+def placement_of(placement: NovaPlacementSettings) -> PlacementApi:
+    if not placement.is_named:
+        why = "claims are written there over HTTP: name the placement of this Nova, or set auth to keystone"
+        raise BadSetting(f"{NOVA_PLACEMENT.name}.url", "", "not set", why)
+    return PlacementApi(placement)
+
+
+def reader_of(cloud: NovaCloudSettings) -> CloudReader:
+    if not cloud.is_named:
+        why = "hosts, services and aggregates are read from Nova's compute API: name it, or set auth to keystone"
+        raise BadSetting(f"{NOVA_CLOUD.name}.url", "", "not set", why)
+    if not cloud.api_db:
+        why = "Nova's API does not say which cell a host is in: name its API database, mysql://USER:PASSWORD@HOST/nova_api"
+        raise BadSetting(f"{NOVA_CLOUD.name}.api_db", "", "not set", why)
+    try:
+        database = open_nova_database(f"{NOVA_CLOUD.name}.api_db", cloud.api_db)
+    except NovaDatabaseError as wrong:
+        raise BadSetting(f"{NOVA_CLOUD.name}.api_db", cloud.api_db, "as set", str(wrong)) from None
+    return CloudReader(NovaApi(cloud), NovaCells(database), default_zone=cloud.default_zone)
+
+
+def broker_of_nova(addresses: Addresses) -> RabbitBroker:
+    url = addresses.nova_bus_url
+    if not url:
+        why = "name Nova's own RabbitMQ: `transport_url` of nova.conf as amqp://USER:PASSWORD@HOST/VHOST"
+        raise BadSetting("nova_bus_url", "", "not set", why)
+    broker = broker_at(url)
+    if not isinstance(broker, RabbitBroker):
+        raise BadSetting("nova_bus_url", url, "as set", "Nova's RPC is on a RabbitMQ: amqp:// or amqps://")
+    return broker

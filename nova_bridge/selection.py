@@ -1,0 +1,206 @@
+"""The answer to `select_destinations`: for each instance the chosen host and its alternates, as Nova's Selection objects.
+
+The allocation request is what nova-conductor puts to placement for an alternate, and where it reads which provider serves which port.
+On the chosen host it is claimed already.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from engine.inventories import ProviderId, Share
+from engine.requests import InstanceSpec
+from nova_bridge.demands import PORT
+from nova_bridge.envelope import Fields, RefusedError, id_in, read_object, write_object
+
+SELECTION, LIMITS = "1.1", "1.0"
+# The microversion of placement at which the allocation request is written: the first with a mapping for each group.
+MICROVERSION = "1.36"
+# The limits by which a compute checks again what it has room for. Placement judged all amounts, so there are none.
+_NO_LIMITS = {"numa_topology": None, "vcpu": None, "disk_gb": None, "memory_mb": None}
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class ComputeNode(Struct, frozen=True):
+    """A host by Nova's names. `id` is the compute node's, which is also that of its root provider. `zone` is None if the cloud has no
+    default zone, and the host is in none.
+    """
+
+    id: ProviderId
+    service: str
+    name: str
+    cell: UUID
+    zone: str | None = None
+
+
+class SelectedHost(Struct, frozen=True):
+    """A compute node with the share that an instance takes of it. `providers` has that of each granular group, by its suffix."""
+
+    node: ComputeNode
+    share: Share
+    providers: Mapping[str, ProviderId] = {}
+
+
+def write_selections(
+    chosen: Sequence[Sequence[SelectedHost]], spec: InstanceSpec
+) -> list[list[dict[str, object]]]:
+    """The result of the call. Each list has the chosen host of an instance, and then its alternates, all of one cell."""
+    answer: list[list[dict[str, object]]] = []
+    for hosts in chosen:
+        cells = {each.node.cell for each in hosts}
+        assert len(cells) == 1, (
+            f"an instance has a host, and alternates of its cell, not of {len(cells)} cells"
+        )
+        answer.append([_selection(each, spec) for each in hosts])
+    return answer
+
+
+def write_stay(nodes: Sequence[ComputeNode]) -> list[list[dict[str, object]]]:
+    """The result for instances that stay where they are: nothing is to be allocated."""
+    return [[_written(node, None, None)] for node in nodes]
+
+
+def _selection(selected: SelectedHost, spec: InstanceSpec) -> dict[str, object]:
+    node = selected.node
+    assert node.id == selected.share.host, f"the share is of {selected.share.host}, not of {node.id}"
+    return _written(node, _encode(allocation_request(selected, spec)).decode(), MICROVERSION)
+
+
+def _written(node: ComputeNode, request: str | None, version: str | None) -> dict[str, object]:
+    data = {
+        "compute_node_uuid": str(node.id),
+        "service_host": node.service,
+        "nodename": node.name,
+        "cell_uuid": str(node.cell),
+        "limits": write_object("SchedulerLimits", LIMITS, _NO_LIMITS),
+        "allocation_request": request,
+        "allocation_request_version": version,
+        "availability_zone": node.zone,
+    }
+    return write_object("Selection", SELECTION, data)
+
+
+def allocation_request(selected: SelectedHost, spec: InstanceSpec) -> dict[str, object]:
+    """The amounts that each provider gives, and the providers that serve each group. The group without a suffix has the rest."""
+    allocations: dict[str, dict[str, dict[str, int]]] = {}
+    rest: dict[tuple[ProviderId, str], int] = {}
+    for amount in selected.share.amounts:
+        of_provider = allocations.setdefault(str(amount.provider), {"resources": {}})["resources"]
+        of_provider[amount.resource] = of_provider.get(amount.resource, 0) + amount.amount
+        key = amount.provider, amount.resource
+        rest[key] = rest.get(key, 0) + amount.amount
+    mappings: dict[str, list[str]] = {}
+    for group in spec.groups:
+        provider = selected.providers[group.suffix]
+        mappings[group.suffix.removeprefix(PORT)] = [str(provider)]
+        for resource, asked in group.amounts:
+            rest[provider, resource] = rest.get((provider, resource), 0) - asked
+    assert all(left >= 0 for left in rest.values()), (
+        f"the groups of {selected.node.name} take more than its share"
+    )
+    if others := sorted({str(provider) for (provider, _), left in rest.items() if left}):
+        mappings[""] = others
+    return {"allocations": allocations, "mappings": mappings}
+
+
+# Which instances each compute service has, as Nova's computes tell all schedulers by casts.
+#
+# A compute tells of all its instances when it starts, of each change, and now and then of all ids. Names of services are in lower
+# case here.
+
+
+# Work on an instance that loads its host: Nova's own list of states of an instance and of its tasks.
+_BUSY_STATES = frozenset({"building"})
+_BUSY_TASKS = frozenset(
+    {
+        *("resize_migrating", "rebuilding", "resize_prep", "image_snapshot", "image_backup"),
+        *("rescuing", "unshelving"),
+    }
+)
+# A user of Nova's broker may invent names and ids. A cloud has fewer services, and a host fewer instances.
+SERVICES_MAX, INSTANCES_MAX = 50_000, 10_000
+
+
+class ServiceInstances(Struct, frozen=True):
+    """The instances of one service, each with whether work on it loads the host."""
+
+    busy: Mapping[UUID, bool] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self.busy)
+
+    @property
+    def io_ops(self) -> int:
+        return sum(self.busy.values())
+
+
+class InstancesByService(Struct, frozen=True, dict=True):
+    services: Mapping[str, ServiceInstances] = {}
+
+    @cached_property
+    def _service_of(self) -> Mapping[UUID, str]:
+        return {instance: name for name, each in self.services.items() for instance in each.busy}
+
+    def of(self, service: str) -> ServiceInstances:
+        return self.services.get(service.lower(), ServiceInstances())
+
+    def services_of(self, instances: Iterable[UUID]) -> frozenset[str]:
+        """The services that have one of these instances."""
+        found = (self._service_of.get(each) for each in instances)
+        return frozenset(name for name in found if name is not None)
+
+    def count(self, service: str, among: Iterable[UUID]) -> int:
+        return len(frozenset(among) & self.of(service).busy.keys())
+
+
+def updated(known: InstancesByService, args: Mapping[str, object]) -> tuple[InstancesByService, str]:
+    """After `update_instance_info`, which tells of one instance, or of all that a service has. Returns the service, too."""
+    fields = Fields(args, "")
+    service = fields.text("host_name").lower()
+    told = fields.value("instance_info")
+    name = fields.object("instance_info").text("nova_object.name")
+    if name == "InstanceList":
+        items = read_object(told, "instance_info", name).list("objects")
+        busy = dict(_instance(item, f"instance_info.objects[{number}]") for number, item in enumerate(items))
+    else:
+        one, is_busy = _instance(told, "instance_info")
+        busy = {**known.of(service).busy, one: is_busy}
+    return _with(known, service, busy), service
+
+
+def deleted(known: InstancesByService, args: Mapping[str, object]) -> tuple[InstancesByService, str]:
+    """After `delete_instance_info`."""
+    fields = Fields(args, "")
+    service, gone = fields.text("host_name").lower(), fields.id("instance_uuid")
+    busy = {id_: is_busy for id_, is_busy in known.of(service).busy.items() if id_ != gone}
+    return _with(known, service, busy), service
+
+
+def synced(known: InstancesByService, args: Mapping[str, object]) -> tuple[InstancesByService, str]:
+    """After `sync_instance_info`, which tells the ids of all that a service has."""
+    fields = Fields(args, "")
+    service = fields.text("host_name").lower()
+    before = known.of(service).busy
+    ids = [id_in(each, "instance_uuids") for each in fields.texts("instance_uuids")]
+    return _with(known, service, {id_: before.get(id_, False) for id_ in ids}), service
+
+
+def _with(known: InstancesByService, service: str, busy: Mapping[UUID, bool]) -> InstancesByService:
+    if service not in known.services and len(known.services) >= SERVICES_MAX:
+        raise RefusedError("host_name", service, f"{SERVICES_MAX} services are known already")
+    if len(busy) > INSTANCES_MAX:
+        raise RefusedError(
+            "host_name", service, f"it has {len(busy)} instances, at most {INSTANCES_MAX} are kept"
+        )
+    return InstancesByService({**known.services, service: ServiceInstances(busy)})
+
+
+def _instance(value: object, path: str) -> tuple[UUID, bool]:
+    instance = read_object(value, path, "Instance")
+    is_busy = instance.text("vm_state", "") in _BUSY_STATES or instance.text("task_state", "") in _BUSY_TASKS
+    return instance.id("uuid"), is_busy

@@ -1,1 +1,0 @@
-"""What requests and answers consist of: headers, problems, versions."""

@@ -1,0 +1,369 @@
+"""May these consumers hold the allocations that an administrator sets for them?
+
+An administrator knows no attempts. So a write is judged by the consumer's generation alone, and a consumer that holds
+nothing counts as absent. Claimed consumers and those created by an administrator are in one table:
+
+- A consumer that was claimed keeps its attempt when its allocations are rewritten: later messages of the conductor are
+  judged as before.
+- When its allocations are deleted, its attempt ends, as by a release.
+- When it is created again after its attempt ended, it takes the next attempt: no late message can free what it holds.
+- A consumer that never had an attempt leaves no row behind.
+
+All consumers of one write change together or not at all. What some give back counts as free for the others.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from msgspec import Struct, structs
+
+from bus.messages.administration import (
+    AllocationWrite,
+    ConsumerAllocations,
+    ConsumerMoved,
+    DeleteAllocations,
+    Done,
+    ProviderInventories,
+    Reshape,
+    SetAllocations,
+    UnknownClass,
+    UnknownConsumer,
+    UnknownProvider,
+    WriteVerdict,
+)
+from bus.messages.placement import NO_OWNER, InventoryInUse
+from engine.capacity import UsageDraft, Vocabulary, limits_in, shortfalls_of, unknown_names, used_in
+from engine.inventories import ConsumerId, InventoryState, ProviderId
+from engine.refusals import DoesNotFit, NotAllowed, Shortfall
+from placement_worker.core.drafts import Amounts, LedgerDraft, amounts_in
+from placement_worker.core.forest import ForestDraft
+from placement_worker.core.ledger import (
+    BatchDecision,
+    ClaimChanges,
+    ClaimKeys,
+    Consumer,
+    Forest,
+    ForestKeys,
+    Ledger,
+    ProviderBook,
+    TreeChanges,
+    keys_of_shares,
+)
+from placement_worker.core.provider_writes import impossible_inventory, moved_generation, with_usages
+
+
+def keys_of_allocation_writes(writes: Sequence[AllocationWrite]) -> ClaimKeys:
+    allocations = [one for write in writes if isinstance(write, SetAllocations) for one in write.consumers]
+    emptied = [write.consumer for write in writes if isinstance(write, DeleteAllocations)]
+    return keys_of_allocations(allocations, emptied)
+
+
+def keys_of_allocations(
+    allocations: Sequence[ConsumerAllocations],
+    consumers: Iterable[ConsumerId] = (),
+    providers: Iterable[ProviderId] = (),
+) -> ClaimKeys:
+    """The rows to lock: those that these allocations name, and besides them these consumers and providers."""
+    amounts = [amount for one in allocations for amount in one.amounts]
+    return keys_of_shares(
+        consumers=[*[one.consumer for one in allocations], *consumers],
+        providers=[*[amount.provider for amount in amounts], *providers],
+        classes=[amount.resource for amount in amounts],
+        allocations=allocations,
+    )
+
+
+def new_consumer(allocations: ConsumerAllocations, cell: str) -> Consumer:
+    """The row of a consumer that an administrator creates: it has no attempt. `cell` is that of its providers."""
+    return Consumer(
+        id=allocations.consumer,
+        type=allocations.type or "",
+        project=allocations.project or NO_OWNER,
+        user=allocations.user or NO_OWNER,
+        cell=cell,
+        generation=1,
+    )
+
+
+def decide_allocations(
+    ledger: Ledger, writes: Sequence[AllocationWrite], vocabulary: Vocabulary, now: datetime
+) -> BatchDecision[WriteVerdict, ClaimChanges]:
+    """Judge each write on the ledger as the earlier writes of the batch left it."""
+    draft = LedgerDraft(ledger)
+    verdicts: list[WriteVerdict] = []
+    for write in writes:
+        match write:
+            case SetAllocations():
+                unknown = _unknown(ledger, vocabulary, write.consumers)
+                verdicts.append(allocate(draft, write.consumers, unknown, now))
+            case DeleteAllocations():
+                verdicts.append(_delete(draft, write, now))
+    return BatchDecision(tuple(verdicts), draft.changes())
+
+
+def _unknown(
+    ledger: Ledger, vocabulary: Vocabulary, consumers: Iterable[ConsumerAllocations]
+) -> tuple[str, ...]:
+    named = {amount.resource for one in consumers for amount in one.amounts}
+    return unknown_names(named, vocabulary.classes, ledger.classes)
+
+
+def allocate(
+    draft: LedgerDraft, consumers: Sequence[ConsumerAllocations], unknown: tuple[str, ...], now: datetime
+) -> WriteVerdict:
+    """Set what these consumers hold, all or none of them. `unknown` are resource classes they name that do not exist."""
+    refused = _twice(consumers) or next(_moved(draft, consumers), None) or _unknown_provider(draft, consumers)
+    if refused:
+        return refused
+    if unknown:
+        return UnknownClass(names=unknown)
+    plans = [_Plan(draft, one) for one in consumers]
+    if short := tuple(_shortfalls(plans)):
+        return DoesNotFit(shortfalls=short)
+    for plan in plans:
+        draft.free(plan.held)
+        draft.take(plan.wanted)
+    draft.gain(usage for plan in plans for usage in (plan.wanted or plan.held))
+    for plan in plans:
+        _live_on(draft, plan, now)
+    return Done()
+
+
+class _Plan:
+    """The write to one consumer's allocations: what the consumer gives back and what it takes."""
+
+    __slots__ = ("allocations", "consumer", "held", "wanted")
+
+    def __init__(self, draft: LedgerDraft, allocations: ConsumerAllocations) -> None:
+        self.allocations = allocations
+        self.consumer = draft.consumer(allocations.consumer)
+        self.held = draft.amounts_of(self.consumer.held)
+        self.wanted: Amounts = draft.amounts_of(allocations.amounts)
+
+
+def _twice(consumers: Sequence[ConsumerAllocations]) -> NotAllowed | None:
+    named: set[ConsumerId] = set()
+    for position, one in enumerate(consumers):
+        if one.consumer in named:
+            return NotAllowed(
+                field=f"consumers[{position}].consumer", reason=f"consumer {one.consumer} is named twice"
+            )
+        named.add(one.consumer)
+    return None
+
+
+def _moved(draft: LedgerDraft, consumers: Iterable[ConsumerAllocations]) -> Iterator[ConsumerMoved]:
+    for one in consumers:
+        consumer = draft.consumer(one.consumer)
+        current = consumer.row.generation if consumer.held else None
+        if one.judges_generation and one.generation != current:
+            yield ConsumerMoved(consumer=one.consumer, seen=one.generation, current=current)
+
+
+def _unknown_provider(draft: LedgerDraft, consumers: Iterable[ConsumerAllocations]) -> UnknownProvider | None:
+    return next(
+        (
+            UnknownProvider(provider=amount.provider, field="allocations")
+            for one in consumers
+            for amount in one.amounts
+            if draft.usage(amount.provider) is None
+        ),
+        None,
+    )
+
+
+def _shortfalls(plans: Sequence[_Plan]) -> Iterator[Shortfall]:
+    for (usage, resource), each in _asked(plans).items():
+        held = sum(plan.held.get(usage, {}).get(resource, 0) for plan in plans)
+        yield from shortfalls_of(usage, resource, each, held)
+
+
+def _asked(plans: Iterable[_Plan]) -> dict[tuple[UsageDraft, str], list[int]]:
+    asked: dict[tuple[UsageDraft, str], list[int]] = {}
+    for plan in plans:
+        for usage, of_provider in plan.wanted.items():
+            for resource, amount in of_provider.items():
+                asked.setdefault((usage, resource), []).append(amount)
+    return asked
+
+
+def _live_on(draft: LedgerDraft, plan: _Plan, now: datetime) -> None:
+    if plan.wanted:
+        draft.write(plan.consumer, _rewritten(draft, plan), amounts_in(plan.wanted))
+    elif plan.held:
+        draft.end(plan.consumer, now)
+
+
+def _rewritten(draft: LedgerDraft, plan: _Plan) -> Consumer:
+    """The consumer's row after this write. A consumer whose attempt had ended takes the next attempt."""
+    row, allocations = plan.consumer.row, plan.allocations
+    was_alive = bool(plan.held)
+    rows = [usage.row for usage in plan.wanted]
+    # The cell that may report its provider may also swap and release what it holds.
+    cell = next((one.cell for one in rows if one.cell), row.cell if was_alive else "")
+    if not was_alive and not row.attempt:
+        return new_consumer(allocations, cell)
+    attempt = row.attempt if was_alive or not row.attempt else row.attempt + 1
+    if attempt and not was_alive:
+        draft.claimed(row.id, attempt)
+    roots = [one.root for one in rows]
+    kept_type = row.type if was_alive else ""
+    return Consumer(
+        id=row.id,
+        type=kept_type if allocations.type is None else allocations.type,
+        project=allocations.project or NO_OWNER,
+        user=allocations.user or NO_OWNER,
+        cell=cell,
+        generation=row.generation + 1 if was_alive else 1,
+        attempt=attempt,
+        host=_host_of(row, roots, was_alive=was_alive) if attempt else None,
+        group=row.group if was_alive else None,
+        kept=row.kept if was_alive else (),
+    )
+
+
+def _host_of(row: Consumer, roots: Sequence[ProviderId], *, was_alive: bool) -> ProviderId | None:
+    # A live consumer without a host is what a move on the same host holds beside its instance. It stays so.
+    return row.host if row.host in roots or (was_alive and row.host is None) else roots[0]
+
+
+def _delete(draft: LedgerDraft, write: DeleteAllocations, now: datetime) -> WriteVerdict:
+    consumer = draft.consumer(write.consumer)
+    if not consumer.held:
+        return UnknownConsumer(consumer=write.consumer)
+    draft.free(draft.amounts_of(consumer.held))
+    draft.end(consumer, now)
+    return Done()
+
+
+# Move inventories and their allocations together, for instance from a host to the NUMA nodes below it.
+#
+# Neither can move first: an inventory in use cannot be removed, and an allocation needs an inventory. So the allocations
+# are judged on a ledger that has both the old and the new inventories. Then the old inventories may be removed.
+#
+# One reshape is decided at a time. The providers whose inventories it writes are in its `TreeChanges`, with their usage; the
+# usage of all other providers is in its `ClaimChanges`.
+
+
+class ReshapeDecision(Struct, frozen=True):
+    verdict: WriteVerdict
+    trees: TreeChanges
+    claims: ClaimChanges
+
+
+def forest_keys_of(reshape: Reshape) -> ForestKeys:
+    return ForestKeys(
+        trees=frozenset(one.provider for one in reshape.inventories),
+        classes=frozenset(name for one in reshape.inventories for name in one.inventories),
+    )
+
+
+def allocation_keys_of(reshape: Reshape) -> ClaimKeys:
+    """The rows to lock: the consumers and providers of the allocations, and also the providers whose inventories change. So
+    all roots are locked by one statement, in order.
+    """
+    return keys_of_allocations(reshape.allocations, providers=[one.provider for one in reshape.inventories])
+
+
+def decide_reshape(
+    ledger: Ledger, forest: Forest, reshape: Reshape, vocabulary: Vocabulary, now: datetime
+) -> ReshapeDecision:
+    """Judge a reshape: all its inventories and allocations are written, or nothing."""
+    forest_draft = ForestDraft(forest)
+    refused = _flaw(forest_draft, reshape.inventories)
+    if refused:
+        return _refusal(ledger, refused)
+    books = [_book(forest_draft, one.provider) for one in reshape.inventories]
+    draft = LedgerDraft(_with_both(ledger, books, reshape.inventories))
+    resources = {amount.resource for one in reshape.allocations for amount in one.amounts}
+    resources.update(resource for one in reshape.inventories for resource in one.inventories)
+    unknown = unknown_names(resources, vocabulary.classes, ledger.classes | forest.classes)
+    verdict = allocate(draft, reshape.allocations, unknown, now)
+    # As in Placement, the client first learns that something moved since it read, then what its inventories lack.
+    if isinstance(verdict, Done):
+        verdict = _nonsense(reshape.inventories) or verdict
+    if not isinstance(verdict, Done):
+        return _refusal(ledger, verdict)
+    for book, wanted in zip(books, reshape.inventories, strict=True):
+        if lost := _lost(draft, book, wanted):
+            return _refusal(ledger, lost)
+        _reshape(forest_draft, draft, book, wanted)
+    return ReshapeDecision(verdict, forest_draft.changes(), _without(draft.changes(), books))
+
+
+def _flaw(forest_draft: ForestDraft, wanted: Sequence[ProviderInventories]) -> WriteVerdict | None:
+    named: set[ProviderId] = set()
+    for position, one in enumerate(wanted):
+        if forest_draft.tree_of(one.provider) is None:
+            return UnknownProvider(provider=one.provider, field="inventories")
+        if moved := moved_generation(_book(forest_draft, one.provider), one.generation):
+            return moved
+        if one.provider in named:
+            return NotAllowed(
+                field=f"inventories[{position}].provider", reason=f"provider {one.provider} is named twice"
+            )
+        named.add(one.provider)
+    return None
+
+
+def _nonsense(wanted: Sequence[ProviderInventories]) -> NotAllowed | None:
+    return next((nonsense for one in wanted if (nonsense := impossible_inventory(one.inventories))), None)
+
+
+def _book(forest_draft: ForestDraft, provider: ProviderId) -> ProviderBook:
+    return forest_draft.trees[forest_draft.root_of[provider]].providers[provider]
+
+
+def _with_both(
+    ledger: Ledger, books: Sequence[ProviderBook], wanted: Sequence[ProviderInventories]
+) -> Ledger:
+    """The ledger with the old and the new inventories of the reshaped providers; if both are of one class, the new one."""
+    providers = dict(ledger.providers)
+    for book, one in zip(books, wanted, strict=True):
+        row = providers[book.id.int]
+        both: dict[str, InventoryState] = {**book.inventories, **with_usages(book, one.inventories)}
+        providers[book.id.int] = structs.replace(row, limits=limits_in(both), used=used_in(both))
+    return structs.replace(ledger, providers=providers)
+
+
+def _lost(draft: LedgerDraft, book: ProviderBook, wanted: ProviderInventories) -> InventoryInUse | None:
+    """The refusal, if a removed inventory is in use after the allocations have moved; for the first such one."""
+    usage = draft.existing_usage(book.id)
+    return next(
+        (
+            InventoryInUse(provider=book.id, resource=resource, used=used)
+            for resource in book.inventories
+            if resource not in wanted.inventories and (used := usage.used[resource])
+        ),
+        None,
+    )
+
+
+def _reshape(
+    forest_draft: ForestDraft, draft: LedgerDraft, book: ProviderBook, wanted: ProviderInventories
+) -> None:
+    usage = draft.existing_usage(book.id)
+    stocks = with_usages(book, wanted.inventories)
+    # Placement's API moves the generation once for the inventories it adds, and once for those that stay.
+    generation = usage.generation + (2 if wanted.inventories else 1)
+    reshaped = structs.replace(book, inventories=stocks, generation=generation)
+    forest_draft.rewrite(reshaped)
+    used = {name: structs.replace(stock, used=usage.used[name]) for name, stock in stocks.items()}
+    forest_draft.recount(structs.replace(reshaped, inventories=used))
+
+
+def _without(changes: ClaimChanges, written: Sequence[ProviderBook]) -> ClaimChanges:
+    """The claim changes without the usage of these providers, which `TreeChanges` writes; only their counts of consumers
+    stay, in `counted`.
+    """
+    by_trees = {book.id for book in written}
+    return structs.replace(
+        changes,
+        touched=tuple([one for one in changes.touched if one.provider not in by_trees]),
+        counted=tuple([(one.provider, one.consumers) for one in changes.touched if one.provider in by_trees]),
+    )
+
+
+def _refusal(ledger: Ledger, verdict: WriteVerdict) -> ReshapeDecision:
+    # Rows that were made for its consumers are deleted again.
+    return ReshapeDecision(verdict, TreeChanges(), LedgerDraft(ledger).changes())

@@ -1,1 +1,0 @@
-"""Rows of providers and their trees."""

@@ -1,1 +1,0 @@
-"""The rules about host aggregates: what metadata may say, and what an order changes."""

@@ -1,0 +1,450 @@
+"""Questions about instances, and the answer to a message that cannot be read."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from msgspec import structs
+
+from bus.message import Message, type_of
+from bus.messages.administration import AskQuotas, QuotasFound
+from bus.messages.build import AskInstances, BuildInstance, BuildRejected, InstancesFound
+from bus.messages.cloud import page_that_fits
+from bus.messages.moves import AskHistory, AskMoves, HistoryFound, MovePlace, MovesFound
+from bus.messages.planning import (
+    AskCapabilities,
+    AskDrain,
+    AskExplanation,
+    AskPlan,
+    AskReasons,
+    DrainedInstance,
+    DrainFound,
+    Explanation,
+    ExplanationsFound,
+    HostChoice,
+    PlanFound,
+)
+from bus.topology import CELL0
+from bus.unreadable import Unreadable
+from bus.workers.handling import Answer, Bury, Handlers, Received, Said, answering
+from engine.choosing.choosing import Chosen
+from engine.choosing.explaining import in_words
+from engine.choosing.planning import (
+    QUALIFY,
+    drain,
+    drain_together,
+    has_other_hosts,
+    plan,
+    plan_flavors,
+    quota_room,
+    reasons,
+    with_quota,
+)
+from engine.choosing.plugins import Plugins
+from engine.flavors import InstanceId, RequestId
+from engine.hosts import cell_and_name, host_in_cell, names_clash
+from engine.inventories import ConsumerId, GroupId, QuotaState
+from engine.picture.picture import Picture
+from engine.refusals import NoValidHost
+from engine.requests import Alternative, InstanceSpec, with_specs
+from kit.errors import WrongAnswer
+from scheduler_worker.core.capabilities import capabilities, hosts_having
+from scheduler_worker.core.instances.history import boot_of, with_end
+from scheduler_worker.core.instances.moves import why_stays_on_node
+from scheduler_worker.core.instances.rows import (
+    ERROR,
+    HostDecision,
+    InstanceRow,
+    alternatives_in,
+    decoded,
+    details_of,
+)
+from scheduler_worker.registry import CellRegistry
+from scheduler_worker.requests.reading import RequestReader, group_of, rejected, rejection
+from scheduler_worker.requests.stored_names import with_named
+from scheduler_worker.store import ChangeQuery, InstanceQuery, SchedulerStore
+
+
+def instance_questions(store: SchedulerStore, cells: CellRegistry) -> Handlers:
+    return {AskInstances: answering(partial(_instances, store, cells))}
+
+
+async def _instances(store: SchedulerStore, cells: CellRegistry, question: AskInstances) -> InstancesFound:
+    found = await store.instances(
+        InstanceQuery(
+            instances=question.instances,
+            request_id=question.request_id,
+            after=question.after,
+            state=question.state,
+            host=question.host,
+            project=question.project,
+            name=question.name,
+            id_prefix=question.id_prefix,
+            request_prefix=question.request_prefix,
+            living=question.living,
+            # One more than asked tells whether there is another page.
+            limit=question.limit + 1,
+        )
+    )
+    fit = page_that_fits([(row.told, details_of(row)) for row in found[: question.limit]])
+    page = tuple([told for told, _ in fit])
+    return InstancesFound(
+        instances=page,
+        next=page[-1].id if len(found) > len(page) else None,
+        cells=tuple([cells.heard(cell) for cell in sorted({each.cell for each in page} - {"", CELL0})]),
+        details=tuple([details for _, details in fit]),
+    )
+
+
+async def on_unreadable_orders(asks: Sequence[Received[Unreadable]]) -> list[Said]:
+    """A build request that cannot be read is rejected like an invalid one. Any other order becomes a dead letter, for a
+    person to look at, and its sender gets an answer. A message without a type may be either: it is rejected, and
+    becomes a dead letter.
+    """
+    said: list[Said] = []
+    for ask in asks:
+        why = _why_not(ask.message)
+        if ask.message.kind in (type_of(BuildInstance), ""):
+            said += rejected(ask, why)
+        else:
+            said.append(Answer(ask, why))
+        if ask.message.kind != type_of(BuildInstance):
+            said.append(Bury(ask, why.reason))
+    return said
+
+
+async def on_unreadable_questions(asks: Sequence[Received[Unreadable]]) -> list[Said]:
+    said: list[Said] = []
+    for ask in asks:
+        why = _why_not(ask.message)
+        said += [Answer(ask, why), Bury(ask, why.reason)]
+    return said
+
+
+def _why_not(wrong: Unreadable) -> BuildRejected:
+    return BuildRejected(
+        request_id=None if wrong.request_id is None else RequestId(wrong.request_id),
+        field=wrong.field or "message",
+        value=wrong.value,
+        reason=wrong.reason,
+        project=wrong.project,
+    )
+
+
+# Questions about what was ordered for instances, and about moves.
+
+
+def history_questions(store: SchedulerStore) -> Handlers:
+    return {
+        AskHistory: answering(partial(_history, store)),
+        AskMoves: answering(partial(_moves, store)),
+    }
+
+
+async def _history(store: SchedulerStore, question: AskHistory) -> HistoryFound:
+    rows = await store.instances(
+        InstanceQuery(instances=(question.instance,), project=question.project, limit=1)
+    )
+    if not rows:
+        return HistoryFound(instance=None)
+    (row,) = rows
+    found = await store.changes(
+        ChangeQuery(instance=question.instance, after=question.after, ended=True, limit=question.limit + 1)
+    )
+    page = [with_end(change, row) for change in found[: question.limit]]
+    return HistoryFound(
+        instance=row.told,
+        changes=(*(() if question.after else (boot_of(row),)), *page),
+        next=page[-1].number if len(found) > question.limit else 0,
+    )
+
+
+async def _moves(store: SchedulerStore, question: AskMoves) -> MovesFound:
+    found = await store.changes(
+        ChangeQuery(host=question.host, ended=question.ended, behind=question.after, limit=question.limit + 1)
+    )
+    page = found[: question.limit]
+    return MovesFound(
+        moves=tuple(page),
+        next=MovePlace(page[-1].asked_at, page[-1].instance) if len(found) > question.limit else None,
+    )
+
+
+# Asks placement for the quota of a project, for plans.
+
+
+Ask = Callable[[Message], Awaitable[Message]]
+
+
+async def quota_of(ask: Ask, project: str) -> QuotaState | None:
+    """The project's quota; None if it has no limits, or if no project is named."""
+    if not project:
+        return None
+    answer = await ask(AskQuotas(project=project))
+    if not isinstance(answer, QuotasFound):
+        raise WrongAnswer(f"placement answered a question for a quota by {answer!r}")
+    return next(iter(answer.quotas), None)
+
+
+# Questions about instances that were placed or refused: how their hosts were chosen, and whether they would fit
+# elsewhere.
+#
+# All that an explanation needs is on the instance's row. So any scheduler can answer, whether it made the choice or
+# another did, after a restart too, and for as long as the row lives.
+
+
+DRAINED_MAX = 200
+# The picture holds the choices of a plan by this attempt while the plan is made: no claim has it.
+_PLANNED = 0
+
+
+class Explainer:
+    def __init__(self, store: SchedulerStore, picture: Picture, plugins: Plugins, ask: Ask) -> None:
+        self._store = store
+        self._picture = picture
+        self._plugins = plugins
+        self._ask = ask
+
+    def question_handlers(self) -> Handlers:
+        return {AskExplanation: answering(self._explanations), AskDrain: answering(self._drain)}
+
+    async def _explanations(self, question: AskExplanation) -> Message:
+        if question.request_id is None and question.instance is None:
+            return rejection("request_id", "", "give it or instance: nothing is asked about")
+        found = await self._store.instances(
+            InstanceQuery(
+                instances=() if question.instance is None else (question.instance,),
+                request_id=question.request_id,
+                after=question.after,
+                project=question.project,
+                limit=question.limit + 1,
+            )
+        )
+        page = found[: question.limit]
+        planned = await self._planned(page[0]) if page and question.plan_now else None
+        return ExplanationsFound(
+            explanations=tuple(map(_explanation, page)),
+            plan=planned,
+            next=page[-1].id if len(found) > question.limit else None,
+        )
+
+    async def _planned(self, row: InstanceRow) -> PlanFound | None:
+        """The plan for the needs of this instance; if its request accepts several flavors, for all of these."""
+        is_resized = row.resized_spec and not row.told.passed_over
+        if not is_resized and (alternatives := alternatives_in(row.spec)):
+            quota = await quota_of(self._ask, row.told.project)
+            return with_quota(plan_flavors(self._picture, alternatives, self._plugins), alternatives, quota)
+        if (spec := decoded(row.current_spec)) is None:
+            return None
+        quota = await quota_of(self._ask, row.told.project)
+        room = None if quota is None else quota_room(spec, quota)
+        return structs.replace(plan(self._picture, spec, self._plugins), quota=room)
+
+    async def _drain(self, question: AskDrain) -> Message:
+        host = question.host
+        columns = self._picture.columns
+        named = cell_and_name(host)[1]
+        rows_named = self._picture.rows_named(host.lower())
+        if not {host, named} & {columns.names[row] for row in rows_named}:
+            return rejection("host", host, "no host of this name is known")
+        cells = self._picture.cells_named(host)
+        if len(cells) > 1:
+            return rejection("host", host, names_clash(host, cells))
+        name = next(columns.names[row] for row in rows_named)
+        there = host_in_cell(cells[0], name)
+        found = await self._store.instances(InstanceQuery(host=there, limit=DRAINED_MAX + 1))
+        rows = [
+            row
+            for row in found[:DRAINED_MAX]
+            # In error, only an instance whose rebuild failed is still there.
+            if row.told.state != ERROR or row.told.rebuild is not None
+        ]
+        instances = self._drained(cells[0], name, rows)
+        return DrainFound(
+            host=host,
+            fit=sum(bool(each.to) for each in instances),
+            instances=tuple(instances),
+            more=len(found) > DRAINED_MAX,
+        )
+
+    def _drained(self, cell: str, host: str, rows: Sequence[InstanceRow]) -> list[DrainedInstance]:
+        why = self._why_all_stay(cell, host)
+        reasons = dict.fromkeys([row.id for row in rows], why) if why else {}
+        known = {
+            # Hosts that the boot named do not bind a move.
+            row.id: structs.replace(spec, hosts=(), cell=cell, count=1)
+            for row in rows
+            if row.id not in reasons and (spec := decoded(row.current_spec)) is not None
+        }
+        to: dict[InstanceId, tuple[str, str]] = {}
+        for instance, outcome in self._chosen(host_in_cell(cell, host), known).items():
+            if isinstance(outcome, NoValidHost):
+                reasons[instance] = in_words(outcome)
+            else:
+                to[instance] = outcome.choice.name, outcome.cell
+        unknown = "its needs are not known: it was requested before schedulers kept them"
+        return [
+            DrainedInstance(
+                id=row.id,
+                name=row.told.name,
+                project=row.told.project,
+                to=to.get(row.id, ("", ""))[0],
+                cell=to.get(row.id, ("", ""))[1],
+                reason="" if row.id in to else reasons.get(row.id, unknown),
+            )
+            for row in rows
+        ]
+
+    def _chosen(
+        self, host: str, known: Mapping[InstanceId, InstanceSpec]
+    ) -> dict[InstanceId, Chosen | NoValidHost]:
+        """Another host for each of these instances of the host (`c1/h1`), as if all left it at once. The members of an
+        affinity group leave together, for one host: they are chosen first, and count as there for all others.
+        """
+        here = {self._picture.columns.ids[row] for row in self._picture.rows_named(host.lower())}
+        outcomes: dict[InstanceId, Chosen | NoValidHost] = {}
+        alone = dict(known)
+        held: list[tuple[ConsumerId, int]] = []
+        try:
+            for group, ids in _by_affinity(known).items():
+                members = self._picture.groups.of_group(group)
+                if any(each.host not in here for each in members):
+                    continue
+                specs = [structs.replace(known[id_], server_group=None) for id_ in ids]
+                if len(ids) == 1:
+                    alone[ids[0]] = specs[0]
+                    continue
+                for id_ in ids:
+                    del alone[id_]
+                chosen = drain_together(self._picture, host, specs, self._plugins, salt=0)
+                outcomes.update(zip(ids, chosen, strict=True))
+                shares = [
+                    (id_, _PLANNED, each.choice.share)
+                    for id_, each in zip(ids, chosen, strict=True)
+                    if isinstance(each, Chosen)
+                ]
+                held += [(id_, attempt) for id_, attempt, _ in shares]
+                self._picture.hold(shares)
+            chosen = drain(self._picture, host, [*alone.values()], self._plugins, salt=0)
+        finally:
+            self._picture.drop(held)
+        return {**outcomes, **dict(zip(alone, chosen, strict=True))}
+
+    def _why_all_stay(self, cell: str, host: str) -> str:
+        """Why no host is looked for; empty if there may be one."""
+        if self._picture.is_node(cell, host):
+            return why_stays_on_node(host, "migrate")
+        if not has_other_hosts(self._picture, cell, host):
+            return f"cell {cell} has no other host, and an instance moves only within its cell"
+        return ""
+
+
+def _by_affinity(specs: Mapping[InstanceId, InstanceSpec]) -> dict[GroupId, list[InstanceId]]:
+    """The members of each affinity group among these instances."""
+    groups: dict[GroupId, list[InstanceId]] = {}
+    for id_, spec in specs.items():
+        if spec.server_group is not None and spec.server_group.policy == "affinity":
+            groups.setdefault(spec.server_group.id, []).append(id_)
+    return groups
+
+
+def _explanation(row: InstanceRow) -> Explanation:
+    boot = _choice(row.decision)
+    if row.move_decision is None:
+        return Explanation(state=row.told, **structs.asdict(boot))
+    return Explanation(state=row.told, boot=boot, **structs.asdict(_choice(row.move_decision)))
+
+
+def _choice(decision: HostDecision | None) -> HostChoice:
+    """A choice as it is told; that of the boot if there is none."""
+    if decision is None:
+        return HostChoice()
+    return HostChoice(
+        chosen_at=decision.at,
+        hosts=decision.hosts,
+        qualified=decision.qualified,
+        chosen=decision.host,
+        alternates=decision.alternates,
+        what=decision.what,
+        request_id=decision.request_id,
+    )
+
+
+# Questions about hosts for which nothing is claimed or written: plans, the verdict on every host, capabilities.
+#
+# Each is answered from the picture, at the cost of some passes over all hosts.
+
+
+class Planner:
+    def __init__(
+        self, picture: Picture, plugins: Plugins, reader: RequestReader, store: SchedulerStore, ask: Ask
+    ) -> None:
+        self._picture = picture
+        self._plugins = plugins
+        self._reader = reader
+        self._store = store
+        self._ask = ask
+
+    def question_handlers(self) -> Handlers:
+        return {
+            AskPlan: answering(self._plan),
+            AskReasons: answering(self._reasons),
+            AskCapabilities: answering(self._capabilities),
+        }
+
+    async def _plan(self, question: AskPlan) -> Message:
+        request = question.request
+        if question.project and request.project not in ("", question.project):
+            reason = f"is not the project {question.project!r}, for which the plan is asked"
+            return rejection("request.project", request.project, reason, request.request_id)
+        project = request.project or question.project
+        flavors = await self._flavors_of(structs.replace(request, project=project))
+        if isinstance(flavors, BuildRejected):
+            return flavors
+        quota = await quota_of(self._ask, project)
+        return with_quota(plan_flavors(self._picture, flavors, self._plugins), flavors, quota)
+
+    async def _reasons(self, question: AskReasons) -> Message:
+        known = [*dict.fromkeys(one.name for one in self._plugins.filters), QUALIFY]
+        if question.step and question.step not in known:
+            reason = f"there is no such step: known are {', '.join(known)}"
+            return rejection("step", question.step, reason, question.request.request_id)
+        flavors = await self._flavors_of(question.request)
+        if isinstance(flavors, BuildRejected):
+            return flavors
+        return reasons(
+            self._picture,
+            flavors,
+            self._plugins,
+            step=question.step,
+            after=question.after,
+            limit=question.limit,
+        )
+
+    async def _capabilities(self, question: AskCapabilities) -> Message:
+        if not question.having:
+            if question.value:
+                return rejection("value", question.value, "having is not given: this is a value of it")
+            return capabilities(self._picture, after=question.after, limit=question.limit)
+        found = hosts_having(
+            self._picture, question.having, question.value, after=question.after, limit=question.limit
+        )
+        if isinstance(found, str):
+            return rejection("having", question.having, found)
+        return found
+
+    async def _flavors_of(self, request: BuildInstance) -> tuple[Alternative, ...] | BuildRejected:
+        """All flavors that the request accepts, the best first, with their needs."""
+        for field in ("different_host", "same_host"):
+            if ids := getattr(request, field):
+                reason = "a plan reads no instances: name their hosts in hosts or ignore_hosts"
+                return rejection(f"request.{field}", ", ".join(map(str, ids)), reason, request.request_id)
+        named = await with_named(self._store, request)
+        flavors = named if isinstance(named, BuildRejected) else self._reader.alternatives_of(named)
+        if isinstance(flavors, BuildRejected):
+            return structs.replace(flavors, field=f"request.{flavors.field}", request_id=request.request_id)
+        if request.group is None:
+            return flavors
+        group = await group_of(self._store, request, request.group)
+        if isinstance(group, str):
+            return rejection("request.group", request.group.id, group, request.request_id)
+        return with_specs(flavors, lambda spec: structs.replace(spec, server_group=group))

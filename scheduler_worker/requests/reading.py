@@ -1,0 +1,325 @@
+"""Build requests, checked: each is valid, or rejected with the field, the value and the reason."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct, structs
+
+from bus.message import Message
+from bus.messages.build import BuildInstance, BuildRejected
+from bus.workers.handling import Answer, Received, Said, Tell
+from engine.capacity import Vocabulary
+from engine.choosing.plugins import Plugins
+from engine.flavors import InstanceId, JoinedGroup, RequestId
+from engine.hosts import host_in_cell
+from engine.inventories import GroupId, ServerGroup
+from engine.refusals import NoValidHost
+from engine.requests import Alternative, InstanceSpec, read_alternatives, read_request, with_specs
+from engine.requests.spec import PROFILE
+from kit.metrics import Labels, Readings, limited
+from scheduler_worker.core.instances.rows import DELETED, InstanceRow, encoded
+from scheduler_worker.metrics import NO_VALID_HOST
+from scheduler_worker.store import GroupQuery, InstanceQuery, KnownGroup, SchedulerStore
+
+# Rejections of requests, with the reason. The client gets a rejection as a reply, and an event says the same, for clients
+# that use a plain AMQP library and wait for no reply.
+
+
+# The field that a request is refused for when it comes too late.
+SENT_AT = "sent_at"
+
+
+def rejection(field: str, value: object, reason: str, request: RequestId | None = None) -> BuildRejected:
+    return BuildRejected(request_id=request, field=field, value=str(value), reason=reason)
+
+
+def too_old(ask: Received[BuildInstance], horizon: timedelta) -> BuildRejected:
+    return rejection(
+        SENT_AT,
+        ask.sent_at,
+        f"too old: a request that was sent more than {horizon.total_seconds():.0f} s ago may have been built and deleted since, "
+        "and its rows may be forgotten",
+        ask.message.request_id,
+    )
+
+
+def other_content(ask: Received[BuildInstance]) -> BuildRejected:
+    request = ask.message.request_id
+    return rejection(
+        "request_id",
+        request,
+        "duplicate id: a request with this id and other content was taken before",
+        request,
+    )
+
+
+def taken_instances(request: RequestId, instances: Iterable[InstanceId]) -> BuildRejected:
+    named = ", ".join(map(str, instances))
+    return rejection("instance_ids", named, "duplicate id: they belong to another request", request)
+
+
+def rejected(ask: Received[Message], why: BuildRejected) -> tuple[Said, ...]:
+    if isinstance(ask.message, BuildInstance):
+        why = structs.replace(why, project=ask.message.project)
+    return (Answer(ask, why), Tell(why, ask))
+
+
+SPECS_MAX = 1000
+
+_NO_REQUEST = RequestId(UUID(int=0))
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class ValidRequest(Struct, frozen=True, eq=False):
+    """A build request that passed all checks, with what it asks for. `digest` is made of its whole content without its
+    id, so two requests that use one id can be told apart.
+
+    `alternatives` are all flavors that it accepts, each with its spec; the first spec is `spec`. They are empty for a
+    request that accepts one flavor only.
+    """
+
+    ask: Received[BuildInstance]
+    id: RequestId
+    spec: InstanceSpec
+    digest: bytes
+    # The specs as its rows keep them; empty: they keep none.
+    kept: bytes = b""
+    # Why it cannot join the group that it names.
+    unjoined: str = ""
+    alternatives: tuple[Alternative, ...] = ()
+
+    @property
+    def names_others(self) -> bool:
+        """Does it name instances or a server group, which must be looked up?"""
+        build = self.ask.message
+        return bool(build.group or build.different_host or build.same_host)
+
+    def with_specs(self, change: Callable[[InstanceSpec], InstanceSpec]) -> "ValidRequest":
+        """The request with this change of the spec of each flavor."""
+        spec, alternatives = change(self.spec), with_specs(self.alternatives, change)
+        kept = encoded(spec, self.ask.message, alternatives)
+        return structs.replace(self, spec=spec, alternatives=alternatives, kept=kept)
+
+
+def names_stored(build: BuildInstance) -> bool:
+    """Does the request name flavors, an image or a device profile that are stored (stored_names.py)?"""
+    if build.flavor_names or build.image_name:
+        return True
+    flavor = build.flavor
+    is_in_flavor = flavor is not None and PROFILE in flavor.extra_specs
+    return is_in_flavor or any(PROFILE in each.extra_specs for each in build.alternatives)
+
+
+class _Understood(NamedTuple):
+    spec: InstanceSpec
+    digest: bytes
+    kept: bytes
+    alternatives: tuple[Alternative, ...]
+
+
+class RequestReader:
+    def __init__(self, vocabulary: Vocabulary, horizon: timedelta, plugins: Plugins) -> None:
+        self._vocabulary = vocabulary
+        self._horizon = horizon
+        self.plugins = plugins
+        self._scopes, self._image_keys = plugins.scopes, plugins.image_keys
+        # By content: most requests have the content of an earlier one.
+        self._known: dict[bytes, _Understood] = {}
+
+    def read(self, ask: Received[BuildInstance], now: datetime) -> ValidRequest | BuildRejected:
+        build = ask.message
+        # Requests of many groups have one spec, but for the group.
+        understood = self._understood(build, _canonical(structs.replace(build, request_id=None, group=None)))
+        if isinstance(understood, BuildRejected):
+            return understood
+        if ask.sent_at is not None and now - ask.sent_at > self._horizon:
+            return too_old(ask, self._horizon)
+        assert build.request_id is not None, "a request without an id is rejected"
+        spec, digest, kept, alternatives = understood
+        if build.group is not None:
+            digest = hashlib.sha256(digest + _canonical(build.group)).digest()
+        return ValidRequest(ask, build.request_id, spec, digest, kept, alternatives=alternatives)
+
+    def spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
+        """The needs of a request's flavor. Nothing is built for it, and it may lack its id."""
+        return self._spec_of(structs.replace(build, request_id=build.request_id or _NO_REQUEST))
+
+    def alternatives_of(self, build: BuildInstance) -> tuple[Alternative, ...] | BuildRejected:
+        """All flavors of a request for which nothing is built, with their needs. It may lack its id."""
+        build = structs.replace(build, request_id=build.request_id or _NO_REQUEST)
+        return read_alternatives(build, self._spec_of)
+
+    def _spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
+        spec = read_request(build, self._vocabulary, self._scopes, self._image_keys)
+        if isinstance(spec, BuildRejected):
+            return spec
+        return self._not_read(spec, build) or spec
+
+    def _understood(self, build: BuildInstance, content: bytes) -> _Understood | BuildRejected:
+        if build.request_id is not None and (known := self._known.get(content)) is not None:
+            return known
+        alternatives = read_alternatives(build, self._spec_of)
+        if isinstance(alternatives, BuildRejected):
+            return alternatives
+        spec = alternatives[0].spec
+        if len(alternatives) == 1:
+            # The flavor as it was read: one that leaves a page size open has it decided.
+            build = structs.replace(build, flavor=alternatives[0].flavor)
+            alternatives = ()
+        if len(self._known) >= SPECS_MAX:
+            self._known.clear()
+        understood = self._known[content] = _Understood(
+            spec, hashlib.sha256(content).digest(), encoded(spec, build, alternatives), alternatives
+        )
+        return understood
+
+    def _not_read(self, spec: InstanceSpec, build: BuildInstance) -> BuildRejected | None:
+        """The rejection of a request whose value no active filter reads, or whose filter does not understand the value;
+        otherwise None.
+        """
+        for field, ids, read in (
+            ("different_host", build.different_host, "different_hosts"),
+            ("same_host", build.same_host, "same_hosts"),
+        ):
+            if ids and not self.plugins.reads(read):
+                reason = f"the filter {field} is not among the `filters` of this scheduler"
+                return rejection(field, ", ".join(map(str, ids)), reason, build.request_id)
+        asked = (("flavor.extra_specs", spec.extra_specs), ("image_properties", spec.image_properties))
+        for field, pairs in asked:
+            for key, value in pairs:
+                if reason := self.plugins.problem_with(key, value):
+                    return rejection(f"{field}.{key}", value, reason, build.request_id)
+        return None
+
+
+# The instances and the server groups that build requests name: they are read from the store, once, when the request is
+# read.
+#
+# Of instances, to be apart from them or together with them, the hosts count. An instance that gets its host later, or moves,
+# is not followed: server groups are for that.
+#
+# If there is no such server group, the request is accepted all the same, and its instances end in error. It is not rejected,
+# since a request may be delivered once more after its group was deleted, and must then get the same answer.
+
+
+async def with_neighbours(
+    store: SchedulerStore, requests: Sequence[ValidRequest]
+) -> tuple[list[ValidRequest], list[tuple[ValidRequest, BuildRejected]]]:
+    """The requests with the names of these hosts in their specs; and those that name an instance which their project does not
+    have, with the reason.
+    """
+    builds = [request.ask.message for request in requests]
+    named = {each for build in builds for each in (*build.different_host, *build.same_host)}
+    if not named:
+        return list(requests), []
+    ids = tuple(sorted(named))
+    rows = {row.id: row for row in await store.instances(InstanceQuery(instances=ids, limit=len(ids)))}
+    known: list[ValidRequest] = []
+    unknown: list[tuple[ValidRequest, BuildRejected]] = []
+    for request in requests:
+        why = next(_problems_of(request.ask.message, rows), None)
+        if why is None:
+            known.append(_with_hosts(request, rows))
+        else:
+            unknown.append((request, why))
+    return known, unknown
+
+
+def _problems_of(build: BuildInstance, rows: Mapping[InstanceId, InstanceRow]) -> Iterator[BuildRejected]:
+    for field, ids in (("different_host", build.different_host), ("same_host", build.same_host)):
+        for number, id_ in enumerate(ids):
+            row = rows.get(id_)
+            if row is None or (build.project and row.told.project != build.project):
+                whose = f" of project {build.project}" if build.project else ""
+                yield rejection(
+                    f"{field}[{number}]", id_, f"no instance{whose} has this id", build.request_id
+                )
+
+
+def _with_hosts(request: ValidRequest, rows: Mapping[InstanceId, InstanceRow]) -> ValidRequest:
+    build = request.ask.message
+    beside = _hosts_of(build.same_host, rows)
+    apart = _hosts_of(build.different_host, rows)
+    together = beside if beside or not build.same_host else None
+    return request.with_specs(lambda spec: structs.replace(spec, different_hosts=apart, same_hosts=together))
+
+
+def _hosts_of(ids: Sequence[InstanceId], rows: Mapping[InstanceId, InstanceRow]) -> tuple[str, ...]:
+    told = [rows[id_].told for id_ in ids]
+    there = [each for each in told if each.host and each.state != DELETED]
+    # With their cells: a host of another cell may have the same name.
+    return tuple(sorted({host_in_cell(each.cell, each.host).lower() for each in there}))
+
+
+# Server groups
+
+
+async def group_of(store: SchedulerStore, build: BuildInstance, named: JoinedGroup) -> ServerGroup | str:
+    """The group that a request names; or why the request cannot join it."""
+    found = await store.groups(GroupQuery(ids=(named.id,)))
+    return _joined(build, named, found[0] if found else None)
+
+
+async def with_groups(store: SchedulerStore, requests: Sequence[ValidRequest]) -> list[ValidRequest]:
+    """The requests, each with the group that it names, or with the reason why it cannot join it."""
+    ids = {group.id for each in requests if (group := each.ask.message.group) is not None}
+    if not ids:
+        return list(requests)
+    known = {each.definition.id: each for each in await store.groups(GroupQuery(ids=tuple(sorted(ids))))}
+    return [_with_group(each, known) for each in requests]
+
+
+def _with_group(request: ValidRequest, known: dict[GroupId, KnownGroup]) -> ValidRequest:
+    build = request.ask.message
+    if build.group is None:
+        return request
+    joined = _joined(build, build.group, known.get(build.group.id))
+    if isinstance(joined, str):
+        return structs.replace(request, unjoined=joined)
+    return request.with_specs(lambda spec: structs.replace(spec, server_group=joined))
+
+
+def _joined(build: BuildInstance, named: JoinedGroup, group: KnownGroup | None) -> ServerGroup | str:
+    if group is None or group.project not in ("", build.project):
+        return f"group.id is {named.id}: there is no such server group, or it is another project's: create it first"
+    definition = group.definition
+    if named.policy not in (None, definition.policy):
+        return f"group.policy is {named.policy!r}: the group's is {definition.policy!r}"
+    if named.max_per_host not in (None, definition.max_per_host):
+        return f"group.max_per_host is {named.max_per_host}: the group's is {definition.max_per_host}"
+    return definition
+
+
+# Which filter removed the last host of a request to build or to move that found none: for the metrics.
+
+
+NO_HOST_AT_ALL = "(none)"
+
+
+class LastFilters:
+    def __init__(self, filters: Sequence[str] = ()) -> None:
+        """`filters` are those that may remove hosts: Prometheus sees no growth of a counter that was not there before."""
+        self._counts = Counter(dict.fromkeys((*filters, NO_HOST_AT_ALL), 0))
+
+    @property
+    def readings(self) -> Readings:
+        shown = limited([*self._counts])
+        by_filter = Counter[Labels]()
+        for name, count in self._counts.items():
+            by_filter[(shown[name],)] += count
+        return (NO_VALID_HOST.numbers(by_filter),)
+
+    def no_host(self, found: NoValidHost) -> None:
+        self._counts[last_filter(found)] += 1
+
+
+def last_filter(found: NoValidHost) -> str:
+    """The filter that removed the last host."""
+    removing = [step.step for step in found.steps if step.removed]
+    return removing[-1] if removing else NO_HOST_AT_ALL

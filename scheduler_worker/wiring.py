@@ -1,0 +1,529 @@
+"""The parts of a scheduler worker, put together. `__main__.py` runs them alone, `moor up` beside other workers.
+
+Each stage is made of the stages before it:
+
+    given      connections, the database, settings, a clock, the picture.
+    knowledge  of hosts, cells and placement's data, and the parts that keep it up to date.
+    deciders   about requests: builders, movers, finders of alternates.
+    sending    the outbox: it sends the messages of rows.
+    queues     the worker loops, which answer.
+    staged     runs some parts first, and the others when the first snapshot is whole.
+"""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+import os_resource_classes
+import os_traits
+from msgspec import Struct
+
+from bus.messages.build import BuildInstance
+from bus.settings import BusSettings
+from bus.workers.station import FeedListener, Station, by_station
+from engine.capacity import Vocabulary
+from engine.choosing.plugin_settings import chosen_plugins
+from engine.choosing.plugins import Plugins, multiplier_key
+from engine.picture.picture import Picture
+from kit.parts import Once, PartGroup, Periodic, set_beside
+from kit.process import Part
+from kit.settings import BadSetting, SettingsFollower
+from kit.times import now
+from scheduler_worker.aggregates import AggregateMembership, AggregateOrders, read_aggregates
+from scheduler_worker.applications import ApplicationQueues, Applications
+from scheduler_worker.cell_questions import ConsoleRelay
+from scheduler_worker.cells import CellWatch, WorkerRegistry, hear_cells
+from scheduler_worker.claiming.claimer import Claimer
+from scheduler_worker.forgetting import Deadlines, Forgetting
+from scheduler_worker.handlers import (
+    cell_broker_handlers,
+    event_handlers,
+    question_handlers,
+    request_handlers,
+)
+from scheduler_worker.hosts import HostRegistry, HostWatch, ModeTeller
+from scheduler_worker.outbox import CellDispatch, Outbox, OutboxNotes
+from scheduler_worker.overview import API, CloudCounter, Overviews
+from scheduler_worker.questions import Explainer, Planner
+from scheduler_worker.registry import CellRegistry
+from scheduler_worker.replica import HEARD_OF_CELLS, Replica
+from scheduler_worker.requests.adopting import InstanceAdopter
+from scheduler_worker.requests.building import Builder, Burial
+from scheduler_worker.requests.more_alternates import AlternatesFinder
+from scheduler_worker.requests.move_needs import MoveNeedsFinder
+from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
+from scheduler_worker.requests.reading import LastFilters, RequestReader
+from scheduler_worker.requests.waking import WaitingMoves, Waker
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import SchedulerStore
+from scheduler_worker.third_party import filters_of, weighers_of
+from scheduler_worker.waiting import WaitingSpecs
+
+# The connections, the database and the settings that all parts of a scheduler worker are made of.
+
+
+class Given(Struct, frozen=True):
+    """`station` is on the API level's broker. `cells` has the station of each cell that has a broker of its own; `cells_at` has
+    the names of the cells at each of these stations.
+    """
+
+    station: Station
+    cells: Mapping[str, Station]
+    cells_at: Mapping[Station, tuple[str, ...]]
+    store: SchedulerStore
+    settings: SchedulerSettings
+    clock: Callable[[], datetime]
+    chance: random.Random
+    picture: Picture
+    plugins: Plugins
+
+    @property
+    def host_down_after(self) -> timedelta:
+        return timedelta(seconds=self.station.settings.host_down_s)
+
+    def trouble_at(self, cell: str) -> str:
+        """Why the connection to the cell's own broker fails; empty if it works, or if the cell has no broker of its own."""
+        return self.cells[cell].consuming.trouble if cell in self.cells else ""
+
+
+def check_settings(settings: SchedulerSettings, bus: BusSettings) -> None:
+    """Raise BadSetting if a setting of the scheduler contradicts one of the bus."""
+    if settings.when_cell_down == "wait" and settings.cell_down_s >= bus.host_down_s:
+        raise BadSetting(
+            "scheduler.cell_down_s",
+            settings.cell_down_s,
+            "beside [bus]",
+            f"must be less than bus.host_down_s ({bus.host_down_s}) with when_cell_down 'wait': otherwise all "
+            "hosts of the cell are down before the cell is",
+        )
+
+
+# The knowledge that a scheduler worker has of the cloud: hosts, cells, placement's data, and instances that wait for room.
+
+
+class Knowledge:
+    """The registries that deciders read, and the parts that keep them up to date."""
+
+    def __init__(self, given: Given) -> None:
+        settings, picture, clock, chance = given.settings, given.picture, given.clock, given.chance
+        self.cells = CellRegistry(
+            picture,
+            timedelta(seconds=settings.cell_down_s),
+            clock,
+            is_avoided=settings.when_cell_down == "elsewhere",
+            trouble_at=given.trouble_at,
+        )
+        self.workers = WorkerRegistry(timedelta(seconds=settings.cell_down_s), clock)
+        self.hosts = HostRegistry(
+            picture,
+            given.host_down_after,
+            clock,
+            failed_builds_max=settings.failed_builds_max,
+            excuses=self.cells.excuses,
+        )
+        self.consoles = ConsoleRelay(given.station, given.cells, given.store, clock=clock)
+        self.waiting = WaitingSpecs(picture, given.plugins)
+        hear = partial(hear_cells, self.cells, self.workers, self.hosts, self.consoles)
+        self.replica = Replica(
+            given.station,
+            picture,
+            hear,
+            waiting=self.waiting,
+            page=settings.snapshot_page,
+            verify_every_s=settings.verify_every_s,
+            chance=chance,
+        )
+        # Of the brokers that have cells only.
+        self.listeners = {
+            below: FeedListener("hear of hosts in cells", below, HEARD_OF_CELLS, hear, is_needed=True)
+            for below in given.cells_at
+        }
+        self.host_watch = HostWatch(given.store, self.hosts, settings.hosts_poll_s, clock, chance)
+        self._read_aggregates = partial(read_aggregates, given.store, picture)
+        self.aggregate_watch = Periodic(
+            "read aggregates",
+            self._read_aggregates,
+            settings.hosts_poll_s,
+            is_needed=True,
+            chance=chance,
+        )
+        self.unclaimed = UnclaimedShares(picture)
+
+    async def make_sure(self) -> None:
+        """On return, the picture has every provider, host and aggregate that was written before the call, and counts no
+        share that is not claimed yet.
+        """
+        await self.host_watch.look_again()
+        await self._read_aggregates()
+        await self.replica.catch_up()
+        # After the last wait: further shares may have been chosen during it.
+        self.unclaimed.drop_all()
+
+
+# The deciders about requests: each reads the knowledge of this worker, and asks placement.
+
+
+STANDARD = Vocabulary(
+    classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
+)
+
+
+class Deciders:
+    def __init__(self, given: Given, known: Knowledge) -> None:
+        store, settings, clock, chance = given.store, given.settings, given.clock, given.chance
+        picture, plugins, ask_all = given.picture, given.plugins, given.station.ask_all
+        self.reader = RequestReader(STANDARD, settings.horizon, plugins)
+        self.claimer = Claimer(
+            picture,
+            known.replica,
+            known.hosts,
+            ask_all,
+            make_sure=known.make_sure,
+            plugins=plugins,
+            settings=settings,
+            chance=chance,
+            clock=clock,
+        )
+        self.last_filters = LastFilters([each.name for each in plugins.filters])
+        self.builder = Builder(
+            store,
+            self.claimer,
+            self.reader,
+            clock,
+            settings,
+            begin_waits=known.waiting.wrote,
+            last_filters=self.last_filters,
+        )
+        self.burial = Burial(self.reader, store, clock, settings)
+        self.membership = AggregateMembership(picture, ask_all, known.replica.catch_up)
+        self.aggregates = AggregateOrders(
+            store,
+            picture,
+            self.membership,
+            clock,
+            make_sure=known.make_sure,
+            multipliers=frozenset(multiplier_key(each) for each in plugins.weighers),
+            horizon=settings.horizon,
+        )
+        self.move_needs = MoveNeedsFinder(
+            store, picture, self.reader, ask_all=ask_all, make_sure=known.make_sure
+        )
+        self.move_hosts = MoveHostFinder(
+            picture,
+            plugins,
+            alternates_max=settings.alternates_max,
+            make_sure=self.claimer.until_current,
+            chance=chance,
+        )
+        self.mover = Mover(
+            self.move_needs,
+            self.move_hosts,
+            picture,
+            clock,
+            settings,
+            know_hosts=known.host_watch.look_again,
+            waiting=known.waiting,
+            unclaimed=known.unclaimed,
+            last_filters=self.last_filters,
+        )
+        self.adopter = InstanceAdopter(
+            store, self.reader, ask_all, clock, timeout_s=settings.request_timeout_s
+        )
+        self.more_alternates = AlternatesFinder(
+            store,
+            picture,
+            plugins,
+            clock,
+            alternates_max=settings.alternates_max,
+            make_sure=self.claimer.until_current,
+            hold=known.unclaimed.hold,
+            chance=chance,
+        )
+
+
+# The outbox, which sends the messages of rows to brokers; and copies of events for applications.
+
+
+class Sending:
+    def __init__(self, given: Given) -> None:
+        settings, publisher = given.settings, given.station.publisher
+        notes = OutboxNotes(given.store, timedelta(seconds=settings.unsaid_s), given.clock)
+        self.dispatches = [
+            CellDispatch(cells, below, publisher, notes, under_way_max=settings.under_way_max)
+            for below, cells in given.cells_at.items()
+        ]
+        self.outbox = Outbox(given.store, notes, self.dispatches)
+        self.applications = Applications(
+            given.store, publisher, settings.hosts_poll_s, given.clock, given.chance
+        )
+
+
+# The worker loops that read queues. handlers.py says which message goes to which handler.
+
+
+class Queues:
+    """The worker loops. `read_requests` and `read_questions` make one for the queue of this name: that for all, or that of
+    an application.
+    """
+
+    def __init__(self, given: Given, known: Knowledge, deciders: Deciders, sending: Sending) -> None:
+        store, picture, plugins, clock = given.store, given.picture, given.plugins, given.clock
+        ask = given.station.ask
+        outbox, applications = sending.outbox, sending.applications
+        self.read_requests = partial(
+            given.station.worker,
+            handlers=request_handlers(
+                deciders.builder,
+                known.hosts,
+                applications,
+                clock,
+                given.settings,
+                store=store,
+                picture=picture,
+                aggregates=deciders.aggregates,
+                mover=deciders.mover,
+                adopter=deciders.adopter,
+                know_hosts=known.host_watch.look_again,
+            ),
+            store=outbox,
+            outbox=outbox,
+            sweeps=False,
+            chance=given.chance,
+            before_burial={BuildInstance: (deciders.burial.end_in_error, deciders.burial.release)},
+        )
+        overviews = Overviews(
+            given.station.name,
+            store,
+            picture,
+            cells=known.cells,
+            workers=known.workers,
+            hosts=known.hosts,
+            clock=clock,
+        )
+        self.read_questions = partial(
+            given.station.worker,
+            handlers=question_handlers(
+                store,
+                known.hosts,
+                applications,
+                deciders.membership,
+                {
+                    **Planner(picture, plugins, deciders.reader, store, ask).question_handlers(),
+                    **Explainer(store, picture, plugins, ask).question_handlers(),
+                    **known.consoles.question_handlers(),
+                    **overviews.handlers(),
+                },
+                cells=known.cells,
+                picture=picture,
+                catch_up=known.replica.catch_up,
+            ),
+            store=outbox,
+            chance=given.chance,
+        )
+        self.events = given.station.worker(
+            "scheduler.events",
+            event_handlers(known.hosts, applications, clock, given.cells, deciders.more_alternates),
+            outbox,
+            chance=given.chance,
+        )
+        # Of the brokers that have cells only.
+        self.events_of_cells = {
+            below: below.worker(
+                "scheduler.events",
+                cell_broker_handlers(known.hosts, clock, deciders.more_alternates),
+                outbox,
+                chance=given.chance,
+                says_by=given.station.publisher,
+            )
+            for below in given.cells_at
+        }
+
+
+# Parts that are started when others are ready.
+
+
+class Staged:
+    """Runs `needed` first, and starts `workers` when the events in `ready` are set; at the end, `workers` stop before
+    `needed`. The objects in `seen` are not run: health and metrics ask them.
+    """
+
+    def __init__(
+        self,
+        needed: Sequence[Part],
+        ready: Sequence[asyncio.Event],
+        workers: Sequence[Part],
+        *,
+        seen: Sequence[object] = (),
+    ) -> None:
+        self._needed = PartGroup(*needed)
+        self._workers = PartGroup(*workers)
+        self.parts = (*needed, *workers, *seen)
+        self._waiting = Once(
+            "wait for the first snapshot", lambda: asyncio.gather(*[each.wait() for each in ready])
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._needed.run())
+            await self._waiting.run()
+            if not self._waiting.stopping.is_set():
+                await self._workers.run()
+            await self._needed.stop()
+
+    async def stop(self) -> None:
+        await self._waiting.stop()
+        await self._workers.stop()
+
+
+def scheduler_parts(
+    station: Station,
+    store: SchedulerStore,
+    settings: SchedulerSettings,
+    clock: Callable[[], datetime] = now,
+    chance: random.Random | None = None,
+    *,
+    cells: Mapping[str, Station] | None = None,
+    picture: Picture | None = None,
+) -> tuple[Part, ...]:
+    """Everything that a scheduler worker runs, its stations included; the caller closes the stations.
+
+    `station` is on the API level's broker, and asks questions there. `cells` has the station of each cell that has a
+    broker of its own; all other cells are on the API level's broker.
+    """
+    check_settings(settings, station.settings)
+    given = Given(
+        station=station,
+        cells=cells or {},
+        cells_at=by_station(cells or {}),
+        store=store,
+        settings=settings,
+        clock=clock,
+        chance=chance or random.Random(secrets.randbits(64)),
+        picture=Picture() if picture is None else picture,
+        plugins=_plugins_of(settings),
+    )
+    follower = SettingsFollower(settings, lambda fresh: given.plugins.become(_plugins_of(fresh)))
+    known = Knowledge(given)
+    deciders = Deciders(given, known)
+    sending = Sending(given)
+    queues = Queues(given, known, deciders, sending)
+    # Without one of these a scheduler serves all other cells.
+    for below, names in given.cells_at.items():
+        beside = (below, known.listeners[below], queues.events_of_cells[below])
+        set_beside(beside, f"cell {', '.join(names)}")
+    ready = (
+        known.replica.whole,
+        known.host_watch.has_run,
+        sending.applications.has_run,
+        known.aggregate_watch.has_run,
+    )
+    first = _first(given, known, sending)
+    workers = _workers(given, known, deciders, sending, queues)
+    return (
+        Staged(
+            first, ready, workers, seen=(deciders.claimer, deciders.builder, deciders.last_filters, follower)
+        ),
+    )
+
+
+def _plugins_of(settings: SchedulerSettings) -> Plugins:
+    return chosen_plugins(settings, filters_of(settings), weighers_of(settings))
+
+
+def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]:
+    """The parts that bring the first snapshot, and those that do not need it."""
+    station, store, hosts, outbox = given.station, given.store, known.hosts, sending.outbox
+    settings, clock, chance = given.settings, given.clock, given.chance
+    brokers = [
+        (station, lambda cell: cell not in given.cells),
+        *[(below, names.__contains__) for below, names in given.cells_at.items()],
+    ]
+    return (
+        station,
+        known.replica,
+        known.host_watch,
+        known.aggregate_watch,
+        sending.applications,
+        Deadlines(
+            store, outbox, station.publisher, poll_s=settings.deadline_poll_s, clock=clock, chance=chance
+        ),
+        Forgetting(
+            store,
+            hosts,
+            lambda host: not known.replica.whole.is_set() or given.picture.has_provider(host),
+            settings,
+            clock,
+            down_after=given.host_down_after,
+            chance=chance,
+        ),
+        *[
+            ModeTeller(at, store, hosts, is_there, every_s=settings.hosts_poll_s, clock=clock)
+            for at, is_there in brokers
+        ],
+        CellWatch(store, known.cells, known.hosts, settings.hosts_poll_s, chance),
+        known.consoles,
+        *given.cells_at,
+        *sending.dispatches,
+        *known.listeners.values(),
+    )
+
+
+def _workers(
+    given: Given, known: Knowledge, deciders: Deciders, sending: Sending, queues: Queues
+) -> tuple[Part, ...]:
+    """The parts that start when the first snapshot is whole."""
+    store, settings, clock, chance = given.store, given.settings, given.clock, given.chance
+    outbox, publisher = sending.outbox, given.station.publisher
+    moves = WaitingMoves(
+        deciders.move_needs,
+        deciders.move_hosts,
+        store,
+        outbox,
+        publisher,
+        unclaimed=known.unclaimed,
+        specs=known.waiting,
+        settings=settings,
+        clock=clock,
+    )
+    return (
+        Waker(
+            store,
+            outbox,
+            publisher,
+            deciders.claimer,
+            known.waiting,
+            moves=moves,
+            settings=settings,
+            clock=clock,
+            chance=chance,
+        ),
+        CloudCounter(
+            store,
+            given.picture,
+            known.hosts,
+            known.cells,
+            {API: given.station, **{" ".join(names): below for below, names in given.cells_at.items()}},
+            every_s=settings.count_every_s,
+            clock=clock,
+            chance=chance,
+        ),
+        # Clients that know of no parcels send each request by itself. An application's own queue is read in smaller batches,
+        # so that a flood of one delays the others for less long.
+        queues.read_requests(
+            "scheduler.requests", sweeps=True, batches_in_flight=settings.batches_in_flight, singly=True
+        ),
+        ApplicationQueues(
+            lambda: sending.applications.names,
+            given.station.consuming,
+            # By the queue for all.
+            {"scheduler.requests": queues.read_requests, "scheduler.questions": queues.read_questions},
+            settings.hosts_poll_s,
+            chance,
+        ),
+        queues.events,
+        *queues.events_of_cells.values(),
+        queues.read_questions("scheduler.questions"),
+    )
