@@ -159,7 +159,6 @@ def test_without_any_setting_nothing_is_set() -> None:
         ("MOOR_DB_URL", "sqlite://", "db_url is 'sqlite://' .* names no file"),
         ("MOOR_DB_URL", "postgresql://h", "db_url is 'postgresql://h' .* names no database"),
         ("MOOR_CELLS", "cell0", r"cells is 'cell0' \(MOOR_CELLS\): this name is reserved"),
-        ("MOOR_CELLS", "nova", r"cells is 'nova' \(MOOR_CELLS\): this name is reserved for what Nova holds"),
         ("MOOR_CELLS", "harbour,Über", r"cells is 'Über' \(MOOR_CELLS\): a cell's name"),
         (
             "MOOR_CELL_BUS_URLS",
