@@ -148,7 +148,7 @@ def test_a_filter_by_metadata_passes_the_hosts_that_the_slow_way_passes(
 ) -> None:
     met: Counter[bool] = Counter()
 
-    @settings(BOUNDED, max_examples=40)
+    @settings(BOUNDED, max_examples=120)
     @given(of=memberships, specs=st.permutations(SPECS))
     def check(of: list[set[int]], specs: list[InstanceSpec]) -> None:
         picture = the_picture(of)

@@ -30,7 +30,8 @@ USED_ELSEWHERE = {
         *("action_state", "compose", "compose", "on_data_table_row_selected", "on_mount"),
         *("on_tabbed_content_tab_activated", "on_unmount"),
     ),
-    "placement_worker/api/policy.py": ("get_enforcer",),  # oslo.policy, by the entry point in pyproject.toml
+    # oslo.policy, by the entry point in pyproject.toml
+    "placement_worker/api/policy_enforcer.py": ("get_enforcer",),
     "placement_worker/store_sql/log.py": ("get_col_spec",),  # SQLAlchemy
     "placement_worker/tables.py": ("get_col_spec",),  # SQLAlchemy
     "scheduler_worker/overview.py": (
