@@ -46,7 +46,7 @@ from laboratory.private_servers import DidNotStartError
 from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, spread, temporary_cloud
 from moor.asking import during, hearing, providers_of, until_choosable
 from moor.client.requests import new_request_ids
-from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups, flavor_of_nodes
+from moor.clouds.cloud import BareMetalPlan, cells_of_groups, flavor_of_nodes
 from moor.clouds.cloud_processes import Servers, servers_at
 from moor.options import PlacementDatabaseUrl, SchedulerFlags, fail, log_as, out, run, tuned_cloud
 from moor.tables import lines_of

@@ -21,8 +21,7 @@ from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import equal_hosts, read_host_size
 from laboratory.ironic import IronicTransport, SimulatedIronic, simulated_ironic
 from moor.asking import during, running, station_on
-from moor.clouds.bare_metal import BareMetal, BareMetalPlan, Daemon
-from moor.clouds.cloud import ComputeParts, cloud
+from moor.clouds.cloud import BareMetal, BareMetalPlan, ComputeParts, Daemon, cloud
 from moor.clouds.cloud_processes import Servers, WorkerProcess, cloud_in_processes
 from moor.worker_settings import CloudSettings, environment_of
 

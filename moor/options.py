@@ -442,7 +442,7 @@ def _rejected() -> "type[Rejected]":
 
 def _fail_as_rejected(refused: "Rejected") -> NoReturn:
     from moor.client.errors import NotSendable  # noqa: PLC0415
-    from moor.nearest_names import hint_for  # noqa: PLC0415
+    from moor.naming import hint_for  # noqa: PLC0415
 
     if isinstance(refused, NotSendable):
         raise typer.BadParameter(str(refused)) from None

@@ -21,7 +21,7 @@ from engine.flavors import Flavor, InstanceId
 from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.asking import Feed, hearing, until_choosable
 from moor.client.requests import new_request_ids
-from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
+from moor.clouds.cloud import BareMetalPlan, cells_of_groups
 from moor.worker_settings import CloudSettings
 
 ROOT = Path(__file__).parent.parent

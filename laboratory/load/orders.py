@@ -36,7 +36,7 @@ from laboratory.load.firing import Clock, DueOrder, EndedOrder, Run
 from laboratory.load.results import OfKind, latency_of
 from moor.asking import batches_of, granted
 from moor.client.requests import new_request_ids
-from moor.clouds.bare_metal import flavor_of_nodes
+from moor.clouds.cloud import flavor_of_nodes
 from scheduler_worker.core.instances.rows import instance_id_of
 
 FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)

@@ -63,7 +63,7 @@ from laboratory.load.senders import OwnSender, PublisherProcesses, own_publisher
 from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.asking import during, hearing, providers_of, until_choosable
 from moor.books.at_rest import Asked
-from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
+from moor.clouds.cloud import BareMetalPlan, cells_of_groups
 from moor.clouds.cloud_processes import Servers
 from moor.options import err
 from moor.showing import shortened

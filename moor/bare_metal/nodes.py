@@ -1,28 +1,69 @@
 """Bare-metal nodes as an operator sees them: Ironic's state of each, and what Moorage offers of it."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 import typer
 from msgspec import Struct, structs
+from rich.markup import escape
 
 from bus.messages.build import InstanceState
+from bus.messages.stored_names import AskFlavors, FlavorsFound
+from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ProviderId
 from ironic_sync.core.node import Node, provision_state
+from ironic_sync.core.offers import class_of
 from ironic_sync.core.rows import NodeDeploy, NodeRow
 from ironic_sync.rest import HttpIronicApi, UnreadableNode, ironic_api
 from ironic_sync.store import IronicStore
-from kit.errors import Operational
-from moor.asking import batches_of, client
-from moor.bare_metal.daemon_rows import opened_rows
+from ironic_sync.store_sql import SqlIronicStore
+from kit.errors import Operational, Unavailable
+from kit.settings import without_password
+from moor.asking import Asks, batches_of, client, items_of
 from moor.books.rules import NodeInIronic, NodesInIronic
 from moor.naming import instances_named, prefix_in
-from moor.options import tuned, wrong_value
+from moor.options import command_settings, out, run_with, tuned, wrong_value
 from moor.settings import Settings
+from moor.showing import grid_of, time_in_words
+from moor.tables import Columns, styled
 from moor.worker_settings import IRONIC_DAEMONS
+
+# The bare-metal daemons' rows, which operators' commands read from the database instead of asking a daemon.
+
+
+T = TypeVar("T")
+
+# A command sends one query at a time.
+POOL_SIZE = 1
+
+
+def with_rows(ironic_db: str, db: str, work: Callable[[SqlIronicStore], Awaitable[T]]) -> T:
+    """Run `work` on the daemons' rows in the named database, or else in that of a `moor up` on this machine."""
+    url = command_settings(db=db, ironic_db=ironic_db).ironic_db_url
+    if not url:
+        raise typer.BadParameter(
+            "no database is named: give --ironic-db or --db, MOOR_IRONIC_DB_URL or MOOR_DB_URL"
+        )
+    return run_with(opened_rows(url), work)
+
+
+@asynccontextmanager
+async def opened_rows(url: str) -> AsyncIterator[SqlIronicStore]:
+    store = SqlIronicStore(url, pool_size=POOL_SIZE)
+    try:
+        if not await store.has_tables():
+            raise Unavailable(
+                f"{without_password(url)} has no tables of bare-metal daemons: `moor db upgrade` creates them"
+            )
+        yield store
+    finally:
+        await store.close()
+
 
 ROWS_AT_ONCE = 1000
 NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"
@@ -356,3 +397,188 @@ def _as_id(name: str) -> ProviderId | None:
 
 def _by_name(nodes: Iterable[NodeShown]) -> tuple[NodeShown, ...]:
     return tuple(sorted(nodes, key=lambda each: (not each.name, each.name, each.id)))
+
+
+# How bare-metal nodes look in a terminal.
+
+
+STATE_COLOURS = {
+    "available": "green",
+    "active": "cyan",
+    "error": "red",
+    "enroll": "dim",
+    "manageable": "yellow",
+}
+
+
+def print_node(node: NodeShown) -> None:
+    out.print(grid_of(*facts_of_node(node)))
+
+
+def facts_of_node(node: NodeShown) -> list[tuple[str, str]]:
+    """Each fact with its label, in Rich's markup; empty facts are left out where they are shown."""
+    return [*_of_ironic(node), *_of_moorage(node)]
+
+
+def _of_ironic(shown: NodeShown) -> list[tuple[str, str]]:
+    first = [("node", str(shown.id)), ("name", escape(shown.name))]
+    node = shown.ironic
+    if node is None:
+        return [*first, ("state", "[red]Ironic has no such node[/red]")]
+    reason = escape(node.maintenance_reason or "no reason is given")
+    projects = dict.fromkeys(each for each in (node.owner, node.lessee) if each)
+    return [
+        *first,
+        ("state", _state(node)),
+        ("power", node.power_state or ""),
+        ("maintenance", reason if node.maintenance else ""),
+        ("fault", _red(node.fault)),
+        ("last error", _red(node.last_error)),
+        ("retired", "yes" if node.retired else ""),
+        ("class", escape(node.resource_class or "") or "[yellow]none[/yellow]"),
+        ("traits", escape(", ".join(node.traits))),
+        ("instance", str(node.instance_uuid or "")),
+        ("driver", escape(node.driver or "")),
+        ("group", escape(node.conductor_group)),
+        ("shard", escape(node.shard or "")),
+        ("projects", escape(", ".join(projects))),
+        ("since", time_in_words(node.provision_updated_at)),
+    ]
+
+
+def _of_moorage(shown: NodeShown) -> list[tuple[str, str]]:
+    offered = shown.offered
+    colour = "green" if offered.amount else "yellow"
+    amount = (
+        f"{offered.amount}[/{colour}] {offered.resource_class}"
+        if offered.resource_class
+        else "nothing[/yellow]"
+    )
+    rows = [
+        ("cell", shown.cell),
+        ("daemon", f"{escape(shown.daemon)}, epoch {shown.epoch}" if shown.daemon else ""),
+        ("offered", f"[{colour}]{amount}"),
+        ("kept class", offered.kept_class),
+        *(
+            ("" if number else "why", f"[yellow]{escape(reason)}[/yellow]")
+            for number, reason in enumerate(offered.reasons)
+        ),
+    ]
+    if (deploy := shown.deploy) is not None:
+        rows += [
+            ("order", f"{deploy.kind} of instance {deploy.instance}, attempt {deploy.attempt}"),
+            ("step", escape(deploy.words)),
+            ("tries", str(deploy.tries or "")),
+            ("failed", _red(deploy.failure)),
+        ]
+    return rows
+
+
+def _red(text: str | None) -> str:
+    return f"[red]{escape(text)}[/red]" if text else ""
+
+
+def _state(node: Node | None) -> str:
+    if node is None:
+        return "[red]gone[/red]"
+    state = node.provision_state or "none"
+    colour = "red" if state.endswith("failed") else STATE_COLOURS.get(state, "white")
+    goal = f" → {escape(node.target_provision_state)}" if node.target_provision_state else ""
+    extra = " [magenta]maintenance[/magenta]" if node.maintenance else ""
+    return f"[{colour}]{escape(state)}[/{colour}]{goal}{extra}"
+
+
+def _in_short(offered: Offered) -> str:
+    """The resources that a node offers, in one line. If it offers none, the first reason and the number of others."""
+    if offered.amount:
+        return f"[green]1[/green] {offered.resource_class}"
+    more = f" (and {len(offered.reasons) - 1} more)" if len(offered.reasons) > 1 else ""
+    why = f"{escape(offered.reasons[0])}{more}" if offered.reasons else ""
+    return f"[yellow]0[/yellow] {why}"
+
+
+NODES = Columns[NodeShown](
+    {
+        "id": lambda each: str(each.id),
+        "name": lambda each: each.name,
+        "state": lambda each: styled(_state(each.ironic)),
+        "class": lambda each: (each.ironic and each.ironic.resource_class) or "",
+        "cell": lambda each: each.cell,
+        "daemon": lambda each: each.daemon,
+        "offered": lambda each: styled(_in_short(each.offered)),
+    },
+    prose=("offered",),
+    ids={"id": lambda _: True},
+)
+
+
+# Mistakes that keep bare-metal nodes unused although nothing is broken.
+#
+# - A node without a resource class, or without a cell, offers nothing.
+# - A class that no stored flavor requests may never be used.
+# - A bare-metal flavor whose class no node has never finds a host.
+
+
+RESOURCES, CUSTOM = "resources:", "CUSTOM_"
+
+
+async def notes_on_nodes(asking: Asks, settings: Settings) -> tuple[str, ...]:
+    """The mistakes in the Ironic that the settings name, each as a sentence; none if they name none."""
+    if not has_ironic(settings) and not settings.addresses.ironic_db_url:
+        return ()
+    try:
+        async with reading_nodes(settings) as reader:
+            nodes = (await reader.all()).nodes
+    except Operational as problem:
+        return (f"the bare-metal nodes are not known: {problem}",)
+    flavors = await items_of(asking, AskFlavors(), FlavorsFound, lambda page: page.flavors)
+    return mistakes_in(nodes, {each.name: each for each in flavors})
+
+
+def mistakes_in(nodes: Sequence[NodeShown], flavors: Mapping[str, Flavor]) -> tuple[str, ...]:
+    """Without any flavor, classes are not compared with flavors: requests may have theirs from elsewhere."""
+    counts = Counter[str]()
+    mistakes = []
+    for each in nodes:
+        if each.ironic is None:
+            continue
+        name, own = each.name or each.id, each.ironic.resource_class
+        if named := class_of(own):
+            counts[named] += 1
+        else:
+            why = f"its resource class {own!r} is too long" if own else "it has no resource class"
+            mistakes.append(f"node {name}: {why}")
+        if each.cell_note and not each.cell:
+            mistakes.append(f"node {name}: it has no cell: {each.cell_note}")
+    if flavors:
+        asked = {name: classes_of_nodes(flavor) for name, flavor in flavors.items()}
+        all_asked = {each for classes in asked.values() for each in classes}
+        mistakes += [
+            f"class {name} of {count} {'node' if count == 1 else 'nodes'}: no stored flavor requests it"
+            for name, count in sorted(counts.items())
+            if name not in all_asked
+        ]
+        mistakes += [
+            f"flavor {name}: no node has {', '.join(lacking)}"
+            for name, classes in asked.items()
+            if (lacking := [each for each in classes if each not in counts])
+        ]
+    return tuple(mistakes)
+
+
+def classes_of_nodes(flavor: Flavor) -> tuple[str, ...]:
+    """The bare-metal classes that the flavor requests. Empty if it also requests VCPU or the like: then it is for
+    hypervisors, and its custom classes are devices there.
+    """
+    amounts = {
+        "VCPU": str(flavor.vcpus),
+        "MEMORY_MB": str(flavor.ram_mb),
+        "DISK_GB": str(flavor.root_gb + flavor.ephemeral_gb),
+        **{
+            key.removeprefix(RESOURCES): value
+            for key, value in flavor.extra_specs.items()
+            if key.startswith(RESOURCES) and not value.startswith("preferred")
+        },
+    }
+    asked = [name for name, amount in amounts.items() if amount != "0"]
+    return tuple(sorted(asked)) if all(name.startswith(CUSTOM) for name in asked) else ()

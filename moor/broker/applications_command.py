@@ -38,11 +38,20 @@ from bus.topology import (
 from kit.errors import NotFound
 from moor.asking import asked
 from moor.broker.deployments import BrokerDeployment, deployments_of
-from moor.environment_files import EnvironmentDirectory, ReplaceEnvironment, environment_files
 from moor.message_commands import command_that_sends
 from moor.options import BusUrl, command_settings, fail, option_of, out, with_connection, wrong_value
-from moor.password_files import PasswordDirectory, files_of_passwords, passwords_of
-from moor.private_files import changes_credentials, check_private, known_passwords, write_private
+from moor.secret_files import (
+    EnvironmentDirectory,
+    PasswordDirectory,
+    ReplaceEnvironment,
+    changes_credentials,
+    check_private,
+    environment_files,
+    files_of_passwords,
+    known_passwords,
+    passwords_of,
+    write_private,
+)
 from moor.settings import GENERAL
 from moor.tables import Columns
 

@@ -20,12 +20,6 @@ from kit.settings import text_of, without_password
 from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import depths_of, rabbitmqctl
 from moor.broker.deployments import BrokerDeployment, deployments_of
-from moor.environment_files import (
-    EnvironmentDirectory,
-    EnvironmentFile,
-    ReplaceEnvironment,
-    environment_files,
-)
 from moor.options import (
     BusUrl,
     Cells,
@@ -39,8 +33,21 @@ from moor.options import (
     with_connection,
     wrong_value,
 )
-from moor.password_files import PasswordDirectory, PasswordFiles, Rotate, files_of_passwords, passwords_of
-from moor.private_files import changes_credentials, check_private, known_passwords, write_private
+from moor.secret_files import (
+    EnvironmentDirectory,
+    EnvironmentFile,
+    PasswordDirectory,
+    PasswordFiles,
+    ReplaceEnvironment,
+    Rotate,
+    changes_credentials,
+    check_private,
+    environment_files,
+    files_of_passwords,
+    known_passwords,
+    passwords_of,
+    write_private,
+)
 from moor.settings import GENERAL, Settings
 from moor.showing import print_json
 from moor.tables import Columns, print_table, styled

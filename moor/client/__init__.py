@@ -33,7 +33,7 @@ from engine.flavors import (
 from engine.hosts import HostMode, HostState
 from engine.inventories import QuotaState
 from engine.refusals import FunnelStep, HostVerdict, Miss, NoValidHost
-from moor.client.async_client import Client
+from moor.client.client import Client, SyncClient, SyncSentRequest
 from moor.client.errors import (
     BrokerAway,
     BrokerRefused,
@@ -47,9 +47,8 @@ from moor.client.errors import (
     NotSendable,
     Rejected,
 )
-from moor.client.moving import Emptied, Stayed
+from moor.client.hosts import Emptied, Stayed
 from moor.client.requests import BuildFields, MoveFields, OrderFields, SentRequest, StateName
-from moor.client.sync_client import SyncClient, SyncSentRequest
 
 __all__ = [
     "AttemptFailed",

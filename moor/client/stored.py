@@ -1,26 +1,32 @@
 """What is stored under names, for all projects: flavors, images and device profiles; and the quotas of projects."""
 
 from collections.abc import AsyncGenerator, Mapping
+from uuid import UUID, uuid4
 
 from bus.messages.administration import AskQuotas, QuotasFound, SetQuota, UnknownClass, WriteAnswered
 from bus.messages.stored_names import (
     AskDeviceProfiles,
     AskFlavors,
+    AskGroups,
     AskImages,
     CreateDeviceProfile,
     CreateFlavor,
+    CreateGroup,
     CreateImage,
     DeleteDeviceProfile,
     DeleteFlavor,
+    DeleteGroup,
     DeleteImage,
     DeviceProfilesFound,
     FlavorsFound,
+    GroupsFound,
+    GroupState,
     ImagesFound,
     NamedImage,
     SetImage,
 )
 from engine.flavors import DeviceProfile, Flavor
-from engine.inventories import QuotaState
+from engine.inventories import GroupId, GroupPolicy, QuotaState
 from moor.client.errors import NotFound, Rejected
 from moor.client.session import ClientSession
 
@@ -194,3 +200,43 @@ class QuotaCalls(ClientSession):
 
     async def _quotas_of(self, project: str) -> tuple[QuotaState, ...]:
         return (await self._ask(AskQuotas(project=project), QuotasFound)).quotas
+
+
+GROUPS_PAGE = 200
+
+
+class GroupCalls(ClientSession):
+    """The client's methods about server groups."""
+
+    async def create_group(
+        self, policy: GroupPolicy, *, name: str = "", max_per_host: int = 1, group: UUID | None = None
+    ) -> GroupState:
+        """Create a server group; `boot(..., group=group.id)` builds members of it. To repeat it with the same id (`group`) is harmless."""
+        order = CreateGroup(
+            id=GroupId(group or uuid4()),
+            policy=policy,
+            name=name,
+            max_per_host=max_per_host,
+            project=self.project,
+        )
+        return (await self._ask(order, GroupsFound)).groups[0]
+
+    async def delete_group(self, group: UUID) -> GroupState:
+        """Delete a server group; its members stay. Returns it as it was. Raises `NotFound`."""
+        return await self._one_group(DeleteGroup(id=GroupId(group), project=self.project), group)
+
+    async def show_group(self, group: UUID) -> GroupState:
+        """A server group with its members and their hosts. Raises `NotFound`."""
+        return await self._one_group(AskGroups(id=GroupId(group), project=self.project), group)
+
+    async def list_groups(self) -> AsyncGenerator[GroupState, None]:
+        """All server groups, without their members."""
+        question = AskGroups(project=self.project, limit=GROUPS_PAGE)
+        async for each in self._items(question, GroupsFound, lambda page: page.groups):
+            yield each
+
+    async def _one_group(self, question: DeleteGroup | AskGroups, group: UUID) -> GroupState:
+        found = (await self._ask(question, GroupsFound)).groups
+        if not found:
+            raise NotFound("server group", group)
+        return found[0]

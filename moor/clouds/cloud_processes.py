@@ -18,8 +18,7 @@ from bus.broker import Broker
 from kit.errors import Failure
 from kit.settings import without_password
 from laboratory.computes.faults import FaultScript
-from moor.clouds.bare_metal import BareMetalPlan
-from moor.clouds.cloud import prepare
+from moor.clouds.cloud import BareMetalPlan, prepare
 from moor.options import broker_of, flag_of, found, tell, wrong_value
 from moor.settings import GENERAL
 

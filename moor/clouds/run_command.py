@@ -24,9 +24,9 @@ from laboratory.ironic import wiring as ironic_simulation
 from laboratory.ironic.script import IronicScript
 from moor.client.bus_client import with_user
 from moor.clouds.up_command import faults_in, host_size_in
-from moor.dashboard.options import DashboardFlags, dashboard_options
+from moor.dashboard.service import DashboardFlags, dashboard_options
 from moor.dashboard.service import serve as serve_dashboard
-from moor.option_structs import with_options
+from moor.message_commands import with_options
 from moor.options import (
     BusUrl,
     Cells,

@@ -40,18 +40,26 @@ from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts, read
 from laboratory.computes.script_file import load_script
 from laboratory.ironic.wiring import LISTEN, read_listen
 from moor.asking import LOCAL, client, until_choosable
-from moor.clouds.bare_metal import (
+from moor.clouds.cloud import (
     SMALL,
     BareMetal,
     BareMetalPlan,
     IronicPortTaken,
     cells_of_groups,
+    cloud,
     flavor_of_nodes,
 )
-from moor.clouds.cloud import cloud
-from moor.dashboard.options import DASHBOARD_LISTEN, OFF, DashboardAt, DashboardFlags, dashboard_options
-from moor.dashboard.service import DashboardOptions, DashboardService, reading_client
-from moor.option_structs import with_options
+from moor.dashboard.service import (
+    DASHBOARD_LISTEN,
+    OFF,
+    DashboardAt,
+    DashboardFlags,
+    DashboardOptions,
+    DashboardService,
+    dashboard_options,
+    reading_client,
+)
+from moor.message_commands import with_options
 from moor.options import (
     BusUrl,
     Cells,

@@ -17,11 +17,17 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from kit.errors import Failure
 from kit.times import now
-from moor.dashboard.access import Access, reader_of
-from moor.dashboard.forms import AGAIN, FORM_TOKEN, FormRefused, form_of, local_path
-from moor.dashboard.jobs import DashboardJob, JobList
-from moor.dashboard.ordering import REASON_LENGTH_MAX, SURE, Clouds, DashboardOrder, OrderQuestion
-from moor.dashboard.orders import ORDERS
+from moor.dashboard.access import AGAIN, FORM_TOKEN, Access, FormRefused, form_of, local_path, reader_of
+from moor.dashboard.orders import (
+    ORDERS,
+    REASON_LENGTH_MAX,
+    SURE,
+    Clouds,
+    DashboardJob,
+    DashboardOrder,
+    JobList,
+    OrderQuestion,
+)
 from moor.dashboard.rendering import NOBODY, PageRefused, PageRenderer, Reader
 from placement_worker.api.values import ApiError
 

@@ -16,19 +16,57 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kit.errors import ConnectionLost, Failure, Refusal
 from moor.client.errors import ClientError
-from moor.dashboard.access import Access
+from moor.dashboard.access import Access, FormRefused
 from moor.dashboard.actions import Actions
-from moor.dashboard.forms import FormRefused
-from moor.dashboard.jobs import TooManyJobs
-from moor.dashboard.letter_pages import LetterPages
+from moor.dashboard.cloud_pages import GroupPages, HostPages, OverviewPages
+from moor.dashboard.instance_pages import InstancePages, LiveInstances, WhyPages
+from moor.dashboard.letters import LetterPages
 from moor.dashboard.node_pages import NodePages
-from moor.dashboard.pages import Pages
-from moor.dashboard.protection import ProtectedPages
+from moor.dashboard.orders import TooManyJobs
 from moor.dashboard.rendering import HERE, NOBODY, PageRefused, Reader
 from placement_worker.api.values import ApiError
+
+# The headers that protect browsers, on every answer.
+
+
+HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    # With less, browsers would not say of which site the page is that sends a form.
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+class ProtectedPages:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                known = {name for name, _ in message["headers"]}
+                cached = () if b"cache-control" in known else ((b"cache-control", b"no-store"),)
+                message["headers"] = [*message["headers"], *HEADERS, *cached]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+# What each page shows: all pages that ask schedulers.
+
+
+class Pages(OverviewPages, InstancePages, LiveInstances, HostPages, GroupPages, WhyPages):
+    """The pages, each kind from its own file."""
+
 
 Page = Callable[[Request, Reader], Awaitable[Response]]
 # A page that needs no reader: to log in and out.

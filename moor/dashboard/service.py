@@ -4,31 +4,36 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from msgspec import Struct, structs
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bus.broker import Broker
 from bus.settings import BusSettings
 from bus.workers.running import about, run_worker
-from kit.health import Listen
+from kit.health import Listen, read_listen
 from kit.http_server import HttpServer
 from kit.tls import ServerTls
 from moor.asking import CommandClient, station_on
-from moor.dashboard.access import Access
+from moor.dashboard.access import SESSION_S, Access, OpeningToken, SessionStore
 from moor.dashboard.actions import Actions
-from moor.dashboard.app import dashboard_app
-from moor.dashboard.letter_pages import LetterPages
-from moor.dashboard.letters import LetterReader
-from moor.dashboard.node_pages import NodePages
-from moor.dashboard.nodes import MetalReader
-from moor.dashboard.ordering import Clouds
-from moor.dashboard.pages import Pages
-from moor.dashboard.sessions import SESSION_S, OpeningToken, SessionStore
+from moor.dashboard.app import Pages, dashboard_app
+from moor.dashboard.letters import LetterPages, LetterReader
+from moor.dashboard.node_pages import MetalReader, NodePages
+from moor.dashboard.orders import Clouds
 from moor.dashboard.watching import EVERY_S, Watcher
-from moor.options import tuned
-from moor.settings import Settings
+from moor.options import option_of, tuned, wrong_value
+from moor.placement.placement_api_options import (
+    AccessFlags,
+    Auth,
+    authentication_of,
+    check_guarded,
+    proxies_of,
+    tls_of,
+)
+from moor.settings import GENERAL, Settings
 from moor.worker_settings import IRONIC_DAEMONS
 from placement_worker.api.auth import Authentication, NoAuthentication
 
@@ -177,3 +182,36 @@ def access_of(options: DashboardOptions, port: int, show: Callable[[str], None])
     is_own = isinstance(options.auth, NoAuthentication) and options.listen.is_loopback
     opening = OpeningToken(show) if is_own else None
     return Access(options.auth, SessionStore(options.session_s), port=port, opening=opening)
+
+
+# The flags of the dashboard. All are read and checked before it starts.
+
+
+DASHBOARD_LISTEN = "127.0.0.1:8781"
+OFF = "off"
+DashboardAt = Annotated[str, option_of(GENERAL, "dashboard_listen", metavar="HOST:PORT")]
+
+
+class DashboardFlags(AccessFlags, frozen=True, kw_only=True):
+    dashboard_listen: DashboardAt = DASHBOARD_LISTEN
+    dashboard_names: Annotated[str, option_of(GENERAL, "dashboard_names", metavar="NAME,NAME")] = ""
+    dashboard_session_s: Annotated[float, option_of(GENERAL, "dashboard_session_s", metavar="S")] = SESSION_S
+
+
+def dashboard_options(flags: DashboardFlags) -> DashboardOptions:
+    """Check the flags. Raise typer.BadParameter, which names the wrong flag."""
+    if flags.auth is Auth.NOAUTH2:
+        raise typer.BadParameter(
+            "auth is noauth2, which the dashboard does not have: use none, basic or keystone"
+        )
+    with wrong_value():
+        listen = read_listen(flags.dashboard_listen)
+        check_guarded(flags, listen, "moor run dashboard")
+        return DashboardOptions(
+            listen=listen,
+            auth=authentication_of(flags),
+            names=tuple(name for part in flags.dashboard_names.split(",") if (name := part.strip())),
+            tls=tls_of(flags),
+            session_s=flags.dashboard_session_s,
+            proxies=proxies_of(flags),
+        )

@@ -15,8 +15,7 @@ from kit.parts import Periodic
 from moor.asking import Asks, answer_of
 from moor.broker.deployments import BrokerDeployment
 from moor.client.errors import ClientError
-from moor.overview.gathering import CloudView, CloudViewer, brokers_of
-from moor.overview.top.rates import Rates
+from moor.overview.gathering import CloudView, CloudViewer, Rates, brokers_of
 from moor.settings import Settings
 
 EVERY_S = 5.0

@@ -12,7 +12,8 @@ from moor.asking import client
 from moor.client.following import has_ended, why_not_built
 from moor.completing import complete_images
 from moor.instances.following import Following, Timeout, followed, run_order, taken
-from moor.instances.request_options import (
+from moor.instances.requests import (
+    AttachedOptions,
     DriveOptions,
     ElseOptions,
     FlavorOptions,
@@ -22,16 +23,13 @@ from moor.instances.request_options import (
     OrderId,
     check_size,
     id_of_order,
-)
-from moor.instances.requests import (
-    AttachedOptions,
     image_name_in,
     pairs_of,
     stored_image,
     wait_of,
 )
-from moor.nearest_names import hints_for
-from moor.option_structs import with_options
+from moor.message_commands import with_options
+from moor.naming import hints_for
 from moor.options import NOT_DONE, NOT_IN_TIME, BusUrl, Output, Project, fail, tell, wants_document
 from moor.showing import INSTANCES, plain, print_json, print_no_valid_host, print_passed_over
 from moor.tables import print_table

@@ -1,23 +1,34 @@
 """`moor show`, `list` and `delete`: commands about instances, sent over the bus."""
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 
-from bus.messages.build import (
-    AskInstances,
-    DeleteInstance,
-    InstancesFound,
-    InstanceState,
-)
+from bus.messages.build import AskInstances, DeleteInstance, InstancesFound, InstanceState
+from bus.messages.cell import CONSOLE_BYTES_MAX, AskConsole
 from engine.hosts import cell_and_name
 from moor.asking import FOUND_AT_ONCE_MAX, CommandClient, answers_of, ask_bus, client, hosts_of
+from moor.client.instances import last_of_console, parts_of_console
 from moor.completing import complete_cells, complete_hosts, complete_instances, complete_states
 from moor.instances.following import Following, Timeout, followed
 from moor.naming import instances_or_requests
-from moor.options import ID, NOT_IN_TIME, BusUrl, Form, Output, Project, fail, form, run, tell, wants_document
+from moor.options import (
+    ID,
+    NOT_IN_TIME,
+    BusUrl,
+    Form,
+    Output,
+    Project,
+    command_settings,
+    fail,
+    form,
+    run,
+    tell,
+    wants_document,
+)
 from moor.showing import (
     COLOURS,
     INSTANCES,
@@ -169,3 +180,49 @@ async def _delete(following: Following, named: Sequence[str], project: str) -> N
             f"not all instances are deleted within {following.timeout:.0f} s; the delete goes on: `moor show` shows its state",
             NOT_IN_TIME,
         )
+
+
+# `moor console`: what the guest of an instance has written to its serial console.
+
+
+def console(
+    named: Annotated[str, typer.Argument(metavar=ID, help="An instance.", autocompletion=complete_instances)],
+    bus: BusUrl = "",
+    *,
+    project: Project = "",
+    last: Annotated[
+        int,
+        typer.Option("--bytes", min=1, max=CONSOLE_BYTES_MAX, help="How many of the last bytes to show."),
+    ] = 4096,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Go on until the instance is deleted, and show what is written."),
+    ] = False,
+    patience: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
+    ] = 30.0,
+) -> None:
+    """Show what the guest of an instance has written to its serial console.
+
+    Its host keeps the console until the instance is destroyed there. A simulated guest writes a line when it starts.
+    """
+    settings = command_settings(bus=bus)
+
+    async def work() -> None:
+        async with client(settings, patience_s=patience) as asking:
+            found = await instances_or_requests(asking, [named], project)
+            if len(found) != 1:
+                fail(f"{named} names {len(found)} instances: name one of them")
+            (instance,) = found
+            question = AskConsole(instance=instance, project=project, start=-last, limit=last)
+            told = ""
+            async for part in (parts_of_console if follow else last_of_console)(asking, question):
+                if part.none and not follow:
+                    fail(part.none)
+                if part.none and part.none != told:
+                    typer.echo(part.none, err=True)
+                told = part.none
+                sys.stdout.write(part.text)
+                sys.stdout.flush()
+
+    run(work())

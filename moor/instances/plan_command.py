@@ -5,20 +5,188 @@ from typing import Annotated
 
 import typer
 from msgspec import structs
+from rich.markup import escape
 
 from bus.codec import CODEC
 from bus.message import Envelope
 from bus.messages.build import BuildInstance
-from bus.messages.planning import AskDrain, AskPlan, AskReasons, DrainFound, PlanFound, ReasonsFound
+from bus.messages.planning import (
+    AskDrain,
+    AskExplanation,
+    AskPlan,
+    AskReasons,
+    Capability,
+    DrainedInstance,
+    DrainFound,
+    Explanation,
+    ExplanationsFound,
+    HostChoice,
+    HostHaving,
+    PlanFound,
+    ReasonsFound,
+)
 from bus.unreadable import Unreadable
-from moor.asking import CommandClient, answer_of, ask_bus, asked, asked_for_all
-from moor.completing import complete_images
-from moor.instances.plan_showing import VERDICTS, print_drain, print_plan
-from moor.instances.request_options import ElseOptions, FlavorOptions, HostOptions, check_size
-from moor.nearest_names import hints_for
-from moor.option_structs import with_options
-from moor.options import BusUrl, Output, Project, check_alone, command_settings, flag_of, tell, wrong_value
-from moor.showing import print_all, print_one
+from engine.flavors import InstanceId, RequestId
+from engine.refusals import HostVerdict, PlannedCell, PlannedFlavor
+from moor.asking import CommandClient, answer_of, ask_bus, asked, asked_for_all, pages_of
+from moor.completing import complete_images, complete_instances
+from moor.instances.requests import ElseOptions, FlavorOptions, HostOptions, check_size
+from moor.message_commands import with_options
+from moor.naming import fail_unknown, hints_for, id_in, instance_or_request_id
+from moor.options import (
+    ID,
+    BusUrl,
+    Output,
+    Project,
+    check_alone,
+    command_settings,
+    flag_of,
+    out,
+    tell,
+    wants_document,
+    wrong_value,
+)
+from moor.showing import (
+    grid_of,
+    print_all,
+    print_funnel,
+    print_instance,
+    print_json,
+    print_one,
+    time_in_words,
+)
+from moor.tables import Columns, print_table
+
+# Prints plans, verdicts on hosts, and capabilities in a terminal.
+
+
+CELLS = Columns[PlannedCell](
+    {
+        "cell": lambda each: each.cell,
+        "hosts": lambda each: str(each.hosts),
+        "fit": lambda each: str(each.fit),
+    }
+)
+DRAINED = Columns[DrainedInstance](
+    {
+        "id": lambda each: str(each.id),
+        "name": lambda each: each.name,
+        "project": lambda each: each.project,
+        "to": lambda each: each.to,
+        "cell": lambda each: each.cell,
+        "reason": lambda each: each.reason,
+    },
+    prose=("reason",),
+    ids={"id": lambda _: True},
+)
+VERDICTS = Columns[HostVerdict](
+    {
+        "host": lambda each: each.host,
+        "cell": lambda each: each.cell,
+        "fit": lambda each: str(each.fit),
+        "flavor": lambda each: each.flavor,
+        "step": lambda each: each.step,
+        "reason": lambda each: each.reason,
+    },
+    prose=("reason",),
+)
+CAPABILITIES = Columns[Capability](
+    {
+        "name": lambda each: each.name,
+        "kind": lambda each: each.kind,
+        "hosts": lambda each: str(each.hosts),
+        "value": lambda each: each.value,
+        "values": lambda each: str(each.values),
+    }
+)
+HAVING = Columns[HostHaving](
+    {
+        "host": lambda each: each.host,
+        "cell": lambda each: each.cell,
+        "value": lambda each: each.value,
+        "free": lambda each: "" if each.free is None else str(max(each.free, 0)),
+    }
+)
+
+
+def print_plan(plan: PlanFound) -> None:
+    if plan.alternatives:
+        planned: tuple[PlanFound | PlannedFlavor, ...] = (plan, *plan.alternatives)
+        gets = next((each.flavor for each in planned if each.fit), "")
+        out.print(f"the next instance gets: [bold]{escape(gets) or 'no host'}[/bold]")
+        for each in planned:
+            out.print(f"\n[bold]{escape(each.flavor)}[/bold]")
+            _print_planned(each)
+    else:
+        _print_planned(plan)
+
+
+def _print_planned(plan: PlanFound | PlannedFlavor) -> None:
+    at_least = "at least " if plan.is_cut else ""
+    colour = "green" if plan.fit else "red"
+    out.print(
+        f"[bold {colour}]{at_least}{plan.fit} more fit[/bold {colour}] on {plan.qualify} of {plan.funnel.hosts} hosts",
+    )
+    if plan.quota is not None:
+        colour = "cyan" if plan.quota.fit else "red"
+        limits = "; ".join(
+            f"{each.name} limit {each.limit}, used {each.used}, asked {each.asked}"
+            for each in plan.quota.limits
+        )
+        out.print(f"[{colour}]the project's quota allows {plan.quota.fit} more[/{colour}]: {limits}")
+    if plan.cells:
+        print_table(plan.cells, CELLS)
+    if plan.funnel.steps or plan.funnel.nearest:
+        out.print()
+        print_funnel(plan.funnel)
+    for pool in plan.pools:
+        out.print(
+            f"[yellow]pool {escape(pool.pool)} ran out:[/yellow] {pool.resource} asked {pool.asked}, free "
+            f"{max(pool.free, 0)} of {pool.capacity}; {pool.hosts} hosts take it from there",
+        )
+    if plan.relaxations:
+        out.print("more hosts would qualify:")
+        for each in plan.relaxations:
+            out.print(f"  {each.hosts} {escape(each.change)}")
+
+
+def print_explanation(explained: Explanation, *, of_boot: bool) -> None:
+    """The instance, and under it how its host was chosen: the last time, or with `of_boot` for its boot."""
+    print_instance(explained.state)
+    print_choice(explained, of_boot=of_boot)
+
+
+def print_choice(explained: Explanation, *, of_boot: bool) -> None:
+    choice: HostChoice = explained.boot if of_boot and explained.boot is not None else explained
+    chosen = choice.chosen
+    among = f"the best of {choice.qualified} that qualified, of {choice.hosts}" if choice.hosts else ""
+    refusals = explained.state.refusals if choice.what == "boot" else ()
+    out.print(
+        grid_of(
+            (
+                "choice for",
+                escape(
+                    f"{choice.what}, by request {choice.request_id or explained.state.request_id}"
+                    if chosen
+                    else ""
+                ),
+            ),
+            ("chosen", escape(f"{chosen}, {among}" if among else chosen)),
+            ("at", time_in_words(choice.chosen_at)),
+            ("alternates", escape(", ".join(choice.alternates))),
+            *(("refused", f"[yellow]{escape(f'{each.host}: {each.reason}')}[/yellow]") for each in refusals),
+        ),
+    )
+
+
+def print_drain(drain: DrainFound) -> None:
+    of = f"{'the first ' if drain.more else ''}{len(drain.instances)}"
+    out.print(
+        f"[bold]{drain.fit} of {of}[/bold] instances on {escape(drain.host)} would fit on other hosts of their cell",
+    )
+    if drain.instances:
+        print_table(drain.instances, DRAINED)
+
 
 VERDICTS_PAGE = 200
 
@@ -125,3 +293,56 @@ def _request_in(file: Path) -> BuildInstance:
         if isinstance(read, Envelope) and isinstance(read.message, BuildInstance):
             return read.message
         raise ValueError(read.reason if isinstance(read, Unreadable) else "the file has no build.request")
+
+
+# `moor explain`: how the hosts of a request were chosen, or why there was none.
+
+
+PAGE = 100
+
+
+def explain(
+    named: Annotated[
+        str, typer.Argument(metavar=ID, help="A request, or an instance.", autocompletion=complete_instances)
+    ],
+    bus: BusUrl = "",
+    *,
+    now: Annotated[bool, typer.Option("--now", help="Also plan the same needs as of now.")] = False,
+    boot: Annotated[
+        bool, typer.Option("--boot", help="Show the choice for the boot, not that of the last move.")
+    ] = False,
+    project: Project = "",
+    _output: Output = None,
+) -> None:
+    """Show how the host of each instance was chosen, what was refused, or why no host qualified.
+
+    After a move it is the choice for that move; --boot shows the first one.
+    """
+    pages = ask_bus(bus, lambda asking: _pages(asking, named, project, plan_now=now), operates=False)
+    explanations = [each for page in pages for each in page.explanations]
+    if not explanations:
+        fail_unknown("instance and no request", (named,), "`moor list` shows all instances")
+    plan = pages[0].plan
+    if wants_document():
+        print_json({"explanations": explanations, **({"plan": plan} if now else {})})
+        return
+    for each in explanations:
+        print_explanation(each, of_boot=boot)
+    if plan is not None:
+        out.print("\nnow:")
+        print_plan(plan)
+    elif now:
+        out.print("\nnow: not known, since the request came before schedulers kept its needs")
+
+
+async def _pages(
+    asking: CommandClient, named: str, project: str, *, plan_now: bool
+) -> list[ExplanationsFound]:
+    """Ask about the instance that is named; if there is none, about the request. Return the pages of the answer."""
+    id_ = id_in(named) or await instance_or_request_id(asking, named, project)
+    about = AskExplanation(instance=InstanceId(id_), project=project, plan_now=plan_now, limit=PAGE)
+    pages = [page async for page in pages_of(asking, about, ExplanationsFound)]
+    if pages[0].explanations:
+        return pages
+    about = AskExplanation(request_id=RequestId(id_), project=project, plan_now=plan_now, limit=PAGE)
+    return [page async for page in pages_of(asking, about, ExplanationsFound)]

@@ -7,24 +7,46 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
+from uuid import UUID
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from bus.messages.build import FlavorChange
 from bus.messages.moves import MoveWait
-from bus.messages.stored_names import AskImages, ImagesFound, NamedImage, is_image_source
+from bus.messages.stored_names import (
+    AskFlavors,
+    AskImages,
+    FlavorsFound,
+    ImagesFound,
+    NamedImage,
+    is_image_source,
+)
 from engine.flavors import (
     CONFIG_DRIVE_MAX,
     ConfigDriveParts,
+    Flavor,
+    Image,
+    JoinedGroup,
     NumaAffinity,
     PortRequest,
+    RequestId,
     VolumeRequest,
     Wait,
     text_of,
 )
-from moor.asking import Asks, answer_of, items_of
-from moor.nearest_names import near_texts
-from moor.options import fail, put_once
+from moor.asking import Asks, CommandClient, answer_of, client, items_of
+from moor.client.requests import new_request_ids
+from moor.completing import (
+    complete_aggregates,
+    complete_flavors,
+    complete_groups,
+    complete_hosts,
+    complete_instances,
+)
+from moor.naming import aggregate_ids, group_id, instance_ids, near_texts
+from moor.options import ID, fail, flag_of, put_once, read_uuid, run_with
+from moor.settings import Settings
 
 GZIP = b"\x1f\x8b"
 KEY_NAME = "moor"
@@ -217,3 +239,270 @@ def _needs(flag: str, words: Sequence[str], named: dict[str, str]) -> dict[str, 
         else:
             needs["required"] += (word,)
     return needs
+
+
+# Options that several commands about instances share: what an instance needs, where, its image, and the id of the order.
+
+
+def flavor_named(name: str, settings: Settings, flag: str = "--flavor", *, project: str = "") -> Flavor:
+    """The flavor that is stored under this name."""
+    question = AskFlavors(name=name, project=project)
+    found = run_with(client(settings), lambda asking: answer_of(asking, question, FlavorsFound))
+    if not found.flavors:
+        raise typer.BadParameter(f"{flag} is {name!r}: no flavor of this name is stored (`moor flavor list`)")
+    return found.flavors[0]
+
+
+class FlavorOptions(Struct, frozen=True):
+    flavor: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="A stored flavor (`moor flavor`); other options override its values.",
+            autocompletion=complete_flavors,
+        ),
+    ] = ""
+    vcpus: Annotated[int | None, typer.Option(show_default=False, help="Processors of each instance.")] = None
+    ram: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its memory.")] = None
+    disk: Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")] = None
+    ephemeral: Annotated[
+        int | None, typer.Option(metavar="GB", show_default=False, help="A further disk of it.")
+    ] = None
+    swap: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its swap.")] = None
+    resources: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLASS=N",
+            help="An amount of any resource class, or preferred, or preferred:WEIGHT; may be repeated.",
+        ),
+    ] = None
+    trait: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRAIT[=required|forbidden|preferred[:WEIGHT]]",
+            help="A trait that the host must have, or must not have, or had better have; may be repeated.",
+        ),
+    ] = None
+    extra_spec: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Any extra spec of the flavor, such as resources1:VGPU=1 or group_policy=isolate; may be repeated.",
+        ),
+    ] = None
+
+    def read(self, settings: Settings, known: Flavor | None = None, *, project: str = "") -> Flavor:
+        """The flavor that --flavor names, or else `known`; the other options replace single values of it."""
+        base = known or Flavor()
+        if self.flavor:
+            base = flavor_named(self.flavor, settings, project=project)
+        return structs.replace(base, **self._sizes, extra_specs={**base.extra_specs, **self._extra_specs})
+
+    def change(self, unset: Sequence[str]) -> FlavorChange:
+        """What the options change of a flavor that is not named here. The extra specs in `unset` are removed."""
+        for key in unset:
+            if key in self._extra_specs:
+                raise typer.BadParameter(f"--unset is {key!r}, and another option sets that extra spec")
+        return FlavorChange(**self._sizes, extra_specs={**self._extra_specs, **dict.fromkeys(unset)})
+
+    @property
+    def _sizes(self) -> dict[str, Any]:
+        sizes = {
+            "vcpus": self.vcpus,
+            "ram_mb": self.ram,
+            "root_gb": self.disk,
+            "ephemeral_gb": self.ephemeral,
+            "swap_mb": self.swap,
+        }
+        return {field: size for field, size in sizes.items() if size is not None}
+
+    @property
+    def _extra_specs(self) -> dict[str, str]:
+        amounts, traits = pairs_of("--resources", self.resources), pairs_of("--trait", self.trait, "")
+        specs = {f"resources:{key}": value for key, value in amounts.items()}
+        specs |= {f"trait:{key}": value or "required" for key, value in traits.items()}
+        for key, value in pairs_of("--extra-spec", self.extra_spec).items():
+            put_once(specs, key, value, "the command line")
+        return specs
+
+
+def check_size(flavor: Flavor) -> None:
+    """Refuse a flavor that asks for nothing, before it is sent."""
+    sizes = (flavor.vcpus, flavor.ram_mb, flavor.root_gb, flavor.ephemeral_gb, flavor.swap_mb)
+    if not any(sizes) and not any(key.startswith("resources") for key in flavor.extra_specs):
+        named = (
+            f"--flavor is {flavor.name!r}, which asks for no resources" if flavor.name else "no size is named"
+        )
+        raise typer.BadParameter(
+            f"{named}: give --flavor NAME, or --vcpus, --ram, --disk or --resources CLASS=N"
+        )
+
+
+class ElseOptions(Struct, frozen=True):
+    else_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--else",
+            metavar="NAME",
+            help="Another flavor, as --flavor names one, that will do if no host has room for the ones before it; may be repeated.",
+            autocompletion=complete_flavors,
+        ),
+    ] = None
+
+    def read(
+        self, flavor: FlavorOptions, settings: Settings, known: tuple[Flavor, ...] = (), *, project: str = ""
+    ) -> tuple[Flavor, ...]:
+        """The flavors that these options name. `known` are those of a request whose flavor no option replaces."""
+        if self.else_:
+            return tuple([flavor_named(each, settings, "--else", project=project) for each in self.else_])
+        return () if flavor.flavor else known
+
+
+class HostOptions(Struct, frozen=True):
+    az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = ""
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Only on these hosts; may be repeated.", autocompletion=complete_hosts),
+    ] = None
+    ignore_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Not on these hosts; may be repeated.", autocompletion=complete_hosts),
+    ] = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that these options set in a build request."""
+        return {
+            "availability_zone": self.az,
+            "hosts": tuple(self.host or ()),
+            "ignore_hosts": tuple(self.ignore_host or ()),
+        }
+
+
+class NeighbourOptions(Struct, frozen=True):
+    group: Annotated[
+        str,
+        typer.Option(
+            metavar=ID,
+            show_default=False,
+            help="The server group to join (`moor group`).",
+            autocompletion=complete_groups,
+        ),
+    ] = ""
+    different_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=ID,
+            help="Not on the host of this instance; may be repeated.",
+            autocompletion=complete_instances,
+        ),
+    ] = None
+    same_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=ID,
+            help="Only on the host of this instance, or of another such; may be repeated.",
+            autocompletion=complete_instances,
+        ),
+    ] = None
+    aggregate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=ID,
+            help="Only on hosts in this aggregate; repeated, in each of them.",
+            autocompletion=complete_aggregates,
+        ),
+    ] = None
+    ignore_aggregate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=ID,
+            help="Not on hosts in this aggregate; may be repeated.",
+            autocompletion=complete_aggregates,
+        ),
+    ] = None
+
+    async def find(self, asking: CommandClient, project: str) -> dict[str, Any]:
+        """The fields that these options set in a build request, with the ids of what they name."""
+        apart, together = self.different_host or (), self.same_host or ()
+        inside, outside = self.aggregate or (), self.ignore_aggregate or ()
+        return {
+            "group": JoinedGroup(id=await group_id(asking, self.group, project)) if self.group else None,
+            "different_host": tuple(await instance_ids(asking, apart, project)),
+            "same_host": tuple(await instance_ids(asking, together, project)),
+            "member_of": tuple((each,) for each in await aggregate_ids(asking, inside)),
+            "forbidden_aggregates": tuple(await aggregate_ids(asking, outside)),
+        }
+
+
+class ImageOptions(Struct, frozen=True):
+    image_checksum: Annotated[
+        str, typer.Option(metavar="SUM", help="The checksum of an image that is named by its URL.")
+    ] = ""
+    image_kernel: Annotated[str, typer.Option(metavar="ID|URL", help="The kernel of a partition image.")] = ""
+    image_ramdisk: Annotated[
+        str, typer.Option(metavar="ID|URL", help="The ramdisk of a partition image.")
+    ] = ""
+
+    def read(self, image: str) -> Image | None:
+        """The image that is named by its own id or URL; None if none is, or if a stored one is named."""
+        name = image_name_in(image)
+        if image and not name:
+            return Image(
+                source=image,
+                checksum=self.image_checksum,
+                kernel=self.image_kernel,
+                ramdisk=self.image_ramdisk,
+            )
+        reason = "--image is not given: it describes an image"
+        if name:
+            reason = f"--image is {name!r}, the name of a stored image, which has its own"
+        for field, value in structs.asdict(self).items():
+            if value:
+                raise typer.BadParameter(f"{flag_of(field)} is {value!r}, but {reason}")
+        return None
+
+
+class DriveOptions(Struct, frozen=True):
+    config_drive: Annotated[
+        str,
+        typer.Option(
+            metavar="URL|FILE", help="A whole config drive: a URL, or a file with a gzipped ISO image."
+        ),
+    ] = ""
+    user_data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Make a config drive with this user data: a text, such as a script or a cloud-config.",
+        ),
+    ] = None
+    meta: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Make a config drive with this metadata; may be repeated."),
+    ] = None
+    ssh_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", show_default=False, help="Make a config drive with this public SSH key."
+        ),
+    ] = None
+
+    def read(self) -> str:
+        return drive_of(self.config_drive, self.user_data, self.meta, self.ssh_key)
+
+
+OrderId = Annotated[
+    UUID | None,
+    typer.Option(
+        "--request-id",
+        parser=read_uuid,
+        show_default=False,
+        help="An id of your choice: repeated with the same content, it is the same request.",
+    ),
+]
+
+
+def id_of_order(stated: UUID | None) -> RequestId:
+    return RequestId(stated) if stated else new_request_ids(1)[0]

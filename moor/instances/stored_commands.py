@@ -1,6 +1,7 @@
-"""What is stored under names, for all projects: `moor flavor`, `moor image` and `moor device-profile`."""
+"""What is stored under names: `moor flavor`, `moor image` and `moor device-profile`; and `moor group`."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -12,27 +13,37 @@ from bus.message import Message
 from bus.messages.stored_names import (
     AskDeviceProfiles,
     AskFlavors,
+    AskGroups,
     AskImages,
     CreateDeviceProfile,
     CreateFlavor,
+    CreateGroup,
     CreateImage,
     DeleteDeviceProfile,
     DeleteFlavor,
+    DeleteGroup,
     DeleteImage,
     DeviceProfilesFound,
     FlavorsFound,
+    GroupsFound,
+    GroupState,
     ImagesFound,
     NamedImage,
     SetImage,
 )
 from engine.flavors import DeviceGroup, DeviceProfile, Flavor
 from moor.asking import answer_of, ask_bus
-from moor.completing import Completer, complete_device_profiles, complete_flavors, complete_images
-from moor.instances.request_options import FlavorOptions
-from moor.instances.requests import pairs_of
-from moor.message_commands import command_that_sends
-from moor.option_structs import with_options
-from moor.options import BusUrl, Output, command_settings, fail, flag_of, out, put_once
+from moor.completing import (
+    Completer,
+    complete_device_profiles,
+    complete_flavors,
+    complete_groups,
+    complete_images,
+)
+from moor.instances.requests import FlavorOptions, pairs_of
+from moor.message_commands import command_that_sends, with_options
+from moor.naming import group_id
+from moor.options import ID, BusUrl, Output, command_settings, fail, flag_of, out, put_once
 from moor.showing import grid_of, print_one
 from moor.tables import Columns
 
@@ -381,4 +392,91 @@ add_named_commands(
     columns=PROFILES,
     show=_print_profile,
     completes=complete_device_profiles,
+)
+
+# `moor group`: server groups, whose members are kept apart or together.
+
+
+group_app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Server groups, whose instances are kept apart or together: create, list, show, delete.",
+)
+
+
+def _print_group(group: GroupState) -> None:
+    grid = grid_of(
+        ("group", str(group.id)),
+        ("name", escape(group.name)),
+        ("project", escape(group.project)),
+        ("policy", _policy(group)),
+        ("members", str(group.size)),
+    )
+    for member in group.members:
+        grid.add_row("", f"{member.consumer} on {escape(member.host)}")
+    out.print(grid)
+
+
+def _policy(group: GroupState) -> str:
+    if group.policy != "anti-affinity" or group.max_per_host == 1:
+        return group.policy
+    return f"{group.policy}, at most {group.max_per_host} on a host"
+
+
+GROUPS = Columns[GroupState](
+    {
+        "id": lambda each: str(each.id),
+        "name": lambda each: each.name,
+        "project": lambda each: each.project,
+        "policy": _policy,
+        "members": lambda each: str(each.size),
+    },
+    ids={"id": lambda _: True},
+)
+
+_about_groups = partial(
+    command_that_sends,
+    answer=GroupsFound,
+    items=lambda found: found.groups,
+    missing="there is no server group {id}, so nothing was done; `moor group list` shows all groups",
+)
+group_app.command("create")(
+    _about_groups(
+        CreateGroup,
+        arguments={"name": "NAME"},
+        words="Create a group. `moor boot --group NAME` builds members of it.",
+        is_about_one=True,
+        show=_print_group,
+    )
+)
+group_app.command("list")(
+    _about_groups(
+        AskGroups,
+        fixed=("id", "id_prefix"),
+        words="List all groups, with the number of their members.",
+        show=GROUPS,
+        nothing="no server groups",
+    )
+)
+group_app.command("show")(
+    _about_groups(
+        AskGroups,
+        arguments={"id": ID},
+        named=group_id,
+        completes=complete_groups,
+        fixed=("name", "id_prefix"),
+        words="Show one group with its members and their hosts.",
+        is_about_one=True,
+        show=_print_group,
+    )
+)
+group_app.command("delete")(
+    _about_groups(
+        DeleteGroup,
+        arguments={"id": ID},
+        named=group_id,
+        completes=complete_groups,
+        is_about_one=True,
+        show=lambda group: out.print(f"deleted group {group.id}"),
+    )
 )

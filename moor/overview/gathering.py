@@ -1,14 +1,17 @@
 """What schedulers and brokers say about the whole cloud now."""
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from bus.messages.cloud import AskOverview, Overview
-from bus.topology import DEAD_QUEUE, Queue, QueueKind, Site
+from bus.messages.cloud import AskOverview, Overview, WorkerAlive, WorkerHeard
+from bus.topology import CELL0, DEAD_QUEUE, Queue, QueueKind, Site
 from bus.workers.asking import NoAnswer
 from kit.errors import ConnectionLost, Refusal
 from kit.settings import without_password
@@ -17,6 +20,7 @@ from moor.broker.applications_command import depths_of
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.options import broker_of
 from moor.settings import Settings
+from moor.tables import Columns
 
 if TYPE_CHECKING:
     from bus.broker import Connection
@@ -129,3 +133,227 @@ def _is_read(queue: Queue) -> bool:
     """Does each worker of the role that the queue is named after consume it? A compute need not answer questions."""
     is_optional = queue.kind is QueueKind.QUESTIONS and queue.name.startswith("compute.")
     return queue.kind in (QueueKind.WORK, QueueKind.QUESTIONS) and not is_optional
+
+
+# What is wrong with a cloud, and what its operator should know besides. Pure.
+
+
+# A scheduler that has just started has not heard the others yet.
+HEARD_ALL_AFTER = timedelta(seconds=12)
+# Of the API level, and of each cell with hypervisors.
+NEEDED_ABOVE = ("placement", "scheduler")
+NEEDED_BELOW = ("conductor", "compute")
+
+
+def troubles_of(view: CloudView) -> tuple[str, ...]:
+    """What keeps the cloud from being healthy: each needs somebody to do something."""
+    found = [line for broker in view.brokers for line in _troubles_of_broker(broker)]
+    if view.overview is None:
+        return (f"no scheduler answers: {view.silent}", *found)
+    return (
+        *[f"cell {each.cell} is down: {each.reason}" for each in view.overview.cells if each.life == "down"],
+        *[line for worker in view.overview.workers for line in _troubles_of_worker(worker)],
+        *_missing(view.overview, view.cells),
+        *_twice(view.overview),
+        *_unread(view, view.overview),
+        *[
+            f"hosts of cell {each.cell} that nobody has heard of late: {each.count}; `moor host list --down` shows them; if they "
+            "are to be away, say so by `moor host set`"
+            for each in view.overview.hosts
+            if each.state == "silent" and not each.kind
+        ],
+        *found,
+    )
+
+
+def _troubles_of_broker(broker: BrokerSeen) -> Iterator[str]:
+    if broker.trouble:
+        yield f"the broker {broker.url}: {broker.trouble}"
+    if missing := [name for name, depth in broker.queues.items() if depth is None]:
+        yield (
+            f"the broker {broker.url} lacks the {_queues(len(missing))} {', '.join(missing)}; "
+            "`moor broker declare` creates what is missing"
+        )
+    if broker.dead_letters:
+        yield f"dead letters: {broker.dead_letters}; `moor dead list` shows them"
+
+
+def _queues(count: int) -> str:
+    return "queue" if count == 1 else "queues"
+
+
+def _troubles_of_worker(worker: WorkerHeard) -> Iterator[str]:
+    name = name_of(worker.beat)
+    if worker.life == "down":
+        yield f"{name} was last heard at {worker.heard_at:%Y-%m-%d %H:%M:%S %Z}, and did not say that it ends"
+    elif worker.beat.awaits:
+        yield f"{name} is not ready: {worker.beat.awaits}"
+    elif worker.beat.fails:
+        yield f"{name}: {worker.beat.fails}"
+
+
+def name_of(beat: WorkerAlive) -> str:
+    return beat.worker if beat.cell in ("", CELL0) else f"{beat.worker} of {beat.cell}"
+
+
+def _unread(view: CloudView, overview: Overview) -> Iterator[str]:
+    """The queues that no worker consumes though one of their role says that it is ready. RabbitMQ may have forgotten it."""
+    ready = {
+        (each.beat.role, each.beat.cell)
+        for each in overview.workers
+        if each.life == "up" and not each.beat.awaits
+    }
+    for name in [name for broker in view.brokers for name in broker.unread]:
+        role, *rest = name.split(".")
+        if (role, rest[0] if rest[1:] else CELL0) in ready:
+            yield f"no {role} worker reads the queue {name}; one that lost it consumes it again within a minute, or else start it again"
+
+
+def _missing(overview: Overview, configured: Sequence[str]) -> Iterator[str]:
+    """The roles that no worker has, and the configured cells that nobody has heard."""
+    if not _has_heard_all(overview):
+        return
+    there = {(each.beat.role, each.beat.cell) for each in overview.workers if each.life == "up"}
+    roles = {role for role, _ in there}
+    yield from (f"no {role} worker runs" for role in NEEDED_ABOVE if role not in roles)
+    hypervisors = {each.cell for each in overview.hosts if not each.kind}
+    for cell in [each.cell for each in overview.cells if each.life != "down"]:
+        for role in NEEDED_BELOW:
+            if (role, cell) not in there and (role != "compute" or cell in hypervisors):
+                yield f"no {role} of cell {cell} runs"
+    known = {each.cell for each in overview.cells}
+    yield from (
+        f"cell {cell} is configured, and no worker of it was ever heard"
+        for cell in configured
+        if cell not in known
+    )
+    with_hosts = {each.cell for each in overview.hosts}
+    yield from (
+        f"cell {cell} is configured, and has no hosts: no compute or bare-metal daemon of it was ever heard"
+        for cell in configured
+        if cell in known - with_hosts
+    )
+
+
+def _twice(overview: Overview) -> Iterator[str]:
+    """Cells with two computes at once. One that was killed was last heard before its successor began."""
+    computes = [each.beat for each in overview.workers if each.life == "up" and each.beat.role == "compute"]
+    for one, other in combinations(sorted(computes, key=lambda each: each.started_at), 2):
+        if one.cell == other.cell and one.told_at > other.started_at:
+            yield (
+                f"cell {one.cell} has two computes, {one.worker} and {other.worker}: one has all of its hosts; stop the other, or give "
+                "it a cell of its own"
+            )
+
+
+def _has_heard_all(overview: Overview) -> bool:
+    own = [each.beat for each in overview.workers if each.beat.worker == overview.scheduler]
+    return any(overview.made_at - each.started_at >= HEARD_ALL_AFTER for each in own)
+
+
+def notes_of(view: CloudView) -> tuple[str, ...]:
+    """What an operator should know, though nothing is wrong."""
+    return (*(_notes(view.overview) if view.overview else ()), *view.nodes)
+
+
+def _notes(overview: Overview) -> Iterator[str]:
+    if not _has_heard_all(overview):
+        yield f"{overview.scheduler} has just started, and may not have heard all workers yet"
+    states = Counter[str]()
+    for each in overview.hosts:
+        if each.kind or each.state != "silent":
+            states[each.state] += each.count
+    yield from (f"hosts {state}: {count}" for state, count in sorted(states.items()) if state != "up")
+    if overview.waiting.count:
+        since = overview.waiting.oldest
+        yield f"waiting for room: {overview.waiting.count}" + (
+            f", the first since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
+        )
+    yield from (
+        f"cell {each.cell} has not answered {each.waiting} orders yet"
+        for each in overview.cells
+        if each.waiting
+    )
+    if overview.workers_left_out:
+        yield f"workers that are not shown here: {overview.workers_left_out}"
+    releases = releases_of(overview.workers)
+    if len(releases) > 1:
+        yield f"workers run several releases: {', '.join(sorted(releases))}"
+
+
+def releases_of(workers: Iterable[WorkerHeard]) -> set[str]:
+    return {each.beat.release for each in workers if each.life == "up"}
+
+
+# Rates, from the counters in the heartbeats of workers. Pure.
+
+
+# Verdicts about claims that are no conflicts.
+CLAIMED = ("claims.claimed", "claims.already_claimed")
+
+
+class Rate(Struct, frozen=True):
+    """How many messages of a queue are handled a second, by how many workers, and how many were since these started."""
+
+    queue: str
+    per_s: float
+    workers: int
+    handled: int
+
+
+class Rates:
+    """Remembers the last two heartbeats of each worker that differ."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[WorkerHeard, WorkerHeard | None]] = {}
+
+    def take(self, overview: Overview) -> None:
+        known = self._last
+        self._last = {}
+        for each in overview.workers:
+            last, before = known.get(each.beat.worker, (each, None))
+            is_new = each.beat.told_at > last.beat.told_at
+            # The newest says whether it is still heard.
+            self._last[each.beat.worker] = (each, last if is_new else before)
+
+    def by_queue(self) -> list[Rate]:
+        """The busiest queue first. A worker of which only one heartbeat is known adds no rate yet."""
+        per_s, workers, handled = Counter[str](), Counter[str](), Counter[str]()
+        for now, before in self._last.values():
+            handled.update(now.beat.handled)
+            workers.update(now.beat.handled.keys())
+            per_s.update(_rates(now, before, now.beat.handled, before.beat.handled if before else {}))
+        found = [
+            Rate(queue, per_s[queue], workers[queue], count) for queue, count in handled.items() if count
+        ]
+        return sorted(found, key=lambda each: (-each.per_s, each.queue))
+
+    def conflicts_per_s(self) -> float:
+        """Claims that placement refused, since a picture of a scheduler was outdated."""
+        return sum(
+            rate
+            for now, before in self._last.values()
+            for name, rate in _rates(
+                now, before, now.beat.counts, before.beat.counts if before else {}
+            ).items()
+            if name.startswith("claims.") and name not in CLAIMED
+        )
+
+
+def _rates(
+    now: WorkerHeard, before: WorkerHeard | None, counts: Mapping[str, int], earlier: Mapping[str, int]
+) -> dict[str, float]:
+    if before is None or now.life != "up":
+        return {}
+    seconds = (now.beat.told_at - before.beat.told_at).total_seconds()
+    return {name: (count - earlier.get(name, 0)) / seconds for name, count in counts.items()}
+
+
+RATES = Columns[Rate](
+    {
+        "queue": lambda each: each.queue,
+        "messages/s": lambda each: f"{each.per_s:,.1f}",
+        "workers": lambda each: str(each.workers),
+        "handled": lambda each: f"{each.handled:,}",
+    }
+)

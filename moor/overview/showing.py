@@ -19,8 +19,7 @@ from bus.messages.cloud import (
 )
 from bus.topology import CELL0
 from kit.metrics import BUCKETS_S
-from moor.overview.gathering import CloudView
-from moor.overview.judging import notes_of, troubles_of
+from moor.overview.gathering import CloudView, notes_of, troubles_of
 from moor.showing import COLOURS, cell_life, shortened
 from moor.tables import Columns, Rows, styled
 

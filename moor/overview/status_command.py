@@ -18,8 +18,7 @@ from moor.options import (
     run_with,
     wants_document,
 )
-from moor.overview.gathering import CloudView, CloudViewer
-from moor.overview.judging import notes_of, troubles_of
+from moor.overview.gathering import CloudView, CloudViewer, notes_of, troubles_of
 from moor.overview.showing import overview_in_words
 from moor.settings import Settings
 from moor.showing import print_json
@@ -33,7 +32,7 @@ async def _notes_on_nodes(asking: CommandClient, settings: Settings) -> tuple[st
     ):
         return ()
     # Many modules, which other clouds need not load.
-    from moor.bare_metal.unused_nodes import notes_on_nodes  # noqa: PLC0415
+    from moor.bare_metal.nodes import notes_on_nodes  # noqa: PLC0415
 
     return await notes_on_nodes(asking, settings)
 
@@ -86,7 +85,7 @@ def top(
 ) -> None:
     """Watch the whole cloud: health, cells, rates, hosts, instances, what waits and why. Enter opens a row, q quits."""
     # Textual is large.
-    from moor.overview.top.app import Top  # noqa: PLC0415
+    from moor.overview.top_command import Top  # noqa: PLC0415
 
     settings = command_settings(bus=bus, cells=cells)
 

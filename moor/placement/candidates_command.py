@@ -1,6 +1,6 @@
 """`moor candidates`: placement's allocation candidates for a question on the command line."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,10 +11,10 @@ from engine.inventories import ProviderId
 from engine.refusals import NotAllowed, TooCostly
 from moor.asking import CommandClient, answer_of, ask_bus, providers_of, readable
 from moor.client.errors import NotSendable
-from moor.nearest_names import unknown_with_near
+from moor.naming import unknown_with_near
 from moor.options import BusUrl, Output, fail, put_once, wants_document
-from moor.placement.providers_showing import candidate_columns
 from moor.showing import print_all
+from moor.tables import Columns
 
 WORDS_HELP = (
     "CLASS=N (amount); TRAIT or TRAIT,TRAIT (required: any one of them); no:TRAIT (forbidden); better:TRAIT (preferred); "
@@ -63,7 +63,7 @@ def candidates(
     found, names = ask_bus(bus, lambda asking: _found(asking, question))
     if not (found or wants_document()):
         fail("no provider can satisfy this now; `moor provider list` shows what exists")
-    print_all(found, candidate_columns(names))
+    print_all(found, _columns(names))
 
 
 def request_group(name: str, words: Sequence[str]) -> dict[str, Any]:
@@ -127,3 +127,35 @@ async def _found(
         fail(f"unknown resource class or trait: {await unknown_with_near(asking, verdict.names)}", 2)
     found = verdict.candidates
     return found, {each.id: each.name for each in await providers_of(asking)} if found else {}
+
+
+def _columns(names: Mapping[ProviderId, str]) -> Columns[Candidate]:
+    """The table of candidates: what each provider gives, and for which request group if there are several."""
+    return Columns(
+        {
+            "host": lambda each: _name(each.share.host, names),
+            "gives": lambda each: _given(each, names),
+        },
+        prose=("gives",),
+    )
+
+
+def _given(candidate: Candidate, names: Mapping[ProviderId, str]) -> str:
+    by_giver: dict[ProviderId, list[str]] = {}
+    for amount in candidate.share.amounts:
+        by_giver.setdefault(amount.provider, []).append(f"{amount.amount} {amount.resource}")
+    parts = {
+        giver: ", ".join(
+            sorted(suffix for suffix, givers in candidate.mappings.items() if suffix and giver in givers)
+        )
+        for giver in by_giver
+    }
+    return "; ".join(
+        f"{_name(giver, names)}: {', '.join(amounts)}" + (f" for {parts[giver]}" if parts[giver] else "")
+        for giver, amounts in by_giver.items()
+    )
+
+
+def _name(provider: ProviderId, names: Mapping[ProviderId, str]) -> str:
+    """The provider's name. Its id if `names` lacks it: `names` was read a moment before or after the provider."""
+    return names.get(provider, str(provider))

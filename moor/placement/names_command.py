@@ -18,7 +18,7 @@ from bus.messages.administration import (
 )
 from moor.asking import CommandClient, ask_bus, items_of
 from moor.options import BusUrl, Output, say
-from moor.placement.providers import write
+from moor.placement.providers_command import write
 from moor.showing import print_all, print_one
 from moor.tables import Columns
 

@@ -1,17 +1,21 @@
 """`moor quota` and `moor usage`: the limits of projects on each resource class and on instances, and what projects hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Annotated
 
 import typer
 from msgspec import Struct
 from rich.markup import escape
+from rich.text import Text
 
 from bus.messages.administration import (
     AskQuotas,
     AskUsages,
     QuotasFound,
     SetQuota,
+    TypeUsage,
     UnknownClass,
     UsagesFound,
     WriteAnswered,
@@ -21,7 +25,6 @@ from moor.asking import Asks, answer_of, ask_bus
 from moor.instances.requests import pairs_of
 from moor.message_commands import command_that_sends
 from moor.options import BusUrl, Output, fail, out
-from moor.placement.providers_showing import print_usages
 from moor.showing import print_one
 from moor.tables import Columns, print_table
 
@@ -135,13 +138,28 @@ app.command("list")(
 )
 
 
+def _print_usages(usages: Sequence[TypeUsage]) -> None:
+    """One row per type of consumer, and a row with the totals if there are several types."""
+    resources = sorted({resource for each in usages for resource in each.used})
+    table = [(Text(each.type or "unknown"), each.consumers, each.used) for each in usages]
+    if len(usages) > 1:
+        total = {name: sum(each.used.get(name, 0) for each in usages) for name in resources}
+        table.append((Text("all", "bold"), sum(each.consumers for each in usages), total))
+    of_classes = {name: partial(_amount_of, name) for name in resources}
+    print_table(table, Columns({"consumers": itemgetter(0), "": lambda row: str(row[1]), **of_classes}))
+
+
+def _amount_of(resource: str, row: tuple[Text, int, Mapping[str, int]]) -> str:
+    return str(row[2].get(resource, 0))
+
+
 usage = command_that_sends(
     AskUsages,
     arguments={"project": "PROJECT"},
     words="Show how much a project holds of each class, by the type of consumer.",
     answer=UsagesFound,
     items=lambda found: found.usages,
-    show=print_usages,
+    show=_print_usages,
     nothing="project {project!r} holds nothing",
     operates=True,
 )

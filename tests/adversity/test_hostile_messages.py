@@ -48,8 +48,7 @@ from engine.hosts import NODE, HostState
 from kit.errors import Failure
 from laboratory.computes.hosts import SimulatedHost
 from moor.asking import answer_of, hosts_of, running, until_choosable
-from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
-from moor.clouds.cloud import cloud
+from moor.clouds.cloud import BareMetalPlan, cells_of_groups, cloud
 from placement_worker.store_sql import SqlPlacementStore
 from tests.adversity.hostile_messages import Line, hostile_lines
 from tests.contracts.stage import SETTINGS

@@ -6,7 +6,7 @@ import asyncpg
 from sqlalchemy.engine import make_url
 
 from kit.sql import grant_rights
-from moor.clouds.database_roles import ROLES, DatabaseUse, role_name
+from moor.clouds.db_command import ROLES, DatabaseUse, role_name
 
 CELL = "a-cell"
 # The role by which the tests of a package's store connect.

@@ -16,8 +16,7 @@ from msgspec import structs
 
 from bus.messages.build import InstanceState
 from bus.settings import BusSettings
-from moor.overview.gathering import CloudView
-from moor.overview.judging import troubles_of
+from moor.overview.gathering import CloudView, troubles_of
 from tests.libvirt.libvirt_cloud import SETTINGS, domains, virsh
 from tests.libvirt.test_libvirt_kill_sweep import BOTH_DISKS, Libvirtds, Sweep, sweeping
 from tests.servers.libvirtd import PrivateLibvirtd

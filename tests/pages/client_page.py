@@ -9,8 +9,7 @@ from moor.client import BuildFields, Client, ClientError, MoveFields, OrderField
 from moor.client.hosts import HostCalls
 from moor.client.instances import ConsoleCalls, InstanceCalls, PlanCalls
 from moor.client.moving import MoveCalls
-from moor.client.requests import GroupCalls
-from moor.client.stored import DeviceProfileCalls, FlavorCalls, ImageCalls, QuotaCalls
+from moor.client.stored import DeviceProfileCalls, FlavorCalls, GroupCalls, ImageCalls, QuotaCalls
 
 HEAD = """# The Python client: reference
 

@@ -26,7 +26,7 @@ USED_ELSEWHERE = {
     "laboratory/ironic/simulated.py": ("come_back", "go_away"),  # tests, as faults
     "moor/commands.py": ("list_commands",),  # Click
     "laboratory/private_servers.py": ("free_port", "place_in_memory"),  # tests.servers
-    "moor/overview/top/app.py": (  # Textual
+    "moor/overview/top_command.py": (  # Textual
         *("action_state", "compose", "compose", "on_data_table_row_selected", "on_mount"),
         *("on_tabbed_content_tab_activated", "on_unmount"),
     ),

@@ -16,7 +16,7 @@ from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
 from kit.sql import upgrade
-from moor.dashboard.nodes import MetalReader, NodeFilter
+from moor.dashboard.node_pages import MetalReader, NodeFilter
 from moor.settings import Settings
 from tests.contracts.sql_stores import empty_database
 from tests.stories.moor.moor_process import moor, moor_json

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy.engine import make_url
 
-from moor.clouds.database_roles import ROLES, DatabaseUse
+from moor.clouds.db_command import ROLES, DatabaseUse
 from tests.servers.guarded_postgres import guarded_postgres
 from tests.servers.postgres import PrivatePostgres
 from tests.stories.moor.moor_process import Result, moor, moor_json, started

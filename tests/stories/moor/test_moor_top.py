@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Static
 
 from moor.asking import client
 from moor.options import command_settings
-from moor.overview.top.app import Details, Top
+from moor.overview.top_command import Details, Top
 from tests.stories.moor.moor_process import moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio

@@ -23,16 +23,12 @@ from engine.hosts import HostSetting, HostState, host_in_cell
 from engine.inventories import ProviderId
 from ironic_sync.settings import IronicSettings
 from kit.errors import Unavailable
-from moor.dashboard.access import Access
+from moor.dashboard.access import Access, OpeningToken, SessionStore
 from moor.dashboard.actions import Actions
-from moor.dashboard.app import dashboard_app
-from moor.dashboard.letter_pages import LetterPages
-from moor.dashboard.letters import LetterReader
-from moor.dashboard.node_pages import NodePages
-from moor.dashboard.nodes import MetalReader
-from moor.dashboard.ordering import Clouds
-from moor.dashboard.pages import Pages
-from moor.dashboard.sessions import OpeningToken, SessionStore
+from moor.dashboard.app import Pages, dashboard_app
+from moor.dashboard.letters import LetterPages, LetterReader
+from moor.dashboard.node_pages import MetalReader, NodePages
+from moor.dashboard.orders import Clouds
 from moor.dashboard.watching import Watcher
 from moor.settings import Settings
 from placement_worker.api.auth import MEMBER_ROLES, Authentication, BasicAuthentication, User

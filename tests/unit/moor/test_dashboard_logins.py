@@ -9,8 +9,8 @@ import pytest
 
 from kit.health import Listen
 from kit.keystone import KeystoneAccount
+from moor.dashboard.access import SessionStore
 from moor.dashboard.service import DashboardOptions, access_of
-from moor.dashboard.sessions import SessionStore
 from placement_worker.api.auth import (
     Authentication,
     BasicAuthentication,

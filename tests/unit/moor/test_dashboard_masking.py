@@ -5,7 +5,7 @@ import time
 import msgspec
 import pytest
 
-from moor.dashboard.masking import masked
+from moor.dashboard.letters import masked
 
 
 def test_values_whose_key_names_a_secret_are_hidden_at_any_depth() -> None:

@@ -11,9 +11,8 @@ from msgspec import structs
 from bus.messages.build import BuildRejected, DeleteInstance
 from bus.messages.hosts import SetHost
 from engine.hosts import NODE
-from moor.dashboard.forms import FORM_BYTES_MAX
-from moor.dashboard.jobs import UNDER_WAY_MAX
-from moor.dashboard.sessions import IDLE_S_MAX, SessionStore
+from moor.dashboard.access import FORM_BYTES_MAX, IDLE_S_MAX, SessionStore
+from moor.dashboard.orders import UNDER_WAY_MAX
 from placement_worker.api.auth import BasicAuthentication, User
 from tests.unit.moor.dashboard_visits import (
     GARDENS,
@@ -315,7 +314,7 @@ async def test_the_log_has_each_order_and_its_end_and_no_forged_line(
     with caplog.at_level(logging.INFO):
         await ann.order(DELETE)
 
-    told = [str(each.msg) for each in caplog.records if each.name == "moor.dashboard.jobs"]
+    told = [str(each.msg) for each in caplog.records if each.name == "moor.dashboard.orders"]
     assert [line.partition(" project")[0] for line in told] == [
         "order of the dashboard",
         "order of the dashboard done",
@@ -357,7 +356,7 @@ async def test_the_id_of_another_users_order_cannot_be_taken() -> None:
 
 
 async def test_a_form_that_does_not_arrive_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moor.dashboard.forms.FORM_S_MAX", 0.05)
+    monkeypatch.setattr("moor.dashboard.access.FORM_S_MAX", 0.05)
     visited = Visited()
     root = await visited.logged_in("root")
 
@@ -424,7 +423,7 @@ async def test_an_open_stream_ends_with_the_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A page that is only left open does not count as use of the session."""
-    monkeypatch.setattr("moor.dashboard.live_instances.LOOK_S", 0.02)
+    monkeypatch.setattr("moor.dashboard.instance_pages.LOOK_S", 0.02)
     now_s, asked = [100.0], asyncio.Event()
 
     def clock() -> float:

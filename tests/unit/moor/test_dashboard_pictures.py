@@ -1,7 +1,7 @@
 """Numbers as small pictures."""
 
 from engine.refusals import FunnelStep, NoValidHost
-from moor.dashboard.pictures import HEIGHT, SEEN_MIN, WIDTH, funnel_of, funnel_parts, line_of, share
+from moor.dashboard.rendering import HEIGHT, SEEN_MIN, WIDTH, funnel_of, funnel_parts, line_of, share
 
 
 def test_a_line_goes_from_left_to_right_with_the_highest_at_the_top() -> None:

@@ -1,6 +1,6 @@
 """Sessions of the dashboard end in time, are bounded, and are found only by their secret."""
 
-from moor.dashboard.sessions import (
+from moor.dashboard.access import (
     FORMS_MAX,
     IDLE_S_MAX,
     SESSIONS_MAX,

@@ -9,7 +9,7 @@ from bus.messages.build import AttemptFailed, ClaimRefused, InstanceDetails, Ins
 from bus.messages.moves import Change
 from bus.messages.planning import Explanation
 from engine.flavors import InstanceId, RequestId
-from moor.dashboard.timeline import timeline_of
+from moor.dashboard.instance_pages import timeline_of
 
 ID, REQUEST, MOVE = InstanceId(UUID(int=1)), RequestId(UUID(int=2)), RequestId(UUID(int=3))
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)

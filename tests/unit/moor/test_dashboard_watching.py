@@ -17,16 +17,12 @@ from bus.messages.cloud import Overview
 from bus.workers.asking import NoAnswer
 from ironic_sync.settings import IronicSettings
 from kit.errors import Unavailable
-from moor.dashboard.access import Access
+from moor.dashboard.access import Access, SessionStore
 from moor.dashboard.actions import Actions
-from moor.dashboard.app import dashboard_app
-from moor.dashboard.letter_pages import LetterPages
-from moor.dashboard.letters import LetterReader
-from moor.dashboard.node_pages import NodePages
-from moor.dashboard.nodes import MetalReader
-from moor.dashboard.ordering import Clouds
-from moor.dashboard.pages import Pages
-from moor.dashboard.sessions import SessionStore
+from moor.dashboard.app import Pages, dashboard_app
+from moor.dashboard.letters import LetterPages, LetterReader
+from moor.dashboard.node_pages import MetalReader, NodePages
+from moor.dashboard.orders import Clouds
 from moor.dashboard.watching import Watcher
 from moor.settings import Settings
 from placement_worker.api.values import Caller

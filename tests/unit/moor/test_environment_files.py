@@ -9,7 +9,7 @@ import typer
 
 from bus.addresses import Addresses
 from moor.broker.broker_command import broker_variables
-from moor.environment_files import EnvironmentFile, environment_files, with_login
+from moor.secret_files import EnvironmentFile, environment_files, with_login
 from moor.settings import Settings
 
 

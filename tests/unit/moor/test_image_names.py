@@ -9,8 +9,7 @@ import typer
 from bus.message import Message
 from bus.messages.stored_names import AskImages, ImagesFound, NamedImage
 from engine.flavors import Image
-from moor.instances.request_options import ImageOptions
-from moor.instances.requests import image_name_in, stored_image
+from moor.instances.requests import ImageOptions, image_name_in, stored_image
 
 DEBIAN = NamedImage(name="debian-13", source="http://images/debian")
 ID = "0b6d1c9e-5d3f-4a4f-9c8e-3a0b1c2d3e4f"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from bus.message import ProjectMessage
 from bus.messages.stored_names import CreateGroup
 from engine.inventories import GroupId, GroupPolicy, Label
-from moor.option_structs import PAGING, with_options
+from moor.message_commands import PAGING, with_options
 
 ID = "0f5f0fd5-0000-4000-8000-000000000001"
 

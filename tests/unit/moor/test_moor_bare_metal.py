@@ -12,9 +12,8 @@ from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import CellMap
 from ironic_sync.core.rows import NodeRow, Offer
-from moor.bare_metal.nodes import NOT_HEARD, NOT_REPORTED, shown
-from moor.bare_metal.unused_nodes import classes_of_nodes, mistakes_in
-from moor.clouds.bare_metal import cells_of_groups
+from moor.bare_metal.nodes import NOT_HEARD, NOT_REPORTED, classes_of_nodes, mistakes_in, shown
+from moor.clouds.cloud import cells_of_groups
 from moor.instances.requests import config_drive_of, drive_of
 
 ID = ProviderId(UUID(int=7))

@@ -18,7 +18,7 @@ from ironic_sync.core.rows import NodeDeploy, NodeRow, Offer
 from laboratory.demo import problems_of_the_kill
 from laboratory.demo_screen import WIDTH, Tally, kind_of, screen
 from moor.books.at_rest import Asked
-from moor.clouds.bare_metal import flavor_of_nodes
+from moor.clouds.cloud import flavor_of_nodes
 
 FREE, BUSY = (ProviderId(UUID(int=number)) for number in (1, 2))
 METAL = InstanceId(UUID(int=101))

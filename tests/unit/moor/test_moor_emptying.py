@@ -20,8 +20,8 @@ from bus.messages.build import (
 )
 from bus.messages.moves import MOVES_PER_CELL, MoveInstance
 from engine.flavors import InstanceId, RequestId
-from moor.client.moving import Emptied
-from moor.instances.moves.emptying_commands import empty
+from moor.client.hosts import Emptied
+from moor.instances.emptying_commands import empty
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.conductor.test_conductor import NOON
 

@@ -11,7 +11,7 @@ from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.planning import AskCapabilities, CapabilitiesFound, Capability
 from engine.flavors import Flavor
 from moor.commands import app
-from moor.nearest_names import hint_for, hints_for, near
+from moor.naming import hint_for, hints_for, near
 
 
 def test_names_that_are_like_it_are_named_the_nearest_first() -> None:

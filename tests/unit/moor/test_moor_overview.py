@@ -20,8 +20,7 @@ from bus.messages.cloud import (
     WorkerHeard,
 )
 from bus.topology import DEAD_QUEUE
-from moor.overview.gathering import BrokerSeen, CloudView
-from moor.overview.judging import notes_of, troubles_of
+from moor.overview.gathering import BrokerSeen, CloudView, notes_of, troubles_of
 from moor.overview.showing import (
     histogram,
     instances_in_words,

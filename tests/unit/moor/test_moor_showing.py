@@ -12,13 +12,12 @@ from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostSetting, HostState
 from engine.inventories import ProviderId, ProviderState
 from engine.refusals import NoValidHost
-from moor.bare_metal.nodes import NodeShown, Offered
-from moor.bare_metal.nodes_showing import NODES
-from moor.client.moving import Stayed
-from moor.instances.moves.emptying_commands import STAYED
-from moor.instances.moves.history_command import HISTORY, MOVES
+from moor.bare_metal.nodes import NODES, NodeShown, Offered
+from moor.client.hosts import Stayed
+from moor.instances.emptying_commands import STAYED
+from moor.instances.move_commands import HISTORY, MOVES
 from moor.options import out
-from moor.placement.providers_showing import PROVIDERS
+from moor.placement.providers_command import PROVIDERS
 from moor.showing import (
     HOSTS,
     INSTANCES,

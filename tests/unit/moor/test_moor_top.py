@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from msgspec import structs
 
 from bus.messages.cloud import Overview, WorkerAlive, WorkerHeard
-from moor.overview.top.lists import ANY_STATE, Lists, TabRows, filled
-from moor.overview.top.rates import Rates
+from moor.overview.gathering import Rates
+from moor.overview.top_command import ANY_STATE, Lists, TabRows, filled
 from moor.tables import Columns
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

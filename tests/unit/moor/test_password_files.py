@@ -10,8 +10,7 @@ import typer
 from bus.addresses import ADDRESSES, Addresses
 from kit.errors import read_secret
 from moor.broker.broker_command import broker_variables
-from moor.environment_files import with_login
-from moor.password_files import ALL, PasswordFiles, files_of_passwords, passwords_of
+from moor.secret_files import ALL, PasswordFiles, files_of_passwords, passwords_of, with_login
 from moor.settings import Settings
 
 KNOWN = {"moor-a": "old a", "moor-b": "old b"}

@@ -7,7 +7,7 @@ from time import sleep
 
 import pytest
 
-from moor.private_files import changes_credentials, known_passwords, replace_private, write_private
+from moor.secret_files import changes_credentials, known_passwords, replace_private, write_private
 
 MANY = 8
 

@@ -19,9 +19,9 @@ from engine.hosts import cell_and_name, host_in_cell
 from kit.process import stopped_by_signals
 from kit.times import now
 from moor.asking import CommandClient, answer_of, ask_bus, hosts_of
-from moor.client.moving import Emptied, HostMoves, Stayed, instances_on
+from moor.client.hosts import Emptied, HostMoves, Stayed, instances_on
 from moor.completing import complete_hosts
-from moor.instances.moves.move_commands import To, WaitForRoom
+from moor.instances.move_commands import To, WaitForRoom
 from moor.instances.requests import move_wait_of
 from moor.options import NOT_DONE, BusUrl, Output, be_sure, fail, out, tell, wants_document
 from moor.showing import check_known, check_one_cell, print_one

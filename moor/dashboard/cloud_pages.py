@@ -7,17 +7,31 @@ from typing import Any
 from urllib.parse import quote
 
 from msgspec import Struct
+from rich.text import Text
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from bus.messages.build import AskInstances, InstancesFound
 from bus.messages.cloud import AskTiles, Durations, StageTimes, Tiles
+from bus.messages.hosts import AggregatesFound, AskAggregates, AskHosts, HostsFound
+from bus.messages.stored_names import AskGroups, GroupsFound
+from engine.hosts import host_in_cell
+from engine.inventories import GroupId
 from kit.metrics import BUCKETS_S
 from moor.asking import CommandClient
-from moor.dashboard.asking_pages import AskingPages, is_number
-from moor.dashboard.pictures import HEIGHT, WIDTH, line_of
-from moor.dashboard.rendering import PageRefused, Reader
+from moor.dashboard.rendering import (
+    HEIGHT,
+    PAGE,
+    WIDTH,
+    AskingPages,
+    PageRefused,
+    Reader,
+    id_of,
+    is_number,
+    line_of,
+)
 from moor.dashboard.watching import STAGES, Sample, Watcher
-from moor.overview.judging import notes_of, troubles_of
+from moor.overview.gathering import notes_of, troubles_of
 from moor.overview.showing import (
     instance_counts,
     main_uses,
@@ -26,6 +40,7 @@ from moor.overview.showing import (
     seconds_in_words,
     worker_groups,
 )
+from moor.showing import facts_of_host
 
 # A comment that keeps proxies from closing a quiet stream.
 QUIET_S = 20.0
@@ -168,3 +183,75 @@ def _in_words(durations: Durations) -> tuple[str, str] | None:
     if not durations.count:
         return None
     return seconds_in_words(durations.p50_s), seconds_in_words(durations.p99_s)
+
+
+# The pages of hosts: a list, and one host with its instances.
+
+
+class HostPages(AskingPages):
+    async def hosts(self, request: Request, reader: Reader) -> Response:
+        """In the order of their names, or only those of one name."""
+        asked = request.query_params
+        name, after = asked.get("name", "").strip(), asked.get("after", "")
+        found = await self._ask(AskHosts(name=name, after=after, limit=PAGE), HostsFound)
+        return self._page(
+            request, reader, "hosts.html", hosts=found.hosts, next=found.next, after=after, name=name
+        )
+
+    async def host(self, request: Request, reader: Reader) -> Response:
+        name = host_in_cell(request.path_params["cell"], request.path_params["name"])
+        found = await self._ask(AskHosts(name=name), HostsFound)
+        if not found.hosts:
+            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"There is no host {name}.")
+        (host, *_) = found.hosts
+        after = id_of(request.query_params.get("after", ""))
+        there = await self._ask(AskInstances(host=name, after=after, limit=PAGE), InstancesFound)
+        return self._page(
+            request,
+            reader,
+            "host.html",
+            host=host,
+            facts=[(label, Text.from_markup(fact).plain) for label, fact in facts_of_host(host)],
+            found=there,
+        )
+
+
+# The pages of server groups and aggregates: lists, and the members of one.
+
+
+class GroupPages(AskingPages):
+    async def groups(self, request: Request, reader: Reader) -> Response:
+        asked = request.query_params
+        name, after = asked.get("name", "").strip(), asked.get("after", "")
+        place = id_of(after)
+        question = AskGroups(
+            name=name, after=None if place is None else GroupId(place), limit=PAGE, project=reader.project
+        )
+        found = await self._ask(question, GroupsFound)
+        return self._page(request, reader, "groups.html", found=found, name=name, after=after)
+
+    async def group(self, request: Request, reader: Reader) -> Response:
+        id_ = GroupId(request.path_params["id"])
+        found = await self._ask(AskGroups(id=id_, project=reader.project), GroupsFound)
+        if not found.groups:
+            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"There is no server group {id_}.")
+        return self._page(request, reader, "group.html", group=found.groups[0])
+
+    async def aggregates(self, request: Request, reader: Reader) -> Response:
+        after = request.query_params.get("after", "")
+        found = await self._ask(AskAggregates(after=after, limit=PAGE), AggregatesFound)
+        return self._page(request, reader, "aggregates.html", found=found, after=after)
+
+    async def aggregate(self, request: Request, reader: Reader) -> Response:
+        name, after = request.path_params["name"], request.query_params.get("after", "")
+        found = await self._ask(AskAggregates(name=name, after=after, limit=PAGE), AggregatesFound)
+        if not (name and found.aggregates):
+            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"There is no aggregate {name!r}.")
+        return self._page(
+            request,
+            reader,
+            "aggregate.html",
+            aggregate=found.aggregates[0],
+            next=found.next,
+            after=after,
+        )

@@ -1,1 +1,0 @@
-"""Commands about hosts, cells and aggregates."""

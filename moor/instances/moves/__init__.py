@@ -1,1 +1,0 @@
-"""Commands that move and rebuild instances, and that empty hosts."""
