@@ -32,6 +32,7 @@ from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database
 from tests.fork_server import ForkedProcess, start_module
+from tests.last_release import Release
 
 PATIENCE_S = 100.0
 # The broker role of each kind of worker.
@@ -73,16 +74,18 @@ class CloudOn(Generic[B]):
         self.database_url = database_url
         # The environment of every worker that is started from now on.
         self.environment = dict(sizes)
-        self._running: dict[str, ForkedProcess] = {}
+        self._running: dict[str, ForkedProcess | asyncio.subprocess.Process] = {}
 
     # Processes
 
-    async def start(self, *names: str) -> None:
+    async def start(self, *names: str, release: Release | None = None) -> None:
+        """Start workers of this checkout, or of another release."""
+        start = start_module if release is None else release.start
         for name in names:
             kind, _, cell = name.partition("-")
             in_cell = (cell.partition("+")[0],) if kind in OF_CELLS else ()
             more = (cell,) if kind == "ironic" else in_cell
-            self._running[name] = await start_module(
+            self._running[name] = await start(
                 "tests.adversity.worker_process",
                 kind,
                 *more,
@@ -94,6 +97,13 @@ class CloudOn(Generic[B]):
                     **self.environment,
                 },
             )
+
+    async def stop(self, name: str) -> None:
+        """Stop it as an upgrade does: it finishes what it has taken."""
+        process = self._running[name]
+        assert process.returncode is None, f"{name} died by itself, with {process.returncode}"
+        process.terminate()
+        assert await process.wait() == 0, f"{name} did not end well"
 
     async def kill(self, name: str) -> None:
         """Kill it as the kernel does when memory runs out: without a clean end."""

@@ -23,6 +23,7 @@ from kit.errors import Failure
 from kit.sql import open_database, upgrade, version_table
 from kit.sql.migrations import newest_revision
 from tests.contracts.sql_stores import WORKER, empty_database
+from tests.last_release import last_release
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ KINDS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 # Each may share a database with the next one.
 WORKERS = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
 HEAD = newest_revision(WORKER)
+UPGRADE = "import asyncio, sys; from kit.sql import upgrade; print(asyncio.run(upgrade(*sys.argv[1:])))"
 # A worker whose tables have changed twice since the first ones.
 CHANGED = "tests.example_worker"
 FIRST_TABLES = (
@@ -54,6 +56,19 @@ async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 async def test_a_new_database_has_the_tables_that_the_code_declares(url: str, worker: str) -> None:
     assert await upgrade(url, worker) == ("", newest_revision(worker))
 
+    assert await _in(url, partial(_differences, worker=worker)) == []
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+async def test_a_database_of_the_last_release_gets_the_tables_that_the_code_declares(
+    url: str, worker: str
+) -> None:
+    release = last_release()
+    await release.run("-c", UPGRADE, url, worker)
+
+    _, newest = await upgrade(url, worker)
+
+    assert newest == newest_revision(worker)
     assert await _in(url, partial(_differences, worker=worker)) == []
 
 
@@ -227,7 +242,6 @@ async def _in(url: str, work: Callable[[Connection], T]) -> T:
 
 
 async def _start_upgrade(url: str) -> asyncio.subprocess.Process:
-    program = "import asyncio, sys; from kit.sql import upgrade; print(asyncio.run(upgrade(*sys.argv[1:])))"
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, url, WORKER, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", UPGRADE, url, WORKER, stdout=asyncio.subprocess.PIPE
     )
