@@ -24,8 +24,6 @@ HELPS = {
     "plan": "Show how many instances would fit, on which hosts, and why not on the others. Nothing is built.",
     "events": "Print the events that happen from now on.",
     "up": "Run a whole cloud in this process: bus, placement, schedulers, cells and simulated hosts. Its data survive a restart.",
-    "demo": "Watch a thousand boots over two hundred hosts in two cells, some of which misbehave.",
-    "load": "Build many instances, as fast as possible or at a rate, measure the time and cost of each, and audit the result.",
     "flavor": "Flavors that are stored under names: `moor boot --flavor NAME`.",
     "image": "Images that are stored under names, with properties: `moor boot --image NAME`.",
     "device-profile": "Device profiles that are stored under names: a flavor names one by `accel:device_profile`.",
@@ -48,7 +46,5 @@ HELPS = {
     "settings": "List all settings, with their values, where each was set (a variable, a file or the default), and what it is for.",
     "broker": "The broker's exchanges, queues, users and rights.",
     "dead": "Dead letters, messages that no worker could handle: show, replay or drop them.",
-    "import": "Take over what another cloud has.",
-    "shadow": "Shadow mode: what this scheduler would have chosen for a Nova, beside what Nova chose.",
     "db": "The database's tables, and the roles of workers there.",
 }

@@ -1,8 +1,8 @@
 """The `moor` command. Each group of commands has its own module; this one puts them together."""
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from importlib import import_module
 from io import TextIOWrapper
 from math import isnan
@@ -20,8 +20,9 @@ INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
 
 HELP = ["-h", "--help"]
 
-# Rooms beside this one that have commands, too.
-OTHERS = ("laboratory", "nova_bridge")
+# Packages that have commands, too: each entry point of this group is a mapping as COMMANDS, whose modules are named whole and whose entries
+# end with the first sentence of the help.
+OTHERS = "moorage.commands"
 
 # By the command's name: its panel in the help, its module, and the function or group there.
 COMMANDS = {
@@ -48,8 +49,6 @@ COMMANDS = {
     "plan": (INSTANCES, "instances.plan_command", "plan"),
     "events": (INSTANCES, "broker.events_command", "events"),
     "up": (CLOUD, "clouds.up_command", "up"),
-    "demo": (CLOUD, "laboratory.demo", "demo"),
-    "load": (CLOUD, "laboratory.load.command", "load"),
     "flavor": (INSTANCES, "instances.stored_commands", "flavor_app"),
     "image": (INSTANCES, "instances.stored_commands", "image_app"),
     "device-profile": (INSTANCES, "instances.stored_commands", "profile_app"),
@@ -72,8 +71,6 @@ COMMANDS = {
     "settings": (OPERATING, "settings_command", "settings"),
     "broker": (OPERATING, "broker.broker_command", "app"),
     "dead": (OPERATING, "broker.dead_command", "app"),
-    "import": (OPERATING, "nova_bridge.importing.command", "app"),
-    "shadow": (OPERATING, "nova_bridge.shadow.report_command", "app"),
     "db": (OPERATING, "clouds.db_command", "app"),
 }
 
@@ -82,25 +79,50 @@ class Commands(TyperGroup):
     """Imports a command's module only when that command runs, so that `moor list` does not import all workers."""
 
     def list_commands(self, _ctx: Any) -> list[str]:
-        return [*COMMANDS]
+        return names()
 
     def get_command(self, _ctx: Any, name: str) -> Any:
         """The name, the panel and the help of a command, as the list of commands shows them."""
-        if name not in COMMANDS:
-            return None
-        if name not in HELPS:
+        if name in HELPS:
+            return TyperCommand(name, help=HELPS[name], rich_help_panel=COMMANDS[name][0])
+        if name in COMMANDS:
             return command_of(name)
-        return TyperCommand(name, help=HELPS[name], rich_help_panel=COMMANDS[name][0])
+        if name not in others():
+            return None
+        panel, _, _, help_ = others()[name]
+        return TyperCommand(name, help=help_, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that runs."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command_of(name) if name in COMMANDS else command, rest
+        return name, command_of(name) if name is not None and is_known(name) else command, rest
+
+
+@cache
+def others() -> Mapping[str, tuple[str, str, str, str]]:
+    """The commands of other packages. To find them takes as long as a short command, so only an unknown name and the list of all
+    commands ask for them.
+    """
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return {name: each for point in entry_points(group=OTHERS) for name, each in point.load().items()}
+
+
+def names() -> list[str]:
+    return [*COMMANDS, *others()]
+
+
+def is_known(name: str) -> bool:
+    return name in COMMANDS or name in others()
 
 
 def command_of(name: str) -> Any:
-    panel, module, attribute = COMMANDS[name]
-    found = getattr(import_module(module if module.split(".")[0] in OTHERS else f"moor.{module}"), attribute)
+    if name in COMMANDS:
+        panel, module, attribute = COMMANDS[name]
+        module = f"moor.{module}"
+    else:
+        panel, module, attribute, _ = others()[name]
+    found = getattr(import_module(module), attribute)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(add_completion=False)
         alone.command(name)(found)
@@ -202,7 +224,7 @@ def moor(
     fit_width()
     use_config(config)
     name = context.invoked_subcommand
-    if name in COMMANDS and (written := found().written.get(GENERAL.name)):
+    if name is not None and (written := found().written.get(GENERAL.name)) and is_known(name):
         context.default_map = {name: defaults_of(command_of(name), written)}
 
 

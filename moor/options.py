@@ -433,6 +433,14 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
         fail(str(problem))
 
 
+def run_worker(work: Coroutine[Any, Any, None]) -> None:
+    """Run a worker until it is told to stop."""
+    from kit.process import run_process  # noqa: PLC0415 - only workers need it
+
+    with wrong_value():
+        run_process(work)
+
+
 def _rejected() -> "type[Rejected]":
     """The client's error. Python looks at it only when something was raised, and most commands need no client by then."""
     from moor.client.errors import Rejected  # noqa: PLC0415

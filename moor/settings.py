@@ -298,24 +298,6 @@ GENERAL = Section(
     others=("*",),
     reloaded=frozenset(("log_level", "log_format")),
 )
-# The tables that a file may have: each is the section of a worker, or of what all workers have (worker_settings.py).
-TABLES = (
-    *(
-        "scheduler",
-        "nova_scheduler",
-        "nova_shadow",
-        "nova_cloud",
-        "nova_placement",
-        "conductor",
-        "placement",
-        "placement_api",
-        "compute",
-        "libvirt",
-        "ironic",
-        "bus",
-        "db",
-    ),
-)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -425,25 +407,26 @@ def sources(environment: Mapping[str, str], *, config: Path | None = None, here:
         written = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise BadSetting("config", str(file), "the settings file", f"cannot be read: {problem}") from None
-    known = sorted((*GENERAL.settings, *TABLES))
-    for key, value in written.items():
-        if key not in known:
-            raise BadSetting(key, NOT_SHOWN, str(file), f"there is no such setting; {near(key, known)}")
-        if key in TABLES and not isinstance(value, dict):
-            raise BadSetting(key, NOT_SHOWN, str(file), f"must be a table, written as [{key}]")
-    top = {key: value for key, value in written.items() if key not in TABLES}
-    tables = {key: table for key, table in written.items() if key in TABLES}
+    top = {key: value for key, value in written.items() if key in GENERAL.settings}
+    tables = {key: value for key, value in written.items() if key not in top}
     return Sources(
         environment, {**_checked_tables(tables, file), GENERAL.name: GENERAL.in_table(top, str(file))}, file
     )
 
 
 def _checked_tables(tables: Mapping[str, Any], file: Path) -> dict[str, dict[str, Stated]]:
+    """The settings of workers, each table with those of a section."""
     if not tables:
         return {}
     # The workers' settings are many modules, and most commands need none of them.
     from moor.worker_settings import SECTIONS  # noqa: PLC0415
 
+    known = sorted((*GENERAL.settings, *SECTIONS))
+    for key, value in tables.items():
+        if key not in SECTIONS:
+            raise BadSetting(key, NOT_SHOWN, str(file), f"there is no such setting; {near(key, known)}")
+        if not isinstance(value, dict):
+            raise BadSetting(key, NOT_SHOWN, str(file), f"must be a table, written as [{key}]")
     return {key: SECTIONS[key].in_table(table, str(file)) for key, table in tables.items()}
 
 

@@ -1,6 +1,7 @@
 """The settings of all workers, by section. Only commands that run workers, or show and check their settings, import them."""
 
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from typing import Any
 
 from msgspec import Struct, structs
@@ -13,14 +14,6 @@ from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from kit.database_settings import DATABASE, DatabaseSettings
 from kit.settings import Section, Stated, text_of
 from moor.settings import Sources
-from nova_bridge.cloud_settings import NOVA_CLOUD, NovaCloudSettings
-from nova_bridge.scheduler.settings import (
-    NOVA_PLACEMENT,
-    NOVA_SCHEDULER,
-    NovaPlacementSettings,
-    NovaSchedulerSettings,
-)
-from nova_bridge.shadow.settings import NOVA_SHADOW, NovaShadowSettings
 from placement_worker.api.settings import PLACEMENT_API
 from placement_worker.settings import PLACEMENT, PlacementSettings
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
@@ -32,10 +25,6 @@ __all__ = [
     "DATABASE",
     "IRONIC_DAEMONS",
     "LIBVIRT",
-    "NOVA_CLOUD",
-    "NOVA_PLACEMENT",
-    "NOVA_SCHEDULER",
-    "NOVA_SHADOW",
     "PLACEMENT",
     "PLACEMENT_API",
     "SCHEDULER",
@@ -46,14 +35,11 @@ __all__ = [
     "of_cloud",
 ]
 
+# Those of other packages are found by entry points.
 SECTIONS: Mapping[str, Section[Any]] = {
     section.name: section
     for section in (
         SCHEDULER,
-        NOVA_SCHEDULER,
-        NOVA_SHADOW,
-        NOVA_CLOUD,
-        NOVA_PLACEMENT,
         CONDUCTOR,
         PLACEMENT,
         PLACEMENT_API,
@@ -62,6 +48,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
         IRONIC_DAEMONS,
         BUS,
         DATABASE,
+        *(each.load() for each in entry_points(group="moorage.sections")),
     )
 }
 _BY_KIND = {section.kind: section for section in SECTIONS.values()}
@@ -72,10 +59,6 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
 
     placement: PlacementSettings = PlacementSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
-    nova_scheduler: NovaSchedulerSettings = NovaSchedulerSettings()
-    nova_shadow: NovaShadowSettings = NovaShadowSettings()
-    nova_cloud: NovaCloudSettings = NovaCloudSettings()
-    nova_placement: NovaPlacementSettings = NovaPlacementSettings()
     conductor: ConductorSettings = ConductorSettings()
     compute: ComputeSettings = ComputeSettings()
     libvirt: LibvirtSettings = LibvirtSettings()

@@ -34,15 +34,20 @@ Its messages are byte-compatible with messages captured from Ironic 39 (tests/da
     simulated_ironic(broker, nodes, settings, ..., file=...)
                                Creates all of these: `.ironic`, `.url`, `.parts`.
 
-`moor run simulated-ironic` runs one alone (wiring.py). The modules:
+`moor run simulated-ironic` runs one alone (command.py).
 """
 
-from laboratory.ironic.api import IronicServer, IronicTransport, ironic_app
+from laboratory.ironic.api import (
+    IronicServer,
+    IronicSimulation,
+    IronicTransport,
+    ironic_app,
+    simulated_ironic,
+)
 from laboratory.ironic.node import RequestRefused, SimulatedNode
 from laboratory.ironic.notifications import NotificationSender
 from laboratory.ironic.script import IronicScript
 from laboratory.ironic.simulated import NodeFile, SimulatedIronic, available_nodes, nodes_in_groups
-from laboratory.ironic.wiring import IronicSimulation, simulated_ironic
 from laboratory.ironic.work import IronicSimSettings, WorkDurations, paced
 
 __all__ = [

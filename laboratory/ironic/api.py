@@ -6,6 +6,8 @@ It answers each version alike: what a version lacks is tested where the client c
 
 import asyncio
 import json
+import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import dropwhile, islice
 from typing import Annotated, Any, TypeVar
@@ -19,9 +21,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from bus.broker import Broker
 from kit.health import Listen
 from kit.http_server import HttpServer
 from kit.parts import Supervised
+from kit.process import Part
 from laboratory.ironic.changes import is_uuid
 from laboratory.ironic.node import (
     BAD_REQUEST,
@@ -33,8 +37,10 @@ from laboratory.ironic.node import (
     masked,
     no_such_node,
 )
-from laboratory.ironic.simulated import SimulatedIronic
-from laboratory.ironic.work import ProvisionOrder
+from laboratory.ironic.notifications import NotificationSender
+from laboratory.ironic.script import IronicScript
+from laboratory.ironic.simulated import NodeFile, SimulatedIronic
+from laboratory.ironic.work import IronicSimSettings, ProvisionOrder
 
 T = TypeVar("T")
 
@@ -354,3 +360,54 @@ class IronicServer(Supervised):
         finally:
             await server.stop()
             await serving
+
+
+class IronicSimulation(Struct, frozen=True):
+    """A simulated Ironic, and the parts that its process has to run.
+
+    `url` is the address of the REST API; empty if it is not served.
+    """
+
+    ironic: SimulatedIronic
+    sender: NotificationSender
+    url: str
+    parts: tuple[Part, ...]
+
+
+def simulated_ironic(
+    broker: Broker,
+    nodes: Iterable[SimulatedNode],
+    settings: IronicSimSettings | None = None,
+    *,
+    script: IronicScript | None = None,
+    clock_s: Callable[[], float] = time.time,
+    chance: random.Random | None = None,
+    listen: tuple[str, int] | None = ("127.0.0.1", 0),
+    file: NodeFile | None = None,
+) -> IronicSimulation:
+    """Create the parts; the caller runs them. The port is bound when this returns. Without `listen` there is no port,
+    and `IronicTransport(simulation.ironic)` reaches the API inside this process.
+
+    With a `file`, its nodes are restored and all changes are stored in it; its creator closes it.
+
+    The broker's user must have the right to declare Ironic's exchange, and to publish to it.
+    """
+    settings = settings or IronicSimSettings()
+    sender = NotificationSender(broker, settings)
+    kept = file.load() if file is not None else ()
+    known = {node.uuid for node in kept}
+    ironic = SimulatedIronic(
+        (*kept, *(node for node in nodes if node.uuid not in known)),
+        clock_s,
+        sender.publish,
+        settings,
+        script=script,
+        chance=chance,
+        keep=file.keep if file is not None else None,
+    )
+    if kept:
+        ironic.resume_work()
+    if listen is None:
+        return IronicSimulation(ironic, sender, "", (ironic, sender))
+    server = IronicServer(ironic, *listen)
+    return IronicSimulation(ironic, sender, server.url, (ironic, sender, server))

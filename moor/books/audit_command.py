@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
 
 import typer
@@ -25,13 +26,12 @@ from moor.books.auditing import (
     with_computes,
 )
 from moor.books.books_reader import BooksReader
-from moor.books.nova_books import HeldByNova, LooksInFile, NovaToAsk
+from moor.books.nova_books import HeldByNova, NovaToAsk
 from moor.options import (
     NOT_IN_TIME,
     BusUrl,
     Output,
     command_settings,
-    found,
     option_of,
     run,
     say,
@@ -39,13 +39,10 @@ from moor.options import (
 )
 from moor.settings import GENERAL, Settings
 from moor.showing import check_known, check_one_cell, print_line
-from nova_bridge.cloud_settings import NOVA_CLOUD
 
 # Exit codes of this command; the others are in moor/options.py.
 FAULTS_FOUND = 4
 NOT_ALL_MENDED = 5
-# In the directory of `moor up`: what Nova did not know at earlier looks.
-LOOKS = "unknown-to-nova.json"
 _COLOURS = {FOUND: "yellow", MENDED: "green", ORDERED: "green", NOT_MENDED: "red"}
 
 
@@ -180,7 +177,7 @@ def audit(
             if not named:
                 check_known("--host", host, (each.name for each in hosts))
             check_one_cell("--host", host, named)
-            nova = await stack.enter_async_context(_nova_to_ask(settings))
+            nova = await stack.enter_async_context(_owner_to_ask(settings))
             ironic = await stack.enter_async_context(listing_nodes(settings))
             options = AuditOptions(
                 settle=timedelta(seconds=settle),
@@ -230,20 +227,15 @@ async def clients(
 
 
 @asynccontextmanager
-async def _nova_to_ask(settings: Settings) -> AsyncIterator[NovaToAsk | None]:
-    """How Nova is asked what it knows; None if the settings name none."""
-    named = found().of(NOVA_CLOUD)
-    if not named.is_named:
-        yield None
+async def _owner_to_ask(settings: Settings) -> AsyncIterator[NovaToAsk | None]:
+    """Who knows the consumers without a cell, as the entry point of another package says; None if there is none, or the settings name
+    none.
+    """
+    for each in entry_points(group="moorage.owners"):
+        async with each.load()(settings) as owner:
+            yield owner
         return
-    from nova_bridge.cloud_reading import NovaHolders  # noqa: PLC0415 - an HTTP client, which few audits need
-
-    holders = NovaHolders(named)
-    try:
-        looks = LooksInFile(settings.data / LOOKS, named.url or named.keystone_url)
-        yield NovaToAsk(holders, looks, timedelta(seconds=named.rpc_timeout_s_max))
-    finally:
-        await holders.close()
+    yield None
 
 
 def _exit(result: AuditResult, *, heals: bool) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from collections.abc import Coroutine
 from enum import StrEnum
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +16,7 @@ from compute_sim.libvirt.settings import LibvirtSettings
 from compute_sim.settings import ComputeSettings
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
-from kit.health import BadAddressError
-from kit.process import run_process
-from kit.settings import BadSetting
 from laboratory.computes.hosts import equal_hosts
-from laboratory.computes.script_file import load_script
-from laboratory.ironic import wiring as ironic_simulation
-from laboratory.ironic.script import IronicScript
 from moor.client.bus_client import with_user
 from moor.clouds.up_command import faults_in, host_size_in
 from moor.dashboard.service import DashboardFlags, dashboard_options
@@ -34,7 +29,6 @@ from moor.options import (
     IronicDatabaseUrl,
     IronicUrl,
     NetworkFlags,
-    NovaBusUrl,
     Operating,
     PlacementDatabaseUrl,
     PoolFlags,
@@ -44,6 +38,7 @@ from moor.options import (
     compute_flags,
     fail,
     option_of,
+    run_worker,
     scheduler_flags,
     tell,
     tuned,
@@ -58,10 +53,6 @@ from moor.worker_settings import (
     DATABASE,
     IRONIC_DAEMONS,
     LIBVIRT,
-    NOVA_CLOUD,
-    NOVA_PLACEMENT,
-    NOVA_SCHEDULER,
-    NOVA_SHADOW,
     PLACEMENT,
     PLACEMENT_API,
     SCHEDULER,
@@ -98,7 +89,7 @@ def placement(
     operating.begin()
     addresses = _stated(bus, db, placement_db=placement_db)
     _require_database("placement", addresses.placement_db)
-    _run(
+    run_worker(
         placement_process.run(
             addresses, tuned(PLACEMENT), tuned(BUS), tuned(DATABASE), operating.health_listen
         )
@@ -132,62 +123,7 @@ def scheduler(
     )
     addresses = _stated(bus, db)
     _require_database("scheduler", addresses.db_url)
-    _run(run_scheduler(addresses, scheduling, tuned(BUS), tuned(DATABASE), operating.health_listen))
-
-
-@app.command("nova-scheduler")
-@with_options
-def nova_scheduler(
-    nova_bus: NovaBusUrl = "",
-    *,
-    api_db: Annotated[str, option_of(GENERAL, "nova_api_db", "--nova-api-db", metavar="URL")] = "",
-    shadow: Annotated[
-        bool,
-        typer.Option(
-            "--shadow",
-            help="Decide copies of the requests, claim and answer nothing, and note what nova-scheduler chose: `moor shadow report`.",
-        ),
-    ] = False,
-    settings: SchedulerFlags = None,
-    operating: Operating,
-) -> None:
-    """A scheduler in the place of nova-scheduler: it answers nova-conductor on Nova's RabbitMQ, and claims in placement over HTTP.
-
-    It chooses as MOOR_SCHEDULER_... say, reads Nova as MOOR_NOVA_CLOUD_... say (its compute API, its API database and its
-    notifications), and claims in the placement of MOOR_NOVA_PLACEMENT_URL. It has no database and no broker of ours. Any number of
-    them may run, also beside nova-schedulers.
-    """
-    operating.begin()
-    from nova_bridge.scheduler.wiring import run as run_nova_scheduler  # noqa: PLC0415
-    from nova_bridge.shadow.wiring import run_in_shadow  # noqa: PLC0415
-
-    addresses = command_settings(nova_bus=nova_bus).addresses
-    cloud = tuned(NOVA_CLOUD)
-    if not cloud.api_db:
-        cloud = structs.replace(cloud, api_db=api_db)
-    choice = tuned(SCHEDULER, others=scheduler_flags(settings))
-    answering, placement, bus_settings = tuned(NOVA_SCHEDULER), tuned(NOVA_PLACEMENT), tuned(BUS)
-    health_at = operating.health_listen
-    if shadow:
-        shadowing = tuned(NOVA_SHADOW)
-        _run(
-            run_in_shadow(
-                addresses,
-                answering,
-                shadowing,
-                choice,
-                cloud=cloud,
-                placement=placement,
-                bus=bus_settings,
-                health_at=health_at,
-            )
-        )
-        return
-    _run(
-        run_nova_scheduler(
-            addresses, answering, choice, cloud, placement, bus=bus_settings, health_at=health_at
-        )
-    )
+    run_worker(run_scheduler(addresses, scheduling, tuned(BUS), tuned(DATABASE), operating.health_listen))
 
 
 @app.command()
@@ -205,7 +141,7 @@ def conductor(
     addresses = _stated(bus, db)
     url, database = addresses.bus_of(cell), addresses.db_of(cell)
     _require_database("conductor", database)
-    _run(
+    run_worker(
         run_conductor(
             cell,
             url,
@@ -247,14 +183,16 @@ def compute(
     settings = structs.replace(tuned(COMPUTE, others=compute_flags(pool, network)), cell=cell)
     if driver is DriverName.LIBVIRT:
         of_libvirt = tuned(LIBVIRT, uri=uri, name=name, folder=folder)
-        _run(_libvirt_run(url, settings, of_libvirt, _stated(bus, db).db_of(cell), operating.health_listen))
+        run_worker(
+            _libvirt_run(url, settings, of_libvirt, _stated(bus, db).db_of(cell), operating.health_listen)
+        )
         return
     for flag, given in (("--uri", uri), ("--name", name), ("--folder", folder)):
         if given is not None:
             raise typer.BadParameter(
                 f"{flag} is {given!r}, but the hosts are simulated: name --driver libvirt, too"
             )
-    _run(
+    run_worker(
         run_compute(
             url,
             equal_hosts(cell, hosts, size),
@@ -287,7 +225,7 @@ def ironic(
     _require_database("ironic", addresses.ironic_db)
     with wrong_value("--name, or MOOR_IRONIC_NAME: "):
         check_name(name)
-    _run(
+    run_worker(
         run_ironic(
             addresses,
             name,
@@ -297,39 +235,6 @@ def ironic(
             health_at=operating.health_listen,
         )
     )
-
-
-@app.command("simulated-ironic")
-@with_options
-def simulated_ironic(
-    bus: BusUrl = "",
-    *,
-    nodes: Annotated[int, option_of(GENERAL, "ironic_sim_nodes", min=1)] = ironic_simulation.NODES_COUNT,
-    groups: Annotated[str, option_of(GENERAL, "ironic_sim_groups", metavar="NAME,NAME")] = "",
-    ironic_listen: Annotated[
-        str, option_of(GENERAL, "ironic_sim_listen", metavar="HOST:PORT")
-    ] = ironic_simulation.LISTEN,
-    pace: Annotated[
-        float,
-        typer.Option(min=0, help="A factor for the time that work on nodes takes; 0.5: half as long."),
-    ] = 1.0,
-    script: Annotated[Path | None, option_of(GENERAL, "ironic_sim_script")] = None,
-    operating: Operating,
-) -> None:
-    """A simulated Ironic, whose nodes are lost when it ends. Its broker user must be allowed to declare the exchange `ironic`
-    and to publish to it.
-    """
-    operating.begin()
-    url = _stated(bus, "").ironic_bus
-    with wrong_value():
-        options = ironic_simulation.Options(
-            nodes_count=nodes,
-            groups=tuple(name for part in groups.split(",") if (name := part.strip())),
-            listen=ironic_simulation.read_listen(ironic_listen, "--ironic-listen"),
-            pace=pace,
-            script=load_script(script, IronicScript) if script else IronicScript(),
-        )
-    _run(ironic_simulation.run(broker_of(url), url, options, health_at=operating.health_listen))
 
 
 @app.command("placement-api")
@@ -347,7 +252,9 @@ def placement_api(
     addresses = _stated(bus, db, placement_db=placement_db)
     _require_database("placement-api", addresses.placement_db)
     serving = serving_of(api, tuned(PLACEMENT_API))
-    _run(placement_process.serve(addresses.placement_db, serving, tuned(DATABASE), operating.health_listen))
+    run_worker(
+        placement_process.serve(addresses.placement_db, serving, tuned(DATABASE), operating.health_listen)
+    )
 
 
 @app.command()
@@ -367,7 +274,7 @@ def dashboard(
     """
     operating.begin()
     settings = command_settings(bus=bus, cells=cells, ironic=ironic, ironic_db=ironic_db)
-    _run(
+    run_worker(
         serve_dashboard(
             broker_of(with_user(settings.bus_url)),
             broker_of(with_user(settings.bus_url, operates=True)),
@@ -380,11 +287,8 @@ def dashboard(
     )
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        run_process(work)
-    except (BadAddressError, BadSetting) as wrong:
-        raise typer.BadParameter(str(wrong)) from None
+for each in entry_points(group="moorage.workers"):
+    app.command(each.name)(each.load())
 
 
 def _libvirt_run(

@@ -38,7 +38,7 @@ from kit.process import hangups_heard, stopped_by_signals
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts, read_host_size
 from laboratory.computes.script_file import load_script
-from laboratory.ironic.wiring import LISTEN, read_listen
+from laboratory.ironic.command import LISTEN, read_listen
 from moor.asking import LOCAL, client, until_choosable
 from moor.clouds.cloud import (
     SMALL,

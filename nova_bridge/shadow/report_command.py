@@ -15,8 +15,8 @@ from kit.times import now
 from moor.options import Output, fail, option_of, say, tuned, wants_document, wrong_value
 from moor.showing import print_all, print_json, time_in_words
 from moor.tables import Columns, print_table
-from moor.worker_settings import NOVA_SHADOW
 from nova_bridge.shadow.notes import VERDICTS, NotesRead, ShadowNote, ShadowVerdict, read_notes
+from nova_bridge.shadow.settings import NOVA_SHADOW
 
 # Counts the notes of shadow mode: how often both chose alike, and why not. Pure.
 

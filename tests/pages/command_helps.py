@@ -1,6 +1,7 @@
 """Writes moor/command_helps.py: the first sentences of the commands' helps, as data."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from moor.commands import COMMANDS, command_of
@@ -12,12 +13,12 @@ HELPS = {
 '''
 
 
-def helps() -> dict[str, str]:
-    return {name: command_of(name).help.split("\n\n")[0].replace("\n", " ") for name in COMMANDS}
+def helps(names: Iterable[str]) -> dict[str, str]:
+    return {name: command_of(name).help.split("\n\n")[0].replace("\n", " ") for name in names}
 
 
 def page() -> str:
-    lines = [f"    {json.dumps(name)}: {_quoted(text)},\n" for name, text in helps().items()]
+    lines = [f"    {json.dumps(name)}: {_quoted(text)},\n" for name, text in helps(COMMANDS).items()]
     return f"{_HEAD}{''.join(lines)}}}\n"
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from moor.commands import COMMANDS, command_of
+from moor.commands import command_of, names
 from tests.pages.markdown import table
 
 # In a help, of an option whose value comes from the settings.
@@ -18,11 +18,12 @@ examples and exit codes; every option that has a variable may also stand in the 
 
 def page() -> str:
     parts = [HEAD]
-    for panel in dict.fromkeys(where for where, _, _ in COMMANDS.values()):
+    commands = {name: command_of(name) for name in names()}
+    for panel in dict.fromkeys(each.rich_help_panel for each in commands.values()):
         parts.append(f"## {panel}\n")
-        for name, (where, _, _) in COMMANDS.items():
-            if where == panel:
-                parts += _sections(command_of(name), f"moor {name}")
+        for name, command in commands.items():
+            if command.rich_help_panel == panel:
+                parts += _sections(command, f"moor {name}")
     return "\n".join(parts)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from moor.commands import COMMANDS, command_of
+from moor.commands import command_of, names
 from tests.stories.moor.moor_process import Result, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -56,7 +56,7 @@ def lists_in(command: Any, name: str) -> set[str]:
 
 
 async def test_every_list_is_printed_here() -> None:
-    known = {each for name in COMMANDS for each in lists_in(command_of(name), name)}
+    known = {each for name in names() for each in lists_in(command_of(name), name)}
     assert known - ELSEWHERE <= LISTS.keys()
 
 

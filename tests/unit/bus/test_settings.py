@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from bus.addresses import ADDRESSES, Addresses
 from kit.settings import BadSetting, without_password
 from kit.times import check_hosts, each_host, hosts_of
-from moor.commands import COMMANDS, app, command_of
+from moor.commands import app, command_of, names
 from moor.options import key_of
 from moor.settings import GENERAL, sources
 from moor.worker_settings import SECTIONS
@@ -418,7 +418,7 @@ def flags_of(command: Any) -> Iterator[Any]:
 
 
 def test_every_flag_with_a_variable_has_a_key_in_the_file() -> None:
-    keys = {key_of(flag) for name in COMMANDS for flag in flags_of(command_of(name))} - {""}
+    keys = {key_of(flag) for name in names() for flag in flags_of(command_of(name))} - {""}
 
     assert keys == GENERAL.settings.keys() - ADDRESSES.settings.keys() - {"data"} | {"cell"}
 
@@ -426,7 +426,7 @@ def test_every_flag_with_a_variable_has_a_key_in_the_file() -> None:
 def test_a_flag_has_the_default_that_its_setting_shows() -> None:
     """Those of `moor up` differ, as the settings say."""
     usual = structs.asdict(GENERAL.kind())
-    flags = [flag for name in COMMANDS if name != "up" for flag in flags_of(command_of(name)) if key_of(flag)]
+    flags = [flag for name in names() if name != "up" for flag in flags_of(command_of(name)) if key_of(flag)]
 
     wrong = {
         key_of(flag): flag.default

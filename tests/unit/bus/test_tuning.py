@@ -189,9 +189,16 @@ def check_a_text(section: Section[Any], field: str, place: Path) -> None:
 
     by_variable = section.read({section.variable(field): f" {text} "})
     by_file = sources({}, config=file, here=HERE).of(section)
-    handed_on = section.read(environment_of(CloudSettings(**{section.name: by_file}), {}))
+    handed_on = handed_to_processes(section, by_file)
 
     assert by_variable == by_file == handed_on == structs.replace(section.kind(), **{field: text})
+
+
+def handed_to_processes(section: Section[Any], settings: Any) -> Any:
+    """These settings, as a process of a whole cloud reads them. The workers of Nova are not part of one."""
+    if section.name not in CloudSettings.__struct_fields__:
+        return settings
+    return section.read(environment_of(CloudSettings(**{section.name: settings}), {}))
 
 
 # Texts that must have a certain form.
@@ -233,7 +240,7 @@ def check_a_list(section: Section[Any], field: str, place: Path) -> None:
 
     by_variable = section.read({section.variable(field): f" {' , '.join(value)} "})
     by_file = sources({}, config=file, here=HERE).of(section)
-    handed_on = section.read(environment_of(CloudSettings(**{section.name: by_file}), {}))
+    handed_on = handed_to_processes(section, by_file)
 
     assert by_variable == by_file == handed_on == structs.replace(section.kind(), **{field: value})
 

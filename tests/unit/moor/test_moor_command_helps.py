@@ -3,9 +3,7 @@
 import subprocess
 import sys
 
-from moor.commands import command_of
-from moor.settings import TABLES
-from moor.worker_settings import SECTIONS
+from moor.commands import command_of, others
 from tests.pages import command_helps
 
 
@@ -14,8 +12,8 @@ def test_the_helps_are_those_of_the_commands() -> None:
     assert command_helps.FILE.read_text() == command_helps.page()
 
 
-def test_the_tables_of_a_settings_file_are_the_sections_of_the_workers() -> None:
-    assert {*TABLES} == SECTIONS.keys()
+def test_the_helps_of_other_packages_are_those_of_their_commands() -> None:
+    assert {name: help_ for name, (_, _, _, help_) in others().items()} == command_helps.helps(others())
 
 
 def imported_by(*words: str) -> set[str]:
@@ -32,6 +30,7 @@ def test_the_help_imports_no_command() -> None:
     # The modules of commands are not imported by a statement, and so are not told; what they import is.
     assert not {"moor.asking", "moor.showing", "moor.tables"} & imported
     assert "moor.options" in imported
+    assert not {"typer.testing", "numpy", "sqlalchemy", "httpx", "bus.messages"} & imported
 
 
 def test_a_plain_command_imports_no_worker_and_nothing_heavy() -> None:
@@ -48,6 +47,8 @@ def test_a_plain_command_imports_no_worker_and_nothing_heavy() -> None:
         }
         heavy = {"numpy", "sqlalchemy", "aio_pika", "yaml", "os_traits", "uvloop", "httpx"}
         assert not {each.partition(".")[0] for each in imported} & (rooms | heavy)
+        # Commands of other packages are looked for only where the command is none of these.
+        assert "importlib.metadata" not in imported
 
 
 def test_the_help_of_a_command_is_its_own() -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from rich.console import Console
 from typer.testing import CliRunner
 
-from moor.commands import COMMANDS, app, command_of
+from moor.commands import app, command_of, names
 from moor.naming import prefix_in
 from moor.tables import Columns, Rows, unique_length
 
@@ -108,7 +108,7 @@ def leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from leaves(part, f"{name} {part.name}")
 
 
-ALL = dict(each for name in COMMANDS for each in leaves(command_of(name), name))
+ALL = dict(each for name in names() for each in leaves(command_of(name), name))
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from moor.commands import COMMANDS, app, command_of
+from moor.commands import app, command_of, names
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def numbers_of(command: Any, name: str) -> Iterator[tuple[str, tuple[Any, str]]]
         yield from numbers_of(below, f"{name} {part}")
 
 
-NUMBERS = dict(each for name in COMMANDS for each in numbers_of(command_of(name), name))
+NUMBERS = dict(each for name in names() for each in numbers_of(command_of(name), name))
 
 
 @pytest.mark.parametrize(("command", "option"), NUMBERS.values(), ids=[*NUMBERS])

@@ -1,0 +1,67 @@
+"""`moor run simulated-ironic`: a simulated Ironic alone, as a process. `moor` finds it by an entry point."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bus.workers import running
+from bus.workers.running import about
+from kit.health import read_address
+from laboratory.computes.script_file import load_script
+from laboratory.ironic.api import simulated_ironic
+from laboratory.ironic.script import IronicScript
+from laboratory.ironic.simulated import nodes_in_groups
+from laboratory.ironic.work import IronicSimSettings, WorkDurations, paced
+from moor.option_structs import with_options
+from moor.options import BusUrl, Operating, broker_of, command_settings, option_of, run_worker, wrong_value
+from moor.settings import GENERAL
+
+LISTEN = "127.0.0.1:6385"
+DRAIN_S_MAX = 5.0
+
+
+@with_options
+def run_simulated_ironic(
+    bus: BusUrl = "",
+    *,
+    nodes: Annotated[int, option_of(GENERAL, "ironic_sim_nodes", min=1)] = 100,
+    groups: Annotated[str, option_of(GENERAL, "ironic_sim_groups", metavar="NAME,NAME")] = "",
+    ironic_listen: Annotated[str, option_of(GENERAL, "ironic_sim_listen", metavar="HOST:PORT")] = LISTEN,
+    pace: Annotated[
+        float,
+        typer.Option(min=0, help="A factor for the time that work on nodes takes; 0.5: half as long."),
+    ] = 1.0,
+    script: Annotated[Path | None, option_of(GENERAL, "ironic_sim_script")] = None,
+    operating: Operating,
+) -> None:
+    """A simulated Ironic, whose nodes are lost when it ends. Its broker user must be allowed to declare the exchange `ironic`
+    and to publish to it.
+    """
+    operating.begin()
+    settings = command_settings(bus=bus)
+    url = settings.addresses.ironic_bus_url or settings.bus_url
+    own = tuple(name for part in groups.split(",") if (name := part.strip()))
+    usual = IronicSimSettings()
+    simulating = IronicSimSettings(
+        delays=paced(WorkDurations(), pace),
+        conductor_groups=tuple(dict.fromkeys((*usual.conductor_groups, *own))),
+    )
+    with wrong_value():
+        made = simulated_ironic(
+            broker_of(url),
+            nodes_in_groups(nodes, own),
+            simulating,
+            script=load_script(script, IronicScript) if script else None,
+            listen=read_listen(ironic_listen, "--ironic-listen"),
+        )
+    sys.stderr.write(f"simulated Ironic: {nodes} nodes, API at {made.url}\n")
+    who = about("simulated ironic", brokers=(url,))
+    run_worker(running.run_worker(who, made.parts, DRAIN_S_MAX, health_at=operating.health_listen))
+
+
+def read_listen(text: str, variable: str) -> tuple[str, int]:
+    """Parse the address of the REST API. `variable` is the setting that an error names."""
+    found = read_address(text, variable, f"host:port, as {LISTEN}")
+    return found.host, found.port

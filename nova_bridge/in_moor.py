@@ -1,0 +1,105 @@
+"""What the `moor` command has of this package, by entry points: the worker `moor run nova-scheduler`, and the Nova that `moor audit`
+asks about consumers without a cell.
+"""
+
+# ruff: noqa: PLC0415 - few runs need an HTTP client and what answers Nova
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from msgspec import structs
+
+from moor.books.nova_books import LooksInFile, NovaToAsk
+from moor.option_structs import with_options
+from moor.options import (
+    NovaBusUrl,
+    Operating,
+    SchedulerFlags,
+    command_settings,
+    found,
+    option_of,
+    run_worker,
+    scheduler_flags,
+    tuned,
+)
+from moor.settings import GENERAL, Settings
+from moor.worker_settings import BUS, SCHEDULER
+from nova_bridge.cloud_settings import NOVA_CLOUD
+from nova_bridge.scheduler.settings import NOVA_PLACEMENT, NOVA_SCHEDULER
+from nova_bridge.shadow.settings import NOVA_SHADOW
+
+# In the directory of `moor up`: what Nova did not know at earlier looks.
+LOOKS = "unknown-to-nova.json"
+
+
+@with_options
+def nova_scheduler(
+    nova_bus: NovaBusUrl = "",
+    *,
+    api_db: Annotated[str, option_of(GENERAL, "nova_api_db", "--nova-api-db", metavar="URL")] = "",
+    shadow: Annotated[
+        bool,
+        typer.Option(
+            "--shadow",
+            help="Decide copies of the requests, claim and answer nothing, and note what nova-scheduler chose: `moor shadow report`.",
+        ),
+    ] = False,
+    settings: SchedulerFlags = None,
+    operating: Operating,
+) -> None:
+    """A scheduler in the place of nova-scheduler: it answers nova-conductor on Nova's RabbitMQ, and claims in placement over HTTP.
+
+    It chooses as MOOR_SCHEDULER_... say, reads Nova as MOOR_NOVA_CLOUD_... say (its compute API, its API database and its
+    notifications), and claims in the placement of MOOR_NOVA_PLACEMENT_URL. It has no database and no broker of ours. Any number of
+    them may run, also beside nova-schedulers.
+    """
+    operating.begin()
+    from nova_bridge.scheduler.wiring import run as run_nova_scheduler
+    from nova_bridge.shadow.wiring import run_in_shadow
+
+    addresses = command_settings(nova_bus=nova_bus).addresses
+    cloud = tuned(NOVA_CLOUD)
+    if not cloud.api_db:
+        cloud = structs.replace(cloud, api_db=api_db)
+    choice = tuned(SCHEDULER, others=scheduler_flags(settings))
+    answering, placement, bus_settings = tuned(NOVA_SCHEDULER), tuned(NOVA_PLACEMENT), tuned(BUS)
+    health_at = operating.health_listen
+    if shadow:
+        shadowing = tuned(NOVA_SHADOW)
+        run_worker(
+            run_in_shadow(
+                addresses,
+                answering,
+                shadowing,
+                choice,
+                cloud=cloud,
+                placement=placement,
+                bus=bus_settings,
+                health_at=health_at,
+            )
+        )
+        return
+    run_worker(
+        run_nova_scheduler(
+            addresses, answering, choice, cloud, placement, bus=bus_settings, health_at=health_at
+        )
+    )
+
+
+@asynccontextmanager
+async def nova_to_ask(settings: Settings) -> AsyncIterator[NovaToAsk | None]:
+    """How Nova is asked what it knows; None if the settings name none."""
+    named = found().of(NOVA_CLOUD)
+    if not named.is_named:
+        yield None
+        return
+    from nova_bridge.cloud_reading import NovaHolders
+
+    holders = NovaHolders(named)
+    try:
+        looks = LooksInFile(settings.data / LOOKS, named.url or named.keystone_url)
+        yield NovaToAsk(holders, looks, timedelta(seconds=named.rpc_timeout_s_max))
+    finally:
+        await holders.close()
