@@ -12,7 +12,7 @@ import typer
 from msgspec import structs
 
 from moor.books.nova_books import LooksInFile, NovaToAsk
-from moor.option_structs import with_options
+from moor.message_commands import with_options
 from moor.options import (
     NovaBusUrl,
     Operating,

@@ -14,7 +14,7 @@ from laboratory.ironic.api import simulated_ironic
 from laboratory.ironic.script import IronicScript
 from laboratory.ironic.simulated import nodes_in_groups
 from laboratory.ironic.work import IronicSimSettings, WorkDurations, paced
-from moor.option_structs import with_options
+from moor.message_commands import with_options
 from moor.options import BusUrl, Operating, broker_of, command_settings, option_of, run_worker, wrong_value
 from moor.settings import GENERAL
 
