@@ -7,6 +7,9 @@ and its settings.
 import gc
 import os
 import tempfile
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -21,6 +24,17 @@ for name in [*os.environ]:
 os.environ |= {"XDG_STATE_HOME": NOWHERE, "XDG_CONFIG_HOME": NOWHERE}
 settings.register_profile("moorage", derandomize=True, deadline=None)
 settings.load_profile("moorage")
+
+
+def pytest_configure() -> None:
+    """An environment that was made before an entry point was written does not know it, and tests would fail far from the reason."""
+    written = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    groups = {"console_scripts": written["scripts"], **written["entry-points"]}
+    wanted = {(group, *point) for group, points in groups.items() for point in points.items()}
+    if wanted != {(each.group, each.name, each.value) for each in distribution("moorage").entry_points}:
+        pytest.exit(
+            "the entry points in pyproject.toml are not installed: run `sh .ci/venv.sh dev`", returncode=2
+        )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
