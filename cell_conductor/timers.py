@@ -17,7 +17,6 @@ from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost
 from cell_conductor.core.instance import Instance
-from cell_conductor.core.moving_together import answers_of_all, others_of
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.handlers import Decider
 from cell_conductor.settings import ConductorSettings
@@ -143,11 +142,8 @@ class Timers:
         now, known = self._clock(), len(self._soon)
         async with self._store.transaction() as tx:
             rows = await tx.take_due(now, self._settings.due_rows_max)
-            due = [Due(each) for each in rows]
-            if others := others_of(rows.values()):
-                rows = {**rows, **await tx.load(others)}
-            decision, kept = await self._decider.decide(tx, rows, due)
-        self._has_more = len(due) == self._settings.due_rows_max
+            decision, kept = await self._decider.decide(tx, rows, [Due(each) for each in rows])
+        self._has_more = len(rows) == self._settings.due_rows_max
         now_s = asyncio.get_running_loop().time()
         self._check_by_s = now_s if self._has_more else now_s + self._settings.look_s
         self._rests_from_s = -inf if self._has_more else now_s
@@ -162,7 +158,7 @@ class Timers:
     async def _swap(self, swaps: Sequence[Question]) -> None:
         answered, problem = await self._answers_to(swaps)
         # If saving still fails, the question is asked again when the lease ends.
-        await self.carry_out([each for one in answered for each in answers_of_all(one)])
+        await self.carry_out(answered)
         if problem is not None:
             raise problem
 

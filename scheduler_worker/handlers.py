@@ -73,7 +73,7 @@ def request_handlers(
         ),
         **mover.handlers(),
         **adopter.handlers(),
-        **move_end_handlers(store, picture, clock, know_hosts),
+        **move_end_handlers(picture, clock, know_hosts),
         **host_order_handlers(registry, clock),
         **group_order_handlers(clock),
         **stored_name_orders(builder.reader),

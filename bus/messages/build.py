@@ -30,11 +30,12 @@ from engine.inventories import (
     Moment,
     Natural,
     Project,
+    ProviderId,
     ResourceClass,
     UserName,
     Value,
 )
-from engine.refusals import NoValidHost
+from engine.refusals import TOGETHER_MAX, NoValidHost
 
 # How ids begin: hexadecimal digits without dashes.
 IdPrefix = Annotated[str, Meta(pattern=r"^([0-9a-f]{4,32})?\Z")]
@@ -239,8 +240,8 @@ class Move(Value, frozen=True):
     and ends as `done`. `asked` is the end that a client asked for. `outcome` is empty while the move goes on; `failure`
     says why it failed.
 
-    `together` are the instances that move to the same host at the same time, this one among them, in the order of their
-    ids. All of them arrive, or none does.
+    `together` are the members of an affinity group that leave by one order, this one among them, in the order of their ids;
+    `leaves` are the hosts on which they were. One host was chosen with room for all of them, and each moves by itself.
 
     A move that waits for room (`InstanceState.waiting`) has not begun. When it begins, it gets a new number and a new `ends_by`.
     If others get the room before its cell has claimed it, the move fails, and before `waits_until` it waits again.
@@ -258,7 +259,8 @@ class Move(Value, frozen=True):
     asked: Literal["", "confirm", "revert", "abort"] = ""
     outcome: Literal["", "confirmed", "reverted", "aborted", "failed", "done"] = ""
     failure: str = ""
-    together: Annotated[tuple[InstanceId, ...], Meta(max_length=100)] = ()
+    together: Annotated[tuple[InstanceId, ...], Meta(max_length=TOGETHER_MAX)] = ()
+    leaves: Annotated[tuple[ProviderId, ...], Meta(max_length=TOGETHER_MAX)] = ()
     waits_until: Moment | None = None
 
 

@@ -46,10 +46,10 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     current state (`InstancesFound`), or the reason of a refusal (`BuildRejected`). With `project`, only an instance of that
     project is moved. Without it, one of any project, which needs the right to all projects.
 
-    `together` names others that move to the same host at the same time: all of them arrive, or none leaves; the answer has
-    their states, too. Only `migrate` and `evacuate` do so. The members of an affinity group leave a host in no other way.
-    `with_group`: together with the members of its server group that are on its host. In a soft-affinity group these are
-    moved, too, and each gets a host of its own, preferably the same one.
+    `together` names others that leave by the same order. One host is chosen with room for all of them, or none of them moves; then
+    each moves by itself, and one that cannot get there stays. The answer has their states, too. The members of an affinity group
+    leave a host in no other way. `with_group`: together with the members of its server group that are on its host. In a
+    soft-affinity group these are moved, too, and each gets a host of its own, preferably the same one.
 
     With `wait`, the move waits if no host has room for it: until then the instance stays as it is, and can be deleted; to abort
     the move ends the wait. The move fails if it finds no room in time. An evacuation always waits, unless its `wait` says 0
@@ -78,8 +78,6 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
 class EndMove(ProjectMessage, frozen=True, tag="move.end"):
     """End the move with this `request_id`: `confirm` or `revert` it after the instance has arrived, or `abort` it before, also
     while it waits for room.
-
-    To abort the move of one instance aborts that of all that move together with it.
 
     A move is not reverted while its source host is down. The answer is the same as to a `move.request`.
     """
@@ -170,7 +168,7 @@ class MovesFound(Message, frozen=True, tag="migration.found"):
 
 def is_to_wait_again(told: InstanceState, now: datetime) -> bool:
     """Has the cell ended a move for which nothing was tried, since others got the room before the cell asked for it? Then it
-    waits again, as long as its time is not up. Instances that move together have the same failures, so they wait again together.
+    waits again, as long as its time is not up.
     """
     move = told.move
     if move is None or move.outcome != "failed" or move.waits_until is None:

@@ -3,10 +3,9 @@
 The values inside the messages (amounts, inventories, verdicts) are placement's vocabulary, which all its clients share.
 """
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from msgspec import Meta, structs
+from msgspec import Meta
 
 from bus.message import CellMessage, Message
 from engine.inventories import (
@@ -27,7 +26,7 @@ from engine.inventories import (
     Value,
     Variant,
 )
-from engine.refusals import ClaimVerdict, NotAllowed
+from engine.refusals import TOGETHER_MAX, ClaimVerdict, NotAllowed
 
 # How many providers a page of all of them may have.
 SNAPSHOT_PAGE_MAX = 1_000
@@ -80,24 +79,6 @@ class Heir(Value, frozen=True):
     type: Literal["CLEANUP", "MIGRATION"]
 
 
-# How many consumers leave with another one at most. Their swaps are one message.
-TOGETHER_MAX = 99
-
-
-class CompanionSwap(Value, frozen=True):
-    """The swap of a consumer that leaves together with another one, by whose swap it is sent. Cell and time are those of
-    that swap.
-    """
-
-    consumer: ConsumerId
-    attempt: Attempt
-    held_attempt: Attempt
-    share: Share
-    heir: Heir | None = None
-    returns: ConsumerId | None = None
-    group: ServerGroup | None = None
-
-
 class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     """Move the consumer from the share of one attempt to another share, as a later attempt: completely, or not at all.
     If the consumer is a member of a server group, `group` must name the group.
@@ -113,9 +94,8 @@ class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     instance leaves still has to clean up, name a CLEANUP as the heir: it takes over what the left share had beyond
     `share`.
 
-    `together` are the swaps of other consumers that leave with this one. All of these swaps are granted in one
-    transaction, or none. The policy of a server group is judged by what is so after all of them: none of these consumers,
-    and none of their heirs, counts where it leaves. The answer is that to the first swap that is refused, or `Claimed`.
+    `leaves` are the hosts that members of an affinity group leave by one order, this consumer among them: members there do not
+    keep it from another host. All other members do.
     """
 
     held_attempt: HeldAttempt
@@ -123,46 +103,7 @@ class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     heir: Heir | None = None
     returns: ConsumerId | None = None
     group: ServerGroup | None = None
-    together: Annotated[tuple[CompanionSwap, ...], Meta(max_length=TOGETHER_MAX)] = ()
-
-
-def single_swaps(order: SwapClaim) -> tuple[SwapClaim, ...]:
-    """The swap and those that are to be granted together with it, each as a swap of its own."""
-    if not order.together:
-        return (order,)
-    companions = [
-        SwapClaim(
-            cell=order.cell,
-            consumer=each.consumer,
-            attempt=each.attempt,
-            issued_at=order.issued_at,
-            held_attempt=each.held_attempt,
-            share=each.share,
-            heir=each.heir,
-            returns=each.returns,
-            group=each.group,
-        )
-        for each in order.together
-    ]
-    return (structs.replace(order, together=()), *companions)
-
-
-def swapped_together(swaps: Sequence[SwapClaim]) -> SwapClaim:
-    """One swap for these, of which placement grants all or none."""
-    first, *others = swaps
-    companions = [
-        CompanionSwap(
-            consumer=each.consumer,
-            attempt=each.attempt,
-            held_attempt=each.held_attempt,
-            share=each.share,
-            heir=each.heir,
-            returns=each.returns,
-            group=each.group,
-        )
-        for each in others
-    ]
-    return structs.replace(first, together=tuple(companions))
+    leaves: Annotated[tuple[ProviderId, ...], Meta(max_length=TOGETHER_MAX)] = ()
 
 
 class ReleaseClaim(ConsumerMessage, frozen=True, tag="release"):

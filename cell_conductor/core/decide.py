@@ -53,7 +53,6 @@ from cell_conductor.core.move_answers import (
     on_stopped,
 )
 from cell_conductor.core.moving import end_freed, free_both_hosts, on_end_move, on_move
-from cell_conductor.core.moving_together import gather, is_gathered, on_answer_for_all, waits_for_others
 from cell_conductor.core.swapping import (
     Question,
     SwapAnswered,
@@ -171,36 +170,22 @@ def decide(
             continue
         transition = Transition(before, now, rules, draw, hosts)
         swaps += _apply(transition, each)
-        decided = [(before, transition)]
-        # One that comes to such a step by this input is due again at once: then the rows of the others are there, too.
-        if before.moving is not None and _is_due_with_others(each, before) and is_gathered(transition):
-            rows_of_all = {
-                id_: changed.get(id_.int) or known.get(id_.int) for id_ in transition.move.together
-            }
-            of_others = {
-                id_: Transition(row, now, rules, draw, hosts)
-                for id_, row in rows_of_all.items()
-                if row is not None and id_ != each.instance
-            }
-            decided += [(other.row, other) for other in of_others.values()]
-            swaps += gather(transition, {**of_others, each.instance: transition})
-        for was, one in decided:
-            if one.row.cleanups:
-                _end_cleanups_of_dead_hosts(one)
-            row, key = one.row, one.row.id.int
-            if row is not was:
-                changed[key] = row
-                unchanged.setdefault(key, was)
-            if one.is_over:
-                over[key] = row.id
-            # A repeated message has only the unconfirmed messages sent again.
-            is_repeated = row is was and not isinstance(each, (Due, SwapAnswered, HostsLost))
-            for pending in row.outbox if is_repeated else one.said:
-                said.setdefault(
-                    (key, pending.sequence), DecidedMessage(row.id, pending.sequence, pending.message, cause)
-                )
-            for answer in one.answers:
-                said.setdefault((key, -answer.attempt), DecidedMessage(row.id, None, answer, cause))
+        if transition.row.cleanups:
+            _end_cleanups_of_dead_hosts(transition)
+        row = transition.row
+        if row is not before:
+            changed[number] = row
+            unchanged.setdefault(number, before)
+        if transition.is_over:
+            over[number] = row.id
+        # A repeated message has only the unconfirmed messages sent again.
+        is_repeated = row is before and not isinstance(each, (Due, SwapAnswered, HostsLost))
+        for pending in row.outbox if is_repeated else transition.said:
+            said.setdefault(
+                (number, pending.sequence), DecidedMessage(row.id, pending.sequence, pending.message, cause)
+            )
+        for answer in transition.answers:
+            said.setdefault((number, -answer.attempt), DecidedMessage(row.id, None, answer, cause))
     return Decision(
         rows=tuple([row for number, row in changed.items() if number not in over]),
         forgotten=tuple(over.values()),
@@ -208,10 +193,6 @@ def decide(
         swaps=tuple(swaps),
         before=tuple([row for number, row in unchanged.items() if number not in over]),
     )
-
-
-def _is_due_with_others(each: Input, row: Instance) -> bool:
-    return isinstance(each, Due) and waits_for_others(row)
 
 
 def _new_row(each: Input, now: datetime) -> Instance | None:
@@ -332,7 +313,7 @@ def _on_stopped_by_itself(transition: Transition, word: InstanceStopped) -> None
         return
     if row.state == "active":
         transition.end_as("stopped", reason=word.by_itself)
-    elif row.moving is not None and (row.state == "moved" or row.moving.step == "arrived"):
+    elif row.moving is not None and row.state == "moved":
         # It ends its move as one that was stopped before.
         transition.change(moving=structs.replace(row.moving, was="stopped"))
 
@@ -382,9 +363,7 @@ def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgr
 
 
 def _on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
-    if answered.is_of_all:
-        on_answer_for_all(transition, answered)
-    elif transition.row.moving is not None:
+    if transition.row.moving is not None:
         on_move_swap_answered(transition, answered)
     else:
         on_swap_answered(transition, answered)
@@ -478,8 +457,7 @@ def _on_due(transition: Transition) -> tuple[Question, ...]:
             transition.withdraw(DESTROYS, attempt=cleanup.attempt)
             transition.destroy(cleanup.attempt, cleanup.host, cleanup.saved_until)
         transition.change(remind_at=now + transition.rules.remind_every)
-    # One that waits for others is decided with them.
-    if row.state_ends_at is None or row.state_ends_at > now or waits_for_others(row):
+    if row.state_ends_at is None or row.state_ends_at > now:
         return ()
     if row.moving is not None:
         return on_move_time_up(transition)

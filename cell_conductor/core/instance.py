@@ -124,9 +124,7 @@ class Saves(Struct, frozen=True, gc=False):
 
 
 # The steps of a move (moving.py).
-Step = Literal[
-    "claiming", "stopping", "freeing", "receiving", "arrived", "leaving", "returning", "restarting"
-]
+Step = Literal["claiming", "stopping", "freeing", "receiving", "leaving", "returning", "restarting"]
 
 
 class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -140,9 +138,6 @@ class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
     `is_stopped`: the source was ordered to stop the instance. `has_asked`: placement was asked for the next attempt. It
     may still grant a late copy of that question, even if it refused it at first. `outcome` is set once it is decided
     how the move ends, and `reason` says why. No further destination is tried after that.
-
-    `asks_alone`: a question for several instances was granted before it was answered. The next question is for this
-    instance alone, and its answer says what the instance holds (moving_together.py).
     """
 
     step: Step
@@ -159,7 +154,6 @@ class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
 
     is_stopped: bool = False
     has_asked: bool = False
-    asks_alone: bool = False
     outcome: Literal["", "reverted", "aborted", "failed", "done"] = ""
     reason: str = ""
 

@@ -75,8 +75,6 @@ def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> Non
     asked = moving.source if is_back else row.alternates[0] if moving.step == "claiming" else None
     if asked is None or asked.share != swap.share:
         return
-    moving = structs.replace(moving, asks_alone=moving.asks_alone and verdict is None)
-    transition.change(moving=moving)
     if is_back:
         _on_answered_back(transition, swap, verdict)
     else:

@@ -13,8 +13,7 @@
     claiming    placement moves the claim            stopping; receiving if it is not stopped; the next choice
     stopping    the source stops the instance        receiving; stopped; shelved; restarting; returning; freeing if it is saved
     freeing     the source destroys it               offloaded: it holds nothing
-    receiving   the destination has the instance     moved; arrived if others move with it; returning
-    arrived     the others have arrived, too         active
+    receiving   the destination has the instance     moved; returning
     leaving     the destination destroys it          returning
     returning   placement moves the claim back       claiming the next choice; restarting if it was stopped; the end
     restarting  the source runs it again             the end; broken until it does
@@ -32,7 +31,8 @@ is freeing its share is waited for, until it has destroyed the instance or is de
 A stopped instance stays stopped when it moves: its destination takes it over, or builds it, without running it, and it ends its move
 as stopped, wherever it is then.
 
-Instances that move together wait for each other at the steps that ask placement, and when they have arrived (moving_together.py).
+Members of an affinity group that leave their host by one order each move by themselves. Their questions to placement name the hosts
+that all of them leave (`Move.leaves`): members there do not keep one of them back, and those that have arrived take the others along.
 """
 
 from datetime import timedelta
@@ -140,9 +140,6 @@ def receive(transition: Transition) -> None:
 
 def arrive(transition: Transition) -> None:
     move = transition.move
-    if len(move.together) > 1:
-        _go_to(transition, "arrived")
-        return
     if move.kind not in STOPPED_MEANWHILE or not move.confirm_s:
         confirm(transition)
         return
@@ -427,7 +424,7 @@ def _abort(transition: Transition) -> None:
             decide_end(transition, "aborted", "")
         case "claiming" | "stopping":
             return_claim(transition, "aborted", "", was_silent=False)
-        case "receiving" | "arrived":
+        case "receiving":
             leave(transition, "aborted", "")
         case "leaving" | "returning" | "restarting":
             decide_end(transition, "aborted", "")

@@ -55,14 +55,12 @@ Refusal = DoesNotFit | GroupRefused | QuotaExceeded | ShapeMoved | Superseded | 
 class SwapAnswered(Struct, frozen=True):
     """Placement's verdict on a swap, or on the first claim for an instance that is to be unshelved.
 
-    The verdict is None if placement could not be asked or did not answer. `is_of_all`: the question was for several
-    instances that move together, and this is its answer for one of them.
+    The verdict is None if placement could not be asked or did not answer.
     """
 
     instance: InstanceId
     swap: Question
     verdict: ClaimVerdict | None
-    is_of_all: bool = False
 
 
 def leave_unbuilt(transition: Transition, reason: str) -> None:
@@ -199,6 +197,7 @@ def swap_to(
         heir=heir,
         returns=returns,
         group=transition.order.group,
+        leaves=row.move.leaves if row.moving is not None and row.move is not None else (),
     )
 
 

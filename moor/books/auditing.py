@@ -25,15 +25,17 @@ from bus.messages.build import InstancesFound
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import HostSet, SetHost
 from engine.hosts import NODE, HostState, host_in_cell
-from engine.inventories import ConsumerId, ProviderId, ProviderState
+from engine.inventories import ConsumerId, GroupId, ProviderId, ProviderState
 from engine.refusals import DoesNotFit, NotAllowed, broken_rule_in_words
 from kit.errors import Operational
 from moor.asking import answer_of, batches_of, providers_of
 from moor.books.books_reader import BooksReader
 from moor.books.instance_rules import (
     UNKNOWN,
+    affinity_host_of,
     contradiction,
     faults_of,
+    faults_of_group,
     faults_of_way_back,
     is_in_flight,
     way_back_of,
@@ -158,6 +160,8 @@ class Audit:
         self._alone: dict[ConsumerId, InstanceView] = {}
         self._needed = NeededClaims()
         self._ways_back: dict[ConsumerId, ConsumerId] = {}
+        # The members of each affinity group, with their hosts.
+        self._groups: dict[GroupId, dict[ConsumerId, ProviderId]] = {}
 
     async def run(self) -> AuditResult:
         contradictions = await self._contradictions() if self._options.is_of_all else []
@@ -169,6 +173,7 @@ class Audit:
         async for views in self._reader.views():
             await self._compare(views)
         await self._compare_ways_back()
+        await self._compare_groups()
         await self._compare_alone()
         await self._compare_nova()
         await self._compare_nodes()
@@ -230,6 +235,8 @@ class Audit:
                 continue
             self._nova.note(view)
             self._note_nodes(view, sight)
+            if (member := affinity_host_of(view, sight)) is not None:
+                self._groups.setdefault(member[0], {})[view.id] = member[1]
             self._compared += 1
             self._in_flight += is_in_flight(view, sight)
             if faults := [*faults_of(view, sight, self._places)]:
@@ -280,6 +287,15 @@ class Audit:
                 view, views[migration].consumer if migration in views else None, sight, self._places
             )
         ]
+
+    async def _compare_groups(self) -> None:
+        for members in [each for _, each in sorted(self._groups.items()) if len({*each.values()}) > 1]:
+            look = partial(self._split_now, [*members])
+            await self._look_twice(await look(), look)
+
+    async def _split_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
+        views, asked = await self._reader.views_of(ids, ())
+        return [*faults_of_group(views.values(), self._sight(asked), self._places)]
 
     async def _compare_alone(self) -> None:
         concerned = [view for _, view in sorted(self._alone.items()) if self._options.concerns(view)]

@@ -9,7 +9,7 @@ whether it is wanted at all.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import structs
 
@@ -25,7 +25,7 @@ from bus.messages.build import InstanceState, Size
 from bus.messages.placement import NO_OWNER
 from bus.topology import CELL0
 from engine.hosts import NODE
-from engine.inventories import ProviderId, ResourceAmount, Share
+from engine.inventories import GroupId, ProviderId, ResourceAmount, Share
 from moor.books import mending
 from moor.books.mending import is_of_old_shape
 from moor.books.views import INSTANCE, Fault, InstanceView, Mend, Places, Sight, is_of_nova
@@ -59,6 +59,7 @@ TYPE = "wrong type"
 PROJECT = "wrong project"
 USER = "wrong user"
 GROUP = "wrong group"
+SPLIT = "split group"
 ATTEMPT = "wrong attempt"
 DRIFT = "drift"
 STRAY = "stray"
@@ -142,6 +143,28 @@ def faults_of_way_back(
         if (claim := way_back_of(entry)) is not None:
             for fault in _of_claim(view, entry, claim, consumer, places):
                 yield structs.replace(fault, version=(view.version, seen))
+
+
+def affinity_host_of(view: InstanceView, sight: Sight) -> tuple[GroupId, ProviderId] | None:
+    """The affinity group of which the instance is a member, and its host; None if it is of none, or on its way."""
+    entry = own_entry(view)
+    if entry is None or entry.group is None or entry.group.policy != "affinity" or is_in_flight(view, sight):
+        return None
+    shares = [each.share for each in entry.claims if each.consumer == view.id and each.share is not None]
+    return (entry.group.id, shares[0].host) if shares else None
+
+
+def faults_of_group(views: Iterable[InstanceView], sight: Sight, places: Places) -> Iterator[Fault]:
+    """The members of an affinity group that are not on the host of most of them: some could not follow when all left a host."""
+    members = [(view, found[1]) for view in views if (found := affinity_host_of(view, sight)) is not None]
+    counts = Counter(host for _, host in members)
+    most = max(sorted(counts), key=counts.__getitem__, default=None)
+    apart = [(view, host) for view, host in members if host != most]
+    ids = " ".join(str(view.id) for view, _ in apart)
+    advice = f"no member can be built meanwhile: moor migrate {ids} --to {places.name(most)}"
+    for view, host in apart:
+        text = f"it is on {places.name(host)}, and most of its affinity group on {places.name(most)}"
+        yield _fault(SPLIT, view, text, advice=advice)
 
 
 def contradiction(text: str) -> Fault:

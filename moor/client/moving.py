@@ -30,7 +30,7 @@ class MoveCalls(InstanceCalls):
         """Move an instance to another host, stopped meanwhile. Then `confirm` the move or `revert` it; after `confirm_s` seconds it
         confirms itself.
 
-        With `together`, these instances move to the same host, all or none.
+        With `together`, these instances move to one host with room for all of them, and confirm at once.
         """
         return await self._move(instance, "migrate", fields, confirm_s=confirm_s, together=together)
 

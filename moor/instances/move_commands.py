@@ -57,14 +57,6 @@ ConfirmAfter = Annotated[
 ]
 
 
-WithGroup = Annotated[
-    bool,
-    typer.Option(
-        "--group", help="Together with the members of its affinity or soft-affinity group on its host."
-    ),
-]
-
-
 WaitForRoom = Annotated[
     int | None,
     typer.Option(
@@ -118,16 +110,15 @@ def migrate(
     ],
     *,
     move: MoveOptions,
-    group: WithGroup = False,
     confirm_after: ConfirmAfter = None,
     request_id: OrderId = None,
     following: Following,
 ) -> None:
     """Move instances to another host; they are stopped meanwhile. Then confirm the move of one, or revert it.
 
-    Several move to one host at the same time, all or none, and need no confirmation. So do members of an affinity group.
+    Several move to one host with room for all, and need no confirmation. The members of an affinity group move in no other way.
     """
-    _move(following, named, "migrate", request_id, **move.fields, confirm_s=confirm_after, with_group=group)
+    _move(following, named, "migrate", request_id, **move.fields, confirm_s=confirm_after)
 
 
 @with_options
@@ -135,12 +126,11 @@ def live_migrate(
     named: InstanceArgument,
     *,
     move: MoveOptions,
-    group: WithGroup = False,
     request_id: OrderId = None,
     following: Following,
 ) -> None:
     """Move an instance to another host while it runs."""
-    _move(following, [named], "live-migrate", request_id, **move.fields, with_group=group)
+    _move(following, [named], "live-migrate", request_id, **move.fields)
 
 
 @with_options

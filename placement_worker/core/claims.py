@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from msgspec import structs
 
 from bus.messages.administration import AllClaimed, ClaimPlace, ClaimTogether, ShareTemplate, TemplateAmount
-from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim, SwapClaim, single_swaps
+from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim, SwapClaim
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ShapeSeen, Share
 from engine.refusals import (
     AlreadyClaimed,
@@ -38,7 +38,7 @@ from engine.refusals import (
     Superseded,
     TooOld,
 )
-from placement_worker.core.drafts import ConsumerDraft, LedgerDraft, consumers_of, counted, ended_row, sums_of
+from placement_worker.core.drafts import ConsumerDraft, LedgerDraft, counted, ended_row, sums_of
 from placement_worker.core.ledger import BatchDecision, ClaimChanges, ClaimOrder, Consumer, Ledger, SentOrder
 from placement_worker.core.shares import (
     ATTEMPT_AHEAD_MAX,
@@ -80,8 +80,6 @@ def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: ti
         case ClaimResources():
             by_cell = asked.speaks_for is not None
             return _claim(draft, consumer, order, now, horizon, is_known=is_known, by_cell=by_cell)
-        case SwapClaim() if order.together:
-            return _swap_together(draft, asked, order, now)
         case SwapClaim():
             return swap(draft, consumer, order, now, by_cell=asked.speaks_for is not None)
         case ReleaseClaim() if order.leaves_group:
@@ -154,31 +152,6 @@ def claimed_consumer(order: ClaimResources, generation: int) -> Consumer:
         host=order.share.host,
         group=order.group.id if order.group else None,
     )
-
-
-def _swap_together(draft: LedgerDraft, asked: SentOrder, first: SwapClaim, now: datetime) -> ClaimJudgement:
-    """Grant a swap and all that are to be granted together with it; or none, for the first reason.
-
-    For the others, a consumer whose swap is still to be judged has left its host already. No heir counts on the host that
-    is left, and no migration that ends.
-    """
-    swaps = single_swaps(first)
-    leaving = {who for each in swaps for who in consumers_of(each)}
-    before = draft.saved(swaps)
-    for each in swaps:
-        leaving.discard(each.consumer)
-        verdict: ClaimJudgement
-        consumer = draft.consumer(each.consumer)
-        is_known = _judge_sender(consumer, structs.replace(asked, order=each))
-        if not isinstance(is_known, bool):
-            verdict = is_known
-        else:
-            by_cell = asked.speaks_for is not None
-            verdict = swap(draft, consumer, each, now, by_cell=by_cell, beside=leaving)
-        if not isinstance(verdict, Claimed):
-            draft.restore(before)
-            return verdict
-    return CLAIMED
 
 
 def _leave_group(draft: LedgerDraft, consumer: ConsumerDraft, order: ReleaseClaim) -> ClaimJudgement:

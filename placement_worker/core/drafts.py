@@ -194,21 +194,19 @@ class GroupsDraft:
         group: ServerGroup,
         host: ProviderId,
         leaving: Collection[ConsumerId],
-        beside: AbstractSet[ConsumerId] = frozenset(),
+        leaves: Collection[ProviderId] = (),
     ) -> GroupRefused | None:
-        """Why a consumer may not live on this host as a member of the group. The members in `leaving` do not count, and
-        those in `beside` count only on this host.
+        """Why a consumer may not live on this host as a member of the group. The members in `leaving` do not count;
+        nor, in an affinity group, do those on the hosts that it `leaves`.
         """
         others = [
-            (other, there)
-            for other, there in self._members.get(group.id, {}).items()
-            if other not in leaving and (there == host or other not in beside)
+            (other, there) for other, there in self._members.get(group.id, {}).items() if other not in leaving
         ]
         if group.policy == "anti-affinity":
             against = [(other, there) for other, there in others if there == host]
             return _refused(group, against) if len(against) >= group.max_per_host else None
         if group.policy == "affinity":
-            against = [(other, there) for other, there in others if there != host]
+            against = [(other, there) for other, there in others if there not in (host, *leaves)]
             return _refused(group, against) if against else None
         return None
 

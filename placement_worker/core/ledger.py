@@ -5,7 +5,7 @@ administrators' writes, into verdicts and changes. The store writes the changes 
 database: providers and consumers have their public ids.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -18,7 +18,6 @@ from bus.messages.placement import (
     ReleaseClaim,
     ReportInventory,
     SwapClaim,
-    single_swaps,
 )
 from engine.capacity import ProviderRow
 from engine.inventories import (
@@ -322,7 +321,7 @@ def keys_of_orders(orders: Sequence[ClaimOrder]) -> ClaimKeys:
     providers: dict[int, ProviderId] = {}
     groups: dict[GroupId, ServerGroup] = {}
     claims: dict[int, ClaimResources] = {}
-    for order in each_swap(orders):
+    for order in orders:
         number = order.consumer.int
         if isinstance(order, ClaimResources):
             if number not in consumers:
@@ -352,15 +351,6 @@ def keys_of_orders(orders: Sequence[ClaimOrder]) -> ClaimKeys:
         allocations={},
         orders=orders,
     )
-
-
-def each_swap(orders: Iterable[ClaimOrder]) -> Iterator[ClaimOrder]:
-    """The orders, with each swap followed by the swaps that are to be granted together with it."""
-    for order in orders:
-        if isinstance(order, SwapClaim):
-            yield from single_swaps(order)
-        else:
-            yield order
 
 
 def keys_of_shares(

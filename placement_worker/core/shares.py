@@ -5,13 +5,12 @@ tree has changed since the sender read it, the amounts may be wrong, and are not
 """
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
 from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim, SwapClaim
 from engine.capacity import UsageDraft, shortfall_of
-from engine.inventories import SHARE_CELL, ConsumerId, ProviderId, ResourceAmount, Share
+from engine.inventories import SHARE_CELL, ProviderId, ResourceAmount, Share
 from engine.refusals import DoesNotFit, GroupRefused, HostFull, NotAllowed, Released, Shortfall
 from placement_worker.core.drafts import Amounts, LedgerDraft, amounts_in
 from placement_worker.core.ledger import Consumer, Ledger, SentOrder
@@ -37,12 +36,11 @@ def judge_place(
     *,
     joins: str | None,
     by_cell: bool,
-    beside: AbstractSet[ConsumerId] = frozenset(),
 ) -> Amounts | ShareRefused | GroupRefused:
     """Judge the share of a claim or swap (`judge_share`), then the policy of its server group.
 
-    The consumers in `leaving` give up their hosts, and `held` is the sum of the amounts that they give up. The consumers in
-    `beside` leave their hosts, too: they are members of the server group only on the host of this share.
+    The consumers in `leaving` give up their hosts, and `held` is the sum of the amounts that they give up. Members of
+    an affinity group on the hosts that the order names in `leaves` do not count.
 
     `joins` is the project of a consumer that would join the server group, None if it is a member already. `by_cell`: a cell's
     sender gives the order. If all agree, the group's row says so.
@@ -56,7 +54,8 @@ def judge_place(
         return wanted
     if joins is not None and (foreign := draft.groups.judge_joining(group, joins, by_cell=by_cell)):
         return foreign
-    against = draft.groups.judge(group, host, [one.id for one in leaving], beside)
+    leaves = order.leaves if isinstance(order, SwapClaim) else ()
+    against = draft.groups.judge(group, host, [one.id for one in leaving], leaves)
     if against is not None:
         return against
     if joins is not None:

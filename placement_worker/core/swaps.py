@@ -17,13 +17,12 @@ place of the migration both amounts are held, since the silent host may still us
 """
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from datetime import datetime
 
 from msgspec import structs
 
 from bus.messages.placement import SwapClaim
-from engine.inventories import ConsumerId, ProviderId, Share
+from engine.inventories import ProviderId, Share
 from engine.refusals import (
     AlreadyClaimed,
     Claimed,
@@ -95,11 +94,8 @@ def swap(
     now: datetime,
     *,
     by_cell: bool = False,
-    beside: AbstractSet[ConsumerId] = frozenset(),
 ) -> ClaimJudgement:
-    """Judge one swap, and change the draft if it is granted. `beside` are consumers that leave with this one, and their
-    heirs: at the hosts that they leave they are no members of the server group. `by_cell`: a cell's sender gives the order.
-    """
+    """Judge one swap, and change the draft if it is granted. `by_cell`: a cell's sender gives the order."""
     if refused := _attempt_refused(draft, consumer, order) or _wrong_heir(order):
         return refused
     heir, returned = _heir_of(draft, consumer, order), _returned(draft, consumer, order)
@@ -118,9 +114,9 @@ def swap(
     keeps_all = heir is not None and _takes_all(order)
     joins = consumer.row.project if consumer.row.group is None else None
     wanted = (
-        judge_place(draft, order, {}, joins=joins, by_cell=by_cell, beside=beside)
+        judge_place(draft, order, {}, joins=joins, by_cell=by_cell)
         if keeps_all
-        else _judge(draft, order, given_back, leaving, joins, by_cell=by_cell, beside=beside)
+        else _judge(draft, order, given_back, leaving, joins, by_cell=by_cell)
     )
     if not isinstance(wanted, dict):
         return wanted
@@ -244,12 +240,11 @@ def _judge(
     joins: str | None,
     *,
     by_cell: bool,
-    beside: AbstractSet[ConsumerId],
 ) -> Amounts | ShareRefused | GroupRefused:
     still_held = _still_held(draft, order, given_up, leaving) if order.returns is not None else None
     if still_held is not None:
         return still_held
-    return judge_place(draft, order, given_up, leaving, joins=joins, by_cell=by_cell, beside=beside)
+    return judge_place(draft, order, given_up, leaving, joins=joins, by_cell=by_cell)
 
 
 def _still_held(

@@ -36,7 +36,7 @@ from scheduler_worker.core.instances.rows import (
 )
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.reading import RequestReader, rejected
-from scheduler_worker.store import InstanceQuery, NameQuery, SchedulerStore, SchedulerTransaction
+from scheduler_worker.store import NameQuery, SchedulerStore, SchedulerTransaction
 
 # Rebuilds from stored images: their properties count as those of a boot's image do.
 #
@@ -322,37 +322,11 @@ async def _on_mends(asks: Sequence[Received[MendInstance]], transaction: OutboxT
 
 
 def move_end_handlers(
-    store: SchedulerStore,
-    picture: Picture,
-    clock: Callable[[], datetime],
-    know_hosts: Callable[[], Awaitable[None]],
+    picture: Picture, clock: Callable[[], datetime], know_hosts: Callable[[], Awaitable[None]]
 ) -> Handlers:
     async def on_ends(asks: Sequence[Received[EndMove]], transaction: OutboxTransaction) -> list[Said]:
         await know_hosts()
         decide = partial(move_ended, now=clock(), is_up=picture.is_up)
-        together = await _waiting_together(store, [ask.message for ask in asks])
-        steps_of = [
-            [
-                (id_, partial(decide, order=structs.replace(ask.message, instance=id_)))
-                for id_ in (ask.message.instance, *others)
-            ]
-            for ask, others in zip(asks, together, strict=True)
-        ]
-        return await follow_several(asks, steps_of, transaction, are_whole=[False] * len(asks))
+        return await follow(asks, [partial(decide, order=ask.message) for ask in asks], transaction)
 
     return {EndMove: on_ends}
-
-
-async def _waiting_together(store: SchedulerStore, orders: Sequence[EndMove]) -> list[tuple[InstanceId, ...]]:
-    """For each order, the other instances whose moves wait together with that of its instance, or have waited: some may wait
-    again by now. If a move began without a wait, its cell ends the moves of the others.
-    """
-    ids = tuple(dict.fromkeys(order.instance for order in orders))
-    rows = await store.instances(InstanceQuery(instances=ids, limit=len(ids)))
-    moves = {row.id: row.told.move for row in rows if row.waited is not None}
-    return [
-        tuple(each for each in move.together if each != order.instance)
-        if (move := moves.get(order.instance)) is not None and move.request_id == order.request_id
-        else ()
-        for order in orders
-    ]

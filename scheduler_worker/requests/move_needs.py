@@ -14,7 +14,7 @@ from bus.messages.moves import MoveInstance
 from engine.choosing.draft import Leaving
 from engine.flavors import DeviceProfile, Flavor, InstanceId
 from engine.hosts import host_in_cell
-from engine.inventories import ConsumerId, ResourceAmount, ServerGroup
+from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ServerGroup
 from engine.picture.picture import Picture
 from engine.refusals import TOGETHER_MAX
 from engine.requests import InstanceSpec
@@ -46,13 +46,11 @@ from scheduler_worker.waiting import MoveSource
 
 # Orders to move several instances at once: which instances one order moves, and why they may not move that way.
 #
-# Members of an affinity group leave their host together, or not at all: an order for one of them names the others, or asks for
-# the whole group. They move to one host (engine/choosing/choosing.py). Members of a soft group each get their own host: chosen in
-# one batch, they follow each other.
+# Members of an affinity group leave their host by one order: it names the others, or asks for the whole group. One host is chosen
+# with room for all of them (engine/choosing/choosing.py); each then moves by itself, and placement lets it follow the first one.
+# Members of a soft group each get their own host: chosen in one batch, they follow each other.
 
 
-# Of these all instances come back if the destination fails for one of them. A live migration that arrived cannot.
-TOGETHER_KINDS: tuple[MoveKind, ...] = ("migrate", "evacuate")
 Rows = Mapping[ConsumerId, InstanceRow]
 
 
@@ -64,6 +62,8 @@ class Unit(Struct, frozen=True):
     orders: tuple[MoveInstance, ...]
     is_whole: bool = False
     refusal: BuildRejected | None = None
+    # The hosts that they leave.
+    leaves: tuple[ProviderId, ...] = ()
     # Members that are deleted: their cell has them leave the group.
     deleted: tuple[InstanceId, ...] = ()
 
@@ -95,7 +95,17 @@ async def units_of(
     ]
     new = [id_ for of_order in members for id_ in of_order if id_ not in rows]
     rows |= {id_: as_seen(row) for id_, row in (await _rows_of(store, new)).items()}
-    return [_unit(order, rows, beside) for order, beside in zip(orders, members, strict=True)], rows
+    units = [_unit(order, rows, beside) for order, beside in zip(orders, members, strict=True)]
+    return [structs.replace(unit, leaves=_hosts_left(unit, rows, picture)) for unit in units], rows
+
+
+def _hosts_left(unit: Unit, rows: Rows, picture: Picture) -> tuple[ProviderId, ...]:
+    if not unit.is_whole:
+        return ()
+    places = sorted(
+        {(row.told.cell, row.told.host.lower()) for id_ in unit.together if (row := rows.get(id_))}
+    )
+    return tuple([picture.columns.ids[each] for place in places for each in picture.rows_in(*place)])
 
 
 async def _rows_of(store: SchedulerStore, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceRow]:
@@ -141,19 +151,13 @@ def _whole(alone: MoveInstance, others: Sequence[InstanceId]) -> Unit:
 
 def _refusal(order: MoveInstance, unit: Unit) -> BuildRejected | None:
     count = len(unit.orders)
-    if not unit.is_whole:
-        return None
-    if order.kind not in TOGETHER_KINDS:
-        reason = (
-            f"{count} instances move together only by {' or '.join(TOGETHER_KINDS)}: of those all come back if the "
-            f"destination fails for one, and by {order.kind} one that has arrived cannot"
-        )
-        return refused(order, "kind", order.kind, reason)
     if count > TOGETHER_MAX:
         return refused(order, "together", count, f"at most {TOGETHER_MAX} instances move together")
-    if order.confirm_s:
-        reason = "instances that move together are confirmed when all have arrived: give 0, or leave it out"
-        return refused(order, "confirm_s", order.confirm_s, reason)
+    if count > 1 and order.confirm_s:
+        # Until it is confirmed, a move keeps its place on the host that it left, and new members could be nowhere.
+        return refused(
+            order, "confirm_s", order.confirm_s, "moves of several need no confirmation: leave it out"
+        )
     return None
 
 
@@ -183,7 +187,7 @@ def why_others_stay(
     ids = " ".join(str(each) for each in sorted(stay)[:10])
     reason = (
         f"server group {group.id} (affinity) keeps its members on one host, and {len(stay)} would stay on {host}: {ids}. "
-        f"Move all of them by one order: name the others in `together`, or set `with_group` (`moor {order.kind} --group`)"
+        f"Move all of them by one order: name the others in `together`, or set `with_group` (`moor migrate ID ID...`, `moor host drain`)"
     )
     return refused(order, "together", "", reason)
 

@@ -156,7 +156,7 @@ def after_order(
     *,
     now: datetime,
     settings: SchedulerSettings,
-    together: tuple[InstanceId, ...] = (),
+    unit: Unit,
 ) -> InstanceRow | BuildRejected | NoValidHost:
     """The row with the move to the chosen host, or why there is none: the order is refused, or no host has room."""
     problem = problem_with(row, order)
@@ -187,7 +187,8 @@ def after_order(
         confirm_s=settings.move_confirm_s,
         next_spec=b"" if needs is None else needs.next_spec,
         of=(chosen.hosts, chosen.qualified) if isinstance(chosen, Chosen) else (0, 0),
-        together=together,
+        together=unit.together,
+        leaves=unit.leaves,
     )
 
 
@@ -351,7 +352,7 @@ class Mover:
         `begun`. If one of several that move together is refused, None stands there for each of them.
         """
         verdict = unit.refusal or after_order(
-            row, order, *found, now=self._clock(), settings=self._settings, together=unit.together
+            row, order, *found, now=self._clock(), settings=self._settings, unit=unit
         )
         if isinstance(verdict, NoValidHost):
             assert row is not None, "a row that is not there is refused"

@@ -119,7 +119,7 @@ class WaitingMoves:
             if not waits_by(rows.get(order.instance), order):
                 continue
             if any(_moves_by(rows.get(each), order) for each in order.together):
-                # Others got their room, so they wait again. What their cell says of the last of them is under way.
+                # Those that move now are there first, and this one then follows them.
                 self._specs.failed(one.digest, may_pass=True)
                 continue
             together = tuple(each for each in order.together if waits_by(rows.get(each), order))
@@ -192,7 +192,7 @@ class WaitingMoves:
                 needed if isinstance(needed, MoveNeeds) else None,
                 now=self._clock(),
                 settings=self._settings,
-                together=unit.together,
+                unit=unit,
             )
             is_first = order is unit.orders[0]
             if isinstance(verdict, InstanceRow) and (is_first or not unit.is_whole):

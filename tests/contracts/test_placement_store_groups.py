@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from bus.messages.placement import swapped_together
+from bus.messages.placement import SwapClaim
 from engine.inventories import ConsumerId, GroupMember, Holder, ProviderId, ServerGroup, Share
 from engine.refusals import Claimed, DoesNotFit, GroupRefused, NotAllowed
 from placement_worker.core.ledger import ClaimOrder, SentOrder
@@ -352,69 +352,47 @@ async def a_group_on(client: StoreClient, host: ProviderId, *more: ConsumerId) -
         assert await client.ask_one(a_claim(on(host), who, group=TOGETHER)) == Claimed()
 
 
-async def test_members_of_an_affinity_group_leave_by_one_swap_of_all_and_by_no_other(
-    client: StoreClient,
-) -> None:
-    await a_group_on(client, HOST)
-    web = a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER)
-    db = a_swap(on(OTHER_HOST), DB, migration=OF_DB, group=TOGETHER)
+def leaving(who: ConsumerId, heir: ConsumerId, to: ProviderId = OTHER_HOST) -> SwapClaim:
+    """The swap of a member of a group of which all leave the first host by one order."""
+    return replace(a_swap(on(to), who, migration=heir, group=TOGETHER), leaves=(HOST,))
 
-    assert await client.ask_one(web) == refused(TOGETHER, HOST, DB)
-    assert await client.ask_one(swapped_together((web, db))) == Claimed()
+
+async def test_members_leave_their_host_one_after_another_if_each_names_it(client: StoreClient) -> None:
+    await a_group_on(client, HOST)
+
+    alone = await client.ask_one(a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER))
+    assert alone == refused(TOGETHER, HOST, DB)
+    assert await client.ask_one(leaving(WEB, OF_WEB)) == Claimed()
+    assert await client.ask_one(leaving(DB, OF_DB)) == Claimed()
 
     where = {who: each.host for who, each in (await members(client)).items()}
     assert where == {WEB: OTHER_HOST, DB: OTHER_HOST, OF_WEB: HOST, OF_DB: HOST}
-    repeated = await client.ask_one(swapped_together((web, db)))
-    assert type(repeated).__name__ == "AlreadyClaimed"
 
 
-async def test_members_come_back_together(client: StoreClient) -> None:
+async def test_the_others_may_go_nowhere_but_where_the_first_one_went(client: StoreClient) -> None:
     await a_group_on(client, HOST)
-    there = a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER)
-    await client.ask(replace(there, together=(a_swap(on(OTHER_HOST), DB, migration=OF_DB, group=TOGETHER),)))
+    await client.ask(leaving(WEB, OF_WEB))
+
+    assert await client.ask_one(leaving(DB, OF_DB, THIRD_HOST)) == refused(TOGETHER, OTHER_HOST, WEB)
+
+
+async def test_the_first_one_comes_back_though_others_have_arrived(client: StoreClient) -> None:
+    await a_group_on(client, HOST)
+    await client.ask(leaving(WEB, OF_WEB), leaving(DB, OF_DB))
 
     back = a_swap(on(HOST), WEB, 2, 3, returns=OF_WEB, group=TOGETHER)
-    db = a_swap(on(HOST), DB, 2, 3, returns=OF_DB, group=TOGETHER)
 
-    assert await client.ask_one(swapped_together((back, db))) == Claimed()
-    assert await members(client) == {WEB: a_member(WEB, HOST, 3), DB: a_member(DB, HOST, 3)}
+    assert await client.ask_one(back) == Claimed()
+    assert (await members(client))[WEB] == a_member(WEB, HOST, 3)
 
 
-@pytest.mark.parametrize("first", [WEB, DB])
-async def test_of_swaps_that_go_together_none_is_granted_if_one_is_refused(
-    client: StoreClient, first: ConsumerId
-) -> None:
-    """The host has room for one more of them, in whatever order they are named."""
+async def test_nobody_joins_a_group_while_its_members_are_on_two_hosts(client: StoreClient) -> None:
     await a_group_on(client, HOST)
-    await client.ask(a_claim(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=3)), consumer("other")))
-    before = await members(client), await client.row(WEB), await client.row(DB)
-    web = a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER)
-    db = a_swap(on(OTHER_HOST), DB, migration=OF_DB, group=TOGETHER)
-    asked = swapped_together((web, db)) if first == WEB else swapped_together((db, web))
+    await client.ask(leaving(WEB, OF_WEB))
+    new = consumer("new")
 
-    verdict = await client.ask_one(asked)
-
-    assert isinstance(verdict, DoesNotFit)
-    assert (await members(client), await client.row(WEB), await client.row(DB)) == before
-
-
-async def test_swaps_that_go_together_are_judged_by_what_is_so_after_all_of_them(
-    client: StoreClient,
-) -> None:
-    await a_group_on(client, HOST)
-    web = a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER)
-    elsewhere = a_swap(on(THIRD_HOST), DB, migration=OF_DB, group=TOGETHER)
-
-    assert await client.ask_one(swapped_together((web, elsewhere))) == refused(TOGETHER, OTHER_HOST, WEB)
-
-
-async def test_a_member_that_stays_keeps_the_others_from_leaving(client: StoreClient) -> None:
-    stays = consumer("stays")
-    await a_group_on(client, HOST, stays)
-    web = a_swap(on(OTHER_HOST), WEB, migration=OF_WEB, group=TOGETHER)
-    db = a_swap(on(OTHER_HOST), DB, migration=OF_DB, group=TOGETHER)
-
-    assert await client.ask_one(swapped_together((web, db))) == refused(TOGETHER, HOST, stays)
+    assert isinstance(await client.ask_one(a_claim(on(HOST), new, group=TOGETHER)), GroupRefused)
+    assert isinstance(await client.ask_one(a_claim(on(OTHER_HOST), new, group=TOGETHER)), GroupRefused)
 
 
 async def test_an_heir_that_left_the_group_keeps_its_share_and_no_member_from_coming(

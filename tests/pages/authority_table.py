@@ -137,9 +137,10 @@ RULES: tuple[Rule, ...] = (
     Rule(("host.state",), ("hosts.projects",), "nothing: it binds this host alone"),
     Rule(("host.beat", "host.metrics", "host.images"), ("hosts", "hosts.id"), "the host's row: its cell"),
     # Placement.
-    Rule(("claim", "swap", "release", "claims"), ("consumer", "together.consumer", "places.consumer"), CONSUMER),
-    Rule(("swap",), ("heir.id", "together.heir.id"), "the consumer's row: an id that another one has is taken"),
-    Rule(("swap",), ("returns", "together.returns"), "the consumer's row: a MIGRATION of the same cell and project"),
+    Rule(("claim", "swap", "release", "claims"), ("consumer", "places.consumer"), CONSUMER),
+    Rule(("swap",), ("heir.id",), "the consumer's row: an id that another one has is taken"),
+    Rule(("swap",), ("returns",), "the consumer's row: a MIGRATION of the same cell and project"),
+    Rule(("swap",), ("leaves",), "nothing: it frees members of the consumer's own group alone"),
     Rule(("claim", "swap"), ("*share.*",), OF_TREE),
     Rule(("swap",), ("*group.id",), "the group that the consumer's row names; if it names none, as in a claim"),
     Rule(("claim", "claims"), ("group.id",), "the project of the group's row, which the API level's claims make"),

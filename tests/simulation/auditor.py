@@ -15,7 +15,7 @@ from bus.workers.station import Station
 from moor.asking import answer_of, hosts_of
 from moor.books.auditing import AuditOptions, Finding, audited, with_computes
 from moor.books.books_reader import BooksReader
-from moor.books.instance_rules import AMOUNTS, LOST
+from moor.books.instance_rules import AMOUNTS, LOST, SPLIT
 from tests.simulation.books_checker import BooksChecker
 from tests.simulation.plan import CELLS
 from tests.simulation.process import SimProcess
@@ -47,17 +47,24 @@ class Auditor:
         options = AuditOptions(settle=-timedelta(minutes=1))
         found = await audited(reader, options, clock=process.clock)
         wrong = tuple([each for each in found.findings if not self._is_true(each)])
-        return [*structs.replace(found, findings=wrong).problems(), *await _mend_nothing(client)]
+        split = {each.fault.about for each in found.findings if each.fault.kind == SPLIT}
+        untold = [
+            f"split group {group} not told" for group in self._books.groups.split() if not split & {*group}
+        ]
+        return [*structs.replace(found, findings=wrong).problems(), *untold, *await _mend_nothing(client)]
 
     def _is_true(self, finding: Finding) -> bool:
         """Whether this finding is right: a compute that was restarted has lost its instances, and the audit must
         report them. After a reshape, it also reports what an administrator has moved to another host together with its provider.
+        A member of an affinity group that could not follow the others is reported.
         """
         about = finding.fault.about
         if about is None:
             return False
         if finding.fault.kind == LOST:
             return not self._real_instances.running.get(about)
+        if finding.fault.kind == SPLIT:
+            return any(about in members for members in self._books.groups.split())
         return finding.fault.kind == AMOUNTS and self._books.is_torn(about)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from bus.broker import Parcel
 from bus.definitions import rights_by_user
 from bus.memory import MemoryBroker
-from bus.messages.placement import SwapClaim, single_swaps
 from bus.topology import Limits, feed_queue, objects_of, user_of
 from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
@@ -465,7 +464,6 @@ class Cloud:
     def books_written(
         self, orders: Sequence[ClaimOrder], written: Sequence[ClaimChanges | TreeChanges]
     ) -> None:
-        orders = [single for order in orders for single in _singles(order)]
         self.books.written(orders, written)
         if self.plan.has_demands:
             self.demands.written(orders, written)
@@ -544,8 +542,3 @@ def _innermost(problem: BaseException) -> BaseException:
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
     return problem
-
-
-def _singles(order: ClaimOrder) -> Sequence[ClaimOrder]:
-    """The swaps that an order makes at once, each alone."""
-    return single_swaps(order) if isinstance(order, SwapClaim) else (order,)

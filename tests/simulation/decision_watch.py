@@ -24,9 +24,9 @@ CELL_PAIR, REQUEST_PAIR, VERDICT, RESHAPE = "in a cell", "of a request", "verdic
 
 
 @contextmanager
-def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
+def watched_decisions(see: See, judged: Judged, answered: Callable[[object, object], None]) -> Iterator[None]:
     """`see` receives the kind and a pair of state and message; `judged` receives administrators' writes with their
-    verdicts.
+    verdicts, and `answered` each claim and swap with its verdict.
     """
     with ExitStack() as stack:
         for name in ("decide_provider_writes", "decide_allocations", "decide_names"):
@@ -34,7 +34,9 @@ def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
         stack.enter_context(replaced(admin_writes, "decide_reshape", lambda real: _reshaped(real, judged)))
         stack.enter_context(replaced(handlers, "judge_reshape", lambda real: _host_reshaped(real, see)))
         stack.enter_context(replaced(of_cells, "_apply", lambda real: _in_a_cell(real, see)))
-        stack.enter_context(replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see)))
+        stack.enter_context(
+            replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see, answered))
+        )
         for owner in (building, building):
             stack.enter_context(replaced(owner, "rows_or_rejection", lambda real: _asked(real, see)))
         for owner, name, event in (
@@ -104,9 +106,12 @@ def _in_a_cell(real: Callable[..., Any], see: See) -> Callable[..., Any]:
     return judge
 
 
-def _judgement(real: Callable[..., Any], see: See) -> Callable[..., Any]:
+def _judgement(
+    real: Callable[..., Any], see: See, answered: Callable[[object, object], None]
+) -> Callable[..., Any]:
     def claim_answered(ask: Any, judgement: Any, *others: Any) -> Any:
         see(VERDICT, type(judgement).__name__)
+        answered(ask.message, judgement)
         return real(ask, judgement, *others)
 
     return claim_answered

@@ -2,7 +2,7 @@
 attacks what another one owns. All of it comes from random sources of its own: other seeds stay as they are.
 
 Each of these groups begins on a host that the plan names, so that the silence of this host is a silence of the group. A client moves
-one of the members, and all others leave with it; some of these moves are aborted, or come back because a host fails.
+one of the members, and all others leave by the same order; some of these moves are aborted, or come back because a host fails.
 """
 
 import random
@@ -12,13 +12,15 @@ from uuid import UUID
 from msgspec import structs
 
 from engine.inventories import GroupId, ServerGroup
-from laboratory.computes.faults import FallsSilent
+from laboratory.computes.faults import FailsToReceive, FallsSilent
 from tests.simulation.faults import FOREIGN_OWNERS, Duplicate, Fault, Hostile, Nack
 from tests.simulation.plan import CELLS, Boot, EndOfMove, Evacuation, Plan, PlannedMove
 
 # Two groups in each cell: one on a host that falls silent, one whose members are moved by hand.
 SILENT, MOVED = "host-1", "host-3"
 MEMBERS = 3
+# How often a host cannot take over an instance.
+REFUSED = 0.3
 MOVED_S = (5.0, 10.0, 15.0, 20.0, 25.0, 31.0)
 SILENT_S, SILENT_FOR_S = (9.0, 12.0), (19.0, 24.0)
 ENDS: tuple[tuple[EndOfMove, ...], ...] = (
@@ -67,7 +69,10 @@ def with_group_moves(plan: Plan, chance: random.Random) -> Plan:
         moves=tuple(sorted((*plan.moves, *moves), key=lambda each: each.at_s)),
         evacuations=(*plan.evacuations, *evacuations),
         faults=tuple(sorted((*plan.faults, *_faults(chance)), key=lambda each: each.at_s)),
-        script=structs.replace(plan.script, faults=(*plan.script.faults, *silent)),
+        # So that one of several cannot stay where the first ones went.
+        script=structs.replace(
+            plan.script, faults=(*plan.script.faults, *silent, FailsToReceive(probability=REFUSED))
+        ),
     )
 
 

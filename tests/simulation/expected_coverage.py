@@ -209,7 +209,10 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     *(("pool", each) for each in ("claimed", "swapped", "ran out")),
     *((MOVE, each) for each in _MOVES),
     *((WHOLE, each) for each in ("all claimed", "all placed", "none placed")),
-    *((GROUP, each) for each in ("kept apart", "kept together", "a cleanup is a member")),
+    *(
+        (GROUP, each)
+        for each in ("kept apart", "kept together", "leaves with others", "a cleanup is a member")
+    ),
     *((WAYS, each) for each in _WAYS),
     *((FLAVOR, each) for each in ("large", "medium", "small", "medium, after it waited")),
     *((FLAVOR, each) for each in ("an alternate with another one", "taken by the cell")),

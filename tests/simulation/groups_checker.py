@@ -1,5 +1,5 @@
-"""Follows the members of server groups. At no commit may a group have two members where its policy allows one, or
-members on two hosts if its policy keeps them together.
+"""Follows the members of server groups. At no commit may a group have two members where its policy allows one. If its policy keeps
+them together, nobody may go to another host than all others, but for those on hosts that they leave by one order.
 
 It goes by the orders alone: the group that a granted claim or swap names, and the host of its share. The consumer
 that cleans up after a silent host stays there as a member. So does a migration, where its instance may come back to.
@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
 from engine.inventories import ConsumerId, GroupId, ProviderId, ServerGroup
+from engine.refusals import GroupRefused
 from placement_worker.core.ledger import ClaimOrder
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
@@ -43,6 +44,9 @@ class GroupsChecker:
                 self._left(order)
             elif order.group is not None and (order.consumer, order.attempt) in granted:
                 self._joined(order, order.group.id, placed_on)
+        for order in orders:
+            if isinstance(order, ClaimResources | SwapClaim) and (order.consumer, order.attempt) in granted:
+                self._check_affinity(order, orders, placed_on)
         members: dict[GroupId, dict[ConsumerId, ProviderId]] = {group: {} for group in self._groups}
         for consumer, group in list(self._group_of.items()):
             if consumer in placed_on:
@@ -109,9 +113,55 @@ class GroupsChecker:
                 self._findings.count(GROUP, "kept apart")
         if group.policy == "affinity" and len(members) > 1:
             self._findings.count(GROUP, "kept together")
-            there = {host for who, host in members.items() if who not in self._apart}
-            if len(there) > 1:
-                self._findings.breaks(
-                    "members that are kept together have one host",
-                    f"the members of {short_id(group.id)} are on {sorted(map(self._hosts.name, there))}",
-                )
+
+    def _check_affinity(
+        self,
+        order: ClaimResources | SwapClaim,
+        orders: Iterable[ClaimOrder],
+        placed_on: Mapping[ConsumerId, ProviderId],
+    ) -> None:
+        """The way back is not judged: a member may come to be alone by it, also in the same batch."""
+        if order.group is None or order.group.policy != "affinity" or _is_way_back(order):
+            return
+        came_back = {each.consumer for each in orders if _is_way_back(each)}
+        leaves = order.leaves if isinstance(order, SwapClaim) else ()
+        there = {
+            placed_on[who]
+            for who, group in self._group_of.items()
+            if group == order.group.id and who in placed_on and who not in (*self._apart, *came_back)
+        }
+        host = placed_on.get(order.consumer)
+        if host is not None and there - {host, *leaves}:
+            self._findings.breaks(
+                "members that are kept together have one host",
+                f"{short_id(order.consumer)} came to {self._hosts.name(host)}, and the members of {short_id(order.group.id)} "
+                f"are on {sorted(map(self._hosts.name, there))}",
+            )
+        if leaves:
+            self._findings.count(GROUP, "leaves with others")
+
+    def refused(self, order: object, refusal: object) -> None:
+        """Placement's verdict on a claim or a swap."""
+        if (
+            isinstance(order, SwapClaim)
+            and isinstance(refusal, GroupRefused)
+            and refusal.policy == "affinity"
+            and refusal.host in order.leaves
+        ):
+            self._findings.breaks(
+                "members that leave their host keep nobody there",
+                f"{short_id(order.consumer)} may not leave because of {sorted(map(short_id, refusal.members))}",
+            )
+
+    def split(self) -> list[Collection[ConsumerId]]:
+        """The members of each affinity group that are on several hosts now."""
+        found: list[Collection[ConsumerId]] = []
+        for group, members in self._members.items():
+            there = {who: host for who, host in members.items() if who not in self._apart}
+            if self._groups[group].policy == "affinity" and len({*there.values()}) > 1:
+                found.append(there.keys())
+        return found
+
+
+def _is_way_back(order: ClaimOrder) -> bool:
+    return isinstance(order, SwapClaim) and order.returns is not None

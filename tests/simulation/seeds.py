@@ -64,7 +64,7 @@ async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
     # A task of a dead process may fail while it is cancelled; nobody awaits it.
     loop.set_exception_handler(lambda _loop, _context: None)
     cloud = Cloud(plan)
-    watched = watched_decisions(cloud.findings.count, cloud.write_oracle.judged)
+    watched = watched_decisions(cloud.findings.count, cloud.write_oracle.judged, cloud.books.groups.refused)
     looks = replaced(HostRegistry, "look", partial(_watched_looks, cloud.alarms))
     outbox = replaced(Outbox, "publish", _may_die_in_outbox)
     with watched, looks, outbox, installed_plugins():

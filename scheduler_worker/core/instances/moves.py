@@ -30,7 +30,7 @@ from bus.messages.build import (
 from bus.messages.moves import MOVES_PER_CELL, MOVES_PER_HOST, Change, EndMove, MoveInstance, is_to_wait_again
 from engine.flavors import InstanceId
 from engine.hosts import cell_and_name
-from engine.inventories import Choice
+from engine.inventories import Choice, ProviderId
 from engine.refusals import NoValidHost
 from engine.requests.reading import DEADLINE_S_MAX, PRIORITY_MAX, WAIT_S_MAX
 from scheduler_worker.core.instances.resizes import (
@@ -364,6 +364,7 @@ def moved(
     next_spec: bytes = b"",
     of: tuple[int, int] = (0, 0),
     together: tuple[InstanceId, ...] = (),
+    leaves: tuple[ProviderId, ...] = (),
 ) -> InstanceRow:
     """The row with a new move, which is on its way to the cell. The order to move was checked before. `next_spec` is for a
     resize: the needs and the flavor that the instance gets. `of` says how many hosts there were when the choices were
@@ -382,6 +383,7 @@ def moved(
         else 0,
         flavor=flavor_of(next_spec) or order.flavor,
         together=together,
+        leaves=leaves,
     )
     return structs.replace(
         with_order(row, order),

@@ -202,8 +202,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "deadline_s": "seconds until a move that has not arrived fails; with `wait`, from the choice of a host. Left out: 3600",
         "confirm_s": "seconds after its arrival until the move is confirmed without a client; 0: at once. Left out: 86400. A live "
         "migration and an evacuation need no confirmation, nor do instances that move together",
-        "together": "ids of others that move to the same host at the same time, all or none. Only by `migrate` and `evacuate`; at most "
-        "99",
+        "together": "ids of others that move by the same order: one host is chosen with room for all, and each moves by itself; at "
+        "most 99",
         "with_group": "together with the members of its affinity group on its host; members of a soft-affinity group get a host "
         "each",
         "wait": "wait while no host has room. Left out: an evacuation waits, any other move is refused at once. See "
@@ -361,7 +361,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "outcome": "`confirmed`, `reverted`, `aborted`, `failed` or `done`; empty while it goes on, or waits",
         "failure": "why it failed",
         "waits_until": "if its order waits for room: until when it waits again, should others get the room before its cell",
-        "together": "the ids of all instances that move together, this one among them; empty if it moves alone",
+        "together": "the ids of all instances that move by the same order, this one among them; empty if it moves alone",
+        "leaves": "the hosts that they leave: members of an affinity group there do not keep this one back",
     },
     "AttemptFailed": {
         "attempt": "the attempt's number",

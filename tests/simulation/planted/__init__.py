@@ -157,10 +157,11 @@ OF_WORLDS: dict[str, dict[str, PlantedBug]] = {
         "a tombstone of another owner binds": owner_bugs.foreign_tombstone_binds,
         "the group of another project joined": owner_bugs.foreign_group_joined,
         "a name in two cells not told": owner_bugs.shared_name_not_told,
+        "members that leave their host still bind": group_bugs.members_that_leave_still_bind,
+        "a member that leaves goes anywhere": group_bugs.member_that_leaves_not_bound,
+        "a split group not told": group_bugs.split_not_told,
     },
     "moves": {
-        "members that move together not called back": group_bugs.others_not_called_back,
-        "only the first of several swaps judged": group_bugs.only_the_first_swap_judged,
         "a migration holds the whole share": move_bugs.heir_holds_all,
         "a confirmed move forgets its migration": move_bugs.heir_forgotten,
         "a move comes back and leaves its destination as it is": move_bugs.destination_left_as_it_is,

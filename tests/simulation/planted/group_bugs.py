@@ -5,10 +5,10 @@ from typing import Any
 
 from msgspec import structs
 
-from cell_conductor.core import moving_together
-from placement_worker.core import claims, swaps
+from moor.books.auditing import Audit
+from placement_worker.core import swaps
 from placement_worker.core.drafts import GroupsDraft
-from tests.simulation.replacing import replaced
+from tests.simulation.replacing import replaced, rewritten
 
 
 def policy_not_judged() -> AbstractContextManager[None]:
@@ -30,18 +30,22 @@ def swap_not_judged() -> AbstractContextManager[None]:
     return replaced(swaps, "judge_place", planted)
 
 
-def others_not_called_back() -> AbstractContextManager[None]:
-    """If the destination fails for one of several that move together, the others stay there."""
-    return replaced(moving_together, "_call_back", lambda _real: lambda _inside: None)
+def members_that_leave_still_bind() -> AbstractContextManager[None]:
+    """Placement judges members on the hosts that all of them leave like any other: so none can leave first."""
+    return rewritten(GroupsDraft, "judge", "(host, *leaves)", "(host,)")
 
 
-def only_the_first_swap_judged() -> AbstractContextManager[None]:
-    """Placement answers a question about several by its first swap."""
+def member_that_leaves_not_bound() -> AbstractContextManager[None]:
+    """A member that leaves its host may go to any other, wherever the first ones went."""
+    return rewritten(
+        GroupsDraft, "judge", "(host, *leaves)", "(host, *(there for _, there in others if leaves))"
+    )
 
-    def planted(real: Any) -> Any:
-        def swap(draft: Any, asked: Any, first: Any, now: Any) -> Any:
-            return real(draft, asked, structs.replace(first, together=()), now)
 
-        return swap
+def split_not_told() -> AbstractContextManager[None]:
+    """The audit does not say that the members of an affinity group are on several hosts."""
+    return replaced(Audit, "_compare_groups", lambda _real: lambda _audit: none_found())
 
-    return replaced(claims, "_swap_together", planted)
+
+async def none_found() -> None:
+    pass

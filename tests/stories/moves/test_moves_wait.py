@@ -425,15 +425,15 @@ async def test_members_that_lose_their_room_before_their_cell_has_it_wait_again_
 
 
 @EMBEDDED
-async def test_an_abort_ends_the_second_wait_of_all_that_wait_together(bus: str, books: str) -> None:
+async def test_an_abort_ends_the_second_wait_of_one_alone(bus: str, books: str) -> None:
     async with pair_that_lost_its_room(bus, books) as (here, _, pair):
         assert isinstance(await here.end(pair[1], "abort"), InstancesFound)
-        for each in pair:
-            assert (await ends(here, each, "aborted")).host == "h1"
+        assert (await ends(here, pair[1], "aborted")).host == "h1"
+        await until_it_waits(here, pair[0])
 
 
 @EMBEDDED
-async def test_an_abort_ends_the_wait_of_all_that_wait_together(bus: str, books: str) -> None:
+async def test_an_abort_ends_the_wait_of_one_alone(bus: str, books: str) -> None:
     async with movers(bus, books, "h1", "h2") as here:
         pair = []
         for number in (1, 2):
@@ -450,10 +450,13 @@ async def test_an_abort_ends_the_wait_of_all_that_wait_together(bus: str, books:
         answer = await here.end(pair[1], "abort")
 
         assert isinstance(answer, InstancesFound), answer
-        for each in pair:
-            assert (await ends(here, each, "aborted")).host == "h1"
+        assert (await ends(here, pair[1], "aborted")).host == "h1"
+        await waits(here, pair[0])
         await here.setup.client.ask(SetHost(host="h2", mode="up"))
         await deleted(here, full)
+        assert (await here.until(pair[0], "moved")).host == "h2", (
+            "it moves alone now, and waits to be confirmed"
+        )
 
 
 @STAGES

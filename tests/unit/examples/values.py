@@ -142,6 +142,7 @@ MOVE = Move(
     outcome="reverted",
     failure="host-2: no disk",
     together=(CONSUMER, OTHER),
+    leaves=(ROOT,),
 )
 
 CHANGE = Change(
