@@ -6,8 +6,9 @@ Every command imports this module, so it imports what a completion needs only wh
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import aclosing, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,49 +16,69 @@ if TYPE_CHECKING:
     from bus.message import Message
     from moor.asking import CommandClient
 
-M = TypeVar("M")
-
 TIME_S_MAX = 1.0
 PAGE = 200
 
 Completer = Callable[[typer.Context, str], list[str]]
 
 
+def _name_or_id(item: Any) -> str:
+    return item.name or str(item.id)
+
+
+def _by_question(
+    module: str,
+    question: str,
+    items: str,
+    name_of: Callable[[Any], str] = _name_or_id,
+    *,
+    of_project: bool = False,
+    operates: bool = False,
+) -> Completer:
+    """Completes by the names of the `items` in the answers to this question of bus.messages. With `of_project`, the question names
+    the project of the command line.
+    """
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        async def names(asking: "CommandClient") -> AsyncIterator[str]:
+            kind = getattr(import_module(f"bus.messages.{module}"), question)
+            fields = {"limit": PAGE} if "limit" in kind.__struct_fields__ else {}
+            asked = kind(**fields, **_project(context)) if of_project else kind(**fields)
+            async for each in _items(asking, asked, items):
+                yield name_of(each)
+
+        return _on_bus(context, incomplete, names, operates=operates)
+
+    return complete
+
+
+complete_hosts = _by_question("hosts", "AskHosts", "hosts")
+complete_cells = _by_question("cloud", "AskCells", "cells", lambda each: each.cell)
+complete_groups = _by_question("stored_names", "AskGroups", "groups", of_project=True)
+complete_aggregates = _by_question("hosts", "AskAggregates", "aggregates")
+complete_providers = _by_question("placement", "AskSnapshot", "providers", operates=True)
+complete_flavors = _by_question("stored_names", "AskFlavors", "flavors", of_project=True)
+complete_images = _by_question("stored_names", "AskImages", "images", of_project=True)
+complete_device_profiles = _by_question("stored_names", "AskDeviceProfiles", "profiles", of_project=True)
+
+
 def complete_instances(context: typer.Context, incomplete: str) -> list[str]:
     """Names and ids of living instances."""
-    return _on_bus(context, incomplete, _instances)
 
+    async def names(asking: "CommandClient") -> AsyncIterator[str]:
+        from bus.messages.build import AskInstances
+        from moor.naming import prefix_in
 
-def complete_hosts(context: typer.Context, incomplete: str) -> list[str]:
-    return _on_bus(context, incomplete, _hosts)
+        if prefix := prefix_in(incomplete):
+            question = AskInstances(living=True, limit=PAGE, id_prefix=prefix, **_project(context))
+            async for each in _items(asking, question, "instances"):
+                yield str(each.id)
+        async for each in _items(
+            asking, AskInstances(living=True, limit=PAGE, **_project(context)), "instances"
+        ):
+            yield _name_or_id(each)
 
-
-def complete_cells(context: typer.Context, incomplete: str) -> list[str]:
-    return _on_bus(context, incomplete, _cells)
-
-
-def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
-    return _on_bus(context, incomplete, _groups)
-
-
-def complete_aggregates(context: typer.Context, incomplete: str) -> list[str]:
-    return _on_bus(context, incomplete, _aggregates)
-
-
-def complete_providers(context: typer.Context, incomplete: str) -> list[str]:
-    return _on_bus(context, incomplete, _providers, operates=True)
-
-
-def complete_flavors(context: typer.Context, incomplete: str) -> list[str]:
-    return _on_bus(context, incomplete, _flavors)
-
-
-def complete_device_profiles(context: typer.Context, incomplete: str) -> list[str]:
-    return _on_bus(context, incomplete, _device_profiles)
-
-
-def complete_images(context: typer.Context, incomplete: str) -> list[str]:
-    return _on_bus(context, incomplete, _images)
+    return _on_bus(context, incomplete, names)
 
 
 def complete_states(incomplete: str) -> list[str]:
@@ -70,16 +91,14 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
     return sorted({name for name in names if name and name.startswith(incomplete)})
 
 
-def _settings(context: typer.Context) -> Any:
-    from moor.options import command_settings
-
-    return command_settings(bus=context.params.get("bus") or "")
+def _project(context: typer.Context) -> dict[str, str]:
+    return {"project": context.params.get("project") or ""}
 
 
 def _on_bus(
     context: typer.Context,
     incomplete: str,
-    names_of: Callable[["CommandClient", typer.Context, str], AsyncIterator[str]],
+    names_of: Callable[["CommandClient"], AsyncIterator[str]],
     *,
     operates: bool = False,
 ) -> list[str]:
@@ -87,10 +106,12 @@ def _on_bus(
 
     async def gather() -> None:
         from moor.asking import client
+        from moor.options import command_settings
 
-        connected = client(_settings(context), operates=operates, patience_s=TIME_S_MAX)
+        settings = command_settings(bus=context.params.get("bus") or "")
+        connected = client(settings, operates=operates, patience_s=TIME_S_MAX)
         async with asyncio.timeout(TIME_S_MAX), connected as asking:
-            async for name in names_of(asking, context, incomplete):
+            async for name in names_of(asking):
                 # One by one: what is found before the time is up is offered.
                 found.append(name)  # noqa: PERF401
 
@@ -100,92 +121,10 @@ def _on_bus(
     return _beginning(incomplete, found)
 
 
-async def _items(
-    asking: "CommandClient", question: "Message", items: Callable[[Any], Iterable[M]]
-) -> AsyncIterator[M]:
-    from msgspec import structs
+async def _items(asking: "CommandClient", question: "Message", items: str) -> AsyncIterator[Any]:
+    from moor.asking import pages_of
 
-    while True:
-        page = await asking.ask(question)
-        for each in items(page):
-            yield each
-        if not (after := getattr(page, "next", None)):
-            return
-        question = structs.replace(question, after=after)
-
-
-async def _instances(asking: "CommandClient", context: typer.Context, incomplete: str) -> AsyncIterator[str]:
-    from bus.messages.build import AskInstances
-    from moor.naming import prefix_in
-
-    project = context.params.get("project") or ""
-    prefix = prefix_in(incomplete)
-    if prefix:
-        question = AskInstances(living=True, project=project, limit=PAGE, id_prefix=prefix)
-        async for each in _items(asking, question, lambda page: page.instances):
-            yield str(each.id)
-    every = AskInstances(living=True, project=project, limit=PAGE)
-    async for each in _items(asking, every, lambda page: page.instances):
-        yield each.name
-        if not each.name:
-            yield str(each.id)
-
-
-async def _hosts(asking: "CommandClient", _: typer.Context, __: str) -> AsyncIterator[str]:
-    from bus.messages.hosts import AskHosts
-
-    async for each in _items(asking, AskHosts(limit=PAGE), lambda page: page.hosts):
-        yield each.name
-
-
-async def _cells(asking: "CommandClient", _: typer.Context, __: str) -> AsyncIterator[str]:
-    from bus.messages.cloud import AskCells
-
-    async for each in _items(asking, AskCells(), lambda page: page.cells):
-        yield each.cell
-
-
-async def _groups(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
-    from bus.messages.stored_names import AskGroups
-
-    question = AskGroups(project=context.params.get("project") or "", limit=PAGE)
-    async for each in _items(asking, question, lambda page: page.groups):
-        yield each.name or str(each.id)
-
-
-async def _flavors(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
-    from bus.messages.stored_names import AskFlavors
-
-    question = AskFlavors(project=context.params.get("project") or "", limit=PAGE)
-    async for each in _items(asking, question, lambda page: page.flavors):
-        yield each.name
-
-
-async def _images(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
-    from bus.messages.stored_names import AskImages
-
-    question = AskImages(project=context.params.get("project") or "", limit=PAGE)
-    async for each in _items(asking, question, lambda page: page.images):
-        yield each.name
-
-
-async def _device_profiles(asking: "CommandClient", context: typer.Context, _: str) -> AsyncIterator[str]:
-    from bus.messages.stored_names import AskDeviceProfiles
-
-    question = AskDeviceProfiles(project=context.params.get("project") or "", limit=PAGE)
-    async for each in _items(asking, question, lambda page: page.profiles):
-        yield each.name
-
-
-async def _aggregates(asking: "CommandClient", _: typer.Context, __: str) -> AsyncIterator[str]:
-    from bus.messages.hosts import AskAggregates
-
-    async for each in _items(asking, AskAggregates(limit=PAGE), lambda page: page.aggregates):
-        yield each.name
-
-
-async def _providers(asking: "CommandClient", _: typer.Context, __: str) -> AsyncIterator[str]:
-    from bus.messages.placement import AskSnapshot
-
-    async for each in _items(asking, AskSnapshot(limit=PAGE), lambda page: page.providers):
-        yield each.name
+    async with aclosing(pages_of(asking, question, object)) as pages:
+        async for page in pages:
+            for each in getattr(page, items):
+                yield each

@@ -4,8 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import NamedTuple
+from typing import Final
 
 from msgspec import Struct, structs
 
@@ -225,15 +224,42 @@ def _waited_in_vain(state: InstanceState) -> bool:
     return move is not None and move.outcome == "failed" and move.ends_by == move.waits_until
 
 
+# A drain moves an instance live, or else stopped meanwhile.
+DRAINING: Final[tuple[MoveKind, ...]] = ("live-migrate", "migrate")
+EVACUATING: Final[tuple[MoveKind, ...]] = ("evacuate",)
+
+
+async def empty(
+    asking: BusClient,
+    host: str,
+    kinds: Sequence[MoveKind],
+    *,
+    hosts: Sequence[str] = (),
+    wait: MoveWait | None = None,
+    at_once: int,
+    timeout_s: float,
+    tell: Callable[[str], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> Emptied:
+    """Order the first kind of move for each instance, and the next kind for those that did not move by it. When the time is up,
+    or `stop` is set, nothing more is ordered: what moves then goes on.
+    """
+    begun = time.monotonic()
+    moves = HostMoves(asking, await instances_on(asking, host), kinds, hosts, wait=wait, tell=tell)
+    working = asyncio.create_task(moves.make(at_once))
+    tasks = [working, *([asyncio.create_task(stop.wait())] if stop else ())]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    return Emptied(host, tuple(moves.moved), moves.still_there(), time.monotonic() - begun)
+
+
 HOSTS_PAGE = 500
-
-
-class _Emptying(NamedTuple):
-    kinds: Sequence[MoveKind]
-    hosts: Sequence[str]
-    wait: MoveWait | None
-    at_once: int
-    timeout_s: float
 
 
 class HostCalls(ClientSession):
@@ -292,8 +318,16 @@ class HostCalls(ClientSession):
         moved, and why each other one is still there. The host stays draining.
         """
         host = await self.set_host(name, "draining", reason=reason)
-        how = _Emptying(("live-migrate", "migrate"), hosts, wait_of(wait), at_once, timeout_s)
-        return await self._empty(host_in_cell(host.cell, host.name), how)
+        with self._raising():
+            return await empty(
+                self._bus,
+                host_in_cell(host.cell, host.name),
+                DRAINING,
+                hosts=hosts,
+                wait=wait_of(wait),
+                at_once=at_once,
+                timeout_s=timeout_s,
+            )
 
     async def evacuate_host(
         self,
@@ -311,15 +345,13 @@ class HostCalls(ClientSession):
         host = await self.show_host(name)
         if host.up:
             raise Rejected("host", name, "it is up, so nothing was evacuated: set it down first")
-        how = _Emptying(("evacuate",), hosts, wait_of(wait), at_once, timeout_s)
-        return await self._empty(host_in_cell(host.cell, host.name), how)
-
-    async def _empty(self, host: str, how: _Emptying) -> Emptied:
-        begun = time.monotonic()
         with self._raising():
-            there = await instances_on(self._bus, host)
-            moves = HostMoves(self._bus, there, how.kinds, how.hosts, wait=how.wait)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(how.timeout_s):
-                    await moves.make(how.at_once)
-        return Emptied(host, tuple(moves.moved), moves.still_there(), time.monotonic() - begun)
+            return await empty(
+                self._bus,
+                host_in_cell(host.cell, host.name),
+                EVACUATING,
+                hosts=hosts,
+                wait=wait_of(wait),
+                at_once=at_once,
+                timeout_s=timeout_s,
+            )

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from bus.message import Message, type_of
 from bus.workers.asking import NoAnswer
 from kit.errors import AccessRefused, ConnectionLost, Refusal
 from moor.client.bus_client import BusClient, answer_of, connected, pages_of, with_user
-from moor.client.errors import BrokerAway, BrokerRefused, NotAllowed, NotInTime
+from moor.client.errors import BrokerAway, BrokerRefused, NotAllowed, NotFound, NotInTime
 from moor.client.following import InstanceWatch
 
 T = TypeVar("T")
@@ -109,6 +109,16 @@ class ClientSession:
                 return
             for item in items(page):
                 yield item
+
+    async def _one(
+        self, question: Message, kind: type[P], items: Callable[[P], Sequence[T]], what: str, name: object
+    ) -> T:
+        """The only item that the answer has, which is that with this name or id. Raises `NotFound`."""
+        # Without a name the question would be for all of them.
+        found = items(await self._ask(question, kind)) if name else ()
+        if not found:
+            raise NotFound(what, name)
+        return found[0]
 
     @contextmanager
     def _raising(self, question: Message | None = None) -> Iterator[None]:

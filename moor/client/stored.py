@@ -30,7 +30,8 @@ from engine.inventories import GroupId, GroupPolicy, QuotaState
 from moor.client.errors import NotFound, Rejected
 from moor.client.session import ClientSession
 
-FLAVORS_PAGE = 200
+PAGE = 200
+QUOTAS_PAGE = 100
 
 
 class FlavorCalls(ClientSession):
@@ -45,27 +46,25 @@ class FlavorCalls(ClientSession):
 
     async def delete_flavor(self, name: str) -> Flavor:
         """Delete a stored flavor; instances stay as they are. Returns it as it was. Raises `NotFound`. For operators."""
-        return await self._one_flavor(DeleteFlavor(name=name), name)
+        return await self._one(
+            DeleteFlavor(name=name), FlavorsFound, lambda page: page.flavors, "flavor", name
+        )
 
     async def show_flavor(self, name: str) -> Flavor:
         """The flavor that is stored under this name. Raises `NotFound`."""
-        return await self._one_flavor(AskFlavors(name=name, project=self.project), name)
+        return await self._one(
+            AskFlavors(name=name, project=self.project),
+            FlavorsFound,
+            lambda page: page.flavors,
+            "flavor",
+            name,
+        )
 
     async def list_flavors(self) -> AsyncGenerator[Flavor, None]:
         """All stored flavors in the order of their names."""
-        question = AskFlavors(project=self.project, limit=FLAVORS_PAGE)
+        question = AskFlavors(project=self.project, limit=PAGE)
         async for each in self._items(question, FlavorsFound, lambda page: page.flavors):
             yield each
-
-    async def _one_flavor(self, question: DeleteFlavor | AskFlavors, name: str) -> Flavor:
-        # Without a name the question would be for all of them.
-        found = (await self._ask(question, FlavorsFound)).flavors if name else ()
-        if not found:
-            raise NotFound("flavor", name)
-        return found[0]
-
-
-IMAGES_PAGE = 200
 
 
 class ImageCalls(ClientSession):
@@ -101,31 +100,23 @@ class ImageCalls(ClientSession):
             ramdisk=ramdisk,
             properties=dict(properties or {}),
         )
-        return await self._one_image(order, name)
+        return await self._one(order, ImagesFound, lambda page: page.images, "image", name)
 
     async def delete_image(self, name: str) -> NamedImage:
         """Delete a stored image; instances stay as they are. Returns it as it was. Raises `NotFound`. For operators."""
-        return await self._one_image(DeleteImage(name=name), name)
+        return await self._one(DeleteImage(name=name), ImagesFound, lambda page: page.images, "image", name)
 
     async def show_image(self, name: str) -> NamedImage:
         """The image that is stored under this name. Raises `NotFound`."""
-        return await self._one_image(AskImages(name=name, project=self.project), name)
+        return await self._one(
+            AskImages(name=name, project=self.project), ImagesFound, lambda page: page.images, "image", name
+        )
 
     async def list_images(self) -> AsyncGenerator[NamedImage, None]:
         """All stored images in the order of their names."""
-        question = AskImages(project=self.project, limit=IMAGES_PAGE)
+        question = AskImages(project=self.project, limit=PAGE)
         async for each in self._items(question, ImagesFound, lambda page: page.images):
             yield each
-
-    async def _one_image(self, question: SetImage | DeleteImage | AskImages, name: str) -> NamedImage:
-        # Without a name the question would be for all of them.
-        found = (await self._ask(question, ImagesFound)).images if name else ()
-        if not found:
-            raise NotFound("image", name)
-        return found[0]
-
-
-PROFILES_PAGE = 200
 
 
 class DeviceProfileCalls(ClientSession):
@@ -140,29 +131,29 @@ class DeviceProfileCalls(ClientSession):
 
     async def delete_device_profile(self, name: str) -> DeviceProfile:
         """Delete a stored device profile; instances keep their devices. Returns it as it was. Raises `NotFound`. For operators."""
-        return await self._one_device_profile(DeleteDeviceProfile(name=name), name)
+        return await self._one(
+            DeleteDeviceProfile(name=name),
+            DeviceProfilesFound,
+            lambda page: page.profiles,
+            "device profile",
+            name,
+        )
 
     async def show_device_profile(self, name: str) -> DeviceProfile:
         """The device profile that is stored under this name. Raises `NotFound`."""
-        return await self._one_device_profile(AskDeviceProfiles(name=name, project=self.project), name)
+        return await self._one(
+            AskDeviceProfiles(name=name, project=self.project),
+            DeviceProfilesFound,
+            lambda page: page.profiles,
+            "device profile",
+            name,
+        )
 
     async def list_device_profiles(self) -> AsyncGenerator[DeviceProfile, None]:
         """All stored device profiles in the order of their names."""
-        question = AskDeviceProfiles(project=self.project, limit=PROFILES_PAGE)
+        question = AskDeviceProfiles(project=self.project, limit=PAGE)
         async for each in self._items(question, DeviceProfilesFound, lambda page: page.profiles):
             yield each
-
-    async def _one_device_profile(
-        self, question: DeleteDeviceProfile | AskDeviceProfiles, name: str
-    ) -> DeviceProfile:
-        # Without a name the question would be for all of them.
-        found = (await self._ask(question, DeviceProfilesFound)).profiles if name else ()
-        if not found:
-            raise NotFound("device profile", name)
-        return found[0]
-
-
-QUOTAS_PAGE = 100
 
 
 class QuotaCalls(ClientSession):
@@ -202,9 +193,6 @@ class QuotaCalls(ClientSession):
         return (await self._ask(AskQuotas(project=project), QuotasFound)).quotas
 
 
-GROUPS_PAGE = 200
-
-
 class GroupCalls(ClientSession):
     """The client's methods about server groups."""
 
@@ -223,20 +211,26 @@ class GroupCalls(ClientSession):
 
     async def delete_group(self, group: UUID) -> GroupState:
         """Delete a server group; its members stay. Returns it as it was. Raises `NotFound`."""
-        return await self._one_group(DeleteGroup(id=GroupId(group), project=self.project), group)
+        return await self._one(
+            DeleteGroup(id=GroupId(group), project=self.project),
+            GroupsFound,
+            lambda page: page.groups,
+            "server group",
+            group,
+        )
 
     async def show_group(self, group: UUID) -> GroupState:
         """A server group with its members and their hosts. Raises `NotFound`."""
-        return await self._one_group(AskGroups(id=GroupId(group), project=self.project), group)
+        return await self._one(
+            AskGroups(id=GroupId(group), project=self.project),
+            GroupsFound,
+            lambda page: page.groups,
+            "server group",
+            group,
+        )
 
     async def list_groups(self) -> AsyncGenerator[GroupState, None]:
         """All server groups, without their members."""
-        question = AskGroups(project=self.project, limit=GROUPS_PAGE)
+        question = AskGroups(project=self.project, limit=PAGE)
         async for each in self._items(question, GroupsFound, lambda page: page.groups):
             yield each
-
-    async def _one_group(self, question: DeleteGroup | AskGroups, group: UUID) -> GroupState:
-        found = (await self._ask(question, GroupsFound)).groups
-        if not found:
-            raise NotFound("server group", group)
-        return found[0]

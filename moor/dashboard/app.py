@@ -22,51 +22,13 @@ from kit.errors import ConnectionLost, Failure, Refusal
 from moor.client.errors import ClientError
 from moor.dashboard.access import Access, FormRefused
 from moor.dashboard.actions import Actions
-from moor.dashboard.cloud_pages import GroupPages, HostPages, OverviewPages
-from moor.dashboard.instance_pages import InstancePages, LiveInstances, WhyPages
+from moor.dashboard.cloud_pages import CloudPages
+from moor.dashboard.instance_pages import InstancePages
 from moor.dashboard.letters import LetterPages
 from moor.dashboard.node_pages import NodePages
 from moor.dashboard.orders import TooManyJobs
 from moor.dashboard.rendering import HERE, NOBODY, PageRefused, Reader
 from placement_worker.api.values import ApiError
-
-# The headers that protect browsers, on every answer.
-
-
-HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    # With less, browsers would not say of which site the page is that sends a form.
-    (b"referrer-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
-
-
-class ProtectedPages:
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                known = {name for name, _ in message["headers"]}
-                cached = () if b"cache-control" in known else ((b"cache-control", b"no-store"),)
-                message["headers"] = [*message["headers"], *HEADERS, *cached]
-            await send(message)
-
-        await self._app(scope, receive, with_headers)
-
-
-# What each page shows: all pages that ask schedulers.
-
-
-class Pages(OverviewPages, InstancePages, LiveInstances, HostPages, GroupPages, WhyPages):
-    """The pages, each kind from its own file."""
-
 
 Page = Callable[[Request, Reader], Awaitable[Response]]
 # A page that needs no reader: to log in and out.
@@ -74,10 +36,16 @@ Door = Callable[[Request], Awaitable[Response]]
 
 
 def dashboard_app(
-    pages: Pages, letters: LetterPages, nodes: NodePages, actions: Actions, hosts: Iterable[str]
+    pages: CloudPages,
+    instances: InstancePages,
+    nodes: NodePages,
+    letters: LetterPages,
+    actions: Actions,
+    *,
+    hosts: Iterable[str],
 ) -> Starlette:
     """`hosts` are the names under which browsers may reach it: another name could be made to lead here by anyone."""
-    paths = _Paths(pages, actions.access)
+    paths = _Paths(actions)
     route, door = paths.route, paths.door
     routes = [
         route("/", pages.overview),
@@ -85,12 +53,12 @@ def dashboard_app(
         route("/hosts", pages.hosts),
         route("/hosts/{cell}/{name:path}", pages.host),
         route("/tiles/{cell}/{number}", pages.tile),
-        route("/instances", pages.instances, for_all=True),
-        route("/instances/live", pages.live_instances, for_all=True),
-        route("/instances/{id:uuid}", pages.instance, for_all=True),
-        route("/why", pages.why, for_all=True),
-        route("/waiting", pages.waiting),
-        route("/moves", pages.moves),
+        route("/instances", instances.instances, for_all=True),
+        route("/instances/live", instances.live_instances, for_all=True),
+        route("/instances/{id:uuid}", instances.instance, for_all=True),
+        route("/why", instances.why, for_all=True),
+        route("/waiting", instances.waiting),
+        route("/moves", instances.moves),
         route("/workers", pages.workers),
         route("/groups", pages.groups, for_all=True),
         route("/groups/{id:uuid}", pages.group, for_all=True),
@@ -115,15 +83,15 @@ def dashboard_app(
         Middleware(TrustedHostMiddleware, allowed_hosts=[*hosts], www_redirect=False),
         Middleware(ProtectedPages),
     ]
-    return Starlette(routes=routes, middleware=middleware, exception_handlers={404: pages.not_found})
+    return Starlette(routes=routes, middleware=middleware, exception_handlers={404: actions.not_found})
 
 
 class _Paths:
     """Makes the routes: each finds its reader first, and shows why there is no answer."""
 
-    def __init__(self, pages: Pages, access: Access) -> None:
-        self._pages = pages
-        self._access = access
+    def __init__(self, actions: Actions) -> None:
+        self._pages = actions
+        self._access = actions.access
 
     def route(self, path: str, page: Page, *, for_all: bool = False, method: str = "GET") -> BaseRoute:
         async def answer(request: Request) -> Response:
@@ -180,3 +148,32 @@ async def _while_allowed(request: Request, access: Access, parts: AsyncIterable[
             yield part
     finally:
         await parts.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+
+# They protect browsers, on every answer.
+HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    # With less, browsers would not say of which site the page is that sends a form.
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+class ProtectedPages:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                known = {name for name, _ in message["headers"]}
+                cached = () if b"cache-control" in known else ((b"cache-control", b"no-store"),)
+                message["headers"] = [*message["headers"], *HEADERS, *cached]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)

@@ -1,4 +1,4 @@
-"""The overview, live, and what it leads to: workers, brokers, and the host behind a tile."""
+"""The overview, live, and what it leads to: workers, brokers, hosts, server groups and aggregates."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -60,7 +60,7 @@ class StageShown(Struct, frozen=True):
     p99_line: str
 
 
-class OverviewPages(AskingPages):
+class CloudPages(AskingPages):
     def __init__(self, asking: CommandClient, watcher: Watcher) -> None:
         super().__init__(asking)
         self._watcher = watcher
@@ -162,33 +162,8 @@ class OverviewPages(AskingPages):
             "picture": (WIDTH, HEIGHT),
         }
 
+    # Hosts
 
-def _stage(stage: StageTimes, hour: Sequence[Sample]) -> StageShown:
-    p50 = [(each.at.timestamp(), min(each.p50_s.get(stage.stage, 0.0), BUCKETS_S[-1])) for each in hour]
-    p99 = [(each.at.timestamp(), min(each.p99_s.get(stage.stage, 0.0), BUCKETS_S[-1])) for each in hour]
-    most = max((seconds for _, seconds in p99), default=0.0)
-    return StageShown(
-        stage.stage,
-        per_second(stage.minute),
-        _in_words(stage.minute),
-        _in_words(stage.hour),
-        stage.hour.count,
-        line_of(p50, most),
-        line_of(p99, most),
-    )
-
-
-def _in_words(durations: Durations) -> tuple[str, str] | None:
-    """Half of them, and 99 of 100, took at most so long; None if there were none."""
-    if not durations.count:
-        return None
-    return seconds_in_words(durations.p50_s), seconds_in_words(durations.p99_s)
-
-
-# The pages of hosts: a list, and one host with its instances.
-
-
-class HostPages(AskingPages):
     async def hosts(self, request: Request, reader: Reader) -> Response:
         """In the order of their names, or only those of one name."""
         asked = request.query_params
@@ -215,11 +190,8 @@ class HostPages(AskingPages):
             found=there,
         )
 
+    # Server groups and aggregates
 
-# The pages of server groups and aggregates: lists, and the members of one.
-
-
-class GroupPages(AskingPages):
     async def groups(self, request: Request, reader: Reader) -> Response:
         asked = request.query_params
         name, after = asked.get("name", "").strip(), asked.get("after", "")
@@ -255,3 +227,25 @@ class GroupPages(AskingPages):
             next=found.next,
             after=after,
         )
+
+
+def _stage(stage: StageTimes, hour: Sequence[Sample]) -> StageShown:
+    p50 = [(each.at.timestamp(), min(each.p50_s.get(stage.stage, 0.0), BUCKETS_S[-1])) for each in hour]
+    p99 = [(each.at.timestamp(), min(each.p99_s.get(stage.stage, 0.0), BUCKETS_S[-1])) for each in hour]
+    most = max((seconds for _, seconds in p99), default=0.0)
+    return StageShown(
+        stage.stage,
+        per_second(stage.minute),
+        _in_words(stage.minute),
+        _in_words(stage.hour),
+        stage.hour.count,
+        line_of(p50, most),
+        line_of(p99, most),
+    )
+
+
+def _in_words(durations: Durations) -> tuple[str, str] | None:
+    """Half of them, and 99 of 100, took at most so long; None if there were none."""
+    if not durations.count:
+        return None
+    return seconds_in_words(durations.p50_s), seconds_in_words(durations.p99_s)

@@ -1,9 +1,8 @@
-"""The pages of instances: lists, one instance with its timeline, what waits, and moves."""
+"""The pages of instances: lists, also live, one instance with its timeline, what waits, moves, and what would fit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from http import HTTPStatus
 from operator import itemgetter
 
@@ -16,13 +15,12 @@ from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MoveP
 from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
 from engine.flavors import Flavor, InstanceId
 from kit.errors import ConnectionLost, Failure, Refusal
+from moor.asking import CommandClient
 from moor.dashboard.rendering import NUMBER_MAX, PAGE, AskingPages, PageRefused, Reader, id_of, is_number
 from moor.instances.move_commands import how_it_ended
 from moor.showing import COLOURS, size_in_words
 
-# The list of instances as a stream: the table again whenever it has changed. A member gets that of their project, as on the page.
-
-
+HISTORY_PAGES_MAX = 10
 # All who look at the same list within this time see one answer, so that many readers ask no more than one.
 LOOK_S = 5.0
 
@@ -32,9 +30,111 @@ class SeenTable(Struct, frozen=True):
     page: str
 
 
-class LiveInstances(AskingPages):
+class Field(Struct, frozen=True):
+    """A field of the form. `hint` is an example."""
+
+    name: str
+    label: str
+    hint: str = ""
+    is_number: bool = False
+
+
+SIZES = (
+    Field("vcpus", "VCPUs", is_number=True),
+    Field("ram_mb", "memory (MB)", is_number=True),
+    Field("root_gb", "disk (GB)", is_number=True),
+)
+TRAITS = Field("traits", "required traits", "HW_CPU_X86_AVX2")
+SPECS = Field("specs", "extra specs", "resources:VGPU=1")
+FLAVOR = Field("flavor", "stored flavor", "m1.small")
+ZONE = Field("zone", "availability zone")
+HOSTS = Field("hosts", "only on these hosts")
+PROJECT = Field("project", "for the project")
+FIELDS = (FLAVOR, *SIZES, TRAITS, SPECS, ZONE, HOSTS)
+
+
+class InstancePages(AskingPages):
+    def __init__(self, asking: CommandClient) -> None:
+        super().__init__(asking)
+        # The lists that were rendered last, and until when they count.
+        self._seen_tables: dict[AskInstances, SeenTable] = {}
+
+    async def instances(self, request: Request, reader: Reader) -> Response:
+        question = _instances_asked(request, reader)
+        found = await self._ask(question, InstancesFound)
+        return self._page(
+            request,
+            reader,
+            "instances.html",
+            found=found,
+            state=question.state,
+            name=question.name,
+            states=[*COLOURS],
+            after=question.after or "",
+            query=request.url.query,
+        )
+
+    async def instance(self, request: Request, reader: Reader) -> Response:
+        """With `now`, also how its request would be decided at this moment."""
+        id_ = InstanceId(request.path_params["id"])
+        found = await self._ask(AskInstances(instances=(id_,), project=reader.project), InstancesFound)
+        if not found.instances:
+            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"There is no instance {id_}.")
+        (state,), details = found.instances, next(iter(found.details), None)
+        changes, has_more = await self._history(id_, reader)
+        plans_now = bool(request.query_params.get("now", ""))
+        question = AskExplanation(instance=id_, plan_now=plans_now, project=reader.project)
+        explained = await self._ask(question, ExplanationsFound)
+        return self._page(
+            request,
+            reader,
+            "instance.html",
+            state=state,
+            details=details,
+            steps=timeline_of(state, details, changes, explained.explanations),
+            has_more=has_more,
+            explanations=explained.explanations,
+            plans_now=plans_now,
+            plan=explained.plan,
+        )
+
+    async def _history(self, id_: InstanceId, reader: Reader) -> tuple[Sequence[Change], bool]:
+        """The orders for an instance, the oldest first, and whether there are more than are read here."""
+        changes: list[Change] = []
+        question = AskHistory(instance=id_, project=reader.project)
+        for _ in range(HISTORY_PAGES_MAX):
+            page = await self._ask(question, HistoryFound)
+            changes += page.changes
+            if not page.next:
+                return changes, False
+            question = structs.replace(question, after=page.next)
+        return changes, True
+
+    async def waiting(self, request: Request, reader: Reader) -> Response:
+        after = request.query_params.get("after", "")
+        question = AskInstances(state="waiting", after=id_of(after), limit=PAGE)
+        found = await self._ask(question, InstancesFound)
+        return self._page(request, reader, "waiting.html", found=found, after=after)
+
+    async def moves(self, request: Request, reader: Reader) -> Response:
+        """Moves under way, or with `ended` all of them, the newest first."""
+        asked = request.query_params
+        ended, after = bool(asked.get("ended", "")), _place_of(asked)
+        found = await self._ask(AskMoves(ended=ended, after=after, limit=PAGE), MovesFound)
+        return self._page(
+            request,
+            reader,
+            "moves.html",
+            found=found,
+            ended=ended,
+            after=after,
+            how_it_ended=how_it_ended,
+        )
+
+    # The list as a stream: the table again whenever it has changed. A member gets that of their project, as on the page.
+
     async def live_instances(self, request: Request, reader: Reader) -> Response:
-        question = instances_asked(request, reader)
+        question = _instances_asked(request, reader)
         headers = {"cache-control": "no-store"}
         return StreamingResponse(self._tables_of(question), media_type="text/event-stream", headers=headers)
 
@@ -64,12 +164,24 @@ class LiveInstances(AskingPages):
             self._seen_tables[question] = SeenTable(now_s + LOOK_S / 2, page)
         return self._seen_tables[question].page
 
-    @cached_property
-    def _seen_tables(self) -> dict[AskInstances, SeenTable]:
-        return {}
+    # What would fit, and why not the rest: for a request that is not built.
+
+    async def why(self, request: Request, reader: Reader) -> Response:
+        fields = (*FIELDS, PROJECT) if reader.is_admin else FIELDS
+        given = {each.name: request.query_params.get(each.name, "").strip() for each in fields}
+        plan, refused = None, ""
+        try:
+            if any(given.values()):
+                build = _request_of(given, reader)
+                plan = await self._ask(AskPlan(request=build, project=build.project), PlanFound)
+        except PageRefused as problem:
+            refused = str(problem)
+        page = self._page(request, reader, "why.html", fields=fields, given=given, plan=plan, refused=refused)
+        page.status_code = HTTPStatus.BAD_REQUEST if refused else HTTPStatus.OK
+        return page
 
 
-def instances_asked(request: Request, reader: Reader) -> AskInstances:
+def _instances_asked(request: Request, reader: Reader) -> AskInstances:
     """The question behind a list of instances: only those of the reader's project, if they are no administrator."""
     asked = request.query_params
     state = asked.get("state", "")
@@ -84,8 +196,58 @@ def instances_asked(request: Request, reader: Reader) -> AskInstances:
     )
 
 
-# What has happened to an instance, in the order in which it happened: who ordered it, and how it ended. Pure.
+def _place_of(asked: Mapping[str, str]) -> MovePlace | None:
+    """The move after which a page begins: its instance, and when it was asked for."""
+    instance = id_of(asked.get("after", ""))
+    if instance is None:
+        return None
+    text = asked.get("at", "")
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise PageRefused(f"at is {text!r}: it must be a time with a zone, in ISO 8601.")
+    return MovePlace(asked_at=at, instance=instance)
 
+
+def _request_of(given: Mapping[str, str], reader: Reader) -> BuildInstance:
+    sizes = {each.name: _size(each, given[each.name]) for each in SIZES}
+    specs = {f"trait:{trait}": "required" for trait in _words(given["traits"])}
+    for text in _words(given["specs"]):
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise PageRefused(f"{SPECS.label} is {text!r}: each must be KEY=VALUE.")
+        if key in specs:
+            raise PageRefused(f"{SPECS.label} gives {key} twice, as {specs[key]!r} and as {value!r}.")
+        specs[key] = value
+    flavor = given["flavor"]
+    if flavor and (specs or any(sizes.values())):
+        raise PageRefused(
+            f"{FLAVOR.label} is {flavor!r}: it has sizes and extra specs of its own, so give no others."
+        )
+    return BuildInstance(
+        flavor=None if flavor else structs.replace(Flavor(extra_specs=specs), **sizes),
+        flavor_names=(flavor,) if flavor else (),
+        availability_zone=given["zone"],
+        hosts=tuple(_words(given["hosts"])),
+        project=reader.project or given.get("project", ""),
+    )
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+def _size(field: Field, text: str) -> int:
+    if not text:
+        return 0
+    if not is_number(text):
+        raise PageRefused(f"{field.label} is {text!r}: it must be a whole number, at most {NUMBER_MAX}.")
+    return int(text)
+
+
+# The timeline: what has happened to an instance, in the order in which it happened. Pure.
 
 BOOT = "boot"
 
@@ -174,173 +336,3 @@ def _in_order(steps: Sequence[TimelineStep]) -> list[TimelineStep]:
 
 def _kind(outcome: str) -> str:
     return "trouble" if outcome in ("error", "failed") else ""
-
-
-HISTORY_PAGES_MAX = 10
-
-
-class InstancePages(AskingPages):
-    async def instances(self, request: Request, reader: Reader) -> Response:
-        question = instances_asked(request, reader)
-        found = await self._ask(question, InstancesFound)
-        return self._page(
-            request,
-            reader,
-            "instances.html",
-            found=found,
-            state=question.state,
-            name=question.name,
-            states=[*COLOURS],
-            after=question.after or "",
-            query=request.url.query,
-        )
-
-    async def instance(self, request: Request, reader: Reader) -> Response:
-        """With `now`, also how its request would be decided at this moment."""
-        id_ = InstanceId(request.path_params["id"])
-        found = await self._ask(AskInstances(instances=(id_,), project=reader.project), InstancesFound)
-        if not found.instances:
-            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"There is no instance {id_}.")
-        (state,), details = found.instances, next(iter(found.details), None)
-        changes, has_more = await self._history(id_, reader)
-        plans_now = bool(request.query_params.get("now", ""))
-        question = AskExplanation(instance=id_, plan_now=plans_now, project=reader.project)
-        explained = await self._ask(question, ExplanationsFound)
-        return self._page(
-            request,
-            reader,
-            "instance.html",
-            state=state,
-            details=details,
-            steps=timeline_of(state, details, changes, explained.explanations),
-            has_more=has_more,
-            explanations=explained.explanations,
-            plans_now=plans_now,
-            plan=explained.plan,
-        )
-
-    async def _history(self, id_: InstanceId, reader: Reader) -> tuple[Sequence[Change], bool]:
-        """The orders for an instance, the oldest first, and whether there are more than are read here."""
-        changes: list[Change] = []
-        question = AskHistory(instance=id_, project=reader.project)
-        for _ in range(HISTORY_PAGES_MAX):
-            page = await self._ask(question, HistoryFound)
-            changes += page.changes
-            if not page.next:
-                return changes, False
-            question = structs.replace(question, after=page.next)
-        return changes, True
-
-    async def waiting(self, request: Request, reader: Reader) -> Response:
-        after = request.query_params.get("after", "")
-        question = AskInstances(state="waiting", after=id_of(after), limit=PAGE)
-        found = await self._ask(question, InstancesFound)
-        return self._page(request, reader, "waiting.html", found=found, after=after)
-
-    async def moves(self, request: Request, reader: Reader) -> Response:
-        """Moves under way, or with `ended` all of them, the newest first."""
-        asked = request.query_params
-        ended, after = bool(asked.get("ended", "")), _place_of(asked)
-        found = await self._ask(AskMoves(ended=ended, after=after, limit=PAGE), MovesFound)
-        return self._page(
-            request,
-            reader,
-            "moves.html",
-            found=found,
-            ended=ended,
-            after=after,
-            how_it_ended=how_it_ended,
-        )
-
-
-def _place_of(asked: Mapping[str, str]) -> MovePlace | None:
-    """The move after which a page begins: its instance, and when it was asked for."""
-    instance = id_of(asked.get("after", ""))
-    if instance is None:
-        return None
-    text = asked.get("at", "")
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise PageRefused(f"at is {text!r}: it must be a time with a zone, in ISO 8601.")
-    return MovePlace(asked_at=at, instance=instance)
-
-
-# The page that says what would fit, and why not the rest: for a request that is not built.
-
-
-class Field(Struct, frozen=True):
-    """A field of the form. `hint` is an example."""
-
-    name: str
-    label: str
-    hint: str = ""
-    is_number: bool = False
-
-
-SIZES = (
-    Field("vcpus", "VCPUs", is_number=True),
-    Field("ram_mb", "memory (MB)", is_number=True),
-    Field("root_gb", "disk (GB)", is_number=True),
-)
-TRAITS = Field("traits", "required traits", "HW_CPU_X86_AVX2")
-SPECS = Field("specs", "extra specs", "resources:VGPU=1")
-FLAVOR = Field("flavor", "stored flavor", "m1.small")
-ZONE = Field("zone", "availability zone")
-HOSTS = Field("hosts", "only on these hosts")
-PROJECT = Field("project", "for the project")
-FIELDS = (FLAVOR, *SIZES, TRAITS, SPECS, ZONE, HOSTS)
-
-
-class WhyPages(AskingPages):
-    async def why(self, request: Request, reader: Reader) -> Response:
-        fields = (*FIELDS, PROJECT) if reader.is_admin else FIELDS
-        given = {each.name: request.query_params.get(each.name, "").strip() for each in fields}
-        plan, refused = None, ""
-        try:
-            if any(given.values()):
-                build = _request_of(given, reader)
-                plan = await self._ask(AskPlan(request=build, project=build.project), PlanFound)
-        except PageRefused as problem:
-            refused = str(problem)
-        page = self._page(request, reader, "why.html", fields=fields, given=given, plan=plan, refused=refused)
-        page.status_code = HTTPStatus.BAD_REQUEST if refused else HTTPStatus.OK
-        return page
-
-
-def _request_of(given: Mapping[str, str], reader: Reader) -> BuildInstance:
-    sizes = {each.name: _size(each, given[each.name]) for each in SIZES}
-    specs = {f"trait:{trait}": "required" for trait in _words(given["traits"])}
-    for text in _words(given["specs"]):
-        key, equals, value = text.partition("=")
-        if not (key and equals):
-            raise PageRefused(f"{SPECS.label} is {text!r}: each must be KEY=VALUE.")
-        if key in specs:
-            raise PageRefused(f"{SPECS.label} gives {key} twice, as {specs[key]!r} and as {value!r}.")
-        specs[key] = value
-    flavor = given["flavor"]
-    if flavor and (specs or any(sizes.values())):
-        raise PageRefused(
-            f"{FLAVOR.label} is {flavor!r}: it has sizes and extra specs of its own, so give no others."
-        )
-    return BuildInstance(
-        flavor=None if flavor else structs.replace(Flavor(extra_specs=specs), **sizes),
-        flavor_names=(flavor,) if flavor else (),
-        availability_zone=given["zone"],
-        hosts=tuple(_words(given["hosts"])),
-        project=reader.project or given.get("project", ""),
-    )
-
-
-def _words(text: str) -> list[str]:
-    return text.replace(",", " ").split()
-
-
-def _size(field: Field, text: str) -> int:
-    if not text:
-        return 0
-    if not is_number(text):
-        raise PageRefused(f"{field.label} is {text!r}: it must be a whole number, at most {NUMBER_MAX}.")
-    return int(text)

@@ -19,7 +19,9 @@ from kit.tls import ServerTls
 from moor.asking import CommandClient, station_on
 from moor.dashboard.access import SESSION_S, Access, OpeningToken, SessionStore
 from moor.dashboard.actions import Actions
-from moor.dashboard.app import Pages, dashboard_app
+from moor.dashboard.app import dashboard_app
+from moor.dashboard.cloud_pages import CloudPages
+from moor.dashboard.instance_pages import InstancePages
 from moor.dashboard.letters import LetterPages, LetterReader
 from moor.dashboard.node_pages import MetalReader, NodePages
 from moor.dashboard.orders import Clouds
@@ -136,7 +138,14 @@ class DashboardService:
                 Clouds(asking, letters.reader, self._ordering),
             )
             metal = MetalReader(self._settings, lambda: tuned(IRONIC_DAEMONS))
-            self._app = dashboard_app(Pages(asking, watcher), letters, NodePages(metal), actions, names)
+            self._app = dashboard_app(
+                CloudPages(asking, watcher),
+                InstancePages(asking),
+                NodePages(metal),
+                letters,
+                actions,
+                hosts=names,
+            )
             self.parts = (watcher, metal.part)
             log.info("the dashboard is served at %s", self.url)
             try:

@@ -2,24 +2,22 @@
 up or a signal comes; those that stayed are shown with the reason.
 """
 
-import asyncio
 import shlex
 import subprocess
-import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from bus.messages.build import MoveKind
 from bus.messages.hosts import HostSet, SetHost
-from bus.messages.moves import MoveWait
 from engine.hosts import cell_and_name, host_in_cell
 from kit.process import stopped_by_signals
 from kit.times import now
 from moor.asking import CommandClient, answer_of, ask_bus, hosts_of
-from moor.client.hosts import Emptied, HostMoves, Stayed, instances_on
+from moor.client.hosts import DRAINING, EVACUATING, Emptied, Stayed, empty, instances_on
 from moor.completing import complete_hosts
 from moor.instances.move_commands import To, WaitForRoom
 from moor.instances.requests import move_wait_of
@@ -55,21 +53,19 @@ def drain(
     Ctrl-C ends the orders, and shows which instances are still there: what moves already goes on, and the host stays draining until
     `moor host set HOST up`.
     """
+    how = {
+        "hosts": to or (),
+        "wait": move_wait_of(wait_for_room, None),
+        "at_once": at_once,
+        "timeout_s": timeout,
+    }
 
     async def work(asking: CommandClient) -> Emptied:
         answer = await answer_of(asking, SetHost(host=host, mode="draining", reason=reason), HostSet)
-        return await empty(
-            asking,
-            host_in_cell(answer.host.cell, answer.host.name),
-            ("live-migrate", "migrate"),
-            hosts=to or (),
-            wait=move_wait_of(wait_for_room, None),
-            at_once=at_once,
-            timeout_s=timeout,
-            quiet=wants_document(),
-        )
+        there = host_in_cell(answer.host.cell, answer.host.name)
+        return await _emptied(asking, there, DRAINING, **how)
 
-    show_emptied(ask_bus(bus, work))
+    _show_emptied(ask_bus(bus, work))
 
 
 def evacuate(
@@ -118,19 +114,13 @@ def evacuate(
         doubt = f"{there} is set down, and was heard {max(unheard.total_seconds(), 0):.0f} s ago: if its instances still run, second copies run beside them"
         be_sure(doubt, f"Evacuate {there}?", yes=yes)
 
-    async def work(asking: CommandClient) -> Emptied:
-        return await empty(
-            asking,
-            there,
-            ("evacuate",),
-            hosts=to or (),
-            wait=move_wait_of(wait_for_room, None),
-            at_once=at_once,
-            timeout_s=timeout,
-            quiet=wants_document(),
-        )
-
-    show_emptied(ask_bus(bus, work, operates=False))
+    how = {
+        "hosts": to or (),
+        "wait": move_wait_of(wait_for_room, None),
+        "at_once": at_once,
+        "timeout_s": timeout,
+    }
+    _show_emptied(ask_bus(bus, lambda asking: _emptied(asking, there, EVACUATING, **how), operates=False))
 
 
 async def _check_down(asking: CommandClient, host: str) -> tuple[str, datetime | None]:
@@ -162,42 +152,14 @@ def _fence(command: str, host: str) -> None:
         )
 
 
-async def empty(
-    asking: CommandClient,
-    host: str,
-    kinds: Sequence[MoveKind],
-    *,
-    hosts: Sequence[str] = (),
-    wait: MoveWait | None = None,
-    at_once: int,
-    timeout_s: float,
-    quiet: bool,
-) -> Emptied:
-    """Order the first kind of move for each instance, and the next kind for those that did not move by it. When the time is up,
-    or a signal comes, nothing more is ordered: what moves then goes on.
-    """
-    begun = time.monotonic()
-    there = await instances_on(asking, host)
-    moves = HostMoves(asking, there, kinds, hosts, wait=wait, tell=None if quiet else _tell)
+async def _emptied(asking: CommandClient, host: str, kinds: Sequence[MoveKind], **how: Any) -> Emptied:
+    """Until the time is up, or a signal comes."""
     with stopped_by_signals() as told:
-        working = asyncio.create_task(moves.make(at_once))
-        stopping = asyncio.create_task(told.wait())
-        try:
-            await asyncio.wait((working, stopping), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                working.result()
-        finally:
-            working.cancel()
-            stopping.cancel()
-            await asyncio.wait((working, stopping))
-    return Emptied(host, tuple(moves.moved), moves.still_there(), time.monotonic() - begun)
+        tells = None if wants_document() else partial(tell, style="dim")
+        return await empty(asking, host, kinds, **how, tell=tells, stop=told)
 
 
-def _tell(progress: str) -> None:
-    tell(progress, "dim")
-
-
-def show_emptied(done: Emptied) -> None:
+def _show_emptied(done: Emptied) -> None:
     """Print what became of the instances; end the command with an error if some stayed."""
     print_one(done, _print_emptied)
     if done.stayed:

@@ -25,7 +25,9 @@ from ironic_sync.settings import IronicSettings
 from kit.errors import Unavailable
 from moor.dashboard.access import Access, OpeningToken, SessionStore
 from moor.dashboard.actions import Actions
-from moor.dashboard.app import Pages, dashboard_app
+from moor.dashboard.app import dashboard_app
+from moor.dashboard.cloud_pages import CloudPages
+from moor.dashboard.instance_pages import InstancePages
 from moor.dashboard.letters import LetterPages, LetterReader
 from moor.dashboard.node_pages import MetalReader, NodePages
 from moor.dashboard.orders import Clouds
@@ -140,7 +142,14 @@ class Visited:
         opening = OpeningToken(self.shown.append) if opens else None
         self.access = Access(auth or BasicAuthentication(USERS), self.sessions, port=port, opening=opening)
         self.actions = Actions(self.access, Clouds(self.cloud, letters.reader, self._ordering))  # type: ignore[arg-type]
-        self.app = dashboard_app(Pages(self.cloud, watcher), letters, nodes, self.actions, ["testserver"])  # type: ignore[arg-type]
+        self.app = dashboard_app(
+            CloudPages(self.cloud, watcher),  # type: ignore[arg-type]
+            InstancePages(self.cloud),  # type: ignore[arg-type]
+            nodes,
+            letters,
+            self.actions,
+            hosts=["testserver"],
+        )
 
     @asynccontextmanager
     async def _ordering(self) -> AsyncIterator[FakeCloud]:

@@ -19,7 +19,9 @@ from ironic_sync.settings import IronicSettings
 from kit.errors import Unavailable
 from moor.dashboard.access import Access, SessionStore
 from moor.dashboard.actions import Actions
-from moor.dashboard.app import Pages, dashboard_app
+from moor.dashboard.app import dashboard_app
+from moor.dashboard.cloud_pages import CloudPages
+from moor.dashboard.instance_pages import InstancePages
 from moor.dashboard.letters import LetterPages, LetterReader
 from moor.dashboard.node_pages import MetalReader, NodePages
 from moor.dashboard.orders import Clouds
@@ -65,7 +67,9 @@ def app_of(caller: Caller | None, asking: Any, watcher: Watcher) -> Starlette:
     access = Access(As(caller), SessionStore(), port=1)
     actions = Actions(access, Clouds(asking, letters.reader, nullcontext))  # type: ignore[arg-type]
     nodes = NodePages(MetalReader(SETTINGS, IronicSettings))
-    return dashboard_app(Pages(asking, watcher), letters, nodes, actions, ["testserver"])
+    return dashboard_app(
+        CloudPages(asking, watcher), InstancePages(asking), nodes, letters, actions, hosts=["testserver"]
+    )
 
 
 async def answers(caller: Caller | None, path: str, asking: Refusing) -> httpx.Response:

@@ -20,8 +20,8 @@ from bus.messages.build import (
 )
 from bus.messages.moves import MOVES_PER_CELL, MoveInstance
 from engine.flavors import InstanceId, RequestId
-from moor.client.hosts import Emptied
-from moor.instances.emptying_commands import empty
+from kit.process import stopped_by_signals
+from moor.client.hosts import DRAINING, Emptied, empty
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.conductor.test_conductor import NOON
 
@@ -126,14 +126,15 @@ def a_state(number: int) -> InstanceState:
 
 
 async def emptied(asking: Asking, timeout_s: float = AN_HOUR_S, at_once: int = 2) -> Emptied:
-    return await empty(
-        asking,  # type: ignore[arg-type]
-        "h1",
-        ("live-migrate", "migrate"),
-        at_once=at_once,
-        timeout_s=timeout_s,
-        quiet=True,
-    )
+    with stopped_by_signals() as told:
+        return await empty(
+            asking,  # type: ignore[arg-type]
+            "h1",
+            DRAINING,
+            at_once=at_once,
+            timeout_s=timeout_s,
+            stop=told,
+        )
 
 
 def test_what_did_not_move_by_the_first_kind_is_ordered_by_the_next_one() -> None:
