@@ -103,26 +103,6 @@ class GeneralSettings(Addresses, frozen=True, kw_only=True):
         str,
         Meta(description="The name of a bare-metal daemon in the ring. Each daemon needs one of its own."),
     ] = ""
-    ironic_sim_nodes: Annotated[
-        Annotated[int, Meta(ge=0)],
-        Meta(
-            description="How many bare-metal nodes the simulated Ironic has at the start; in `moor up` none."
-        ),
-    ] = 100
-    ironic_sim_groups: Annotated[
-        str,
-        Meta(
-            description="The conductor groups over which the simulated Ironic's nodes are spread, with commas."
-        ),
-    ] = ""
-    ironic_sim_listen: Annotated[
-        str,
-        Meta(description="The address of the simulated Ironic's REST API."),
-    ] = "127.0.0.1:6385"
-    ironic_sim_script: Annotated[
-        str,
-        Meta(description="The faults of the simulated Ironic: a TOML or JSON file."),
-    ] = ""
     broker_ctl: Annotated[
         str,
         Meta(
@@ -180,12 +160,6 @@ class GeneralSettings(Addresses, frozen=True, kw_only=True):
             description="The host names under which browsers reach the web dashboard, with commas, beside those of this machine and that to listen on."
         ),
     ] = ""
-    dashboard_session_s: Annotated[
-        Annotated[float, Meta(ge=60, le=30 * 86_400)],
-        Meta(
-            description="How long a login to the web dashboard lasts, in seconds; one that is not used for an hour ends before. Higher: people log in less often. Lower: a browser that was left open can order for less long."
-        ),
-    ] = 28_800.0
     trusted_proxies: Annotated[
         tuple[Annotated[str, Meta(extra={"check": _check_network})], ...],
         Meta(
@@ -194,10 +168,6 @@ class GeneralSettings(Addresses, frozen=True, kw_only=True):
             "has one limit for all its clients."
         ),
     ] = ()
-    share_port: Annotated[
-        bool,
-        Meta(description="Let other processes listen at the same address: start one process per core."),
-    ] = False
     auth: Annotated[
         str,
         Meta(
@@ -205,10 +175,6 @@ class GeneralSettings(Addresses, frozen=True, kw_only=True):
             "keystone (Keystone tokens), or noauth2 (anyone, under any name; for tests)."
         ),
     ] = "none"
-    allow_anyone: Annotated[
-        bool,
-        Meta(description="With none or noauth2: also accept clients from other machines."),
-    ] = False
     users: Annotated[
         str,
         Meta(
@@ -275,20 +241,6 @@ class GeneralSettings(Addresses, frozen=True, kw_only=True):
             description="The CA certificates (PEM) by which Keystone's certificate is verified, if not the system's."
         ),
     ] = ""
-    audit_every: Annotated[
-        Annotated[float, Meta(ge=1)],
-        Meta(
-            description="The pause between two looks of `moor audit --follow`, in seconds. Shorter finds differences sooner, for more "
-            "questions."
-        ),
-    ] = 60.0
-    audit_settle: Annotated[
-        Annotated[float, Meta(ge=0)],
-        Meta(
-            description="What changed within so many seconds is in flight, and `moor audit` does not judge it. Shorter may report what is still "
-            "on its way."
-        ),
-    ] = 60.0
 
 
 GENERAL = Section(

@@ -15,10 +15,12 @@ from laboratory.ironic.script import IronicScript
 from laboratory.ironic.simulated import nodes_in_groups
 from laboratory.ironic.work import IronicSimSettings, WorkDurations, paced
 from moor.message_commands import with_options
-from moor.options import BusUrl, Operating, broker_of, command_settings, option_of, run_worker, wrong_value
-from moor.settings import GENERAL
+from moor.options import BusUrl, Operating, broker_of, command_settings, run_worker, wrong_value
 
 LISTEN = "127.0.0.1:6385"
+IronicListenAt = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="The address of the simulated Ironic's REST API.")
+]
 DRAIN_S_MAX = 5.0
 
 
@@ -26,14 +28,22 @@ DRAIN_S_MAX = 5.0
 def run_simulated_ironic(
     bus: BusUrl = "",
     *,
-    nodes: Annotated[int, option_of(GENERAL, "ironic_sim_nodes", min=1)] = 100,
-    groups: Annotated[str, option_of(GENERAL, "ironic_sim_groups", metavar="NAME,NAME")] = "",
-    ironic_listen: Annotated[str, option_of(GENERAL, "ironic_sim_listen", metavar="HOST:PORT")] = LISTEN,
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes it has at the start.")] = 100,
+    groups: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,NAME", help="The conductor groups over which its nodes are spread, with commas."
+        ),
+    ] = "",
+    ironic_listen: IronicListenAt = LISTEN,
     pace: Annotated[
         float,
         typer.Option(min=0, help="A factor for the time that work on nodes takes; 0.5: half as long."),
     ] = 1.0,
-    script: Annotated[Path | None, option_of(GENERAL, "ironic_sim_script")] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The faults of the simulated Ironic: a TOML or JSON file."),
+    ] = None,
     operating: Operating,
 ) -> None:
     """A simulated Ironic, whose nodes are lost when it ends. Its broker user must be allowed to declare the exchange `ironic`
@@ -54,14 +64,14 @@ def run_simulated_ironic(
             nodes_in_groups(nodes, own),
             simulating,
             script=load_script(script, IronicScript) if script else None,
-            listen=read_listen(ironic_listen, "--ironic-listen"),
+            listen=read_listen(ironic_listen),
         )
     sys.stderr.write(f"simulated Ironic: {nodes} nodes, API at {made.url}\n")
     who = about("simulated ironic", brokers=(url,))
     run_worker(running.run_worker(who, made.parts, DRAIN_S_MAX, health_at=operating.health_listen))
 
 
-def read_listen(text: str, variable: str) -> tuple[str, int]:
-    """Parse the address of the REST API. `variable` is the setting that an error names."""
-    found = read_address(text, variable, f"host:port, as {LISTEN}")
+def read_listen(text: str) -> tuple[str, int]:
+    """Parse the address of the REST API."""
+    found = read_address(text, "--ironic-listen", f"host:port, as {LISTEN}")
     return found.host, found.port

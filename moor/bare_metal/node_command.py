@@ -39,7 +39,7 @@ from moor.bare_metal.nodes import (
     seen_in_ironic,
     state_of,
 )
-from moor.books.audit_command import clients, reader_of
+from moor.books.audit_command import Settle, clients, reader_of
 from moor.books.instance_rules import own_entry, whereabouts
 from moor.books.rules import faults_on_nodes, nodes_of
 from moor.books.views import InstanceView, Places, Sight
@@ -53,13 +53,12 @@ from moor.options import (
     Output,
     command_settings,
     fail,
-    option_of,
     run,
     run_with,
     say,
     tell,
 )
-from moor.settings import GENERAL, Settings
+from moor.settings import Settings
 from moor.showing import print_all, print_one
 
 T = TypeVar("T")
@@ -554,7 +553,7 @@ def undeploy(
     bus: BusUrl = "",
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: what is on the disks is lost.")] = False,
-    settle: Annotated[int, option_of(GENERAL, "audit_settle", metavar="SECONDS")] = 60,
+    settle: Settle = 60,
     wait: Wait = True,
     timeout: Timeout = WAIT_S,
     _output: Output = None,

@@ -32,14 +32,21 @@ from moor.options import (
     BusUrl,
     Output,
     command_settings,
-    option_of,
     run,
     say,
     wants_document,
 )
-from moor.settings import GENERAL, Settings
+from moor.settings import Settings
 from moor.showing import check_known, check_one_cell, print_line
 
+Settle = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="What changed within so many seconds is in flight, and is not judged. Fewer may report what is still on its way.",
+    ),
+]
 # Exit codes of this command; the others are in moor/options.py.
 FAULTS_FOUND = 4
 NOT_ALL_MENDED = 5
@@ -147,8 +154,10 @@ def audit(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on: look again and again, and print only what changes.")
     ] = False,
-    every: Annotated[int, option_of(GENERAL, "audit_every", metavar="SECONDS")] = 60,
-    settle: Annotated[int, option_of(GENERAL, "audit_settle", metavar="SECONDS")] = 60,
+    every: Annotated[
+        int, typer.Option(min=1, metavar="SECONDS", help="With --follow: the pause between two looks.")
+    ] = 60,
+    settle: Settle = 60,
     cell: Annotated[str, typer.Option(help="Only instances of this cell.")] = "",
     host: Annotated[str, typer.Option(help="Only instances that any of the books has on this host.")] = "",
     patience: Annotated[

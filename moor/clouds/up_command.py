@@ -38,7 +38,7 @@ from kit.process import hangups_heard, stopped_by_signals
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts, read_host_size
 from laboratory.computes.script_file import load_script
-from laboratory.ironic.command import LISTEN, read_listen
+from laboratory.ironic.command import LISTEN, IronicListenAt, read_listen
 from moor.asking import LOCAL, client, until_choosable
 from moor.clouds.cloud import (
     SMALL,
@@ -111,11 +111,13 @@ def up(
     hosts: Annotated[int, option_of(GENERAL, "compute_hosts", min=1, max=10_000)] = 20,
     host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
     faults: Annotated[Path | None, option_of(GENERAL, "compute_faults")] = None,
-    nodes: Annotated[int, option_of(GENERAL, "ironic_sim_nodes", max=10_000)] = 0,
+    nodes: Annotated[
+        int, typer.Option(min=0, max=10_000, help="How many bare-metal nodes a simulated Ironic has.")
+    ] = 0,
     daemons: Annotated[
         int, typer.Option(min=1, max=50, help="How many bare-metal daemons share these nodes.")
     ] = 1,
-    ironic_listen: Annotated[str, option_of(GENERAL, "ironic_sim_listen", metavar="HOST:PORT")] = LISTEN,
+    ironic_listen: IronicListenAt = LISTEN,
     data: Annotated[str, option_of(GENERAL, "data", show_default=False)] = "",
     scheduler: SchedulerFlags = None,
     pool: PoolFlags = None,
@@ -290,7 +292,7 @@ def _metal(
             "this process, so set none of them"
         )
     with wrong_value():
-        address = read_listen(listen, "--ironic-listen")
+        address = read_listen(listen)
     stated = CellMap(
         groups=addresses.ironic_groups, shards=addresses.ironic_shards, default=addresses.ironic_cell
     )

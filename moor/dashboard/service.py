@@ -17,7 +17,7 @@ from kit.health import Listen, read_listen
 from kit.http_server import HttpServer
 from kit.tls import ServerTls
 from moor.asking import CommandClient, station_on
-from moor.dashboard.access import SESSION_S, Access, OpeningToken, SessionStore
+from moor.dashboard.access import Access, OpeningToken, SessionStore
 from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
 from moor.dashboard.cloud_pages import CloudPages
@@ -51,17 +51,13 @@ ANSWER_S = 10.0
 
 
 class DashboardOptions(Struct, frozen=True):
-    """`names` are host names of this service for browsers, beside those of the loopback address and that to listen on.
-
-    `session_s` is how long a login lasts.
-    """
+    """`names` are host names of this service for browsers, beside those of the loopback address and that to listen on."""
 
     listen: Listen
     auth: Authentication
     names: tuple[str, ...] = ()
     tls: ServerTls | None = None
     every_s: float = EVERY_S
-    session_s: float = SESSION_S
     # On other machines: those of this machine are always trusted.
     proxies: tuple[str, ...] = ()
 
@@ -190,7 +186,7 @@ def access_of(options: DashboardOptions, port: int, show: Callable[[str], None])
     """
     is_own = isinstance(options.auth, NoAuthentication) and options.listen.is_loopback
     opening = OpeningToken(show) if is_own else None
-    return Access(options.auth, SessionStore(options.session_s), port=port, opening=opening)
+    return Access(options.auth, SessionStore(), port=port, opening=opening)
 
 
 # The flags of the dashboard. All are read and checked before it starts.
@@ -204,7 +200,6 @@ DashboardAt = Annotated[str, option_of(GENERAL, "dashboard_listen", metavar="HOS
 class DashboardFlags(AccessFlags, frozen=True, kw_only=True):
     dashboard_listen: DashboardAt = DASHBOARD_LISTEN
     dashboard_names: Annotated[str, option_of(GENERAL, "dashboard_names", metavar="NAME,NAME")] = ""
-    dashboard_session_s: Annotated[float, option_of(GENERAL, "dashboard_session_s", metavar="S")] = SESSION_S
 
 
 def dashboard_options(flags: DashboardFlags) -> DashboardOptions:
@@ -221,6 +216,5 @@ def dashboard_options(flags: DashboardFlags) -> DashboardOptions:
             auth=authentication_of(flags),
             names=tuple(name for part in flags.dashboard_names.split(",") if (name := part.strip())),
             tls=tls_of(flags),
-            session_s=flags.dashboard_session_s,
             proxies=proxies_of(flags),
         )

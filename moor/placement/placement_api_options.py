@@ -45,7 +45,10 @@ class AccessFlags(Struct, frozen=True, kw_only=True):
     """Who may use an HTTP service, and how it proves itself."""
 
     auth: Annotated[Auth, option_of(GENERAL, "auth")] = Auth.NONE
-    allow_anyone: Annotated[bool, option_of(GENERAL, "allow_anyone", "--allow-anyone")] = False
+    allow_anyone: Annotated[
+        bool,
+        typer.Option("--allow-anyone", help="With none or noauth2: also accept clients from other machines."),
+    ] = False
     users: Annotated[Path | None, option_of(GENERAL, "users", metavar="FILE")] = None
     tls_cert: Annotated[Path | None, option_of(GENERAL, "tls_cert", metavar="FILE")] = None
     tls_key: Annotated[Path | None, option_of(GENERAL, "tls_key", metavar="FILE")] = None
@@ -67,7 +70,13 @@ class AccessFlags(Struct, frozen=True, kw_only=True):
 
 class ApiFlags(AccessFlags, frozen=True, kw_only=True):
     listen: ListenAt = DEFAULT_LISTEN
-    share_port: Annotated[bool, option_of(GENERAL, "share_port", "--share-port")] = False
+    share_port: Annotated[
+        bool,
+        typer.Option(
+            "--share-port",
+            help="Let other processes listen at the same address: start one process per core.",
+        ),
+    ] = False
     policy: Annotated[str, option_of(GENERAL, "policy", metavar="legacy|secure|open|FILE")] = "legacy"
     cors_origin: Annotated[list[str] | None, option_of(GENERAL, "cors_origins", metavar="ORIGIN")] = None
     prefix: Annotated[str, option_of(GENERAL, "prefix", metavar="/PATH")] = ""

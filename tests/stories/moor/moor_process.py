@@ -30,7 +30,6 @@ _DEFAULTS = {
     "TERM": "dumb",
     "MOOR_LISTEN": "127.0.0.1:0",
     "MOOR_DASHBOARD_LISTEN": "127.0.0.1:0",
-    "MOOR_IRONIC_SIM_LISTEN": "127.0.0.1:0",
 }
 
 
@@ -134,10 +133,17 @@ async def moor_anew(*arguments: str, **environment: str) -> Result:
         return await process.ended()
 
 
+def _on_any_port(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """The address of a simulated Ironic is no variable."""
+    has_ironic = {"up", "--nodes"} <= {*arguments} or "simulated-ironic" in arguments
+    is_named = "--ironic-listen" in arguments or not has_ironic
+    return arguments if is_named else (*arguments, "--ironic-listen", "127.0.0.1:0")
+
+
 async def _start(arguments: tuple[str, ...], environment: dict[str, str]) -> ForkedProcess:
     return await start_module(
         "moor",
-        *arguments,
+        *_on_any_port(arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=_DEFAULTS | environment,
@@ -151,7 +157,7 @@ async def _start_anew(
         sys.executable,
         "-m",
         "moor",
-        *arguments,
+        *_on_any_port(arguments),
         stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

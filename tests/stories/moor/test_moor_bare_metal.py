@@ -79,16 +79,16 @@ async def test_a_port_in_use_is_reported(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "told"),
+    ("options", "environment", "told"),
     [
-        ({"MOOR_IRONIC_SIM_LISTEN": "6385"}, "--ironic-listen is '6385': write host:port"),
-        ({"MOOR_IRONIC_URL": "http://ironic"}, "ironic_url"),
+        (("--ironic-listen", "6385"), {}, "--ironic-listen is '6385': write host:port"),
+        ((), {"MOOR_IRONIC_URL": "http://ironic"}, "ironic_url"),
     ],
 )
 async def test_options_that_contradict_the_simulated_ironic_are_named(
-    home: Path, environment: dict[str, str], told: str
+    home: Path, options: tuple[str, ...], environment: dict[str, str], told: str
 ) -> None:
-    ran = await moor("up", "--nodes", "1", XDG_STATE_HOME=str(home), **environment)
+    ran = await moor("up", "--nodes", "1", *options, XDG_STATE_HOME=str(home), **environment)
 
     assert ran.code == 2
     assert told in ran.err

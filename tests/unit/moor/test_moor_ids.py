@@ -35,9 +35,9 @@ def test_a_value_that_is_no_uuid_is_named_with_its_argument_on_one_line(words: l
         ("", ["host", "list", "--mode", "off"], "--mode': 'off' is not one of"),
         ("", ["host", "set"], "Missing argument 'NAME'"),
         (
-            "ironic_sim_nodes = -3",
+            "compute_hosts = -3",
             ["up"],
-            "ironic_sim_nodes is -3 ({file}): must be a whole number, at least 0",
+            "compute_hosts is -3 ({file}): must be a whole number, at least 0",
         ),
         ("compute_hosts = 20000", ["up"], "20000 is not in the range 1<=x<=10000. ({file})"),
         ("auth = 'nobody'", ["run", "placement-api"], "'nobody' is not one of * ({file})"),
