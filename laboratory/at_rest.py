@@ -1,26 +1,182 @@
-"""Asks all participants of a cloud at rest what they have, and says what is wrong: by the audit, and by the rules for rest."""
+"""Problems of a cloud of which every order has ended: asks all participants what they have, and says what is wrong.
+
+The audit judges instances one by one, at any time. Here the caller knows more: what clients asked for and heard, and
+that nothing is under way. So whatever is in use must be held by an active instance.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
 
+from msgspec import Struct
+
 from bus.broker import Connection
-from bus.messages.build import AskInstances, InstancesFound
+from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, InstanceState
 from bus.topology import DEAD_QUEUE
 from bus.workers.station import Station
 from engine.flavors import InstanceId
 from engine.hosts import HostState
-from engine.inventories import ProviderState
+from engine.inventories import ProviderId, ProviderState
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import class_of, is_available
 from ironic_sync.core.rows import NodeRow
 from kit.parts import grown
 from laboratory.temporary_cloud import TemporaryCloud
 from moor.asking import batches_of, hosts_of, items_of, providers_of
-from moor.books.at_rest import Asked, CloudAtRest, NodeEntry, problems_at_rest
 from moor.books.auditing import AuditOptions, audited, with_computes
 from moor.books.books_reader import INSTANCES_PAGE, BooksReader
+
+ENDS = ("active", "error", "deleted")
+
+
+class Asked(Struct, frozen=True):
+    """A client's view of one instance. `heard` is the last state that the client heard, empty if it heard none.
+
+    `amounts` are those of its flavor, by resource class. `on_node`: the flavor is one for bare metal.
+    """
+
+    heard: str
+    amounts: Mapping[str, int]
+    on_node: bool = False
+
+
+class NodeEntry(Struct, frozen=True, kw_only=True):
+    """A bare-metal node as Ironic has it, with the instance on it, and placement's name of its class.
+
+    `owner` is the daemon that must report it; empty if that is not alive.
+    """
+
+    id: ProviderId
+    name: str
+    provision_state: str
+    is_available: bool
+    resource: str
+    instance: InstanceId | None
+    owner: str
+    is_reported: bool
+
+
+class CloudAtRest(Struct, frozen=True, kw_only=True):
+    """The state of a cloud, as all its participants report it.
+
+    `asked` has each instance that a client asked for, and `rows` and `details` are those of the API level.
+    """
+
+    asked: Mapping[InstanceId, Asked]
+    rows: Mapping[InstanceId, InstanceState]
+    details: Mapping[InstanceId, InstanceDetails]
+    hosts: Sequence[HostState]
+    providers: Mapping[ProviderId, ProviderState]
+    nodes: Sequence[NodeEntry] = ()
+    dead_letters: int = 0
+
+
+# The active instances, with what their clients asked for.
+Active = Sequence[tuple[InstanceState, Asked]]
+
+
+def problems_at_rest(cloud: CloudAtRest) -> Iterator[str]:
+    active = [(row, cloud.asked[row.id]) for row in cloud.rows.values() if row.state == "active"]
+    yield from _of_ends(cloud)
+    yield from _of_sizes(cloud, active)
+    yield from _of_usage(cloud, active)
+    yield from _of_hosts(cloud, active)
+    yield from _of_kinds(cloud, active)
+    yield from _of_nodes(cloud, active)
+    if cloud.dead_letters:
+        yield f"{cloud.dead_letters} parcels are among the dead letters"
+
+
+def _of_ends(cloud: CloudAtRest) -> Iterator[str]:
+    """Each request must have ended, and its client must have heard the state that the API level has."""
+    for id_, asked in cloud.asked.items():
+        row = cloud.rows.get(id_)
+        if row is None or row.state != asked.heard or asked.heard not in ENDS:
+            heard, has = asked.heard or "nothing", row.state if row else "nothing"
+            yield f"instance {id_}: the client heard {heard}, the API level has {has}"
+
+
+def _of_sizes(cloud: CloudAtRest, active: Active) -> Iterator[str]:
+    """The API level must have the size that the client asked for. The other rules compare it with the claim."""
+    for row, asked in active:
+        details = cloud.details.get(row.id)
+        size = details.size.amounts if details and details.size else {}
+        # An amount of 0 is as good as none.
+        if size != asked.amounts and Counter(size) != Counter(asked.amounts):
+            yield (
+                f"instance {row.id}: the client asked for {dict(asked.amounts)}, the API level has {dict(size)}"
+            )
+
+
+def _of_usage(cloud: CloudAtRest, active: Active) -> Iterator[str]:
+    """No more may be in use than active instances need, and no provider may be used beyond its capacity.
+
+    A node with an instance is reserved, so it has no capacity.
+    """
+    nodes = {each.id for each in cloud.nodes}
+    in_use: Counter[str] = Counter()
+    for provider in cloud.providers.values():
+        for resource, stock in provider.inventories.items():
+            in_use[resource] += stock.used
+            capacity = int((stock.total - stock.reserved) * stock.allocation_ratio)
+            if provider.id not in nodes and stock.used > capacity:
+                yield f"{provider.name}: {stock.used} {resource} are in use, and there are {capacity}"
+    needed: Counter[str] = Counter()
+    for amounts, count in Counter(tuple(asked.amounts.items()) for _, asked in active).items():
+        needed.update({resource: amount * count for resource, amount in amounts})
+    for resource in sorted({*in_use, *needed}):
+        if in_use[resource] != needed[resource]:
+            yield f"{in_use[resource]} {resource} are in use, and the active instances need {needed[resource]}"
+
+
+def _of_hosts(cloud: CloudAtRest, active: Active) -> Iterator[str]:
+    """Each host must report as many instances as are active there: an instance that was built twice counts as one more."""
+    there = Counter(row.host for row, _ in active)
+    for host in cloud.hosts:
+        if host.instances != there[host.name]:
+            yield f"{host.name} has {host.instances} instances, of which {there[host.name]} are active"
+
+
+def _of_kinds(cloud: CloudAtRest, active: Active) -> Iterator[str]:
+    """An active instance must be on the kind of host that its client asked for."""
+    nodes = {str(each.id) for each in cloud.nodes}
+    for row, asked in active:
+        if asked.on_node != (row.host in nodes):
+            kind = "a bare-metal node" if row.host in nodes else "a hypervisor"
+            yield f"instance {row.name} is on {row.host}, which is {kind}"
+
+
+def _of_nodes(cloud: CloudAtRest, active: Active) -> Iterator[str]:
+    """Ironic must have exactly the active instances, placement must offer exactly the nodes that are available, and a daemon
+    that is alive must have reported each node. The audit says whether the right nodes are in use.
+    """
+    on_hosts = {row.host: row.id for row, _ in active}
+    for node in cloud.nodes:
+        wanted = on_hosts.get(str(node.id))
+        if node.instance != wanted or (wanted and node.provision_state != "active"):
+            yield (
+                f"node {node.name} has instance {node.instance} in Ironic, in state {node.provision_state!r}, and the API level "
+                f"has {wanted} there"
+            )
+        provider = cloud.providers.get(node.id)
+        stock = provider.inventories.get(node.resource) if provider else None
+        if stock is None:
+            yield f"node {node.name} has no inventory in placement"
+        elif (stock.reserved == 0) != node.is_available:
+            yield (
+                f"node {node.name} is {node.provision_state!r} in Ironic, but placement has {stock.reserved} of "
+                f"{stock.total} reserved"
+            )
+        if not node.owner:
+            yield f"node {node.name} is owned by no daemon that is alive"
+        elif not node.is_reported:
+            yield f"node {node.name} was not reported by its owner {node.owner}"
+
+
+# Asks all participants of a cloud at rest what they have, and says what is wrong: by the audit, and by the rules for rest.
+
 
 # Longer than hosts take to report their number of instances.
 PATIENCE_S = 15.0

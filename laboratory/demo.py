@@ -38,6 +38,7 @@ from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
 from kit.process import run_process
 from laboratory.at_rest import is_in_use, problems_left
+from laboratory.cloud_processes import Servers, servers_at
 from laboratory.computes.faults import Changes, FailsToBuild, FallsSilent, FaultScript
 from laboratory.demo_screen import CELLS, TINKERED, News, Tally, conclude, screen, short
 from laboratory.ironic import IronicScript, RequestRefused
@@ -47,7 +48,6 @@ from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, spread, tempor
 from moor.asking import during, hearing, providers_of, until_choosable
 from moor.client.requests import new_request_ids
 from moor.clouds.cloud import BareMetalPlan, cells_of_groups, flavor_of_nodes
-from moor.clouds.cloud_processes import Servers, servers_at
 from moor.options import PlacementDatabaseUrl, SchedulerFlags, fail, log_as, out, run, tuned_cloud
 from moor.tables import lines_of
 from moor.worker_settings import CloudSettings

@@ -34,6 +34,7 @@ from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor
 from kit.process import Part
 from laboratory.at_rest import problems_left
+from laboratory.cloud_processes import Servers
 from laboratory.demo import Demo, delete, listening, servers_of, until
 from laboratory.demo_screen import CELLS, Tally, conclude
 from laboratory.private_libvirtd import PrivateLibvirtd, check_installed, copy_learnt
@@ -41,7 +42,6 @@ from laboratory.private_servers import Keeper
 from laboratory.temporary_cloud import CloudPlan, TemporaryCloud
 from moor.asking import during
 from moor.client import Client, ClientError, NoConsoleFound, NotDone
-from moor.clouds.cloud_processes import Servers
 from moor.options import fail, out
 from moor.tables import lines_of
 from moor.worker_settings import CloudSettings

@@ -31,9 +31,9 @@ from bus.messages.placement import ProvidersChanged
 from engine.flavors import Flavor, InstanceId
 from engine.inventories import ProviderId, ProviderState, ProviderUsage
 from ironic_sync.core.rows import NodeRow
+from laboratory.at_rest import Asked
 from laboratory.load.orders import amounts_of
 from moor.asking import batches_of
-from moor.books.at_rest import Asked
 from moor.options import fail, out
 from moor.showing import shortened
 from moor.tables import lines_of

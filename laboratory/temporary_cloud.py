@@ -17,12 +17,12 @@ from compute_sim.core.hosts import Pool, read_pools
 from ironic_sync.core.node import Node
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.store_sql import SqlIronicStore
+from laboratory.cloud_processes import Servers, WorkerProcess, cloud_in_processes
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import equal_hosts, read_host_size
 from laboratory.ironic import IronicTransport, SimulatedIronic, simulated_ironic
 from moor.asking import during, running, station_on
 from moor.clouds.cloud import BareMetal, BareMetalPlan, ComputeParts, Daemon, cloud
-from moor.clouds.cloud_processes import Servers, WorkerProcess, cloud_in_processes
 from moor.worker_settings import CloudSettings, environment_of
 
 T = TypeVar("T")

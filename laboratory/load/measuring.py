@@ -24,6 +24,7 @@ from bus.workers.running import STAGES, WORKER_BEAT_S
 from engine.flavors import InstanceId
 from kit.metrics import BUCKETS_S, quantile
 from kit.times import now
+from laboratory.cloud_processes import Servers, WorkerProcess
 from laboratory.load.firing import EndedOrder
 from laboratory.load.kernel import (
     listener_of,
@@ -35,7 +36,6 @@ from laboratory.load.kernel import (
 )
 from laboratory.load.orders import Booted
 from laboratory.load.results import GENERATOR, Interval, Latency, StageLatency, latency_of
-from moor.clouds.cloud_processes import Servers, WorkerProcess
 
 # How the names of the servers' processes start.
 BROKER, DATABASE = ("beam", "erl"), ("postgres", "postmaster")

@@ -18,7 +18,8 @@ from engine.inventories import ProviderId, ProviderState
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
 from kit.errors import Failure
-from laboratory.at_rest import found_instances, is_in_use, problems_left
+from laboratory.at_rest import Asked, found_instances, is_in_use, problems_left
+from laboratory.cloud_processes import Servers
 from laboratory.computes.faults import FailsToBuild, FailsToReceive, FaultScript
 from laboratory.ironic import IronicScript
 from laboratory.ironic.script import WorkFails
@@ -62,9 +63,7 @@ from laboratory.load.results import (
 from laboratory.load.senders import OwnSender, PublisherProcesses, own_publishers, publisher_processes
 from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.asking import during, hearing, providers_of, until_choosable
-from moor.books.at_rest import Asked
 from moor.clouds.cloud import BareMetalPlan, cells_of_groups
-from moor.clouds.cloud_processes import Servers
 from moor.options import err
 from moor.showing import shortened
 from moor.worker_settings import CloudSettings

@@ -28,8 +28,8 @@ from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.sending import Link
 from kit.errors import Failure
 from kit.process import run_process
+from laboratory.cloud_processes import Servers
 from laboratory.load.firing import DueOrder
-from moor.clouds.cloud_processes import Servers
 
 # A process that sends more messages of their own a second would soon be late.
 PER_PROCESS_PER_S = 500

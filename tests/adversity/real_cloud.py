@@ -21,9 +21,8 @@ from engine.flavors import Flavor, InstanceId
 from engine.hosts import HostState
 from engine.inventories import ProviderId
 from kit.process import run_until
-from laboratory.at_rest import problems_of
+from laboratory.at_rest import Asked, problems_of
 from laboratory.load.orders import amounts_of
-from moor.books.at_rest import Asked
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.store import InstanceQuery
 from scheduler_worker.store_sql import SqlSchedulerStore

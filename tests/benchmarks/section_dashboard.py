@@ -24,9 +24,9 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store_sql import SqlIronicStore
 from kit.sql import upgrade
+from laboratory.cloud_processes import WorkerProcess, cloud_in_processes
 from laboratory.computes.faults import FaultScript
 from moor.asking import CommandClient, station_on, until_choosable
-from moor.clouds.cloud_processes import WorkerProcess, cloud_in_processes
 from tests.benchmarks.books import connected, database_of
 from tests.benchmarks.cpu import OneProcess, ProcessTree, Spender
 from tests.benchmarks.measuring import BROKER, DATABASE, Details, Effort, Result, Work, measured

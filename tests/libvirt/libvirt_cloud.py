@@ -25,9 +25,8 @@ from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor, Image
 from engine.inventories import ProviderState
 from kit.process import Part
-from laboratory.at_rest import problems_of
+from laboratory.at_rest import Asked, problems_of
 from moor.asking import providers_of, running
-from moor.books.at_rest import Asked
 from moor.client import Client
 from moor.clouds.cloud import ComputeParts, cloud
 from moor.worker_settings import CloudSettings

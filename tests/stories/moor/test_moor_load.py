@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import typer
 
+from laboratory.cloud_processes import Servers
 from laboratory.load.command import counts_of
 from laboratory.load.senders import PublisherEnded, publisher_processes
-from moor.clouds.cloud_processes import Servers
 from tests.servers import descendants
 from tests.stories.moor.moor_process import Result, moor
 from tests.stories.real_servers import real_servers

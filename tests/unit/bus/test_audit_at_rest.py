@@ -10,7 +10,7 @@ from bus.messages.build import InstanceDetails, InstanceState, Size
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import InventoryState, ProviderId, ProviderState
-from moor.books.at_rest import Asked, CloudAtRest, NodeEntry, problems_at_rest
+from laboratory.at_rest import Asked, CloudAtRest, NodeEntry, problems_at_rest
 
 HOST, FREE, BUSY = (ProviderId(UUID(int=number)) for number in (10, 1, 2))
 WEB, METAL, GONE = (InstanceId(UUID(int=number)) for number in (101, 102, 103))

@@ -136,7 +136,7 @@ def test_more_unsent_notifications_than_fit_lose_the_oldest() -> None:
 @pytest.mark.asyncio
 async def test_the_api_is_served_at_an_ipv6_address_too() -> None:
     ironic = SimulatedIronic(available_nodes(3), lambda: STARTED_S, lambda *_: None)
-    server = IronicServer(ironic, *read_listen("[::1]:0", "--ironic-listen"))
+    server = IronicServer(ironic, *read_listen("[::1]:0"))
     assert server.url.startswith("http://[::1]:")
     async with await running(server), httpx.AsyncClient(base_url=server.url) as client:
         assert len((await client.get("/v1/nodes")).json()["nodes"]) == 3

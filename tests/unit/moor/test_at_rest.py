@@ -11,9 +11,9 @@ from bus.messages.build import BuildInstance, InstanceActive
 from engine.flavors import Flavor, InstanceId
 from engine.hosts import HostState
 from laboratory import at_rest
+from laboratory.at_rest import Asked
 from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.asking import Asks, hearing, hosts_of, until_choosable
-from moor.books.at_rest import Asked
 from moor.books.auditing import AuditResult, audited
 from moor.client.requests import new_request_ids
 from moor.worker_settings import CloudSettings

@@ -15,9 +15,9 @@ from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import InventoryState, ProviderId, ProviderState
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeDeploy, NodeRow, Offer
+from laboratory.at_rest import Asked
 from laboratory.demo import problems_of_the_kill
 from laboratory.demo_screen import WIDTH, Tally, kind_of, screen
-from moor.books.at_rest import Asked
 from moor.clouds.cloud import flavor_of_nodes
 
 FREE, BUSY = (ProviderId(UUID(int=number)) for number in (1, 2))
