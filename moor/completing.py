@@ -42,9 +42,10 @@ def _by_question(
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         async def names(asking: "CommandClient") -> AsyncIterator[str]:
             kind = getattr(import_module(f"bus.messages.{module}"), question)
-            fields = {"limit": PAGE} if "limit" in kind.__struct_fields__ else {}
-            asked = kind(**fields, **_project(context)) if of_project else kind(**fields)
-            async for each in _items(asking, asked, items):
+            fields: dict[str, Any] = {"limit": PAGE} if "limit" in kind.__struct_fields__ else {}
+            if of_project:
+                fields["project"] = _project(context)
+            async for each in _items(asking, kind(**fields), items):
                 yield name_of(each)
 
         return _on_bus(context, incomplete, names, operates=operates)
@@ -70,11 +71,11 @@ def complete_instances(context: typer.Context, incomplete: str) -> list[str]:
         from moor.naming import prefix_in
 
         if prefix := prefix_in(incomplete):
-            question = AskInstances(living=True, limit=PAGE, id_prefix=prefix, **_project(context))
+            question = AskInstances(living=True, limit=PAGE, id_prefix=prefix, project=_project(context))
             async for each in _items(asking, question, "instances"):
                 yield str(each.id)
         async for each in _items(
-            asking, AskInstances(living=True, limit=PAGE, **_project(context)), "instances"
+            asking, AskInstances(living=True, limit=PAGE, project=_project(context)), "instances"
         ):
             yield _name_or_id(each)
 
@@ -91,8 +92,8 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
     return sorted({name for name in names if name and name.startswith(incomplete)})
 
 
-def _project(context: typer.Context) -> dict[str, str]:
-    return {"project": context.params.get("project") or ""}
+def _project(context: typer.Context) -> str:
+    return context.params.get("project") or ""
 
 
 def _on_bus(
