@@ -12,8 +12,9 @@ from pathlib import Path
 from msgspec import Struct
 from sqlalchemy.engine import make_url
 
-from laboratory.private_servers import Command, Keeper, free_port, wait_until_ready
+from laboratory.private_servers import Command, Keeper, wait_until_ready
 from tests.environments import environment
+from tests.servers.free_places import free_port
 
 # All figures and the conformance suite are of version 16. It runs under uwsgi, as in deployments.
 OPENSTACKS = ("openstack-placement==16.0.0", "pyuwsgi>=2.0.30", "psycopg2-binary>=2.9")

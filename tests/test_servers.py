@@ -16,7 +16,7 @@ import aio_pika
 import asyncpg
 import pytest
 
-from laboratory.private_servers import IN_MEMORY, START_PATIENCE_S, place_in_memory
+from laboratory.private_servers import START_PATIENCE_S
 from tests.servers import (
     AMQP_CTL_VARIABLE,
     AMQP_VARIABLE,
@@ -25,6 +25,7 @@ from tests.servers import (
     PrivateRabbitMQ,
     descendants,
 )
+from tests.servers.free_places import IN_MEMORY, place_in_memory
 from tests.servers.installed import (
     AskForHelp,
     Install,

@@ -11,7 +11,6 @@ from kit.process import run_process
 from laboratory.cloud_processes import servers_at
 from laboratory.load.firing import ARRIVALS
 from laboratory.load.orders import Mix, count_of, read_mix
-from laboratory.load.plot import as_svg
 from laboratory.load.results import as_json, as_table
 from laboratory.load.running import METAL_DEFAULTS, Plan, run_load
 from laboratory.temporary_cloud import cell_names, spread
@@ -137,14 +136,6 @@ def load(
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to this file.")
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE.svg",
-            help="Also draw rate, latency, cost and what is under way over time.",
-        ),
-    ] = None,
 ) -> None:
     """Build many instances, as fast as possible or at a rate, measure the time and cost of each, and audit the result.
 
@@ -171,7 +162,6 @@ def load(
     if arrivals not in ARRIVALS:
         raise typer.BadParameter(f"--arrivals is {arrivals!r}, must be one of {', '.join(ARRIVALS)}")
     entries = mix_in(mix, moves)
-    _check_plot(plot)
     has_nodes = bare_metal or any(each.kind == "metal" for each in entries.values())
     names = cell_names(cells)
     plan = Plan(
@@ -197,8 +187,6 @@ def load(
         # Deploys fail on purpose.
         log_as(os.environ, level="ERROR")
     result = run(run_load(plan, servers), by=run_process)
-    if plot is not None:
-        plot.write_text(as_svg(result), encoding="utf-8")
     if json is not None:
         json.write_bytes(as_json(result))
     out.print(as_table(result))
@@ -225,14 +213,6 @@ def mix_in(text: str, moves: int) -> Mix:
         raise typer.BadParameter(f"--moves is {moves} with --mix: name moves in the mix, such as migrate=5")
     with wrong_value("--mix "):
         return read_mix(text)
-
-
-def _check_plot(file: Path | None) -> None:
-    if file is None:
-        return
-    if file.suffix != ".svg":
-        raise typer.BadParameter(f"--plot is {file}, must end in .svg: every browser shows that")
-    check_writable("--plot", file)
 
 
 def _check_fits(plan: Plan, mix: Mix) -> None:

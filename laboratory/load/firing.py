@@ -6,15 +6,21 @@ and the percentiles would not show it: coordinated omission.
 """
 
 import asyncio
+import os
 import random
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from itertools import accumulate
-from typing import Literal, NamedTuple, Protocol, get_args
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import accumulate, cycle
+from typing import Literal, NamedTuple, get_args
 
+from bus.broker import Broker
 from bus.message import Message
+from bus.settings import BusSettings
+from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.sending import Link
 from kit.errors import Failure
 from moor.asking import Feed
 
@@ -24,6 +30,8 @@ Clock = Callable[[], float]
 Arrivals = Literal["even", "poisson"]
 ARRIVALS: tuple[Arrivals, ...] = get_args(Arrivals)
 SEED = 1
+# Each order is a message of its own.
+ALONE = BusSettings(parcel_items_max=1)
 
 
 class NoProgress(Failure):
@@ -45,13 +53,41 @@ class EndedOrder(NamedTuple):
     is_done: bool
 
 
-class Sender(Protocol):
-    """Sends orders when they are due. `ahead_s`: so long before that, it wants to have them."""
+class Sender:
+    """Sends by these publishers in turn; with a single one, all that is due together."""
 
-    ahead_s: float
+    def __init__(self, *publishers: Publisher) -> None:
+        self._publishers = publishers
+        self._turns = cycle(publishers)
+        self._problem: BaseException | None = None
 
     def send(self, orders: Sequence[DueOrder]) -> None:
-        """Raise if an earlier order could not be sent."""
+        if self._problem is not None:
+            raise self._problem
+        parts = [orders] if len(self._publishers) == 1 else [(each,) for each in orders]
+        for part in parts:
+            outgoing = [Outgoing(each.message) for each in part]
+            next(self._turns).send_all(outgoing).add_done_callback(self._told)
+
+    def _told(self, sent: asyncio.Future[None]) -> None:
+        if not sent.cancelled() and (problem := sent.exception()):
+            self._problem = problem
+
+
+@asynccontextmanager
+async def independent_publishers(broker: Broker, count: int) -> AsyncIterator[Sender]:
+    """Independent publishers: each has a connection of its own, and sends each order as a message of its own, as many small clients do."""
+    async with AsyncExitStack() as stack:
+        yield Sender(*[await _connected(broker, number, stack) for number in range(1, count + 1)])
+
+
+async def _connected(broker: Broker, number: int, stack: AsyncExitStack) -> Publisher:
+    link = Link(broker, ALONE)
+    stack.push_async_callback(link.close)
+    await link.connection()
+    publisher = Publisher(link, ALONE, f"load-publisher-{number}-{os.getpid()}")
+    stack.push_async_callback(publisher.close)
+    return publisher
 
 
 def due_times_s(arrivals: Arrivals, rate: float, count: int) -> Sequence[float]:
@@ -82,7 +118,6 @@ class Run:
         count: int,
         *,
         due_s: Sequence[float] = (),
-        ahead_s: float = 0.0,
         clock: Clock = time.perf_counter,
     ) -> None:
         self.count = count
@@ -95,9 +130,7 @@ class Run:
         # How many orders were begun, or wait for an instance.
         self.taken = 0
         self._due_s = due_s
-        self._ahead_s = ahead_s
-        # Who sends gets the first orders ahead, too.
-        self.began_s = self._ended_s = clock() + ahead_s
+        self.began_s = self._ended_s = clock()
 
     @property
     def seconds(self) -> float:
@@ -126,7 +159,7 @@ class Run:
         return self._due_s[number] - elapsed_s if number < len(self._due_s) else None
 
     def _elapsed_s(self) -> float:
-        return self.clock() + self._ahead_s - self.began_s
+        return self.clock() - self.began_s
 
     def _take(self) -> float:
         """Take the next order. Returns the time at which it is due."""
@@ -149,11 +182,9 @@ class Run:
 class Firing:
     """Fires one run after the other, while `listen` hears all events for them."""
 
-    def __init__(self, sender: Sender, feed: Feed, *others: Callable[[Message], None]) -> None:
-        """`others` also hear each event."""
+    def __init__(self, sender: Sender, feed: Feed) -> None:
         self._sender = sender
         self._feed = feed
-        self._others = others
         self._run: Run | None = None
         self._heard = asyncio.Event()
         self._heard_s = 0.0
@@ -163,8 +194,6 @@ class Firing:
             for each in batch:
                 if self._run is not None:
                     self._run.hear(each.message)
-                for hear in self._others:
-                    hear(each.message)
             self._heard_s = asyncio.get_running_loop().time()
             self._heard.set()
 

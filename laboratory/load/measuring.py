@@ -1,7 +1,5 @@
-"""Measures a load run: the CPU time and the memory of processes, over all orders and over time; and how long the stages of boots took.
-
-The workers' histograms have all stages that `moor status` shows, but only so many buckets: a percentile is estimated within its bucket.
-The rows and the events have the exact times of a few moments of each boot.
+"""Measures a load run: the CPU time and the memory of processes, over all orders and over time; and how long boots took
+between the moments whose exact times the rows and the events have.
 """
 
 import asyncio
@@ -17,13 +15,8 @@ from math import ceil
 
 from msgspec import Struct
 
-from bus.message import Message
 from bus.messages.build import InstanceDetails
-from bus.messages.cloud import WorkerAlive
-from bus.workers.running import STAGES, WORKER_BEAT_S
 from engine.flavors import InstanceId
-from kit.metrics import BUCKETS_S, quantile
-from kit.times import now
 from laboratory.cloud_processes import Servers, WorkerProcess
 from laboratory.load.firing import EndedOrder
 from laboratory.load.kernel import (
@@ -35,7 +28,7 @@ from laboratory.load.kernel import (
     process_tree_mb,
 )
 from laboratory.load.orders import Booted
-from laboratory.load.results import GENERATOR, Interval, Latency, StageLatency, latency_of
+from laboratory.load.results import GENERATOR, Interval, Latency, latency_of
 
 # How the names of the servers' processes start.
 BROKER, DATABASE = ("beam", "erl"), ("postgres", "postmaster")
@@ -43,10 +36,6 @@ PARTS = 10
 EVERY_S = 1.0
 # A longer run has longer intervals.
 INTERVALS_MAX = 240
-WORKER_BEATS = "worker.beat.#"
-# A heartbeat may be late by as much as the machine is busy.
-PATIENCE_S = 3 * WORKER_BEAT_S
-ROLES = {stage.role for stage in STAGES}
 Reader = Callable[[], float]
 
 
@@ -54,24 +43,18 @@ class Clocks(Struct, frozen=True):
     """The CPU clocks that a load run reads.
 
     `processes` has those whose time is the cost of a boot, by name. `generator` is the load generator's; None if it runs
-    in one of these processes. `publishers` are processes of its independent publishers. `notes` say what the total of `processes`
+    in one of these processes. `notes` say what the total of `processes`
     includes or excludes. `memory_mb` reads the memory of all of them.
     """
 
     processes: Mapping[str, Reader]
     generator: Reader | None = None
     notes: tuple[str, ...] = ()
-    publishers: Mapping[str, Reader] = {}
     memory_mb: Mapping[str, Reader] = {}
 
 
-def clocks_of(
-    workers: Sequence[WorkerProcess], servers: Servers | None, publishers: Sequence[int] = ()
-) -> Clocks:
-    """A CPU clock for each worker and server process; and notes that say which servers cannot be measured, and why.
-
-    `publishers` are the ids of the publishers' processes.
-    """
+def clocks_of(workers: Sequence[WorkerProcess], servers: Servers | None) -> Clocks:
+    """A CPU clock for each worker and server process; and notes that say which servers cannot be measured, and why."""
     own = partial(process_cpu_s, os.getpid())
     if servers is None:
         return Clocks(
@@ -80,7 +63,6 @@ def clocks_of(
             memory_mb={"embedded": partial(process_peak_mb, os.getpid())},
         )
     pids = {worker.name: worker.pid for worker in workers}
-    apart = {f"publishers-{number}": pid for number, pid in enumerate(publishers, 1)}
     trees, notes = _servers(servers)
     return Clocks(
         {
@@ -89,9 +71,8 @@ def clocks_of(
         },
         own,
         notes,
-        publishers={name: partial(process_cpu_s, pid) for name, pid in apart.items()},
         memory_mb={
-            **{name: partial(process_peak_mb, pid) for name, pid in (pids | apart).items()},
+            **{name: partial(process_peak_mb, pid) for name, pid in pids.items()},
             **{name: partial(process_tree_mb, pid) for name, pid in trees.items()},
             GENERATOR: partial(process_peak_mb, os.getpid()),
         },
@@ -122,7 +103,6 @@ class Reading(Struct, frozen=True):
     cpu_s: Mapping[str, float]
     generator_s: float
     machine_s: float
-    publishers_s: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -136,7 +116,7 @@ class LoadSample(Struct, frozen=True):
 
 class Meter:
     """Measures the CPU time of each of `count` orders: at the begin, after each tenth of them and at the end; and once a second while
-    `sampling` is open. The time of the load generator, its publishers and of the whole machine is measured too, and not counted as a cost.
+    `sampling` is open. The time of the load generator and of the whole machine is measured too, and not counted as a cost.
     """
 
     def __init__(self, clocks: Clocks, count: int) -> None:
@@ -151,10 +131,7 @@ class Meter:
         clocks = self._clocks
         cpu_s = {name: clock() for name, clock in clocks.processes.items()}
         generator_s = clocks.generator() if clocks.generator else 0.0
-        publishers_s = sum(clock() for clock in clocks.publishers.values())
-        self.readings.append(
-            Reading(time.perf_counter(), ended, cpu_s, generator_s, machine_cpu_s(), publishers_s)
-        )
+        self.readings.append(Reading(time.perf_counter(), ended, cpu_s, generator_s, machine_cpu_s()))
 
     def progress(self, ended: int) -> None:
         """Read the clocks if a further tenth of the orders has ended: a reading costs about a millisecond."""
@@ -169,12 +146,6 @@ class Meter:
             for name in self._clocks.processes
         }
         return {"total": sum(cpu_us.values()), **cpu_us}
-
-    def publishers_us(self, count: int) -> float | None:
-        """The CPU time per order of the processes of independent publishers; None without such processes."""
-        if not self._clocks.publishers:
-            return None
-        return (self.readings[-1].publishers_s - self.readings[0].publishers_s) * 1e6 / count
 
     def generator_us(self, count: int = 0) -> float | None:
         if self._clocks.generator is None:
@@ -195,7 +166,6 @@ class Meter:
         first, last = self.readings[0], self.readings[-1]
         available_s = (last.at_s - first.at_s) * processors
         ours_s = last.total_s - first.total_s + last.generator_s - first.generator_s
-        ours_s += last.publishers_s - first.publishers_s
         return ours_s / available_s, max(0.0, last.machine_s - first.machine_s - ours_s) / available_s
 
     def sample(self) -> None:
@@ -256,56 +226,6 @@ def intervals_of(
             )
         )
     return tuple(found)
-
-
-class WorkerStages:
-    """The last heartbeat of each worker that measures stages."""
-
-    def __init__(self) -> None:
-        self._beats: dict[str, WorkerAlive] = {}
-        self._heard = asyncio.Event()
-
-    def hear(self, message: Message) -> None:
-        if isinstance(message, WorkerAlive) and message.role in ROLES:
-            self._beats[message.worker] = message
-            self._heard.set()
-
-    async def until_told(self, workers: int) -> bool:
-        """Wait until so many workers have told what they did until now. False if they have not within PATIENCE_S."""
-        since = now()
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                while sum(beat.told_at > since for beat in self._beats.values()) < workers:
-                    self._heard.clear()
-                    await self._heard.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def latencies(self) -> dict[str, StageLatency]:
-        """Of each stage that boots went through: how long it took, over all workers."""
-        found = {}
-        for stage in STAGES:
-            told = [
-                beat.stages.get(stage.name, ()) for beat in self._beats.values() if beat.role == stage.role
-            ]
-            counts = [
-                sum(each[bucket] for each in told if bucket < len(each))
-                for bucket in range(len(BUCKETS_S) + 1)
-            ]
-            if any(counts):
-                found[stage.name] = StageLatency(count=sum(counts), latency_ms=_latency_of(counts))
-        return found
-
-
-def _latency_of(counts: Sequence[int]) -> Latency:
-    last = max(bucket for bucket, count in enumerate(counts) if count)
-
-    def at(share: float) -> float:
-        return 1000 * quantile(counts, share)
-
-    longest_s = BUCKETS_S[min(last, len(BUCKETS_S) - 1)]
-    return Latency(p50=at(0.5), p90=at(0.9), p99=at(0.99), p999=at(0.999), max=1000 * longest_s)
 
 
 def steps_of(

@@ -245,13 +245,12 @@ class OrderRun(Run):
         mix: Mix = AFTERWARDS,
         groups: Iterable[GroupId] = (),
         due_s: Sequence[float] = (),
-        ahead_s: float = 0.0,
         clock: Clock = time.perf_counter,
     ) -> None:
         """`boots` has the instances that exist before this run, by their ids. `mix` has the entry of each name, and `groups` the
         group of each order of the kind `group`.
         """
-        super().__init__(len(names), due_s=due_s, ahead_s=ahead_s, clock=clock)
+        super().__init__(len(names), due_s=due_s, clock=clock)
         self._names = names
         self._mix = mix
         self._flavors = {

@@ -84,21 +84,6 @@ class Phase(Struct, frozen=True, kw_only=True):
     over_time: tuple[Interval, ...] = ()
 
 
-class StageLatency(Struct, frozen=True, kw_only=True):
-    """The figures of a stage. `count`: so many of its observations. `max` is the end of the last bucket that has any."""
-
-    count: int
-    latency_ms: Latency
-
-
-class Publishers(Struct, frozen=True, kw_only=True):
-    """Independent publishers. `cpu_us_per_boot` is the CPU time of their processes; None if they are in the run's own process."""
-
-    count: int
-    processes: int
-    cpu_us_per_boot: float | None
-
-
 class Audited(Struct, frozen=True):
     passed: bool
     problems: tuple[str, ...]
@@ -156,9 +141,9 @@ class LoadResult(RunResult, frozen=True, kw_only=True):
     kinds: Mapping[str, OfKind] = {}
     # The weights of `--mix`.
     mix: Mapping[str, float] = {}
-    publishers: Publishers | None = None
-    # By the workers' histograms; and by the rows and events of the instances.
-    stages: Mapping[str, StageLatency] = {}
+    # How many independent ones sent the orders; 0: the run's own client.
+    publishers: int = 0
+    # By the rows and events of the instances.
     steps_ms: Mapping[str, Latency] = {}
     # The most memory that each process had.
     memory_mb: Mapping[str, float] = {}
@@ -220,14 +205,12 @@ def _late(result: RunResult) -> Iterator[str]:
 
 
 def _of_boots(result: LoadResult) -> Iterator[Table]:
-    publishers = result.publishers
     yield _headline(result)
     yield _cpu(
         "a boot",
         result.cpu_us_per_boot,
         result.load_generator_us_per_boot,
         _shares(result, result.share_of_machine, result.share_of_others),
-        publishers_us=publishers.cpu_us_per_boot if publishers else None,
         memory_mb=result.memory_mb,
     )
     if result.orders is not None:
@@ -277,7 +260,7 @@ def _headline(result: LoadResult) -> Table:
 
 
 def _latencies(result: LoadResult) -> Table:
-    """How long boots took, as a client sees it, by their rows, and by the stages that workers measure."""
+    """How long boots took, as a client sees it, and by their rows."""
     table = Table(box=None, padding=(0, 3, 0, 0))
     table.add_column("boots")
     for name in PERCENTILES:
@@ -291,10 +274,6 @@ def _latencies(result: LoadResult) -> Table:
     if result.late_ms is not None:
         rows.append(("  of it, sent late", result.late_ms))
     rows += [(f"  {STEPS[name]}", each) for name, each in result.steps_ms.items()]
-    rows += [
-        (f"[dim]stage {name}, as workers measure it[/dim]", each.latency_ms)
-        for name, each in result.stages.items()
-    ]
     for name, each in rows:
         figures = (each.p50, each.p90, each.p99, each.p999, each.max)
         table.add_row(name, *(_ms(figure) for figure in figures))
@@ -337,7 +316,6 @@ def _cpu(
     shares: str,
     *,
     generator: str = GENERATOR,
-    publishers_us: float | None = None,
     memory_mb: Mapping[str, float] | None = None,
 ) -> Table:
     memory = memory_mb or {}
@@ -352,10 +330,8 @@ def _cpu(
         bar = f"[cyan]{'█' * round(40 * us / most)}[/cyan]" if most else ""
         table.add_row(name, f"{us:,.1f}", _mb(memory, name), bar)
     table.add_row("[bold]total[/bold]", f"[bold]{cpu_us['total']:,.1f}[/bold]", _mb(memory, *entries), "")
-    apart = {generator: generator_us, "independent publishers": publishers_us}
-    for name, apart_us in apart.items():
-        if apart_us is not None:
-            table.add_row(f"[dim]{name}, not in the total[/dim]", f"[dim]{apart_us:,.1f}[/dim]", "", "")
+    if generator_us is not None:
+        table.add_row(f"[dim]{generator}, not in the total[/dim]", f"[dim]{generator_us:,.1f}[/dim]", "", "")
     table.add_row(shares)
     return table
 

@@ -11,7 +11,6 @@ from uuid import UUID
 from msgspec import Struct
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bus.message import Message
 from bus.topology import QueueKind, objects_of
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId, ProviderState
@@ -23,12 +22,10 @@ from laboratory.cloud_processes import Servers
 from laboratory.computes.faults import FailsToBuild, FailsToReceive, FaultScript
 from laboratory.ironic import IronicScript
 from laboratory.ironic.script import WorkFails
-from laboratory.load.firing import Arrivals, Firing, Run, due_times_s
+from laboratory.load.firing import Arrivals, Firing, Run, Sender, due_times_s, independent_publishers
 from laboratory.load.measuring import (
-    WORKER_BEATS,
     Clocks,
     Meter,
-    WorkerStages,
     clocks_of,
     intervals_of,
     steps_of,
@@ -56,11 +53,9 @@ from laboratory.load.results import (
     LoadResult,
     MetalLoadResult,
     Phase,
-    Publishers,
     is_late,
     latency_of,
 )
-from laboratory.load.senders import OwnSender, PublisherProcesses, own_publishers, publisher_processes
 from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.asking import during, hearing, providers_of, until_choosable
 from moor.clouds.cloud import BareMetalPlan, cells_of_groups
@@ -148,7 +143,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 async def run_load(plan: Plan, servers: Servers | None) -> LoadResult | MetalLoadResult:
     if plan.nodes and servers is not None:
         await _refuse_existing_nodes(servers.database_url)
-    async with temporary_cloud(plan.cloud, servers) as cloud, _sender(plan, cloud, servers) as sender:
+    async with temporary_cloud(plan.cloud, servers) as cloud, _sender(plan, cloud) as sender:
         load = _Load(plan, servers, cloud, sender)
         return await cloud.during(load.on_nodes() if plan.changes else load.on_hosts())
 
@@ -164,18 +159,13 @@ async def _refuse_existing_nodes(database_url: str) -> None:
 
 
 @asynccontextmanager
-async def _sender(
-    plan: Plan, cloud: TemporaryCloud, servers: Servers | None
-) -> AsyncIterator[OwnSender | PublisherProcesses]:
-    """Who sends the orders of the plan."""
+async def _sender(plan: Plan, cloud: TemporaryCloud) -> AsyncIterator[Sender]:
+    """Sends the orders of the plan."""
     if not plan.publishers:
-        yield OwnSender(cloud.client.publisher)
-    elif servers is None:
-        async with own_publishers(cloud.broker, plan.publishers) as own:
-            yield own
-    else:
-        async with publisher_processes(servers, plan.publishers, plan.rate) as processes:
-            yield processes
+        yield Sender(cloud.client.publisher)
+        return
+    async with independent_publishers(cloud.broker, plan.publishers) as sender:
+        yield sender
 
 
 class _Load:
@@ -186,15 +176,14 @@ class _Load:
         plan: Plan,
         servers: Servers | None,
         cloud: TemporaryCloud,
-        sender: OwnSender | PublisherProcesses,
+        sender: Sender,
     ) -> None:
         self._plan, self._servers, self._cloud, self._sender = plan, servers, cloud, sender
-        pids = sender.pids if isinstance(sender, PublisherProcesses) else ()
-        self._clocks: Clocks = clocks_of(cloud.workers, servers, pids)
+        self._clocks: Clocks = clocks_of(cloud.workers, servers)
 
     async def on_hosts(self) -> LoadResult:
         """Fire and measure the boots or the mix; after boots, a mix of moves, boots and deletes; then audit."""
-        plan, cloud, sender = self._plan, self._cloud, self._sender
+        plan, cloud = self._plan, self._cloud
         names = plan.orders
         meter, of_moves = Meter(self._clocks, len(names)), Meter(self._clocks, len(mix_of(plan.moves)))
         clock_to_time_s = time.time() - time.perf_counter()
@@ -204,9 +193,8 @@ class _Load:
             raise ServersInUse(f"some inventory is already in use: {OWN_SERVERS}")
         groups = await groups_for(cloud.client, plan.mix, names)
         due_s = plan.due_s(len(names))
-        stages = WorkerStages()
 
-        async def fire(firing: Firing) -> tuple[OrderRun, OrderRun | None, bool, Sequence[str]]:
+        async def fire(firing: Firing) -> tuple[OrderRun, OrderRun | None]:
             async with self._measuring(meter, "orders" if plan.mix else "boots") as tell:
                 boots = OrderRun(
                     names,
@@ -214,7 +202,6 @@ class _Load:
                     mix=plan.mix or AFTERWARDS,
                     groups=groups,
                     due_s=due_s,
-                    ahead_s=sender.ahead_s if due_s else 0.0,
                 )
                 await firing.fire(boots, plan.in_flight, tell)
             mixed = None
@@ -222,24 +209,18 @@ class _Load:
                 async with self._measuring(of_moves, "moves, boots and deletes") as tell:
                     mixed = OrderRun(mix_of(plan.moves), flavor, boots.instances)
                     await firing.fire(mixed, plan.in_flight, tell)
-            # The workers' last heartbeats come while the audit goes on.
-            told, problems = await asyncio.gather(
-                stages.until_told(plan.counts["scheduler"] + plan.counts["conductor"] * len(plan.cells)),
-                problems_left(cloud, _asked(mixed or boots)),
-            )
-            return boots, mixed, told, problems
+            return boots, mixed
 
-        boots, mixed, told, problems = await self._fired(fire, (*ENDS, WORKER_BEATS), stages.hear)
-        late_s = await sender.finish() if isinstance(sender, PublisherProcesses) else boots.late_s
+        boots, mixed = await self._fired(fire, ENDS)
+        problems = await problems_left(cloud, _asked(mixed or boots))
         found = await found_instances(cloud.client, list(boots.instances))
         count = instances_of(plan.mix, names) if plan.mix else plan.boots
         claims, conflicts = claims_of(row for page in found for row in page.instances)
         tenths = meter.parts_us(count)
         ours, others = meter.shares(os.cpu_count() or 1)
         measured, last = (boots, meter) if plan.mix else (mixed, of_moves)
-        notes = () if told else ("some worker sent no heartbeat after the run: the stages lack its part",)
         return LoadResult(
-            **self._summary(boots.booted, problems, late_s, notes),
+            **self._summary(boots.booted, problems, boots.late_s),
             boots=count,
             hosts=sum(plan.cells.values()),
             seconds=boots.seconds,
@@ -260,14 +241,7 @@ class _Load:
             orders=_phase_of(last, measured) if measured else None,
             kinds=figures_of(measured.orders, measured.seconds) if measured else {},
             mix={name: entry.weight for name, entry in plan.mix.items()},
-            publishers=Publishers(
-                count=plan.publishers,
-                processes=len(self._clocks.publishers),
-                cpu_us_per_boot=meter.publishers_us(count),
-            )
-            if plan.publishers
-            else None,
-            stages=stages.latencies(),
+            publishers=plan.publishers,
             steps_ms=steps_of(
                 boots.booted, {each.id: each for page in found for each in page.details}, clock_to_time_s
             ),
@@ -312,13 +286,11 @@ class _Load:
         self,
         fire: Callable[[Firing], Coroutine[Any, Any, T]],
         keys: Sequence[str],
-        *others: Callable[[Message], None],
     ) -> T:
         """What `fire` returns, while events of these keys are heard."""
         async with hearing(self._cloud.client, *keys) as feed:
-            firing = Firing(self._sender, feed, *others)
-            watches = [self._sender.watch()] if isinstance(self._sender, PublisherProcesses) else []
-            return await during(fire(firing), firing.listen(), *watches)
+            firing = Firing(self._sender, feed)
+            return await during(fire(firing), firing.listen())
 
     async def _until_ready(self, *pools: str) -> list[ProviderState]:
         """Wait until schedulers can choose all hosts and nodes, and return placement's providers.
@@ -385,7 +357,6 @@ class _Load:
         booted: Iterable[Booted],
         problems: Sequence[str],
         late_s: Sequence[float],
-        notes: Sequence[str] = (),
     ) -> dict[str, Any]:
         """The fields by name that the results of all load runs share: how it ran, how instances ended, and the audit."""
         plan = self._plan
@@ -402,7 +373,7 @@ class _Load:
             "in_error": len(states) - len(active),
             "by_alternate": sum(bool(each.failures) for each in active),
             "processors": os.cpu_count() or 1,
-            "notes": (*self._clocks.notes, *notes),
+            "notes": self._clocks.notes,
             "audit": Audited(passed=not problems, problems=tuple(shortened(problems))),
             "rate": plan.rate,
             "arrivals": plan.arrivals if plan.rate else "",

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from bus.topology import Limits
-from laboratory.private_servers import place_in_memory
 from tests.adversity.cluster_under_test import ClusterUnderTest
 from tests.adversity.real_cloud import B, CloudOn, cloud_on, wait_until
 from tests.adversity.test_killed_workers import SMALL, STATES, a_build, audited, send
 from tests.servers import PrivateCluster
+from tests.servers.free_places import place_in_memory
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 

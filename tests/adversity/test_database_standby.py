@@ -12,11 +12,11 @@ import pytest
 
 from kit.errors import Unavailable
 from kit.sql import open_database, upgrade
-from laboratory.private_servers import place_in_memory
 from tests.adversity.real_cloud import cloud_on
 from tests.adversity.test_broker_cluster import until_active
 from tests.adversity.test_killed_workers import SMALL, a_build, audited, send
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.servers.free_places import place_in_memory
 from tests.servers.postgres import FAST, PrivatePostgres
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(300)]

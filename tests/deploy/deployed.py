@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from sqlalchemy.engine import make_url
 
-from laboratory.private_servers import free_port
 from tests.servers.certificates import Certificates, certificates
+from tests.servers.free_places import free_port
 from tests.servers.guarded_postgres import guarded_postgres
 from tests.servers.postgres import PrivatePostgres
 from tests.servers.rabbitmq import PrivateRabbitMQ

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from laboratory.private_servers import place_in_memory
 from tests.servers import PrivateCluster
+from tests.servers.free_places import place_in_memory
 from tests.servers.installed import postgres_binaries
 from tests.servers.postgres import FAST, PrivatePostgres
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from laboratory.private_servers import free_port
 from tests.deploy.deployed import Servers, running_servers
+from tests.servers.free_places import free_port
 from tests.stories.moor.moor_process import Result, moor, moor_json, started
 
 pytestmark = [

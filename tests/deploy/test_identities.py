@@ -19,9 +19,9 @@ from sqlalchemy.engine import make_url
 from bus.rabbit import RabbitBroker
 from kit.errors import Failure
 from kit.sql import open_database
-from laboratory.private_servers import free_port
 from moor.client import Client, Flavor, InstanceState
 from tests.deploy.deployed import Servers, running_servers
+from tests.servers.free_places import free_port
 from tests.stories.moor.moor_process import Process, Result, moor, moor_json, started
 
 pytestmark = [

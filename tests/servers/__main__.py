@@ -18,8 +18,9 @@ from contextlib import ExitStack
 from types import FrameType
 from typing import NoReturn
 
-from laboratory.private_servers import DidNotStartError, place_in_memory
+from laboratory.private_servers import DidNotStartError
 from tests.servers.command import run
+from tests.servers.free_places import place_in_memory
 from tests.servers.installed import (
     AMQP_CTL_VARIABLE,
     AMQP_VARIABLE,

@@ -7,7 +7,8 @@ import secrets
 from pathlib import Path
 from typing import Self
 
-from laboratory.private_servers import Keeper, free_port
+from laboratory.private_servers import Keeper
+from tests.servers.free_places import free_port
 from tests.servers.rabbitmq import Membership, PrivateRabbitMQ, start_port_mapper
 
 NODES = 3

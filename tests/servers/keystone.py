@@ -16,8 +16,9 @@ from typing import Any, Self
 
 import httpx
 
-from laboratory.private_servers import Command, Keeper, free_port, wait_until_ready
+from laboratory.private_servers import Command, Keeper, wait_until_ready
 from tests.environments import environment
+from tests.servers.free_places import free_port
 
 # 2025.1. The facts that tests state are those of this version.
 REQUIREMENTS = ("keystone==27.0.0",)

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from laboratory.private_servers import Command, Keeper, free_port, wait_until_ready
+from laboratory.private_servers import Command, Keeper, wait_until_ready
+from tests.servers.free_places import free_port
 from tests.servers.installed import NotInstalledError, postgres_binaries
 
 # Commits survive the server's death, which tests bring about; only the machine's death would lose them.

@@ -20,7 +20,8 @@ from typing import Any
 import httpx
 import yaml
 
-from laboratory.private_servers import die_with, free_port, wait_until_ready
+from laboratory.private_servers import die_with, wait_until_ready
+from tests.servers.free_places import free_port
 from tests.servers.installed import NotInstalledError
 
 PROGRAMS = ("prometheus", "promtool")

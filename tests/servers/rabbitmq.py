@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from laboratory.private_servers import Command, Keeper, free_port, wait_until_ready
+from laboratory.private_servers import Command, Keeper, wait_until_ready
+from tests.servers.free_places import free_port
 from tests.servers.installed import NotInstalledError, rabbitmq_scripts
 
 _NODE = "moor@localhost"

@@ -17,14 +17,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from laboratory.private_servers import (
-    Command,
-    Keeper,
-    descendants,
-    free_port,
-    place_in_memory,
-    wait_until_ready,
-)
+from laboratory.private_servers import Command, Keeper, descendants, wait_until_ready
 from tests.conformance.nova.nova_api import NovaApi
 from tests.conformance.nova.nova_conf import (
     API_LEVEL,
@@ -37,6 +30,7 @@ from tests.conformance.nova.nova_conf import (
 from tests.environments import environment
 from tests.nova.mariadb import MariaDB
 from tests.placement_servers import our_server
+from tests.servers.free_places import free_port, place_in_memory
 from tests.servers.postgres import FAST, PrivatePostgres
 from tests.servers.rabbitmq import PrivateRabbitMQ
 

@@ -20,9 +20,9 @@ class HandClock:
         return self.now_s
 
 
-def boots_at(rate: float, count: int, clock: HandClock, ahead_s: float = 0.0) -> OrderRun:
+def boots_at(rate: float, count: int, clock: HandClock) -> OrderRun:
     due_s = due_times_s("even", rate, count)
-    return OrderRun(["boot"] * count, FLAVOR, due_s=due_s, ahead_s=ahead_s, clock=clock)
+    return OrderRun(["boot"] * count, FLAVOR, due_s=due_s, clock=clock)
 
 
 def end_all(run: OrderRun, orders: list[InstanceId]) -> None:
@@ -112,17 +112,6 @@ def test_the_next_order_is_waited_for_and_one_that_is_late_is_not() -> None:
     assert run.next_in_s() == pytest.approx(0.05), "two are due and were not begun; the third is next"
     clock.now_s += 10
     assert run.next_in_s() is None
-
-
-def test_orders_are_given_ahead_and_are_still_due_at_their_time() -> None:
-    clock = HandClock()
-    run = boots_at(rate=10, count=10, clock=clock, ahead_s=0.25)
-
-    assert run.began_s == 100.25
-    orders = run.next_orders(run.room(100))
-    assert [order.at_s for order in orders] == [100.25]
-    clock.now_s += 0.2
-    assert [order.at_s for order in run.next_orders(run.room(100))] == pytest.approx([100.35, 100.45])
 
 
 def test_a_generator_that_is_late_says_how_late_and_marks_the_run() -> None:
