@@ -10,7 +10,7 @@ import typer
 from kit.process import run_process
 from laboratory.cloud_processes import servers_at
 from laboratory.load.firing import ARRIVALS
-from laboratory.load.orders import Mix, count_of, read_mix
+from laboratory.load.orders import Mix, count_of, plain, read_mix
 from laboratory.load.results import as_json, as_table
 from laboratory.load.running import METAL_DEFAULTS, Plan, run_load
 from laboratory.temporary_cloud import cell_names, spread
@@ -161,15 +161,14 @@ def load(
         )
     if arrivals not in ARRIVALS:
         raise typer.BadParameter(f"--arrivals is {arrivals!r}, must be one of {', '.join(ARRIVALS)}")
-    entries = mix_in(mix, moves)
-    has_nodes = bare_metal or any(each.kind == "metal" for each in entries.values())
+    entries = plain("metal", "delete") if bare_metal else mix_in(mix, moves)
+    has_nodes = any(each.kind == "metal" for each in entries.values())
     names = cell_names(cells)
     plan = Plan(
-        boots=0 if bare_metal else boots,
+        boots=deploys if bare_metal else boots,
         moves=moves,
         mix=entries,
         changes=changes if bare_metal else 0,
-        deploys=deploys if bare_metal else 0,
         rate=rate,
         arrivals=arrivals,
         publishers=publishers,
@@ -178,7 +177,10 @@ def load(
         cells=dict.fromkeys(names, 1) if bare_metal else spread(hosts, names),
         host_size=host_size,
         failing=failing,
-        in_flight=in_flight or (METAL_IN_FLIGHT if bare_metal else IN_FLIGHT),
+        # On bare metal, some nodes are left as alternates.
+        in_flight=max(1, min(in_flight or METAL_IN_FLIGHT, nodes * 2 // 3))
+        if bare_metal
+        else in_flight or IN_FLIGHT,
         counts=counts,
         settings=tuned_cloud(METAL_DEFAULTS if has_nodes else None, scheduler=scheduler, pools=pool),
     )
@@ -223,7 +225,7 @@ def _check_fits(plan: Plan, mix: Mix) -> None:
                 f"--mix has {each.name}: its members need different hosts of one cell, and --hosts {sum(plan.cells.values())} gives a cell "
                 f"{min(plan.cells.values())}"
             )
-    wanted = count_of(mix, plan.orders, "metal") if plan.nodes else 0
+    wanted = count_of(mix, plan.orders, "metal") if plan.nodes and not plan.changes else 0
     if wanted > plan.nodes:
         raise typer.BadParameter(
             f"--mix has metal, which needs {wanted} nodes for --boots {plan.boots}, and --nodes is {plan.nodes}"

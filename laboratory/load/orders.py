@@ -266,6 +266,9 @@ class OrderRun(Run):
         self._idle = deque(
             id_ for id_, boot in self.instances.items() if boot.state and boot.state.state == "active"
         )
+        # Instances on nodes stay there, unless nothing else is built.
+        built = {entry.kind for entry in mix.values()} - {"delete"}
+        self._deletes_on_nodes = built == {"metal"}
         # Names and due times of orders that wait for an instance, and how many ever did.
         self._waiting: deque[tuple[str, float]] = deque()
         self.waited = 0
@@ -364,19 +367,15 @@ class OrderRun(Run):
         elif kind == "resize" and outcome in DONE:
             larger = _resized(boot)
             boot.flavor, boot.is_large = larger.flavor, larger.is_large
-        if state.state == "active" and not boot.on_node:
+        if state.state == "active" and (self._deletes_on_nodes or not boot.on_node):
             self._idle.append(state.id)
         order.left -= 1
         if order.outcome in ("", *DONE):
             order.outcome = outcome
         if not order.left:
             order.ended_s = self.clock()
-            self._close(order, state.id)
-
-    def _close(self, order: Order, instance: InstanceId) -> None:  # noqa: ARG002 - what comes after a deploy needs it
-        """Note that the order has ended; `instance` is its last one."""
-        self.ends.append(EndedOrder(order.due_s, order.ended_s, order.outcome in DONE))
-        self._has_ended()
+            self.ends.append(EndedOrder(order.due_s, order.ended_s, order.outcome in DONE))
+            self._has_ended()
 
     def _give_up(self) -> None:
         """End the orders that wait for an instance though none is left, and nothing under way could bring one."""

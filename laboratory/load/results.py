@@ -26,7 +26,6 @@ WELL = (
     "every request ended, every active instance holds exactly its share on its host,\n"
     "nothing else is in use, no host is over capacity, and no host has an extra instance"
 )
-WELL_ON_METAL = "all deleted again;\nevery node is clean and owned, placement offers what Ironic has available, and nothing is in use"
 
 
 class Latency(Struct, frozen=True):
@@ -65,7 +64,7 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 class Phase(Struct, frozen=True, kw_only=True):
-    """The figures of one part of a run, such as all orders of a mix, all state changes, or all deploys with their undeploys.
+    """The figures of one part of a run, such as all orders of a mix, or all state changes.
 
     `cpu_us_each` has each process and their `total`. It excludes the load generator, and a simulated Ironic with it, except
     in an embedded run, where all share one process.
@@ -80,7 +79,7 @@ class Phase(Struct, frozen=True, kw_only=True):
     # The shares of all processors' time that this run used, and that other processes used.
     share_of_machine: float
     share_of_others: float
-    # Of state changes and of deploys.
+    # Of state changes.
     over_time: tuple[Interval, ...] = ()
 
 
@@ -89,15 +88,19 @@ class Audited(Struct, frozen=True):
     problems: tuple[str, ...]
 
 
-class RunResult(Struct, frozen=True, kw_only=True):
-    """What every load run reports. `workers`: how many of each kind; none if all are in one process.
+class LoadResult(Struct, frozen=True, kw_only=True):
+    """The figures of a load run. `workers`: how many of each kind; none if all are in one process.
 
     `late_ms`: how much later than they were due the orders of a run at a rate were sent. `is_late`: so late that the run is not what was
-    asked for.
+    asked for. `cpu_us_per_boot` has each process and their `total`. It excludes the load generator, except in an embedded run, where
+    both share one process. `flatness`: the cost of a boot in the last tenth of the run, divided by that in the second tenth.
     """
 
     mode: str
     cells: int
+    hosts: int
+    # Simulated bare-metal nodes.
+    nodes: int
     failing: float
     workers: Mapping[str, int]
     active: int
@@ -112,17 +115,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     arrivals: str = ""
     late_ms: Latency | None = None
     is_late: bool = False
-
-
-class LoadResult(RunResult, frozen=True, kw_only=True):
-    """The figures of a load run.
-
-    `cpu_us_per_boot` has each process and their `total`. It excludes the load generator, except in an embedded run, where
-    both share one process. `flatness`: the cost of a boot in the last tenth of the run, divided by that in the second tenth.
-    """
-
     boots: int
-    hosts: int
     seconds: float
     boots_per_s: float
     latency_ms: Latency
@@ -136,6 +129,8 @@ class LoadResult(RunResult, frozen=True, kw_only=True):
     # The shares of all processors' time that this run used, and that other processes used.
     share_of_machine: float
     share_of_others: float
+    # On bare metal, the state changes that came first.
+    changes: Phase | None = None
     # The orders of a mix, or the moves that came after the boots with further boots and deletes; and the figures of each kind.
     orders: Phase | None = None
     kinds: Mapping[str, OfKind] = {}
@@ -148,19 +143,6 @@ class LoadResult(RunResult, frozen=True, kw_only=True):
     # The most memory that each process had.
     memory_mb: Mapping[str, float] = {}
     over_time: tuple[Interval, ...] = ()
-
-
-class MetalLoadResult(RunResult, frozen=True, kw_only=True):
-    """The figures of a load run on bare metal.
-
-    `free_again_ms` is the time from the delete of an instance until placement offers its node again.
-    """
-
-    nodes: int
-    daemons: int
-    changes: Phase
-    deploys: Phase
-    free_again_ms: Latency
 
 
 def latency_of(unsorted_s: Sequence[float]) -> Latency:
@@ -176,27 +158,19 @@ def is_late(late_ms: Latency) -> bool:
     return late_ms.p99 > LATE_MS_MAX
 
 
-def as_json(result: RunResult) -> bytes:
+def as_json(result: LoadResult) -> bytes:
     return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
 
 
-def as_table(result: RunResult) -> RenderableType:
-    match result:
-        case LoadResult():
-            tables, well = _of_boots(result), WELL
-        case MetalLoadResult():
-            tables = _of_metal(result)
-            well = f"{result.active:,} active ({result.by_alternate:,} by an alternate), {result.in_error:,} in error, {WELL_ON_METAL}"
-        case _:
-            raise AssertionError(f"{type(result).__name__} has no table")
-    passed = Text.from_markup(f"[green]audit passed[/green]: {well}")
+def as_table(result: LoadResult) -> RenderableType:
+    passed = Text.from_markup(f"[green]audit passed[/green]: {WELL}")
     failed = (Text("audit failed", style="bold red"), *map(Text, result.audit.problems))
     notes = (Text(note, style="yellow") for note in (*result.notes, *_late(result)))
-    spaced = (part for table in tables for part in (table, ""))
+    spaced = (part for table in _tables(result) for part in (table, ""))
     return Group(*spaced, *notes, *((passed,) if result.audit.passed else failed))
 
 
-def _late(result: RunResult) -> Iterator[str]:
+def _late(result: LoadResult) -> Iterator[str]:
     if result.late_ms and result.is_late:
         yield (
             f"the orders were sent late: one of 100 by {result.late_ms.p99:,.0f} ms or more, at most {LATE_MS_MAX:.0f} is usual. Latencies "
@@ -204,7 +178,10 @@ def _late(result: RunResult) -> Iterator[str]:
         )
 
 
-def _of_boots(result: LoadResult) -> Iterator[Table]:
+def _tables(result: LoadResult) -> Iterator[Table]:
+    if result.changes is not None:
+        yield _changes(result.changes)
+        yield _cpu_of("a change", result.changes, result)
     yield _headline(result)
     yield _cpu(
         "a boot",
@@ -219,20 +196,18 @@ def _of_boots(result: LoadResult) -> Iterator[Table]:
     yield _latencies(result)
 
 
-def _of_metal(result: MetalLoadResult) -> Iterator[Table]:
-    lines = [
+def _changes(changes: Phase) -> Table:
+    latency = changes.latency_ms
+    return lines_of(
         (
-            f"[bold]{phase.per_s:,.0f}[/bold] {name}/s",
-            f"p50 [bold]{phase.latency_ms.p50:,.0f}[/bold] ms, p99 [bold]{phase.latency_ms.p99:,.0f}[/bold] ms",
-            f"[dim]{phase.count:,} in {phase.seconds:.1f} s[/dim]",
-        )
-        for name, phase in (("state changes", result.changes), ("deploys", result.deploys))
-    ]
-    free = result.free_again_ms
-    again = ("[dim]node free again[/dim]", f"[dim]p50 {free.p50:,.0f} ms, p99 {free.p99:,.0f} ms[/dim]")
-    yield lines_of((*lines, again), gap=3)
-    yield _cpu_of("a change", result.changes, result, "load generator and simulated Ironic")
-    yield _cpu_of("a deploy", result.deploys, result, "load generator and simulated Ironic")
+            (
+                f"[bold]{changes.per_s:,.0f}[/bold] state changes/s",
+                f"p50 [bold]{latency.p50:,.0f}[/bold] ms, p99 [bold]{latency.p99:,.0f}[/bold] ms until placement has it",
+                f"[dim]{changes.count:,} in {changes.seconds:.1f} s[/dim]",
+            ),
+        ),
+        gap=3,
+    )
 
 
 def _headline(result: LoadResult) -> Table:
@@ -304,9 +279,9 @@ def _mixed(orders: Phase, kinds: Mapping[str, OfKind]) -> Table:
     return table
 
 
-def _cpu_of(what: str, phase: Phase, result: RunResult, generator: str = GENERATOR) -> Table:
+def _cpu_of(what: str, phase: Phase, result: LoadResult) -> Table:
     shares = _shares(result, phase.share_of_machine, phase.share_of_others)
-    return _cpu(what, phase.cpu_us_each, phase.generator_us_each, shares, generator=generator)
+    return _cpu(what, phase.cpu_us_each, phase.generator_us_each, shares)
 
 
 def _cpu(
@@ -315,7 +290,6 @@ def _cpu(
     generator_us: float | None,
     shares: str,
     *,
-    generator: str = GENERATOR,
     memory_mb: Mapping[str, float] | None = None,
 ) -> Table:
     memory = memory_mb or {}
@@ -331,7 +305,7 @@ def _cpu(
         table.add_row(name, f"{us:,.1f}", _mb(memory, name), bar)
     table.add_row("[bold]total[/bold]", f"[bold]{cpu_us['total']:,.1f}[/bold]", _mb(memory, *entries), "")
     if generator_us is not None:
-        table.add_row(f"[dim]{generator}, not in the total[/dim]", f"[dim]{generator_us:,.1f}[/dim]", "", "")
+        table.add_row(f"[dim]{GENERATOR}, not in the total[/dim]", f"[dim]{generator_us:,.1f}[/dim]", "", "")
     table.add_row(shares)
     return table
 
@@ -340,5 +314,5 @@ def _mb(memory: Mapping[str, float], *names: str) -> str:
     return f"{sum(memory.get(name, 0) for name in names):,.0f}" if memory else ""
 
 
-def _shares(result: RunResult, ours: float, others: float) -> str:
+def _shares(result: LoadResult, ours: float, others: float) -> str:
     return f"[dim]of this machine's {result.processors} processors: this run used {ours:.0%}, other processes {others:.0%}[/dim]"

@@ -3,9 +3,9 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -30,11 +30,10 @@ from laboratory.load.measuring import (
     intervals_of,
     steps_of,
 )
-from laboratory.load.metal import ChangeRun, DeployRun, NodeStocks
+from laboratory.load.metal import ChangeRun, NodeStocks
 from laboratory.load.orders import (
     AFTERWARDS,
     BUILDING,
-    Booted,
     Mix,
     OrderRun,
     amounts_of,
@@ -51,7 +50,6 @@ from laboratory.load.results import (
     Audited,
     Interval,
     LoadResult,
-    MetalLoadResult,
     Phase,
     is_late,
     latency_of,
@@ -87,15 +85,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     or of deploys.
 
     With a `mix`, `boots` is how many instances its orders make. With a `rate`, so many orders are due a second, whatever is
-    under way. With `publishers`, so many independent ones send them. `nodes` and `daemons` are those of bare metal: of the mix, or, with
-    `changes` and `deploys`, of a run that makes these state changes and then these deploys.
+    under way. With `publishers`, so many independent ones send them. `nodes` and `daemons` are those of bare metal: of the mix, and of
+    the state changes, which come first.
     """
 
     boots: int = 0
     moves: int = 0
     mix: Mix = {}
     changes: int = 0
-    deploys: int = 0
     rate: float = 0
     arrivals: Arrivals = "even"
     publishers: int = 0
@@ -140,12 +137,12 @@ class Plan(Struct, frozen=True, kw_only=True):
         return due_times_s(self.arrivals, self.rate, count) if self.rate else ()
 
 
-async def run_load(plan: Plan, servers: Servers | None) -> LoadResult | MetalLoadResult:
+async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
     if plan.nodes and servers is not None:
         await _refuse_existing_nodes(servers.database_url)
     async with temporary_cloud(plan.cloud, servers) as cloud, _sender(plan, cloud) as sender:
         load = _Load(plan, servers, cloud, sender)
-        return await cloud.during(load.on_nodes() if plan.changes else load.on_hosts())
+        return await cloud.during(load.measured())
 
 
 async def _refuse_existing_nodes(database_url: str) -> None:
@@ -181,20 +178,26 @@ class _Load:
         self._plan, self._servers, self._cloud, self._sender = plan, servers, cloud, sender
         self._clocks: Clocks = clocks_of(cloud.workers, servers)
 
-    async def on_hosts(self) -> LoadResult:
-        """Fire and measure the boots or the mix; after boots, a mix of moves, boots and deletes; then audit."""
+    async def measured(self) -> LoadResult:
+        """Fire and measure the state changes of nodes, if there are any; the boots or the mix; and after boots, a mix of moves, boots and
+        deletes. Then audit.
+        """
         plan, cloud = self._plan, self._cloud
         names = plan.orders
+        of_changes = Meter(self._clocks, plan.changes)
         meter, of_moves = Meter(self._clocks, len(names)), Meter(self._clocks, len(mix_of(plan.moves)))
         clock_to_time_s = time.time() - time.perf_counter()
         pools = plan.cloud.pools
         flavor = flavor_with(pool.resource for pool in pools)
-        if is_in_use(await self._until_ready(*(pool.name for pool in pools))):
+        providers = await self._until_ready(*(pool.name for pool in pools))
+        if is_in_use(providers):
             raise ServersInUse(f"some inventory is already in use: {OWN_SERVERS}")
         groups = await groups_for(cloud.client, plan.mix, names)
-        due_s = plan.due_s(len(names))
+        # A rate on bare metal is that of the changes.
+        due_s = () if plan.changes else plan.due_s(len(names))
 
-        async def fire(firing: Firing) -> tuple[OrderRun, OrderRun | None]:
+        async def fire(firing: Firing) -> tuple[ChangeRun | None, OrderRun, OrderRun | None]:
+            changes = await self._change(firing, of_changes, providers) if plan.changes else None
             async with self._measuring(meter, "orders" if plan.mix else "boots") as tell:
                 boots = OrderRun(
                     names,
@@ -209,9 +212,11 @@ class _Load:
                 async with self._measuring(of_moves, "moves, boots and deletes") as tell:
                     mixed = OrderRun(mix_of(plan.moves), flavor, boots.instances)
                     await firing.fire(mixed, plan.in_flight, tell)
-            return boots, mixed
+            return changes, boots, mixed
 
-        boots, mixed = await self._fired(fire, ENDS)
+        async with hearing(cloud.client, *ENDS, *(("providers.changed",) if plan.changes else ())) as feed:
+            firing = Firing(self._sender, feed)
+            changes, boots, mixed = await during(fire(firing), firing.listen())
         problems = await problems_left(cloud, _asked(mixed or boots))
         found = await found_instances(cloud.client, list(boots.instances))
         count = instances_of(plan.mix, names) if plan.mix else plan.boots
@@ -219,10 +224,29 @@ class _Load:
         tenths = meter.parts_us(count)
         ours, others = meter.shares(os.cpu_count() or 1)
         measured, last = (boots, meter) if plan.mix else (mixed, of_moves)
+        states = [each.state for each in boots.booted]
+        active = [each for each in states if each.state == "active"]
+        late_ms = latency_of((changes or boots).late_s) if plan.rate else None
         return LoadResult(
-            **self._summary(boots.booted, problems, boots.late_s),
-            boots=count,
+            mode="real" if self._servers else "embedded",
+            cells=len(plan.cells),
             hosts=sum(plan.cells.values()),
+            nodes=plan.nodes,
+            failing=plan.failing,
+            workers={**plan.counts, **({"ironic": plan.daemons} if plan.nodes else {})}
+            if self._servers
+            else {},
+            active=len(active),
+            in_error=len(states) - len(active),
+            by_alternate=sum(bool(each.failures) for each in active),
+            processors=os.cpu_count() or 1,
+            notes=self._clocks.notes,
+            audit=Audited(passed=not problems, problems=tuple(shortened(problems))),
+            rate=plan.rate,
+            arrivals=plan.arrivals if plan.rate else "",
+            late_ms=late_ms,
+            is_late=late_ms is not None and is_late(late_ms),
+            boots=count,
             seconds=boots.seconds,
             boots_per_s=count / boots.seconds,
             latency_ms=latency_of(
@@ -238,6 +262,7 @@ class _Load:
             flatness=tenths[-1] / tenths[1] if len(tenths) > 1 else 1.0,
             share_of_machine=ours,
             share_of_others=others,
+            changes=_phase_over_time(of_changes, changes) if changes else None,
             orders=_phase_of(last, measured) if measured else None,
             kinds=figures_of(measured.orders, measured.seconds) if measured else {},
             mix={name: entry.weight for name, entry in plan.mix.items()},
@@ -249,48 +274,19 @@ class _Load:
             over_time=intervals_of(meter.samples, boots.ends, boots.began_s),
         )
 
-    async def on_nodes(self) -> MetalLoadResult:
-        """Fire and measure the state changes, and then the deploys; then audit."""
-        plan, cloud = self._plan, self._cloud
-        of_changes, of_deploys = Meter(self._clocks, plan.changes), Meter(self._clocks, plan.deploys)
-        await self._until_ready()
-        nodes = sorted(ProviderId(UUID(uuid)) for uuid in cloud.ironic.nodes)
-
-        async def fire(firing: Firing) -> tuple[ChangeRun, DeployRun]:
-            stocks = NodeStocks(nodes, await providers_of(cloud.client))
-            due_s = plan.due_s(plan.changes)
-            async with self._measuring(of_changes, "state changes") as tell:
-                changes = ChangeRun(stocks, cloud.ironic, nodes, plan.changes, due_s=due_s)
-                await firing.fire(changes, min(plan.in_flight, plan.nodes), tell)
-            # Nodes with an odd number of state changes are still in maintenance.
-            left = [node for node in nodes if stocks.by_node[node].reserved]
-            await firing.fire(ChangeRun(stocks, cloud.ironic, left, len(left)), plan.nodes)
-            async with self._measuring(of_deploys, "deploys") as tell:
-                deploys = DeployRun(stocks, plan.deploys)
-                # Some nodes are left as alternates.
-                await firing.fire(deploys, max(1, min(plan.in_flight, plan.nodes * 2 // 3)), tell)
-            return changes, deploys
-
-        changes, deploys = await self._fired(fire, (*ENDS, "providers.changed"))
-        problems = await problems_left(cloud, _asked(deploys))
-        return MetalLoadResult(
-            **self._summary(deploys.booted, problems, changes.late_s),
-            nodes=plan.nodes,
-            daemons=plan.daemons,
-            changes=_phase_over_time(of_changes, changes),
-            deploys=_phase_over_time(of_deploys, deploys),
-            free_again_ms=latency_of(deploys.free_again_s),
-        )
-
-    async def _fired(
-        self,
-        fire: Callable[[Firing], Coroutine[Any, Any, T]],
-        keys: Sequence[str],
-    ) -> T:
-        """What `fire` returns, while events of these keys are heard."""
-        async with hearing(self._cloud.client, *keys) as feed:
-            firing = Firing(self._sender, feed)
-            return await during(fire(firing), firing.listen())
+    async def _change(self, firing: Firing, meter: Meter, providers: Sequence[ProviderState]) -> ChangeRun:
+        """Change the states of nodes, and leave all of them free."""
+        plan, ironic = self._plan, self._cloud.ironic
+        nodes = sorted(ProviderId(UUID(uuid)) for uuid in ironic.nodes)
+        stocks = NodeStocks(nodes, providers)
+        due_s = plan.due_s(plan.changes)
+        async with self._measuring(meter, "state changes") as tell:
+            changes = ChangeRun(stocks, ironic, nodes, plan.changes, due_s=due_s)
+            await firing.fire(changes, min(plan.in_flight, plan.nodes), tell)
+        # Nodes with an odd number of changes are still in maintenance.
+        left = [node for node in nodes if stocks.by_node[node].reserved]
+        await firing.fire(ChangeRun(stocks, ironic, left, len(left)), plan.nodes)
+        return changes
 
     async def _until_ready(self, *pools: str) -> list[ProviderState]:
         """Wait until schedulers can choose all hosts and nodes, and return placement's providers.
@@ -351,35 +347,6 @@ class _Load:
             while quiet < QUIET_LOOKS:
                 quiet = 0 if any([await depth(queue) for queue in work]) else quiet + 1
                 await asyncio.sleep(LOOK_EVERY_S)
-
-    def _summary(
-        self,
-        booted: Iterable[Booted],
-        problems: Sequence[str],
-        late_s: Sequence[float],
-    ) -> dict[str, Any]:
-        """The fields by name that the results of all load runs share: how it ran, how instances ended, and the audit."""
-        plan = self._plan
-        states = [each.state for each in booted]
-        active = [each for each in states if each.state == "active"]
-        late_ms = latency_of(late_s) if plan.rate else None
-        workers = {**plan.counts, "ironic": plan.daemons} if plan.nodes else plan.counts
-        return {
-            "mode": "real" if self._servers else "embedded",
-            "cells": len(plan.cells),
-            "failing": plan.failing,
-            "workers": workers if self._servers else {},
-            "active": len(active),
-            "in_error": len(states) - len(active),
-            "by_alternate": sum(bool(each.failures) for each in active),
-            "processors": os.cpu_count() or 1,
-            "notes": self._clocks.notes,
-            "audit": Audited(passed=not problems, problems=tuple(shortened(problems))),
-            "rate": plan.rate,
-            "arrivals": plan.arrivals if plan.rate else "",
-            "late_ms": late_ms,
-            "is_late": late_ms is not None and is_late(late_ms),
-        }
 
 
 def _asked(run: OrderRun) -> dict[InstanceId, Asked]:

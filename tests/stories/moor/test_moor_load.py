@@ -255,18 +255,24 @@ def assert_metal_was_measured(ran: Result, found: dict[str, Any]) -> None:
     assert ran.code == 0, ran.err + ran.out
     assert "audit passed" in ran.out
     assert found["audit"] == {"passed": True, "problems": []}
-    assert found["active"] + found["in_error"] == found["deploys"]["count"] == 12
+    assert found["active"] + found["in_error"] == found["boots"] == 12
+    assert found["nodes"] == 20
     assert found["changes"]["count"] == 101
-    for phase in (found["changes"], found["deploys"]):
+    assert found["kinds"].keys() == {"metal", "delete"}
+    assert found["kinds"]["metal"]["count"] == 12
+    assert found["kinds"]["delete"]["outcomes"]["deleted"] > 0
+    for phase in (found["changes"], found["orders"]):
         assert phase["per_s"] > 0
         assert 0 < phase["latency_ms"]["p50"] <= phase["latency_ms"]["p99"] <= phase["latency_ms"]["max"]
         spent = phase["cpu_us_each"]
         assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
         assert spent["total"] > 0
-        ended = sum(each["ended_per_s"] * each["seconds"] for each in phase["over_time"])
-        assert ended == pytest.approx(phase["count"])
-        assert phase["over_time"][-1]["under_way"] == 0
-    assert found["free_again_ms"]["p50"] > 0
+    for over_time, count in (
+        (found["changes"]["over_time"], 101),
+        (found["over_time"], found["orders"]["count"]),
+    ):
+        assert sum(each["ended_per_s"] * each["seconds"] for each in over_time) == pytest.approx(count)
+        assert over_time[-1]["under_way"] == 0
 
 
 async def test_on_bare_metal_changes_and_deploys_are_measured_and_audited(tmp_path: Path) -> None:
@@ -290,8 +296,8 @@ async def test_on_bare_metal_and_real_servers_the_daemons_are_counted_too(tmp_pa
 
     assert_metal_was_measured(ran, figures(file))
     workers = {"placement-1", "scheduler-1", "conductor-c1-1", "compute-c1", "ironic-1", "ironic-2"}
-    assert figures(file)["deploys"]["cpu_us_each"].keys() == workers | {"total", "broker", "database"}
-    assert figures(file)["deploys"]["generator_us_each"] > 0
+    assert figures(file)["cpu_us_per_boot"].keys() == workers | {"total", "broker", "database"}
+    assert figures(file)["load_generator_us_per_boot"] > 0
     assert again.code == 1
     assert "the daemons' tables already have 20 nodes" in again.err
 

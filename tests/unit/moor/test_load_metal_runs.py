@@ -1,4 +1,4 @@
-"""The state changes and deploys of `moor load --bare-metal`, and what it counts as their ends."""
+"""The state changes and deploys of `moor load --bare-metal`."""
 
 from uuid import UUID
 
@@ -10,14 +10,13 @@ from bus.messages.build import (
     BuildRejected,
     DeleteInstance,
     InstanceActive,
-    InstanceDeleted,
-    InstanceFailed,
     InstanceState,
 )
 from bus.messages.placement import LogPosition, ProvidersChanged
-from engine.inventories import InventoryState, ProviderId, ProviderState, ProviderUsage
+from engine.inventories import InventoryState, ProviderId, ProviderState
 from laboratory.load.firing import Run
-from laboratory.load.metal import ChangeRun, DeployRun, NodeStocks
+from laboratory.load.metal import ChangeRun, NodeStocks
+from laboratory.load.orders import METAL, OrderRun, plain
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.unit.ironic.test_rest_simulated import ironic_with
 
@@ -50,12 +49,6 @@ def orders_of(run: Run, count: int) -> list[Message]:
     return [each.message for each in run.next_orders(count)]
 
 
-def a_boot(run: DeployRun) -> BuildInstance:
-    (boot,) = orders_of(run, 1)
-    assert isinstance(boot, BuildInstance)
-    return boot
-
-
 def test_a_change_has_ended_when_placement_has_the_new_reserved_amount() -> None:
     ironic = ironic_with(2)
     run = ChangeRun(stocks_of(*NODES), ironic, NODES, 3)
@@ -86,38 +79,21 @@ def test_with_a_rate_changes_are_begun_one_by_one() -> None:
     assert run.sent == 1
 
 
-def test_a_deploy_has_ended_when_its_instance_is_deleted_and_its_node_is_free() -> None:
-    run = DeployRun(stocks_of(*NODES), 1)
-    boot = a_boot(run)
+def test_where_only_nodes_get_instances_a_delete_takes_the_instance_of_a_node() -> None:
+    run = OrderRun(["metal", "delete"], METAL, mix=plain("metal", "delete"))
+    (boot,) = orders_of(run, 2)
+    assert isinstance(boot, BuildInstance)
     there = state_of(boot, "active", str(NODES[0]))
 
-    run.hear(changed(provider(NODES[0], 2, used=1)))
     run.hear(InstanceActive(cell="c1", instance=there))
-    run.hear(InstanceActive(cell="c1", instance=there))
-    assert orders_of(run, 0) == [DeleteInstance(instance=there.id)], "once"
-    run.hear(InstanceDeleted(cell="c1", instance=there))
-    assert run.ended == 0, "its node is not free yet"
 
-    freed = ProviderUsage(internal=1, id=NODES[0], base=2, revision=3, used={"GOLD": 0})
-    run.hear(ProvidersChanged(at=AT, usage=(freed,)))
-    assert (run.ended, len(run.latencies_s), len(run.free_again_s)) == (1, 1, 1)
-    assert [each.state for each in run.booted] == [there]
-
-
-def test_a_deploy_that_failed_has_ended_when_its_instance_is_deleted() -> None:
-    run = DeployRun(stocks_of(*NODES), 1)
-    failed = state_of(a_boot(run), "error")
-
-    run.hear(InstanceFailed(cell="c1", instance=failed))
-    assert orders_of(run, 0) == [DeleteInstance(instance=failed.id)]
-    run.hear(InstanceDeleted(cell="c1", instance=failed))
-
-    assert (run.ended, run.latencies_s, run.free_again_s) == (1, [], [])
+    assert orders_of(run, 0) == [DeleteInstance(instance=there.id)]
 
 
 def test_a_request_that_is_rejected_ends_the_run() -> None:
-    run = DeployRun(stocks_of(*NODES), 1)
-    boot = a_boot(run)
+    run = OrderRun(["metal"], METAL, mix=plain("metal"))
+    (boot,) = orders_of(run, 1)
+    assert isinstance(boot, BuildInstance)
 
     with pytest.raises(RuntimeError, match="was rejected"):
         run.hear(BuildRejected(request_id=boot.request_id, field="flavor", value="x", reason="no"))

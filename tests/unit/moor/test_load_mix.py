@@ -143,7 +143,7 @@ def test_orders_end_for_which_no_instance_is_left() -> None:
 
 
 def test_what_is_on_a_node_is_neither_moved_nor_deleted() -> None:
-    run = OrderRun(["metal", "delete"], FLAVOR, mix=read_mix("metal=1,delete=1"))
+    run = OrderRun(["metal", "delete"], FLAVOR, mix=read_mix("boot=1,metal=1,delete=1"))
     (boot,) = run.next_orders(2)
 
     run.hear(event(ids_of(built(boot.message))[0], "active"))
