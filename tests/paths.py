@@ -17,6 +17,7 @@ from bus.message import Message
 from bus.messages.build import BuildInstance, FlavorChange, InstanceActive, InstanceMoved
 from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged
+from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
 from engine.flavors import Flavor, InstanceId
 from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.asking import Feed, hearing, until_choosable
@@ -35,8 +36,9 @@ ROOMS = (
     "compute_sim",
     "ironic_sync",
 )
-CHOOSING = "engine/choosing/"
-PLUGINS = (f"{CHOOSING}/filters/", f"{CHOOSING}/weighers/")
+# The files of filters and weighers.
+_CHOSEN = chosen_plugins(PluginSettings())
+PLUGINS = {f"{type(each).__module__.replace('.', '/')}.py" for each in (*_CHOSEN.filters, *_CHOSEN.weighers)}
 HOSTS, NODES, CELL = 6, 2, "c1"
 FLAVOR = Flavor(name="small", vcpus=1, ram_mb=512, root_gb=1)
 # Long enough for every loop of the workers to come round, and for what follows an operation.
@@ -97,8 +99,7 @@ async def operations(cloud: TemporaryCloud, calls: Calls) -> dict[str, set[Place
         ran = {each.__name__: await calls.places(each()) for each in (boot, resize, maintenance)}
         always |= await calls.places(asyncio.sleep(IDLE_S))
     return {
-        name: {each for each in places - always if not each[0].startswith(PLUGINS)}
-        for name, places in ran.items()
+        name: {each for each in places - always if each[0] not in PLUGINS} for name, places in ran.items()
     }
 
 
