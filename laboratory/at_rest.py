@@ -29,6 +29,11 @@ from moor.books.auditing import AuditOptions, audited, with_computes
 from moor.books.books_reader import INSTANCES_PAGE, BooksReader
 
 ENDS = ("active", "error", "deleted")
+# Longer than hosts take to report their number of instances.
+PATIENCE_S = 15.0
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 2.0
+# A question waits longer than it is worked on.
+PAGES_AT_ONCE = 10
 
 
 class Asked(Struct, frozen=True):
@@ -173,16 +178,6 @@ def _of_nodes(cloud: CloudAtRest, active: Active) -> Iterator[str]:
             yield f"node {node.name} is owned by no daemon that is alive"
         elif not node.is_reported:
             yield f"node {node.name} was not reported by its owner {node.owner}"
-
-
-# Asks all participants of a cloud at rest what they have, and says what is wrong: by the audit, and by the rules for rest.
-
-
-# Longer than hosts take to report their number of instances.
-PATIENCE_S = 15.0
-PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 2.0
-# A question waits longer than it is worked on.
-PAGES_AT_ONCE = 10
 
 
 async def problems_left(cloud: TemporaryCloud, asked: Mapping[InstanceId, Asked]) -> Sequence[str]:

@@ -38,13 +38,12 @@ from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
 from kit.process import run_process
 from laboratory.at_rest import is_in_use, problems_left
-from laboratory.cloud_processes import Servers, servers_at
 from laboratory.computes.faults import Changes, FailsToBuild, FallsSilent, FaultScript
 from laboratory.demo_screen import CELLS, TINKERED, News, Tally, conclude, screen, short
 from laboratory.ironic import IronicScript, RequestRefused
 from laboratory.ironic.script import WorkFails
 from laboratory.private_servers import DidNotStartError
-from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, spread, temporary_cloud
+from laboratory.temporary_cloud import CloudPlan, Servers, TemporaryCloud, servers_at, spread, temporary_cloud
 from moor.asking import during, hearing, providers_of, until_choosable
 from moor.client.requests import new_request_ids
 from moor.clouds.cloud import BareMetalPlan, cells_of_groups, flavor_of_nodes

@@ -34,12 +34,11 @@ from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor
 from kit.process import Part
 from laboratory.at_rest import problems_left
-from laboratory.cloud_processes import Servers
 from laboratory.demo import Demo, delete, listening, servers_of, until
 from laboratory.demo_screen import CELLS, Tally, conclude
 from laboratory.private_libvirtd import PrivateLibvirtd, check_installed, copy_learnt
 from laboratory.private_servers import Keeper
-from laboratory.temporary_cloud import CloudPlan, TemporaryCloud
+from laboratory.temporary_cloud import CloudPlan, Servers, TemporaryCloud
 from moor.asking import during
 from moor.client import Client, ClientError, NoConsoleFound, NotDone
 from moor.options import fail, out

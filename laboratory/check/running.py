@@ -18,7 +18,7 @@ from laboratory.check.session import (
     RuleBroken,
     Wire,
     host_named,
-    names_heard,
+    hosts_heard,
     opened_wire,
     run_command,
     with_share,
@@ -124,7 +124,7 @@ async def _known(wire: Wire, name: str, request: CheckRequest) -> ProviderId:
         )
         found = await wire.until(lambda: host_named(wire, name), request.wait_s)
     if found is None:
-        heard = ", ".join(sorted(names_heard(wire))) or "no host"
+        heard = ", ".join(sorted(hosts_heard(wire).values())) or "no host"
         raise CannotCheck(
             f"host {name!r} of cell {request.cell!r} was not heard of in {request.wait_s:g} s ({heard} was). It tells its name "
             "when its compute starts: start it while this program waits, or name the host by its id, which its heartbeats tell"

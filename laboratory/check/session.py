@@ -44,12 +44,6 @@ from kit.errors import Failure, Interrupted
 from kit.times import now
 from laboratory.check.orders import ANSWERS, Answer, ExpectedAttempts, HostUnderCheck, InstanceOrders, agrees
 
-# The bus as the check of a compute uses it: it sends a conductor's orders, and hears all that the compute publishes.
-#
-# It reads the conductor's own queue, so it takes the conductor's place. Messages there that are not about its own orders are
-# held, and go back into the queue at its end; they belong to the cell.
-
-
 T = TypeVar("T")
 
 # What the API level sends to a conductor. A cell that gets such orders is in use.
@@ -81,6 +75,12 @@ class Heard(Struct, frozen=True):
 
 
 class Wire:
+    """The bus as the check uses it: it sends a conductor's orders, and hears all that the compute publishes.
+
+    It reads the conductor's own queue, so it takes the conductor's place. Messages there that are not about its own orders are held, and
+    go back into the queue at its end; they belong to the cell.
+    """
+
     def __init__(self, cell: str, publishing: Publishing, watching: Connection, facts: BrokerFacts) -> None:
         self.cell = cell
         self.heard: list[Heard] = []
@@ -307,37 +307,23 @@ def _first(
     return None
 
 
-def host_named(wire: Wire, name: str) -> ProviderId | None:
-    """The id of the host with this name or id, as soon as it has told of itself."""
+def hosts_heard(wire: Wire) -> dict[ProviderId, str]:
+    """The hosts that have told of themselves, each with its name, or with its id while it has told no name."""
+    names: dict[ProviderId, str] = {}
     for heard in wire.heard:
         match heard.message:
             case HostsReported(hosts=hosts):
-                for each in hosts:
-                    if name in (each.name, str(each.id)):
-                        return each.id
+                names |= {each.id: each.name for each in hosts}
             case ReportInventory(root=root, providers=providers):
-                if any(each.id == root and name in (each.name, str(root)) for each in providers):
-                    return root
+                names |= {each.id: each.name or str(root) for each in providers if each.id == root}
             case HostsAlive(hosts=alive):
-                for id_ in alive:
-                    if name == str(id_):
-                        return id_
-    return None
+                names = {id_: str(id_) for id_ in alive} | names
+    return names
 
 
-def names_heard(wire: Wire) -> set[str]:
-    """The names or ids of the hosts that have told of themselves."""
-    return {
-        name
-        for heard in wire.heard
-        for name in (
-            [each.name for each in heard.message.hosts]
-            if isinstance(heard.message, HostsReported)
-            else [*map(str, heard.message.hosts)]
-            if isinstance(heard.message, HostsAlive)
-            else []
-        )
-    }
+def host_named(wire: Wire, name: str) -> ProviderId | None:
+    """The id of the host with this name or id, as soon as it has told of itself."""
+    return next((id_ for id_, known in hosts_heard(wire).items() if name in (known, str(id_))), None)
 
 
 def with_share(wire: Wire, host: HostUnderCheck) -> HostUnderCheck:

@@ -143,7 +143,7 @@ def metrics_at(metrics: Mapping[str, float], faults: Iterable[Fault], at_s: floa
     return metrics
 
 
-# A size with some of everything: laboratory/hosts.py says what.
+# The name of a size with some of everything (`in_cells`).
 CELLS = "cells"
 FORM = "cells or NAME=VALUE,... such as vcpus=64,ram_mb=262144,numa_nodes=2,pcpus=16,pages=2048:8192,device=vf:8:net0"
 NUMA_NODES_MAX, DEVICES_MAX = 64, 256

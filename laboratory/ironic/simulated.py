@@ -1,6 +1,6 @@
 """The simulated Ironic: its nodes, the conductor's work on them, and the operations of its API.
 
-All decisions are in core/. A call changes nodes and publishes notifications without awaiting anything, so no other task
+What is allowed, and what follows from it, is decided in changes.py and work.py. A call changes nodes and publishes notifications without awaiting anything, so no other task
 sees a change that is half done.
 """
 
@@ -467,19 +467,17 @@ class SimulatedIronic(Periodic):
         )
 
 
-# Stores the nodes of a simulated Ironic in a file, so that they survive a kill of its process.
-#
-# Each change is one line: the uuid, and the node, or null if it was deleted. A line is passed to the kernel before the change
-# is announced. So `kill -9` loses no change. Only the last line can be cut off, and is then ignored.
-
-
 # The file is written again when it has more lines than this per node, and in total.
 LINES_PER_NODE_MAX = 8
 LINES_LEAST = 1000
 
 
 class NodeFile:
-    """The file in which a simulated Ironic keeps its nodes. Only one process may use it at a time."""
+    """The file in which a simulated Ironic keeps its nodes, so that they survive a kill of its process. Only one process may use it at a time.
+
+    Each change is one line: the uuid, and the node, or null if it was deleted. A line is passed to the kernel before the change
+    is announced. So `kill -9` loses no change. Only the last line can be cut off, and is then ignored.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

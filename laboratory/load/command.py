@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from kit.process import run_process
-from laboratory.cloud_processes import servers_at
 from laboratory.load.firing import ARRIVALS
 from laboratory.load.orders import Mix, count_of, plain, read_mix
 from laboratory.load.results import as_json, as_table
 from laboratory.load.running import METAL_DEFAULTS, Plan, run_load
-from laboratory.temporary_cloud import cell_names, spread
+from laboratory.temporary_cloud import cell_names, servers_at, spread
 from moor.clouds.up_command import host_size_in
 from moor.options import (
     NOT_DONE,

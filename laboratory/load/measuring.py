@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from bus.messages.build import InstanceDetails
 from engine.flavors import InstanceId
-from laboratory.cloud_processes import Servers, WorkerProcess
 from laboratory.load.firing import EndedOrder
 from laboratory.load.kernel import (
     listener_of,
@@ -29,6 +28,7 @@ from laboratory.load.kernel import (
 )
 from laboratory.load.orders import Booted
 from laboratory.load.results import GENERATOR, Interval, Latency, latency_of
+from laboratory.temporary_cloud import Servers, WorkerProcess
 
 # How the names of the servers' processes start.
 BROKER, DATABASE = ("beam", "erl"), ("postgres", "postmaster")

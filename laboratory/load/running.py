@@ -18,7 +18,6 @@ from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
 from kit.errors import Failure
 from laboratory.at_rest import Asked, found_instances, is_in_use, problems_left
-from laboratory.cloud_processes import Servers
 from laboratory.computes.faults import FailsToBuild, FailsToReceive, FaultScript
 from laboratory.ironic import IronicScript
 from laboratory.ironic.script import WorkFails
@@ -30,11 +29,12 @@ from laboratory.load.measuring import (
     intervals_of,
     steps_of,
 )
-from laboratory.load.metal import ChangeRun, NodeStocks
 from laboratory.load.orders import (
     AFTERWARDS,
     BUILDING,
+    ChangeRun,
     Mix,
+    NodeStocks,
     OrderRun,
     amounts_of,
     claims_of,
@@ -54,7 +54,7 @@ from laboratory.load.results import (
     is_late,
     latency_of,
 )
-from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
+from laboratory.temporary_cloud import CloudPlan, Servers, TemporaryCloud, temporary_cloud
 from moor.asking import during, hearing, providers_of, until_choosable
 from moor.clouds.cloud import BareMetalPlan, cells_of_groups
 from moor.options import err

@@ -24,8 +24,8 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store_sql import SqlIronicStore
 from kit.sql import upgrade
-from laboratory.cloud_processes import WorkerProcess, cloud_in_processes
 from laboratory.computes.faults import FaultScript
+from laboratory.temporary_cloud import WorkerProcess, cloud_in_processes
 from moor.asking import CommandClient, station_on, until_choosable
 from tests.benchmarks.books import connected, database_of
 from tests.benchmarks.cpu import OneProcess, ProcessTree, Spender

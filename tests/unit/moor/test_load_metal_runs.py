@@ -15,8 +15,7 @@ from bus.messages.build import (
 from bus.messages.placement import LogPosition, ProvidersChanged
 from engine.inventories import InventoryState, ProviderId, ProviderState
 from laboratory.load.firing import Run
-from laboratory.load.metal import ChangeRun, NodeStocks
-from laboratory.load.orders import METAL, OrderRun, plain
+from laboratory.load.orders import METAL, ChangeRun, NodeStocks, OrderRun, plain
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.unit.ironic.test_rest_simulated import ironic_with
 
