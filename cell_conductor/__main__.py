@@ -46,9 +46,6 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
 
     MOOR_CELL, MOOR_BUS_URL and MOOR_DB_URL must be set. If MOOR_CELL_BUS_URLS or MOOR_CELL_DB_URLS name this cell, the
     conductor uses those instead. MOOR_CONDUCTOR_*, MOOR_BUS_* and MOOR_DB_* are the settings.
-
-    MOOR_ATTEMPT_TIMEOUT_S sets two of them. One is how long a host may build without a message before the next one is
-    tried. The other is how often a host is reminded of what it must clean up.
     """
     environment = with_flags(environment, arguments, "cell_conductor")
     addresses = addresses_for_main(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")

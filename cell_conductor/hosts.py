@@ -41,7 +41,7 @@ from cell_conductor.core.host_states import (
 from cell_conductor.core.instance import Destroy, Instance
 from cell_conductor.core.transition import destroy_order
 from cell_conductor.handlers import Decider, of_cell
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import Pace
 from cell_conductor.store import ConductorStore, ConductorTransaction
 from cell_conductor.timers import Timers
 from engine.hosts import NODE
@@ -258,13 +258,13 @@ class CellHostWatch(PartGroup):
         store: ConductorStore,
         timers: Timers,
         decider: Decider,
-        settings: ConductorSettings,
+        pace: Pace,
         *,
         clock_s: Callable[[], float] | None = None,
     ) -> None:
         """`clock_s` measures how long hosts are silent."""
         self._heard = HeardHosts(station, decider.rules.cell, clock_s)
-        self._every_s = min(settings.look_s, station.settings.host_down_s / 10)
+        self._every_s = min(pace.look_s, station.settings.host_down_s / 10)
         self._watching = Periodic("watch the hosts", self._look, self._every_s, chance=station.chance)
         super().__init__(self._heard, self._watching)
         self._publisher = station.publisher

@@ -19,7 +19,7 @@ from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.handlers import Decider
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import Pace
 from cell_conductor.store import ConductorStore
 from kit.errors import Operational, WrongAnswer
 from kit.parts import Background, Periodic, Status, wait_at_most
@@ -28,6 +28,8 @@ from kit.retrying import Retrying
 _SAVING = Retrying(5, delay_s_first=0.02, delay_s_max=1)
 # How many background tasks of earlier checks may run beside the next check.
 BACKGROUND_MAX = 16
+# So many due rows are handled at once, which keeps transactions short after an outage.
+DUE_ROWS_MAX = 200
 # So many rows in one batch of the conductor's worker show that the cell is busy. With more, a check waits longer for further rows: in
 # proportion, up to so many times as long.
 BUSY_ROWS = 25
@@ -48,16 +50,16 @@ class Timers:
         ask: Ask,
         *,
         decider: Decider,
-        settings: ConductorSettings,
+        pace: Pace,
         chance: random.Random | None = None,
     ) -> None:
         self._decider = decider
         self._store = store
         self._say = say
         self._ask = ask
-        self._settings = settings
+        self._pace = pace
         self._clock = decider.clock
-        self._check_every = timedelta(seconds=settings.look_s)
+        self._check_every = timedelta(seconds=pace.look_s)
         # Due times of rows that are being saved, and of rows saved; those before the next check of all rows.
         self._expected: list[datetime] = []
         self._soon: list[datetime] = []
@@ -124,7 +126,7 @@ class Timers:
             await self._handle_due()
 
     def _pause_s(self) -> float:
-        return 0.0 if self._has_more else self._settings.poll_ms / 1000
+        return 0.0 if self._has_more else self._pace.poll_s
 
     async def _until_rested(self) -> None:
         """Pause after a check, so that rows which fall due soon after it are handled by one further check.
@@ -132,7 +134,7 @@ class Timers:
         Checking one row costs nearly as much as checking many: here, in placement, and on the next host. So the pause is longer while
         the cell is busy. After a longer time without due rows, a single one is handled at once.
         """
-        rest_s = self._settings.rest_ms / 1000 * min(max(self._batch_rows / BUSY_ROWS, 1.0), RESTS_MAX)
+        rest_s = self._pace.rest_s * min(max(self._batch_rows / BUSY_ROWS, 1.0), RESTS_MAX)
         left_s = self._rests_from_s + rest_s - asyncio.get_running_loop().time()
         if left_s > 0:
             await wait_at_most(self._checking.stopping, left_s)
@@ -141,11 +143,11 @@ class Timers:
     async def _handle_due(self) -> None:
         now, known = self._clock(), len(self._soon)
         async with self._store.transaction() as tx:
-            rows = await tx.take_due(now, self._settings.due_rows_max)
+            rows = await tx.take_due(now, DUE_ROWS_MAX)
             decision, kept = await self._decider.decide(tx, rows, [Due(each) for each in rows])
-        self._has_more = len(rows) == self._settings.due_rows_max
+        self._has_more = len(rows) == DUE_ROWS_MAX
         now_s = asyncio.get_running_loop().time()
-        self._check_by_s = now_s if self._has_more else now_s + self._settings.look_s
+        self._check_by_s = now_s if self._has_more else now_s + self._pace.look_s
         self._rests_from_s = -inf if self._has_more else now_s
         # Rows saved during the check may have been missed.
         self._soon[:known] = [at for at in self._soon[:known] if at > now]

@@ -11,13 +11,15 @@ from bus.workers.station import Heartbeats, Station
 from cell_conductor.core.instance import ConductorRules, DrawId
 from cell_conductor.handlers import Decider, handlers, question_handlers
 from cell_conductor.hosts import CellHostWatch, conductor_beats, host_handlers
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import PACE, ConductorSettings, Pace
 from cell_conductor.store import ConductorStore
 from cell_conductor.timers import Ask, Timers
 from engine.inventories import ConsumerId
 from kit.process import Part
-from kit.settings import BadSetting
 from kit.times import now
+
+# How much longer a question to placement belongs to the process that asked it than it waits for an answer.
+ASK_LEASES = 1.5
 
 
 def drawn_id() -> ConsumerId:
@@ -34,20 +36,15 @@ def conductor_parts(
     clock: Callable[[], datetime] = now,
     clock_s: Callable[[], float] | None = None,
     draw: DrawId = drawn_id,
+    pace: Pace = PACE,
 ) -> tuple[Part, ...]:
     """All parts of a conductor: the worker for orders and answers, the timers, the watch over the hosts, its heartbeats, and
     the worker for questions. `ask` sends questions to placement, by a station that runs with these parts. `clock_s` measures
     how long hosts are silent; by default it is the event loop's. `draw` draws the ids of new consumers.
     """
-    if settings.ask_lease_s * 1000 <= station.settings.answer_timeout_ms:
-        raise BadSetting(
-            "conductor.ask_lease_s",
-            settings.ask_lease_s,
-            "beside [bus]",
-            f"must be more than bus.answer_timeout_ms ({station.settings.answer_timeout_ms}): otherwise another process asks "
-            "again too early",
-        )
-    decider = Decider(rules_of(settings, cell), clock, draw)
+    # Until a question has failed for want of an answer, no other process of the cell asks it.
+    ask_lease = timedelta(milliseconds=ASK_LEASES * station.settings.answer_timeout_ms)
+    decider = Decider(rules_of(settings, cell, ask_lease, pace), clock, draw)
 
     async def say(outgoing: Sequence[Outgoing], kept: Sequence[OutboxKey]) -> None:
         # The worker clears the notes of the timers' messages with those of its own.
@@ -58,10 +55,10 @@ def conductor_parts(
         say,
         ask,
         decider=decider,
-        settings=settings,
+        pace=pace,
         chance=station.chance,
     )
-    watch = CellHostWatch(station, store, timers, decider, settings, clock_s=clock_s)
+    watch = CellHostWatch(station, store, timers, decider, pace, clock_s=clock_s)
 
     worker = station.worker(
         f"conductor.{cell}.work",
@@ -76,8 +73,8 @@ def conductor_parts(
     beats = Heartbeats(
         "heartbeats",
         station.publisher,
-        partial(conductor_beats, store, cell=cell, name=station.name, within_s=settings.beat_s),
-        settings.beat_s,
+        partial(conductor_beats, store, cell=cell, name=station.name, within_s=pace.beat_s),
+        pace.beat_s,
         chance=station.chance,
     )
     # Questions do not wait behind orders, nor orders behind them.
@@ -89,16 +86,18 @@ def conductor_parts(
     return (worker, timers, watch, beats, answers)
 
 
-def rules_of(settings: ConductorSettings, cell: str) -> ConductorRules:
+def rules_of(
+    settings: ConductorSettings, cell: str, ask_lease: timedelta, pace: Pace = PACE
+) -> ConductorRules:
     return ConductorRules(
         cell=cell,
         attempt_timeout=timedelta(seconds=settings.attempt_timeout_s),
         destroy_timeout=timedelta(seconds=settings.destroy_timeout_s),
         deploy_timeout=timedelta(seconds=settings.deploy_timeout_s),
         undeploy_timeout=timedelta(seconds=settings.undeploy_timeout_s),
-        remind_every=timedelta(seconds=settings.remind_every_s),
-        ask_lease=timedelta(seconds=settings.ask_lease_s),
-        retry_delay_first=timedelta(seconds=settings.retry_delay_s_first),
-        retry_delay_max=timedelta(seconds=settings.retry_delay_s_max),
+        remind_every=timedelta(seconds=pace.remind_every_s or settings.attempt_timeout_s),
+        ask_lease=ask_lease,
+        retry_delay_first=timedelta(seconds=pace.retry_delay_s_first),
+        retry_delay_max=timedelta(seconds=pace.retry_delay_s_max),
         kept_after_end=timedelta(seconds=settings.kept_after_end_s),
     )

@@ -145,8 +145,6 @@ class Section(Struct, Generic[S], frozen=True):
     omitted: tuple[str, ...] = ()
     # Patterns of keys whose variables have this section's prefix but belong to something else.
     others: tuple[str, ...] = ()
-    # Variables that set several fields at once.
-    aliases: Mapping[str, tuple[str, ...]] = {}
     # Fields that take effect in a running process when its file is read again (kit/settings.py).
     reloaded: frozenset[str] = frozenset()
 
@@ -169,17 +167,16 @@ class Section(Struct, Generic[S], frozen=True):
     def in_environment(self, environment: Mapping[str, str]) -> dict[str, Stated]:
         """The settings that variables set. An empty variable counts as not set."""
         said = {name: text for name, each in environment.items() if (text := each.strip())}
-        fields = {**self.aliases, **{each.variable: (field,) for field, each in self.settings.items()}}
+        fields = {each.variable: field for field, each in self.settings.items()}
         prefix = f"MOOR_{self.name}_".upper()
         for variable in sorted(said.keys() - fields.keys()):
             field = variable.removeprefix(prefix).lower()
             if variable.startswith(prefix) and not any(fnmatch(field, other) for other in self.others):
-                fields[variable] = (field,)
+                fields[variable] = field
         return {
             field: self.stated(field, said[variable], variable)
-            for variable, names in fields.items()
+            for variable, field in fields.items()
             if variable in said
-            for field in names
         }
 
     def in_table(self, table: Mapping[str, object], where: str) -> dict[str, Stated]:

@@ -176,9 +176,7 @@ class HostDemo(Demo):
     patience_s = 90.0
     defaults = CloudSettings(
         compute=ComputeSettings(facts_every_s=FACTS_EVERY_S),
-        conductor=ConductorSettings(
-            attempt_timeout_s=ATTEMPT_TIMEOUT_S, remind_every_s=ATTEMPT_TIMEOUT_S, poll_ms=100.0
-        ),
+        conductor=ConductorSettings(attempt_timeout_s=ATTEMPT_TIMEOUT_S),
     )
 
     def __init__(self, boots: int, hosts: int) -> None:

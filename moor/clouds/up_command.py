@@ -29,7 +29,6 @@ from bus.topology import objects_of, user_of
 from bus.unix_socket.server import SocketTakenError, serve_unix
 from bus.workers.health_server import HealthServer
 from bus.workers.running import about
-from cell_conductor.settings import ConductorSettings
 from engine.hosts import NODE
 from ironic_sync.core.offers import CellMap
 from ironic_sync.settings import IronicSettings
@@ -93,7 +92,6 @@ NODES = "ironic.nodes"
 # soon repeat the questions that were open.
 IN_ONE_PROCESS = CloudSettings(
     bus=BusSettings(ask_again_ms=1_000.0, answer_timeout_ms=4_000.0),
-    conductor=ConductorSettings(ask_lease_s=5.0),
     # The notification that ends a deploy may reach another daemon than the node's owner, which then reads the node after 2 s.
     ironic=IronicSettings(deploy_read_s=2.0),
 )

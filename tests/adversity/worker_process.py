@@ -74,17 +74,16 @@ def _scheduler(station: Station, database: str, stack: AsyncExitStack) -> tuple[
 
 
 def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
-    from cell_conductor.settings import ConductorSettings
+    from cell_conductor.settings import ConductorSettings, Pace
     from cell_conductor.store_sql import SqlConductorStore
     from cell_conductor.wiring import conductor_parts
 
     # Longer than a broker takes to restart on a busy machine: otherwise hosts would count as silent.
-    settings = ConductorSettings(
-        attempt_timeout_s=20, destroy_timeout_s=20, remind_every_s=2, ask_lease_s=12, poll_ms=100
-    )
+    settings = ConductorSettings(attempt_timeout_s=20, destroy_timeout_s=20)
+    pace = Pace(remind_every_s=2, poll_s=0.1)
     instances = SqlConductorStore(database, cell)
     stack.push_async_callback(instances.close)
-    return (*conductor_parts(station, instances, settings, cell, station.ask_all), station)
+    return (*conductor_parts(station, instances, settings, cell, station.ask_all, pace=pace), station)
 
 
 async def _compute(station: Station, database: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:

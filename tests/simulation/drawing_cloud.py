@@ -228,7 +228,7 @@ def with_outage(plan: Plan, chance: random.Random) -> Plan:
     return structs.replace(
         plan,
         faults=tuple(faults),
-        conducting={"beat_s": BEAT_S},
+        pace={"beat_s": BEAT_S},
         settings={"cell_down_s": CELL_DOWN_S},
     )
 

@@ -232,6 +232,7 @@ class Plan(Struct, frozen=True):
     settings: dict[str, Any] = {}
     # Of the conductors, likewise.
     conducting: dict[str, Any] = {}
+    pace: dict[str, Any] = {}
     # Of the daemons of bare metal, likewise.
     syncing: dict[str, Any] = {}
     invalid_requests: tuple[InvalidRequest, ...] = ()

@@ -13,7 +13,7 @@ from bus.broker import Broker
 from bus.settings import BusSettings
 from bus.workers.sending import Link
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import ConductorSettings, Pace
 from cell_conductor.wiring import conductor_parts
 from compute_sim.core.hosts import pools_of, read_pools
 from compute_sim.settings import ComputeSettings
@@ -84,14 +84,10 @@ CONDUCTOR = ConductorSettings(
     # Longer than a daemon takes to give up a step that has no effect.
     deploy_timeout_s=25.0,
     undeploy_timeout_s=6.0,
-    remind_every_s=5.0,
-    retry_delay_s_max=4.0,
-    ask_lease_s=6.0,
     kept_after_end_s=25.0,
-    poll_ms=1_500.0,
-    # Seldom: other seeds stay as they were drawn before there were heartbeats of conductors.
-    beat_s=600.0,
 )
+# Heartbeats seldom: other seeds stay as they were drawn before there were heartbeats of conductors.
+PACE = Pace(remind_every_s=5.0, retry_delay_s_max=4.0, poll_s=1.5, beat_s=600.0)
 BEAT_S, FACTS_S = 3.0, 1.0
 IRONIC = IronicSettings(
     lease_s=4.0,
@@ -196,15 +192,15 @@ class Workers:
                 own = FaultyConductorStore(
                     self._rows.cells[cell].of_another_process(process.clock), process, self._observer
                 )
-                conducting = structs.replace(CONDUCTOR, **self._plan.conducting)
                 parts = conductor_parts(
                     station,
                     own,
-                    conducting,
+                    structs.replace(CONDUCTOR, **self._plan.conducting),
                     cell,
                     station.ask_all,
                     clock=process.clock,
                     draw=lambda: ConsumerId(UUID(int=process.chance.getrandbits(128), version=4)),
+                    pace=structs.replace(PACE, **self._plan.pace),
                 )
                 return (*parts, station)
             case "compute":

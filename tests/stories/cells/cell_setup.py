@@ -38,7 +38,7 @@ from bus.workers.handling import Received, Said, Tell
 from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.core.instance import Instance
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import ConductorSettings, Pace
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from engine.flavors import Flavor, InstanceId, RequestId
@@ -78,9 +78,8 @@ IMPATIENT = BusSettings(
     answer_timeout_ms=150,
 )
 
-CONDUCTING = ConductorSettings(
-    attempt_timeout_s=60, poll_ms=5, look_s=1, retry_delay_s_first=1, retry_delay_s_max=4
-)
+CONDUCTING = ConductorSettings(attempt_timeout_s=60)
+PACE = Pace(poll_s=0.005, look_s=1, retry_delay_s_first=1, retry_delay_s_max=4, remind_every_s=300)
 
 
 class Clock:
@@ -346,7 +345,7 @@ async def cell_setup(
 
 @asynccontextmanager
 async def conducting(setup: CellSetup, station: Station, store: ConductorStore) -> AsyncIterator[None]:
-    parts = conductor_parts(station, store, CONDUCTING, "c1", station.ask_all, clock=setup.clock)
+    parts = conductor_parts(station, store, CONDUCTING, "c1", station.ask_all, clock=setup.clock, pace=PACE)
     async with running(*parts, station):
         yield
 

@@ -14,7 +14,7 @@ from bus.messages.hosts import HostsReported
 from bus.topology import user_of
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import ConductorSettings, Pace
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from engine.hosts import HostFacts
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.asyncio
 # Few orders may be under way to one cell, and the sweep comes soon.
 SOON = structs.replace(SETTINGS, sweep_s=0.05, drain_ms_max=100)
 NARROW = structs.replace(QUICK, under_way_max=3)
-CONDUCTING = ConductorSettings(poll_ms=20, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
+PACE = Pace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
 
 
 def narrow_scheduler(setup: Cloud, name: str = "scheduler") -> AbstractAsyncContextManager[asyncio.Event]:
@@ -183,7 +183,12 @@ async def conducting(setup: Cloud, store: ConductorStore, computes: FailsOnce) -
     beside = Station(setup.brokers.in_cell("c1", "compute"), "computes", settings=SETTINGS)
     handlers: Handlers = {SpawnInstance: computes.on_spawn, DestroyInstance: computes.on_destroy}
     worker = beside.worker("compute.c1.work", handlers, computes)
-    parts = (*conductor_parts(place, store, CONDUCTING, "c1", place.ask_all), place, beside, worker)
+    parts = (
+        *conductor_parts(place, store, ConductorSettings(), "c1", place.ask_all, pace=PACE),
+        place,
+        beside,
+        worker,
+    )
     async with setup.running(parts, place, beside):
         yield
 

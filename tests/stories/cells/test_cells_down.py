@@ -23,7 +23,7 @@ from bus.messages.cloud import AskCells, CellsFound, CellState, ConductorAlive
 from bus.settings import BusSettings
 from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import ConductorSettings, Pace
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from kit.health import About, Health
@@ -36,7 +36,7 @@ from tests.stories.layouts import BACKENDS_APART
 
 pytestmark = pytest.mark.asyncio
 
-CONDUCTING = ConductorSettings(poll_ms=20, retry_delay_s_first=0.02, retry_delay_s_max=0.1, beat_s=0.2)
+PACE = Pace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1, beat_s=0.2)
 # No host falls silent, however far a test moves the schedulers' clock.
 FOR_EVER_S = 1e9
 SOON = structs.replace(SETTINGS, sweep_s=0.05, drain_ms_max=100, host_down_s=FOR_EVER_S)
@@ -116,7 +116,9 @@ class Story:
             for number, store in enumerate(self._stores, 1):
                 name = f"conductor-{number}"
                 station = Station(setup.brokers.in_cell("c1"), name, settings=SOON, asks=True)
-                conducting = conductor_parts(station, store, CONDUCTING, "c1", station.ask_all)
+                conducting = conductor_parts(
+                    station, store, ConductorSettings(), "c1", station.ask_all, pace=PACE
+                )
                 await stack.enter_async_context(setup.running((*conducting, station), station))
             beside = Station(setup.brokers.in_cell("c1", "compute"), "computes", settings=SETTINGS)
             handlers: Handlers = {

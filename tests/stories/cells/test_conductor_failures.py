@@ -17,6 +17,7 @@ from tests.stories.cells.cell_setup import (
     CONDUCTING,
     FAIL,
     IMPATIENT,
+    PACE,
     SILENT,
     cell_setup,
     conducting,
@@ -73,7 +74,9 @@ async def test_messages_of_a_conductor_that_dies_between_commit_and_publish_are_
         await setup.say(*orders)
         await setup.under_test.set_alarm(on=True)  # committed, but the broker takes nothing
         mortal = setup.stations["conductor"]
-        parts = conductor_parts(mortal, setup.store, CONDUCTING, "c1", mortal.ask_all, clock=setup.clock)
+        parts = conductor_parts(
+            mortal, setup.store, CONDUCTING, "c1", mortal.ask_all, clock=setup.clock, pace=PACE
+        )
         dying = [asyncio.create_task(part.run()) for part in parts]
         for order in orders:
             await setup.until_row(order, lambda row: bool(row.outbox))
@@ -112,7 +115,7 @@ async def test_rows_whose_conductor_died_are_taken_over_by_another_when_their_ti
             return ()
 
         mortal = setup.stations["conductor"]
-        parts = conductor_parts(mortal, setup.store, CONDUCTING, "c1", never, clock=setup.clock)
+        parts = conductor_parts(mortal, setup.store, CONDUCTING, "c1", never, clock=setup.clock, pace=PACE)
         dying = [asyncio.create_task(part.run()) for part in parts]
         await setup.say(swapping, silent)
         await asked.wait()

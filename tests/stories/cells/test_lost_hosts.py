@@ -35,6 +35,7 @@ from tests.contracts.stage import PATIENCE_S, SETTINGS, until
 from tests.stories.cells.cell_setup import (
     BUILD,
     CONDUCTING,
+    PACE,
     SILENT,
     CellSetup,
     cell_setup,
@@ -78,7 +79,7 @@ async def until_looked(watching: Periodic) -> None:
 async def conducting(setup: CellSetup, clock_s: HeldSeconds) -> AsyncIterator[Periodic]:
     station = setup.stations["conductor"]
     parts = conductor_parts(
-        station, setup.store, CONDUCTING, "c1", station.ask_all, clock=setup.clock, clock_s=clock_s
+        station, setup.store, CONDUCTING, "c1", station.ask_all, clock=setup.clock, clock_s=clock_s, pace=PACE
     )
     found = {each.status.name: each for each in every_part(parts) if isinstance(each, Supervised)}
     async with running(*parts, station):
@@ -215,9 +216,9 @@ async def a_cell(setup: Cloud, rows: ConductorStore, host: SimulatedHost) -> Asy
         Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
         for role in ("conductor", "compute")
     )
-    often = structs.replace(CONDUCTING, look_s=0.1)
+    often = structs.replace(PACE, look_s=0.1)
     parts = (
-        *conductor_parts(conductor, rows, often, "c1", conductor.ask_all),
+        *conductor_parts(conductor, rows, CONDUCTING, "c1", conductor.ask_all, pace=often),
         *simulated_parts(compute, (host,), PRETENDING, FaultScript(spawn_ms=5)),
         conductor,
     )

@@ -25,7 +25,7 @@ from bus.messages.placement import ReportAccepted, ReportAnswered, ReportInvento
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.station import Station
 from cell_conductor.core.instance import Instance
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import ConductorSettings, Pace
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from engine.flavors import Flavor, Image, InstanceId
@@ -47,7 +47,8 @@ BUILD, FAIL, SILENT = "build", "fail", "silent"
 GOLD = "CUSTOM_GOLD"
 METAL = Flavor(name="metal", root_gb=0, extra_specs={f"resources:{GOLD}": "1"})
 IMAGE = Image(source="http://images/debian", checksum="0a1b")
-CONDUCTING = ConductorSettings(poll_ms=5, look_s=1)
+CONDUCTING = ConductorSettings()
+PACE = Pace(poll_s=0.005, look_s=1)
 DEPLOY_S = CONDUCTING.deploy_timeout_s
 
 
@@ -217,7 +218,7 @@ async def metal_setup(bus: str, books: str) -> AsyncIterator[MetalSetup]:
         clock = Clock()
         (store,) = await stack.enter_async_context(open_conductor_stores(books, ("c1",), clock))
         conductor = Station(setup.brokers.in_cell("c1"), "conducting", settings=SETTINGS, asks=True)
-        parts = conductor_parts(conductor, store, CONDUCTING, "c1", conductor.ask_all, clock=clock)
+        parts = conductor_parts(conductor, store, CONDUCTING, "c1", conductor.ask_all, clock=clock, pace=PACE)
         await stack.enter_async_context(setup.running((*parts, conductor), conductor))
         broker = setup.brokers.below("ironic").get("c1") or setup.brokers.at_api("ironic")
         ironic = Station(broker, "ironic-1", settings=SETTINGS, asks=True)

@@ -15,7 +15,7 @@ from bus.messages.build import DeleteInstance, InstanceState
 from bus.topology import objects_of
 from bus.workers.sending import Link
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import ConductorSettings, Pace
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from engine.flavors import Flavor, Image, InstanceId
@@ -74,7 +74,8 @@ QUICK = IronicSettings(
     deploy_retry_s_max=0.3,
     progress_s=0.5,
 )
-CONDUCTING = ConductorSettings(poll_ms=5, look_s=1)
+CONDUCTING = ConductorSettings()
+PACE = Pace(poll_s=0.005, look_s=1)
 # A deploy takes some tenths of a second.
 SHORT = WorkDurations(deploy_s=0.1, tear_down_s=0.1, clean_s=0.2, power_s=0.05, agent_call_s=0.05)
 LONG_DEPLOYS = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=LONG_S))
@@ -294,7 +295,7 @@ async def deploy_setup(
                 setup.brokers.in_cell(cell), f"conducting-{cell}", settings=SETTINGS, asks=True
             )
             parts = conductor_parts(
-                conductor, rows_of_cell, CONDUCTING, cell, conductor.ask_all, clock=conductor_clock
+                conductor, rows_of_cell, CONDUCTING, cell, conductor.ask_all, clock=conductor_clock, pace=PACE
             )
             await stack.enter_async_context(setup.running((*parts, conductor), conductor))
         operator = Link(setup.brokers.at_api("operator"), SETTINGS)

@@ -71,7 +71,7 @@ async def test_lists_never_fold_ids_and_states(cloud: str, columns: str) -> None
     "words",
     [
         ("up", "--listen", "127.0.0.1:0", "--data", "{dir}"),
-        ("run", "conductor", "--cell", "c1", "--bus", "amqp://127.0.0.1:1/", "--db", "sqlite:///{dir}/x.db"),
+        ("run", "scheduler", "--bus", "amqp://127.0.0.1:1/", "--db", "sqlite:///{dir}/x.db"),
         ("demo", "--boots", "300"),
     ],
     ids=lambda words: words[0],
@@ -81,14 +81,10 @@ async def test_settings_that_contradict_those_of_the_bus_are_reported_in_one_err
 ) -> None:
     told = [word.replace("{dir}", str(tmp_path)) for word in words]
 
-    ended = await moor(
-        *told, MOOR_CONDUCTOR_ASK_LEASE_S="20", MOOR_BUS_ANSWER_TIMEOUT_MS="20000", COLUMNS="400"
-    )
+    ended = await moor(*told, MOOR_SCHEDULER_WHEN_CELL_DOWN="wait", MOOR_BUS_HOST_DOWN_S="2", COLUMNS="400")
 
     assert ended.code == 2
-    assert (
-        "conductor.ask_lease_s is 20.0 (beside [bus]): must be more than bus.answer_timeout_ms" in ended.err
-    )
+    assert "(beside [bus]): must be less than bus.host_down_s (2.0)" in ended.err
     assert "Traceback" not in ended.err
 
 

@@ -13,6 +13,7 @@ from msgspec import structs
 from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, MoveEnd, MoveKind
 from bus.messages.hosts import AskHosts, HostsFound, SetHost
 from bus.workers.station import Station
+from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
 from compute_sim.wiring import compute_parts
 from engine.flavors import RequestId
@@ -33,7 +34,7 @@ from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.cloud import cloud, wait_until
 from tests.stories.layouts import BOTH, EMBEDDED
 from tests.stories.moves.test_moves import NARROW, SMALL, Movers, movers
-from tests.stories.scheduling.test_scheduler_nested import CONDUCTING, PRETENDING
+from tests.stories.scheduling.test_scheduler_nested import PACE, PRETENDING
 
 pytestmark = pytest.mark.asyncio
 
@@ -210,7 +211,7 @@ async def hosts_of_held_time(
 ) -> AsyncIterator[tuple[Movers, list[HeldDriver]]]:
     script = FaultScript(spawn_ms=0, receive_ms=0, stop_ms=0, start_ms=0, faults=(fault,))
     hosts = [SimulatedHost(name=name, size=NARROW) for name in ("h1", "h2")]
-    conducting = structs.replace(CONDUCTING, remind_every_s=0.2)
+    often = structs.replace(PACE, remind_every_s=0.2)
     async with (
         cloud(bus, books, scripted=("c2",)) as setup,
         setup.placement(),
@@ -223,7 +224,7 @@ async def hosts_of_held_time(
         )
         drivers = [driver(SimulatedDriver(host, script), held) for host in hosts]
         parts = (
-            *conductor_parts(conductor, rows, conducting, "c1", conductor.ask_all),
+            *conductor_parts(conductor, rows, ConductorSettings(), "c1", conductor.ask_all, pace=often),
             *compute_parts(computes, drivers, PRETENDING),
             conductor,
         )

@@ -13,7 +13,7 @@ from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
 from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import ConductorSettings, Pace
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
@@ -29,7 +29,7 @@ from tests.stories.layouts import STAGES
 
 pytestmark = pytest.mark.asyncio
 
-CONDUCTING = ConductorSettings(poll_ms=20, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
+PACE = Pace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
 PRETENDING = ComputeSettings(
     cell="c1",
     beat_s=0.1,
@@ -61,7 +61,7 @@ async def a_cell(
     )
     script = FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=(fails,)),) if fails else ())
     parts = (
-        *conductor_parts(conductor, rows, CONDUCTING, "c1", conductor.ask_all),
+        *conductor_parts(conductor, rows, ConductorSettings(), "c1", conductor.ask_all, pace=PACE),
         *simulated_parts(computes, hosts, PRETENDING, script),
         conductor,
     )

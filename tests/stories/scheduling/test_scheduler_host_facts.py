@@ -10,6 +10,7 @@ from msgspec import structs
 from bus.messages.build import BuildRejected
 from bus.messages.hosts import AskHosts, HostsFound
 from bus.workers.station import Station
+from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from engine.flavors import Flavor, Image
@@ -22,7 +23,7 @@ from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import STAGES
-from tests.stories.scheduling.test_scheduler_nested import CONDUCTING, PRETENDING
+from tests.stories.scheduling.test_scheduler_nested import PACE, PRETENDING
 
 pytestmark = pytest.mark.asyncio
 
@@ -54,7 +55,7 @@ async def a_cell(
         for role, make in (("conductor", station), ("compute", Station))
     )
     parts = (
-        *conductor_parts(conductor, rows, CONDUCTING, "c1", conductor.ask_all),
+        *conductor_parts(conductor, rows, ConductorSettings(), "c1", conductor.ask_all, pace=PACE),
         *simulated_parts(computes, hosts, MEASURING, script or FaultScript(spawn_ms=5)),
         conductor,
     )

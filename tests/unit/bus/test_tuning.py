@@ -65,8 +65,6 @@ ZERO_SAYS_SOMETHING = {
     "scheduler.io_ops_per_host_max",
     "scheduler.instances_per_host_max",
     "scheduler.unsaid_s",
-    "conductor.retry_delay_s_first",
-    "conductor.rest_ms",
     "placement.feed_rest_ms",
     "compute.drain_s",
     "bus.linger_ms",
@@ -438,13 +436,13 @@ def test_a_wrong_flag_of_schedulers_is_named_before_anything_starts(
 
 
 def test_the_defaults_of_a_command_count_where_nothing_is_set() -> None:
-    own = CloudSettings(bus=BusSettings(ask_again_ms=5.0), conductor=ConductorSettings(ask_lease_s=7.0))
-    environment = {"MOOR_BUS_PREFETCH": "9", "MOOR_CONDUCTOR_ASK_LEASE_S": "8"}
+    own = CloudSettings(bus=BusSettings(ask_again_ms=5.0), conductor=ConductorSettings(attempt_timeout_s=7.0))
+    environment = {"MOOR_BUS_PREFETCH": "9", "MOOR_CONDUCTOR_ATTEMPT_TIMEOUT_S": "8"}
 
     found = sources(environment, here=HERE).of_cloud(own)
 
     assert found.bus == BusSettings(ask_again_ms=5.0, prefetch=9)
-    assert found.conductor == ConductorSettings(ask_lease_s=8.0)
+    assert found.conductor == ConductorSettings(attempt_timeout_s=8.0)
     assert found.placement == PLACEMENT.kind()
 
 
@@ -466,14 +464,6 @@ def test_processes_that_read_only_variables_get_the_values_of_the_file(tmp_path:
 
     assert variables == {"MOOR_BUS_PREFETCH": "10", "MOOR_COMPUTE_BEAT_S": "2.0"}
     assert COMPUTE.read(variables) == structs.replace(COMPUTE.kind(), beat_s=2.0)
-
-
-def test_one_variable_sets_the_timeout_of_an_attempt_and_the_reminder_of_the_host() -> None:
-    both = CONDUCTOR.read({"MOOR_ATTEMPT_TIMEOUT_S": "3"})
-    one = CONDUCTOR.read({"MOOR_ATTEMPT_TIMEOUT_S": "3", "MOOR_CONDUCTOR_REMIND_EVERY_S": "9"})
-
-    assert both == ConductorSettings(attempt_timeout_s=3.0, remind_every_s=3.0)
-    assert one == ConductorSettings(attempt_timeout_s=3.0, remind_every_s=9.0)
 
 
 def test_no_section_takes_a_variable_of_another_one_or_of_the_top() -> None:
@@ -596,7 +586,7 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
             r"renew_s is 5.0 \(MOOR_IRONIC_RENEW_S\): .* must be less than lease_s minus lease_margin_s \(6\)",
         ),
         (IRONIC_DAEMONS, {"MOOR_IRONIC_LOOK_S": "10"}, r"look_s is 10.0 .* must be less than lease_s \(10.0\)"),
-        (CONDUCTOR, {"MOOR_ATTEMPT_TIMEOUT_S": "soon"}, r"'soon' \(MOOR_ATTEMPT_TIMEOUT_S\): must be a number"),
+        (CONDUCTOR, {"MOOR_CONDUCTOR_ATTEMPT_TIMEOUT_S": "soon"}, r"'soon' \(MOOR_CONDUCTOR_ATTEMPT_TIMEOUT_S\): must be a number"),
         (
             SCHEDULER,
             {"MOOR_SCHEDULER_CLAIMS_MAX": "2", "MOOR_SCHEDULER_SHAPE_TRIES_MAX": "3"},
@@ -621,10 +611,6 @@ def test_a_wrong_variable_is_named_with_its_value(
         ("[scheduler]\nclaims_max = 3.0", "scheduler.claims_max is 3.0 .* must be a whole number"),
         ("[scheduler]\nclaims_max = true", "scheduler.claims_max is True .* must be a whole number"),
         ("[bus]\nlinger_ms = inf", "bus.linger_ms is inf .* must be a number, at least 0, at most 100 years"),
-        (
-            "[conductor]\nretry_delay_s_first = 40",
-            r"conductor.retry_delay_s_first is 40.0 \(.*c.toml\): .* must be at most retry_delay_s_max \(30.0\)",
-        ),
     ],
 )
 def test_a_wrong_table_is_named_with_its_key_and_value(tmp_path: Path, text: str, what: str) -> None:
@@ -649,7 +635,7 @@ def test_zero_is_refused_wherever_it_has_no_meaning(section: Section[Any], field
     [
         (scheduler_main, "MOOR_SCHEDULER_CLAIMS_MAX"),
         (placement_main, "MOOR_PLACEMENT_HORIZON_S"),
-        (conductor_main, "MOOR_CONDUCTOR_POLL_MS"),
+        (conductor_main, "MOOR_CONDUCTOR_DEPLOY_TIMEOUT_S"),
         (compute_main, "MOOR_COMPUTE_BEAT_S"),
         (scheduler_main, "MOOR_BUS_PREFETCH"),
         (placement_main, "MOOR_BUS_PREFETCH"),

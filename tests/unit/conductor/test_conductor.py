@@ -24,7 +24,7 @@ from cell_conductor.core.decide import Decision, Due, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import DrawId, Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
-from cell_conductor.settings import CONDUCTOR, ConductorSettings
+from cell_conductor.settings import CONDUCTOR, ConductorSettings, Pace
 from cell_conductor.wiring import rules_of
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import (
@@ -58,13 +58,11 @@ RULES = rules_of(
     ConductorSettings(
         attempt_timeout_s=60,
         destroy_timeout_s=30,
-        remind_every_s=100,
-        ask_lease_s=10,
-        retry_delay_s_first=1,
-        retry_delay_s_max=5,
         kept_after_end_s=1000,
     ),
     "c1",
+    timedelta(seconds=10),
+    Pace(remind_every_s=100, retry_delay_s_first=1, retry_delay_s_max=5),
 )
 ONE = InstanceId(ConsumerId(UUID(int=1)))
 CLAIMED = Claimed()
@@ -677,8 +675,6 @@ def test_the_batch_is_decided_in_its_order() -> None:
     assert sequences == [3, 4, 5, 6, 7]
 
 
-def test_settings_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ValueError, match="retry_delay_s_first is 9"):
-        ConductorSettings(retry_delay_s_first=9, retry_delay_s_max=3)
+def test_a_timeout_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="must be a number, more than 0"):
         CONDUCTOR.read({"MOOR_CONDUCTOR_ATTEMPT_TIMEOUT_S": "0"})

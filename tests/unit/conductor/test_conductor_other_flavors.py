@@ -37,7 +37,7 @@ from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit
 from tests.unit.conductor.test_conductor import drawing
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
-RULES = rules_of(ConductorSettings(attempt_timeout_s=60, deploy_timeout_s=600), "c1")
+RULES = rules_of(ConductorSettings(attempt_timeout_s=60, deploy_timeout_s=600), "c1", timedelta(seconds=60))
 INSTANCE = InstanceId(ConsumerId(UUID(int=1)))
 GOLD = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1"})
 SILVER = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1"})

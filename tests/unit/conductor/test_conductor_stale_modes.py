@@ -20,7 +20,7 @@ from cell_conductor.core.decide import Due, HostsLost, Input
 from cell_conductor.core.host_states import ALL_UP, CellHost, HostStates
 from cell_conductor.handlers import Decider
 from cell_conductor.hosts import CellHostWatch
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import PACE
 from engine.hosts import HostMode
 from tests.memory_stores.conductor import MemoryConductorStore
 from tests.unit.conductor.test_conductor import (
@@ -172,9 +172,7 @@ async def test_rows_that_wait_for_a_lost_host_are_read_though_a_decision_knew_of
     async with conductor.store.transaction() as tx:
         await tx.save([Cell(place("h2")).row], (), ())
     station = Station(MemoryBroker().as_user(), "conductor")
-    watch = CellHostWatch(
-        station, conductor.store, cast("Any", timers), conductor.decider, ConductorSettings()
-    )
+    watch = CellHostWatch(station, conductor.store, cast("Any", timers), conductor.decider, PACE)
 
     await watch._look()  # noqa: SLF001 - as its part does at the start
     await station.close()

@@ -12,7 +12,7 @@ from bus.message import Message
 from bus.workers.publisher import Publisher
 from bus.workers.sending import Link
 from cell_conductor.handlers import Decider
-from cell_conductor.settings import ConductorSettings
+from cell_conductor.settings import Pace
 from cell_conductor.timers import Timers
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId
@@ -22,7 +22,7 @@ from tests.memory_stores.conductor import MemoryConductorStore
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.conductor.test_conductor import NOON, RULES, Cell, failed, place
 
-SETTINGS = ConductorSettings(poll_ms=10_000, look_s=1000, rest_ms=250)
+PACE = Pace(poll_s=10, look_s=1000, rest_s=0.25)
 
 
 class TimersSetup:
@@ -41,7 +41,7 @@ class TimersSetup:
                 lambda: NOON + timedelta(seconds=asyncio.get_running_loop().time()),
                 lambda: ConsumerId(UUID(int=1)),
             ),
-            settings=SETTINGS,
+            pace=PACE,
         )
 
     async def _ask(self, swaps: Sequence[Message]) -> Sequence[Message]:
