@@ -27,23 +27,23 @@ from bus.topology import BEATS, EVENTS, Grant, in_cell
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.station import FeedListener, Station, is_silent
 from cell_conductor.core.decide import HostsLost
-from cell_conductor.core.host_states import (
+from cell_conductor.core.rows import (
     ALL_UP,
     CellHost,
+    Destroy,
     HeardHost,
     HostStates,
+    Instance,
     awaited,
     concerns,
     foreign,
     newer,
     number_of,
 )
-from cell_conductor.core.instance import Destroy, Instance
 from cell_conductor.core.transition import destroy_order
-from cell_conductor.handlers import Decider, of_cell
+from cell_conductor.handlers import Decider, Timers, of_cell
 from cell_conductor.settings import Pace
 from cell_conductor.store import ConductorStore, ConductorTransaction
-from cell_conductor.timers import Timers
 from engine.hosts import NODE
 from engine.inventories import CellName, ProviderId
 from kit.errors import Operational
@@ -147,8 +147,8 @@ class HeardHosts(FeedListener):
         # Those of them of which their compute has said that it does not have them: nothing need be listened for.
         self._lost: set[ProviderId] = set()
         # The hosts that are heard, and those that are silent, as the database has them.
-        self._said_heard: set[ProviderId] = set()
-        self._said_silent: set[ProviderId] = set()
+        self._saved_heard: set[ProviderId] = set()
+        self._saved_silent: set[ProviderId] = set()
         self._since_s = 0.0
         self._judged_s = 0.0
 
@@ -172,7 +172,7 @@ class HeardHosts(FeedListener):
         if (too_many := len(self._heard) - HOSTS_KEPT_MAX) > 0:
             for gone in sorted(self._heard, key=self._heard.__getitem__)[:too_many]:
                 del self._heard[gone]
-                for known in (self._silent, self._lost, self._said_heard, self._said_silent):
+                for known in (self._silent, self._lost, self._saved_heard, self._saved_silent):
                     known.discard(gone)
 
     def lose(self, hosts: Iterable[ProviderId]) -> None:
@@ -184,23 +184,23 @@ class HeardHosts(FeedListener):
 
     def remember(self, hosts: Sequence[HeardHost]) -> None:
         """Take over what the database says of the hosts that conductors have heard, at the start of this process."""
-        self.said(hosts)
+        self.saved(hosts)
         unheard = {host.id for host in hosts} - set(self._heard)
         self._heard |= dict.fromkeys(sorted(unheard), -inf)
-        self._silent |= unheard & self._said_silent
+        self._silent |= unheard & self._saved_silent
 
-    def unsaid(self, now: datetime) -> list[HeardHost]:
+    def unsaved(self, now: datetime) -> list[HeardHost]:
         """The hosts of which the database does not say yet what this process knows."""
-        silent = self._silent - self._said_silent
-        heard = set(self._heard) - self._silent - self._said_heard
+        silent = self._silent - self._saved_silent
+        heard = set(self._heard) - self._silent - self._saved_heard
         return [HeardHost(host, now if host in silent else None) for host in sorted(silent | heard)]
 
-    def said(self, hosts: Sequence[HeardHost]) -> None:
+    def saved(self, hosts: Sequence[HeardHost]) -> None:
         """The database says this of these hosts now."""
         silent = {host.id for host in hosts if host.silent_since is not None}
         heard = {host.id for host in hosts} - silent
-        self._said_heard = self._said_heard - silent | heard
-        self._said_silent = self._said_silent - heard | silent
+        self._saved_heard = self._saved_heard - silent | heard
+        self._saved_silent = self._saved_silent - heard | silent
 
     def is_heard(self, host: ProviderId) -> bool:
         """Was this host heard, and is it not silent now?"""
@@ -327,9 +327,9 @@ class CellHostWatch(PartGroup):
         if not self._remembers:
             self._heard.remember(await self._store.heard_hosts())
             self._remembers = True
-        if unsaid := self._heard.unsaid(self._decider.clock()):
-            await self._store.save_heard_hosts(unsaid)
-            self._heard.said(unsaid)
+        if unsaved := self._heard.unsaved(self._decider.clock()):
+            await self._store.save_heard_hosts(unsaved)
+            self._heard.saved(unsaved)
 
     def _silent(self) -> frozenset[int]:
         return frozenset(host.int for host in self._heard.silent())

@@ -5,6 +5,7 @@ statements.
 """
 
 import re
+import struct
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -14,14 +15,14 @@ from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from msgspec import Struct
+from msgspec import Struct, structs
 from sqlalchemy import Connection
 
 from bus.message import Message
-from bus.messages.cell import PlaceInCell
+from bus.messages.cell import AdoptInCell, PlaceInCell
 from bus.workers.handling import OutboxKey
-from cell_conductor.core.host_states import CellHost, HeardHost
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import SPAWNS, CellHost, HeardHost, Instance, OutboxMessage, Pending, choices_of
+from cell_conductor.core.transition import spawn_order
 from cell_conductor.store import (
     JUST_SAID,
     NOTES_PAGE,
@@ -29,23 +30,10 @@ from cell_conductor.store import (
     WAITING_PAGE,
     ConductorTransaction,
     MessageKey,
-    RowCache,
-    assemble_row,
-    column_values,
-    decode_body,
-    decode_note,
-    decode_order,
-    encode_body,
-    encode_note,
-    without_confirmed,
 )
-from cell_conductor.tables import cell_heard_hosts as heard
-from cell_conductor.tables import cell_hosts as table
-from cell_conductor.tables import cell_instances, cell_notes
-from cell_conductor.tables import cell_instances as table_rare_statements
-from cell_conductor.tables import cell_notes as notes
+from cell_conductor.tables import cell_heard_hosts, cell_hosts, cell_instances, cell_notes
 from engine.flavors import InstanceId
-from engine.inventories import ProviderId
+from engine.inventories import Choice, ProviderId
 from kit.errors import Transient
 from kit.sql import (
     ONCE,
@@ -63,144 +51,201 @@ from kit.sql import (
 )
 from kit.times import microseconds, moment, now
 
-# Reads and writes the modes that operators have set for hosts, and which hosts conductors have heard. Both change rarely, so
-# both databases share the statements.
+# Encodes and decodes the rows of instances, in pieces by how often they change, and nothing twice; and the notes of messages.
+#
+# The order to place the instance never changes and is the largest piece, so it is stored separately, once. The host of
+# the instance and its remaining alternates are nearly always choices of that order, and an unconfirmed spawn order
+# follows from the row. So the rest of the row only stores the index of a choice, and that there is a spawn order.
 
 
-_encode = msgspec.json.Encoder().encode
-_host = msgspec.json.Decoder(CellHost).decode
+# The index of a choice in the order, the chosen host first; or a choice that is not in the order.
+ChoiceRef = int | Choice
 
 
-def read_hosts(connection: Connection, cell: str) -> list[CellHost]:
-    return [_host(body) for body in connection.scalars(sa.select(table.c.body).where(table.c.cell == cell))]
-
-
-def count_writes(connection: Connection, cell: str) -> int:
-    return int(connection.scalar(sa.select(sa.func.sum(table.c.writes)).where(table.c.cell == cell)) or 0)
-
-
-def lock_hosts(connection: Connection, cell: str, hosts: Sequence[ProviderId]) -> list[CellHost]:
-    query = sa.select(table.c.body).where(table.c.cell == cell, among(connection, table.c.id, list(hosts)))
-    return [_host(body) for body in connection.scalars(query.order_by(table.c.id).with_for_update())]
-
-
-def save_host(connection: Connection, cell: str, host: CellHost, before: CellHost | None) -> bool:
-    """Write the row of a host. False if it was missing before, and another process has inserted it by now."""
-    id_, body = host.word.host, _encode(host)
-    if before is not None:
-        query = sa.update(table).where(table.c.cell == cell, table.c.id == id_)
-        connection.execute(query.values(writes=table.c.writes + 1, body=body))
-        return True
-    statement = (
-        insert(connection, table).values(id=id_, cell=cell, writes=1, body=body).on_conflict_do_nothing()
-    )
-    return connection.execute(statement).rowcount == 1
-
-
-def read_heard_hosts(connection: Connection, cell: str, before_us: int) -> list[HeardHost]:
-    connection.execute(sa.delete(heard).where(heard.c.cell == cell, heard.c.silent_since_us < before_us))
-    query = sa.select(heard.c.id, heard.c.silent_since_us).where(heard.c.cell == cell)
-    return [
-        HeardHost(id_, None if since_us is None else moment(since_us))
-        for id_, since_us in connection.execute(query)
-    ]
-
-
-def save_heard_hosts(connection: Connection, cell: str, hosts: Sequence[HeardHost]) -> None:
-    # In the order of ids, so that two processes cannot deadlock.
-    rows = [
-        {
-            "id": host.id,
-            "cell": cell,
-            "silent_since_us": None if host.silent_since is None else microseconds(host.silent_since),
-        }
-        for host in sorted(hosts, key=lambda host: host.id)
-    ]
-    statement = insert(connection, heard)
-    upsert = statement.on_conflict_do_update(
-        index_elements=[*heard.primary_key],
-        set_={"silent_since_us": statement.excluded.silent_since_us},
-    )
-    connection.execute(upsert, rows)
-
-
-# Statements on a cell's instances and notes that run rarely, written once for both databases.
-
-
-def read(
-    connection: Connection,
-    cell: str,
-    instances: Sequence[InstanceId],
-    after: InstanceId | None,
-    limit: int | None,
-) -> list[Instance]:
-    """The rows of these instances, or of all if none are named, that follow `after` in the order of their ids."""
-    query = sa.select(table_rare_statements.c.body, table_rare_statements.c.placed).where(
-        table_rare_statements.c.cell == cell
-    )
-    if instances:
-        query = query.where(among(connection, table_rare_statements.c.id, instances))
-    if after is not None:
-        query = query.where(table_rare_statements.c.id > after)
-    return _rows(connection, query.order_by(table_rare_statements.c.id).limit(limit))
-
-
-def _rows(connection: Connection, query: sa.Select[Any]) -> list[Instance]:
-    return [
-        assemble_row(decode_body(body), decode_order(placed) if placed else None)
-        for body, placed in connection.execute(query)
-    ]
-
-
-def read_notes(
-    connection: Connection, cell: str, before_us: int | None, after: int, limit: int
-) -> list[tuple[int, bytes]]:
-    """A page of the notes of unconfirmed messages that follow the number `after`, in the order of their numbers.
-
-    With `before_us`, only notes written before this time, in microseconds, are read.
+class StoredMessage(Struct, array_like=True, gc=False):
+    """An unconfirmed message as a row stores it. If `message` is None, it is the spawn order that can be derived from the
+    row.
     """
-    query = sa.select(notes.c.number, notes.c.said).where(notes.c.cell == cell, notes.c.number > after)
-    query = query.order_by(notes.c.number).limit(limit)
-    if before_us is not None:
-        query = query.where(notes.c.at_us < before_us)
-    return [(number, said) for number, said in connection.execute(query)]
+
+    sequence: int
+    at: datetime
+    message: OutboxMessage | None
 
 
-def read_waiting(
-    connection: Connection, cell: str, until_us: int, after: tuple[int, InstanceId] | None, limit: int
-) -> list[Instance]:
-    """Rows that are due by `until_us`, the earliest first, without their messages."""
-    query = sa.select(table_rare_statements.c.body, table_rare_statements.c.placed)
-    query = query.where(table_rare_statements.c.cell == cell, table_rare_statements.c.due_us <= until_us)
-    if after is not None:
-        due_us, id_ = after
-        later = sa.and_(table_rare_statements.c.due_us == due_us, table_rare_statements.c.id > id_)
-        query = query.where(sa.or_(table_rare_statements.c.due_us > due_us, later))
-    found = _rows(
-        connection, query.order_by(table_rare_statements.c.due_us, table_rare_statements.c.id).limit(limit)
+class Body(Struct, array_like=True, gc=False):
+    """The part of an instance's row that changes.
+
+    `placed_at` is the time at which the row's order was issued, and identifies that order. `alternates` are those
+    that were not tried yet; None stands for all alternates of the order.
+    """
+
+    instance: Instance
+    placed_at: datetime | None
+    host: ChoiceRef | None
+    alternates: tuple[ChoiceRef, ...] | None
+    outbox: tuple[StoredMessage, ...]
+
+
+_encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
+decode_body = msgspec.msgpack.Decoder(Body).decode
+decode_order = msgspec.msgpack.Decoder(PlaceInCell | AdoptInCell).decode
+_NOTED = struct.Struct(">16sQ")
+
+
+def encode_body(row: Instance) -> bytes:
+    order, host = row.order, row.host
+    choices = choices_of(order)
+    body = Body(
+        structs.replace(row, order=None, host=None, alternates=(), outbox=()),
+        None if order is None else order.issued_at,
+        None if host is None else _reference(choices, host),
+        None
+        if order is not None and row.alternates is order.alternates
+        else tuple([_reference(choices, each) for each in row.alternates]),
+        tuple(
+            [
+                StoredMessage(each.sequence, each.at, _unless_derivable(row, each.message))
+                for each in row.outbox
+            ]
+        ),
     )
-    return [without_confirmed(row, frozenset()) for row in found]
+    return _encode(body)
 
 
-def read_orders(
-    connection: Connection, cell: str, instances: Sequence[InstanceId]
-) -> dict[InstanceId, PlaceInCell]:
-    query = sa.select(table_rare_statements.c.id, table_rare_statements.c.placed)
-    query = query.where(
-        table_rare_statements.c.cell == cell, among(connection, table_rare_statements.c.id, instances)
+def encode_order(order: PlaceInCell) -> bytes:
+    return _encode(order)
+
+
+def column_values(row: Instance, body: bytes, *, has_order: bool) -> Values:
+    """The values of a row's columns, without the cell.
+
+    The order to place the instance is written only once, so it is left out for a row that has it.
+    """
+    due_at = row.due_at
+    return (
+        row.id,
+        row.state,
+        microseconds(due_at) if due_at else None,
+        body,
+        encode_order(row.order) if row.order is not None and not has_order else None,
     )
-    return {id_: decode_order(placed) for id_, placed in connection.execute(query)}
 
 
-def forget(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> None:
-    connection.execute(
-        sa.delete(table_rare_statements).where(
-            table_rare_statements.c.cell == cell, among(connection, table_rare_statements.c.id, instances)
-        )
+def assemble_row(body: Body, order: PlaceInCell | None) -> Instance:
+    choices, host = choices_of(order), body.host
+    row = structs.replace(
+        body.instance,
+        order=order,
+        host=None if host is None else _choice(choices, host),
+        alternates=choices[1:]
+        if body.alternates is None
+        else tuple([_choice(choices, each) for each in body.alternates]),
     )
+    return structs.replace(row, outbox=tuple([_pending(row, each) for each in body.outbox]))
 
 
-# A row's columns, and the statements on rows and notes that run most often; store.py has the values.
+def _unless_derivable(row: Instance, message: OutboxMessage) -> OutboxMessage | None:
+    """The message, or None if the row is enough to derive it."""
+    # Not by `isinstance`, which msgspec makes slow for messages of other types.
+    if type(message) not in SPAWNS or row.order is None or row.host is None:
+        return message
+    return None if message == spawn_order(row, row.order, row.host) else message
+
+
+def _pending(row: Instance, kept: StoredMessage) -> Pending:
+    message = kept.message
+    if message is None:
+        assert row.order is not None, "an instance to be spawned was placed"
+        assert row.host is not None, "an attempt has a host"
+        message = spawn_order(row, row.order, row.host)
+    return Pending(kept.sequence, kept.at, message)
+
+
+def _reference(choices: tuple[Choice, ...], choice: Choice) -> ChoiceRef:
+    for number, each in enumerate(choices):
+        # It was taken from the order, so it is nearly always the same object.
+        if each is choice or each == choice:
+            return number
+    return choice
+
+
+def _choice(choices: tuple[Choice, ...], reference: ChoiceRef) -> Choice:
+    return choices[reference] if isinstance(reference, int) else reference
+
+
+def encode_note(said: Sequence[MessageKey]) -> bytes:
+    return b"".join([_NOTED.pack(*each) for each in said])
+
+
+def decode_note(note: bytes) -> set[MessageKey]:
+    return set(_NOTED.iter_unpack(note))
+
+
+def without_confirmed(row: Instance, unconfirmed: Collection[MessageKey]) -> Instance:
+    """The row without its confirmed messages."""
+    if not row.outbox:
+        return row
+    id_ = row.id.bytes
+    left = tuple([each for each in row.outbox if (id_, each.sequence) in unconfirmed])
+    return row if len(left) == len(row.outbox) else structs.replace(row, outbox=left)
+
+
+# How many rows are cached. If a cell builds more at the same time, some are read from the database a second time.
+CACHED_ROWS_MAX = 10_000
+
+
+class RowCache:
+    """A cache of the rows of instances that are being built, by their encoded bodies. A transaction that reads such a
+    body from the database takes the row from here: it need not decode the body, nor read the order to place it, which
+    is stored apart. Nor need it read the notes of unconfirmed messages: this process wrote those of all messages here.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, Instance] = {}
+        # The notes of this process that are not deleted, and how many of them name a message.
+        self._notes: dict[int, Sequence[MessageKey]] = {}
+        self._unconfirmed: dict[MessageKey, int] = {}
+
+    def row_of(self, body: bytes) -> Instance | None:
+        """The row that was encoded so, without its confirmed messages."""
+        row = self._rows.get(body)
+        return None if row is None else without_confirmed(row, self._unconfirmed)
+
+    def replace(self, before: bytes | None, body: bytes, row: Instance) -> None:
+        """Cache a row that was committed, by its encoded body. The body from before, which no row has any more, is
+        dropped. The row's messages must be in notes of this process: another one would not tell when it confirms a message.
+        """
+        if before is not None:
+            self._rows.pop(before, None)
+        if row.order is not None and row.state in ("building", "swapping"):
+            self._rows[body] = row
+            if len(self._rows) > CACHED_ROWS_MAX:
+                del self._rows[next(iter(self._rows))]
+
+    @property
+    def notes(self) -> set[int]:
+        """The notes of this process that are not deleted, as far as it knows."""
+        return set(self._notes)
+
+    def noted(self, number: int, said: Sequence[MessageKey]) -> None:
+        """This process has committed this note."""
+        self._notes[number] = said
+        for key in said:
+            if key in self._unconfirmed:
+                self._unconfirmed[key] += 1
+            else:
+                self._unconfirmed[key] = 1
+
+    def confirmed(self, numbers: Iterable[int]) -> None:
+        """These notes are deleted. Those that another process wrote are none of ours."""
+        for number in numbers:
+            for key in self._notes.pop(number, ()):
+                self._unconfirmed[key] -= 1
+                if not self._unconfirmed[key]:
+                    del self._unconfirmed[key]
+
+
+# The statements on rows and notes that run most often.
 
 
 _OF_CELL = ("cell",)
@@ -238,6 +283,152 @@ SELECT (SELECT count(*) FROM added), (SELECT number FROM noted)
 """.replace("KNOWN", REPLACE.on_postgresql).replace(
     "NEW", re.sub(r"\$([2-6])", lambda place: f"${int(place[1]) + 5}", ADD.on_postgresql)
 )
+
+
+# Statements on a cell's instances and notes that run rarely, written once for both databases.
+
+
+def read(
+    connection: Connection,
+    cell: str,
+    instances: Sequence[InstanceId],
+    after: InstanceId | None,
+    limit: int | None,
+) -> list[Instance]:
+    """The rows of these instances, or of all if none are named, that follow `after` in the order of their ids."""
+    query = sa.select(cell_instances.c.body, cell_instances.c.placed).where(cell_instances.c.cell == cell)
+    if instances:
+        query = query.where(among(connection, cell_instances.c.id, instances))
+    if after is not None:
+        query = query.where(cell_instances.c.id > after)
+    return _rows(connection, query.order_by(cell_instances.c.id).limit(limit))
+
+
+def _rows(connection: Connection, query: sa.Select[Any]) -> list[Instance]:
+    return [
+        assemble_row(decode_body(body), decode_order(placed) if placed else None)
+        for body, placed in connection.execute(query)
+    ]
+
+
+def read_notes(
+    connection: Connection, cell: str, before_us: int | None, after: int, limit: int
+) -> list[tuple[int, bytes]]:
+    """A page of the notes of unconfirmed messages that follow the number `after`, in the order of their numbers.
+
+    With `before_us`, only notes written before this time, in microseconds, are read.
+    """
+    query = sa.select(cell_notes.c.number, cell_notes.c.said).where(
+        cell_notes.c.cell == cell, cell_notes.c.number > after
+    )
+    query = query.order_by(cell_notes.c.number).limit(limit)
+    if before_us is not None:
+        query = query.where(cell_notes.c.at_us < before_us)
+    return [(number, said) for number, said in connection.execute(query)]
+
+
+def read_waiting(
+    connection: Connection, cell: str, until_us: int, after: tuple[int, InstanceId] | None, limit: int
+) -> list[Instance]:
+    """Rows that are due by `until_us`, the earliest first, without their messages."""
+    query = sa.select(cell_instances.c.body, cell_instances.c.placed)
+    query = query.where(cell_instances.c.cell == cell, cell_instances.c.due_us <= until_us)
+    if after is not None:
+        due_us, id_ = after
+        later = sa.and_(cell_instances.c.due_us == due_us, cell_instances.c.id > id_)
+        query = query.where(sa.or_(cell_instances.c.due_us > due_us, later))
+    found = _rows(connection, query.order_by(cell_instances.c.due_us, cell_instances.c.id).limit(limit))
+    return [without_confirmed(row, frozenset()) for row in found]
+
+
+def read_orders(
+    connection: Connection, cell: str, instances: Sequence[InstanceId]
+) -> dict[InstanceId, PlaceInCell]:
+    query = sa.select(cell_instances.c.id, cell_instances.c.placed)
+    query = query.where(cell_instances.c.cell == cell, among(connection, cell_instances.c.id, instances))
+    return {id_: decode_order(placed) for id_, placed in connection.execute(query)}
+
+
+def forget(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> None:
+    connection.execute(
+        sa.delete(cell_instances).where(
+            cell_instances.c.cell == cell, among(connection, cell_instances.c.id, instances)
+        )
+    )
+
+
+# Reads and writes the modes that operators have set for hosts, and which hosts conductors have cell_heard_hosts. Both change rarely, so
+# both databases share the statements.
+
+
+_encode_host = msgspec.json.Encoder().encode
+_host = msgspec.json.Decoder(CellHost).decode
+
+
+def read_hosts(connection: Connection, cell: str) -> list[CellHost]:
+    return [
+        _host(body)
+        for body in connection.scalars(sa.select(cell_hosts.c.body).where(cell_hosts.c.cell == cell))
+    ]
+
+
+def count_writes(connection: Connection, cell: str) -> int:
+    return int(
+        connection.scalar(sa.select(sa.func.sum(cell_hosts.c.writes)).where(cell_hosts.c.cell == cell)) or 0
+    )
+
+
+def lock_hosts(connection: Connection, cell: str, hosts: Sequence[ProviderId]) -> list[CellHost]:
+    query = sa.select(cell_hosts.c.body).where(
+        cell_hosts.c.cell == cell, among(connection, cell_hosts.c.id, list(hosts))
+    )
+    return [_host(body) for body in connection.scalars(query.order_by(cell_hosts.c.id).with_for_update())]
+
+
+def save_host(connection: Connection, cell: str, host: CellHost, before: CellHost | None) -> bool:
+    """Write the row of a host. False if it was missing before, and another process has inserted it by now."""
+    id_, body = host.word.host, _encode_host(host)
+    if before is not None:
+        query = sa.update(cell_hosts).where(cell_hosts.c.cell == cell, cell_hosts.c.id == id_)
+        connection.execute(query.values(writes=cell_hosts.c.writes + 1, body=body))
+        return True
+    statement = (
+        insert(connection, cell_hosts).values(id=id_, cell=cell, writes=1, body=body).on_conflict_do_nothing()
+    )
+    return connection.execute(statement).rowcount == 1
+
+
+def read_heard_hosts(connection: Connection, cell: str, before_us: int) -> list[HeardHost]:
+    connection.execute(
+        sa.delete(cell_heard_hosts).where(
+            cell_heard_hosts.c.cell == cell, cell_heard_hosts.c.silent_since_us < before_us
+        )
+    )
+    query = sa.select(cell_heard_hosts.c.id, cell_heard_hosts.c.silent_since_us).where(
+        cell_heard_hosts.c.cell == cell
+    )
+    return [
+        HeardHost(id_, None if since_us is None else moment(since_us))
+        for id_, since_us in connection.execute(query)
+    ]
+
+
+def save_heard_hosts(connection: Connection, cell: str, hosts: Sequence[HeardHost]) -> None:
+    # In the order of ids, so that two processes cannot deadlock.
+    rows = [
+        {
+            "id": host.id,
+            "cell": cell,
+            "silent_since_us": None if host.silent_since is None else microseconds(host.silent_since),
+        }
+        for host in sorted(hosts, key=lambda host: host.id)
+    ]
+    statement = insert(connection, cell_heard_hosts)
+    upsert = statement.on_conflict_do_update(
+        index_elements=[*cell_heard_hosts.primary_key],
+        set_={"silent_since_us": statement.excluded.silent_since_us},
+    )
+    connection.execute(upsert, rows)
 
 
 class Loaded(Struct, frozen=True, gc=False):

@@ -8,12 +8,11 @@ from uuid import uuid4
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Heartbeats, Station
-from cell_conductor.core.instance import ConductorRules, DrawId
-from cell_conductor.handlers import Decider, handlers, question_handlers
+from cell_conductor.core.rows import ConductorRules, DrawId
+from cell_conductor.handlers import Ask, Decider, Timers, handlers, question_handlers
 from cell_conductor.hosts import CellHostWatch, conductor_beats, host_handlers
 from cell_conductor.settings import PACE, ConductorSettings, Pace
 from cell_conductor.store import ConductorStore
-from cell_conductor.timers import Ask, Timers
 from engine.inventories import ConsumerId
 from kit.process import Part
 from kit.times import now
@@ -46,9 +45,9 @@ def conductor_parts(
     ask_lease = timedelta(milliseconds=ASK_LEASES * station.settings.answer_timeout_ms)
     decider = Decider(rules_of(settings, cell, ask_lease, pace), clock, draw)
 
-    async def say(outgoing: Sequence[Outgoing], kept: Sequence[OutboxKey]) -> None:
+    async def say(outgoing: Sequence[Outgoing], notes: Sequence[OutboxKey]) -> None:
         # The worker clears the notes of the timers' messages with those of its own.
-        await worker.say(outgoing, kept)
+        await worker.say(outgoing, notes)
 
     timers = Timers(
         store,

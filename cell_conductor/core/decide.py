@@ -29,21 +29,6 @@ from bus.messages.cell import (
     RemoveFromCell,
     SpawnFailed,
 )
-from cell_conductor.core.books import on_adopt, on_adoption_failed
-from cell_conductor.core.host_states import ALL_UP, HostStates, awaited
-from cell_conductor.core.instance import (
-    DESTROYS,
-    ORDERS,
-    SPAWNS,
-    Cleanup,
-    ConductorRules,
-    DrawId,
-    HeldClaim,
-    Instance,
-    OutboxMessage,
-    Saves,
-    kind_of,
-)
 from cell_conductor.core.move_answers import (
     on_move_swap_answered,
     on_move_time_up,
@@ -53,22 +38,44 @@ from cell_conductor.core.move_answers import (
     on_stopped,
 )
 from cell_conductor.core.moving import end_freed, free_both_hosts, on_end_move, on_move
+from cell_conductor.core.rebuilding import (
+    leave_rebuild,
+    on_adopt,
+    on_adoption_failed,
+    on_rebuild,
+    on_rebuild_time_up,
+    on_redeployed,
+)
+from cell_conductor.core.rows import (
+    ALL_UP,
+    DESTROYS,
+    ORDERS,
+    SPAWNS,
+    Cleanup,
+    ConductorRules,
+    DrawId,
+    HeldClaim,
+    HostStates,
+    Instance,
+    OutboxMessage,
+    Saves,
+    awaited,
+    kind_of,
+)
 from cell_conductor.core.swapping import (
     Question,
     SwapAnswered,
     end_if_none_left,
+    end_unbuilt,
     leave_host,
-    leave_rebuild,
     leave_unbuilt,
     next_swap,
+    note_unshelved,
     on_more_alternates,
-    on_rebuild,
-    on_rebuild_time_up,
-    on_redeployed,
     on_swap_answered,
     pass_over_lost,
 )
-from cell_conductor.core.transition import Transition, destroy_order, end_unbuilt, note_unshelved
+from cell_conductor.core.transition import Transition, destroy_order
 from engine.flavors import InstanceId
 from engine.hosts import NODE
 from engine.inventories import ProviderId
@@ -84,7 +91,7 @@ class Due(Struct, frozen=True):
 
 
 class HostsLost(Struct, frozen=True):
-    """An input: this row waits for a host that is lost (host_states.py)."""
+    """An input: this row waits for a host that is lost."""
 
     instance: InstanceId
 
@@ -134,10 +141,9 @@ class Decision(Struct, frozen=True):
     before: tuple[Instance, ...] = ()
 
     @property
-    def kept(self) -> list[tuple[bytes, int]]:
-        """The messages that are kept on rows, each named by its instance's id (as bytes) and its sequence.
-
-        These pairs go into the note that lists the messages until the broker has confirmed them.
+    def unconfirmed(self) -> list[tuple[bytes, int]]:
+        """The messages that stay on rows until the broker has confirmed them, each named by its instance's id (as bytes) and its
+        sequence: the note that the transaction writes lists them.
         """
         return [(each.instance.bytes, each.sequence) for each in self.said if each.sequence is not None]
 
@@ -409,10 +415,10 @@ def _on_clean(transition: Transition, attempt: int, host: ProviderId) -> None:
     if not done:
         return
     claims = tuple(claim for each in done for claim in each.release)
-    left = _with_claims_at(host, tuple(each for each in row.cleanups if each not in done), claims)
-    transition.change(cleanups=left, remind_at=row.remind_at if left else None)
+    others = _with_claims_at(host, tuple(each for each in row.cleanups if each not in done), claims)
+    transition.change(cleanups=others, remind_at=row.remind_at if others else None)
     transition.withdraw(ORDERS, attempt=attempt)
-    free = [claim for claim in claims if not any(claim in each.release for each in left)]
+    free = [claim for claim in claims if not any(claim in each.release for each in others)]
     transition.release(free)
     own = next((claim for claim in free if claim.consumer == row.id), None)
     if own is not None:

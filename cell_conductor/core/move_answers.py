@@ -5,7 +5,6 @@ from msgspec import structs
 from bus.messages.build import STOPPED_MEANWHILE
 from bus.messages.cell import InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance
 from bus.messages.placement import Heir, SwapClaim
-from cell_conductor.core.instance import MOVES, SPAWNS, State
 from cell_conductor.core.moving import (
     arrive,
     confirm,
@@ -22,6 +21,7 @@ from cell_conductor.core.moving import (
     strand,
     wait_for_source,
 )
+from cell_conductor.core.rows import MOVES, SPAWNS, State
 from cell_conductor.core.swapping import (
     Question,
     Refusal,

@@ -7,7 +7,7 @@
                   ├──▶ stopped, shelved ──▶ moving ──▶ active
                   │                                  switched off on its host, and started again; a reboot does both
                   └──▶ offloaded ──▶ swapping, building ──▶ active
-                                                     saved as an image, and built from it anywhere (transition.py)
+                                                     saved as an image, and built from it anywhere (swapping.py)
 
     step        what the cell waits for              then
     claiming    placement moves the claim            stopping; receiving if it is not stopped; the next choice
@@ -42,18 +42,9 @@ from msgspec import structs
 
 from bus.messages.build import STOPPED_MEANWHILE, Move, MoveKind
 from bus.messages.cell import EndMoveInCell, MoveInCell, ReceiveInstance, StartInstance, StopInstance
-from cell_conductor.core.instance import (
-    MOVES,
-    REBUILDS,
-    HeldClaim,
-    Moving,
-    Saves,
-    State,
-    Step,
-    flavor_of,
-    spawn_order,
-)
-from cell_conductor.core.transition import Transition, abort_unshelve, unshelve
+from cell_conductor.core.rows import MOVES, REBUILDS, HeldClaim, Moving, Saves, State, Step, flavor_of
+from cell_conductor.core.swapping import abort_unshelve, unshelve
+from cell_conductor.core.transition import Transition, spawn_order
 from engine.flavors import InstanceId
 from engine.hosts import NODE
 

@@ -12,20 +12,20 @@ from typing import Any, assert_never
 
 from msgspec import Struct, structs
 
-from bus.messages.build import AlternatesSpent
-from bus.messages.cell import InstanceRedeployed, MoreAlternates, RebuildInCell
+from bus.messages.build import (
+    AlternatesSpent,
+)
+from bus.messages.cell import MoreAlternates, MoveInCell
 from bus.messages.placement import ClaimResources, Heir, SwapClaim
-from cell_conductor.core.instance import (
-    MOVES,
-    REBUILDS,
+from cell_conductor.core.rows import (
     SPAWNS,
+    Cleanup,
     HeldClaim,
     Instance,
     choices_of,
     kind_of,
-    rebuild_order,
 )
-from cell_conductor.core.transition import Transition, end_unbuilt
+from cell_conductor.core.transition import Transition
 from engine.flavors import Flavor, InstanceId
 from engine.hosts import NODE
 from engine.inventories import Choice, ConsumerId, ShapeSeen, Share, tree_fingerprint
@@ -396,88 +396,75 @@ def _short(shortfall: Shortfall) -> str:
     return said + broken_rule_in_words(shortfall)
 
 
-# Rebuilds: an instance gets another image on its host. Attempt, host and share stay.
+# An offloaded instance runs again, on any host. It is built like a new one, from its image.
 #
-#     active, broken ──▶ rebuilding ──▶ active   done; or it failed, and the old instance still runs
-#                                  └──▶ broken   it failed, and nothing runs there; or its host is silent or lost
+#     offloaded ──▶ swapping ◀──▶ building ──▶ active      done
+#                       └────────────┴──▶ offloaded        no host took it in time, or the move was aborted
 #
-# Rebuilds of an instance are numbered. The API level orders the next one only when it knows the result of the last one.
-# So a later number counts, and messages about an earlier rebuild change nothing. If no answer comes, the rebuild is given
-# up, but its host is asked again and again. It may still be done, or turn out never to have begun: then the instance is
-# active after all. This asking ends with the next order to rebuild or to move the instance. A delete ends a rebuild at
-# any time.
+# An offloaded instance holds nothing. So the first host is claimed, and each further one is asked for by a swap. Each claim
+# has an attempt that no earlier one had: placement has ended the last attempt, and refuses late copies of questions for it.
+#
+# If the instance is offloaded again while a silent host may have it, its last attempt holds the share until that host has
+# cleaned up. The next move that unshelves it then begins with a swap, as if there had always been another alternate.
 
 
-def on_rebuild(transition: Transition, order: RebuildInCell) -> None:
-    row, rebuild = transition.row, order.rebuild
-    if row.state not in ("active", "rebuilding", "broken"):
-        return
-    if row.rebuild is not None and rebuild.number <= row.rebuild.number:
-        return
-    was_active = row.state == "active"
-    transition.withdraw(REBUILDS, attempt=row.host_attempt)
-    transition.continue_from(rebuild.number)
-    transition.change(rebuild=rebuild, reason="")
-    if transition.now >= rebuild.ends_by:
-        _end_failed(transition, "the order reached its cell after the deadline", is_active=was_active)
-        if row.moving is not None:
-            # The host is still asked to run it again.
-            transition.change(state_ends_at=row.state_ends_at)
-    elif row.is_stranded:
-        _end_failed(transition, "placement refuses its way back from a move", is_active=False)
-        transition.change(state_ends_at=transition.now)
-    elif was_active and (why := transition.hosts.why_lost(transition.host)):
-        _end_failed(transition, why, is_active=True)
-    else:
-        # A move that left it broken waits no more for the instance to run again.
-        transition.withdraw(MOVES, attempt=row.host_attempt)
-        transition.change(state="rebuilding", moving=None)
-        _send_order(transition)
-        transition.wait_longer(rebuild.ends_by)
-
-
-def _send_order(transition: Transition) -> None:
-    transition.send(rebuild_order(transition.row, transition.order, transition.host, transition.rebuild))
-
-
-def on_redeployed(transition: Transition, word: InstanceRedeployed) -> None:
+def unshelve(transition: Transition, order: MoveInCell) -> None:
     row = transition.row
-    is_known = row.host_attempt == word.attempt and row.host is not None and row.host.share.host == word.host
-    if not is_known or row.moving is not None or row.rebuild is None or row.rebuild.number != word.number:
+    if transition.now >= order.move.ends_by or not order.choices:
+        why = (
+            "there is no host for it"
+            if not order.choices
+            else "the order reached its cell after the deadline"
+        )
+        end_unshelve(transition, "failed", why)
         return
-    is_asked = row.state == "rebuilding" or (row.state == "broken" and row.state_ends_at is not None)
-    if not is_asked and not (row.state == "broken" and word.is_active):
-        return
-    if word.failure:
-        _end_failed(transition, word.failure, is_active=word.is_active)
+    cleanups = row.cleanups
+    if row.keeps_share:
+        heir = transition.name_heir()
+        cleanups = tuple(_hand_over(each, row.id, heir) for each in cleanups)
+    transition.change(
+        cleanups=cleanups,
+        state="swapping",
+        alternates=order.choices,
+        was_silent=row.keeps_share,
+        tries=0,
+        state_ends_at=transition.now,
+    )
+
+
+def _hand_over(cleanup: Cleanup, instance: InstanceId, heir: HeldClaim) -> Cleanup:
+    """Change the cleanup of a host: at its end the claim of the heir is released, and not that of the instance.
+
+    The heir holds what the instance held on that host, so that the instance can hold a share elsewhere.
+    """
+    release = [heir if held.consumer == instance else held for held in cleanup.release]
+    return structs.replace(cleanup, release=tuple(dict.fromkeys(release)))
+
+
+def note_unshelved(transition: Transition) -> None:
+    """Note that the move which unshelves the instance is done: its host has built it."""
+    done = structs.replace(transition.move, outcome="done", destination=transition.host.name)
+    # Its last attempt but one is over everywhere, so the order to destroy that removes the image alone.
+    transition.forget_saved(transition.row.attempt - 1)
+    transition.change(move=done, saved="")
+
+
+def end_unbuilt(transition: Transition, reason: str) -> None:
+    """End a build that no host could do: the instance ends in error, or stays offloaded if it was unshelved."""
+    if transition.row.saved:
+        end_unshelve(transition, "failed", reason)
     else:
-        transition.withdraw(REBUILDS, attempt=row.host_attempt)
-        done = structs.replace(row.rebuild, failure="")
-        transition.change(rebuild=done, image=done.image, image_properties=done.image_properties, reason="")
-        transition.end_as("active")
+        transition.end_in_error(reason)
 
 
-def on_rebuild_time_up(transition: Transition) -> None:
-    if transition.row.state == "broken":
-        transition.withdraw(REBUILDS, attempt=transition.row.host_attempt)
-        _send_order(transition)
-        transition.change(state_ends_at=transition.now + transition.rules.remind_every)
-    elif transition.now >= transition.rebuild.ends_by:
-        leave_rebuild(transition, "not rebuilt by its deadline")
-    else:
-        leave_rebuild(transition, transition.why_silent())
+def abort_unshelve(transition: Transition) -> None:
+    transition.free_share()
+    end_unshelve(transition, "aborted", "")
 
 
-def leave_rebuild(transition: Transition, reason: str) -> None:
-    """Give up a rebuild of which nobody knows how it has ended. The host is asked again and again until it says so."""
-    _end_failed(transition, reason, is_active=False)
-    transition.change(state_ends_at=transition.now + transition.rules.remind_every)
-
-
-def _end_failed(transition: Transition, failure: str, *, is_active: bool) -> None:
-    transition.withdraw(REBUILDS, attempt=transition.row.host_attempt)
-    transition.change(rebuild=structs.replace(transition.rebuild, failure=failure), reason="")
-    if is_active:
-        transition.end_as("active")
-    else:
-        transition.end_broken(f"its rebuild failed: {failure}")
+def end_unshelve(transition: Transition, outcome: str, reason: str) -> None:
+    row = transition.row
+    transition.change(move=structs.replace(transition.move, outcome=outcome, failure=reason))
+    if not row.keeps_share:
+        transition.hold_nothing(row.last_attempt)
+    transition.end_offloaded()

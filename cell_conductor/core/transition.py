@@ -7,7 +7,7 @@ answers.
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 from msgspec import structs
 
@@ -22,11 +22,20 @@ from bus.messages.build import (
     Move,
     Rebuild,
 )
-from bus.messages.cell import DestroyInstance, LeaveGuest, MoveInCell, PlaceInCell, UndeployInstance
+from bus.messages.cell import (
+    DeployInstance,
+    DestroyInstance,
+    LeaveGuest,
+    PlaceInCell,
+    RedeployInstance,
+    RespawnInstance,
+    SpawnInstance,
+    UndeployInstance,
+)
 from bus.messages.placement import ReleaseClaim
-from cell_conductor.core.host_states import ALL_UP, HostStates
-from cell_conductor.core.instance import (
+from cell_conductor.core.rows import (
     ADOPTS,
+    ALL_UP,
     MOVES,
     REBUILDS,
     SPAWNS,
@@ -36,18 +45,20 @@ from cell_conductor.core.instance import (
     DrawId,
     HeldClaim,
     HostOrder,
+    HostStates,
     Instance,
     Moving,
     OutboxMessage,
     Pending,
+    Rebuilding,
     Saves,
+    Spawn,
     State,
     choices_of,
     flavor_of,
     kind_of,
-    spawn_order,
 )
-from engine.flavors import InstanceId
+from engine.flavors import Image, InstanceId
 from engine.hosts import NODE
 from engine.inventories import Choice, ProviderId
 
@@ -134,9 +145,9 @@ class Transition:
 
         They have been answered, so they have arrived; or they do not apply any more.
         """
-        kept = self.outbox_without(orders, attempt)
-        if len(kept) < len(self.row.outbox):
-            self.change(outbox=kept)
+        outbox = self.outbox_without(orders, attempt)
+        if len(outbox) < len(self.row.outbox):
+            self.change(outbox=outbox)
 
     def outbox_without(self, orders: tuple[type[HostOrder], ...], attempt: int) -> tuple[Pending, ...]:
         """The row's outbox without the orders that `withdraw` drops, for a caller that changes the row anyway."""
@@ -250,22 +261,22 @@ class Transition:
 
     def forget_saved(self, attempt: int) -> None:
         """Have a host remove the images as which the instance was saved. The order names an attempt that must not run there."""
-        left = self.row.saves
-        if left is not None and not self.row.given_back:
+        saves = self.row.saves
+        if saves is not None and not self.row.given_back:
             self.change(saves=None)
-            self.remove_images(attempt, left)
+            self.remove_images(attempt, saves)
 
-    def remove_images(self, attempt: int, left: Saves) -> None:
+    def remove_images(self, attempt: int, saves: Saves) -> None:
         """The hosts of a cell share the images. So any of them may be asked: its present host, the one that has saved it, or one that
         it was placed on; rather one that is not lost, and none that is dead.
         """
         row = self.row
         present = () if row.host is None else (row.host.share.host,)
-        named = (*present, left.host, *[each.share.host for each in choices_of(row.order)])
+        named = (*present, saves.host, *[each.share.host for each in choices_of(row.order)])
         if hosts := [each for each in named if not self.hosts.is_dead(each)]:
             lost = self.hosts.lost()
             host = min(hosts, key=lambda each: each.int in lost)
-            self.clean_up_host(attempt, host, saved_until=left.number)
+            self.clean_up_host(attempt, host, saved_until=saves.number)
 
     def free_share(self) -> bool:
         """Free the instance's share: at once if its host has nothing of it, otherwise when the host has cleaned up.
@@ -399,75 +410,98 @@ def destroy_order(
     return DestroyInstance(cell=cell, instance=instance, attempt=attempt, host=host, saved_until=saved_until)
 
 
-# An offloaded instance runs again, on any host. It is built like a new one (swapping.py), from its image.
-#
-#     offloaded ──▶ swapping ◀──▶ building ──▶ active      done
-#                       └────────────┴──▶ offloaded        no host took it in time, or the move was aborted
-#
-# An offloaded instance holds nothing. So the first host is claimed, and each further one is asked for by a swap. Each claim
-# has an attempt that no earlier one had: placement has ended the last attempt, and refuses late copies of questions for it.
-#
-# If the instance is offloaded again while a silent host may have it, its last attempt holds the share until that host has
-# cleaned up. The next move that unshelves it then begins with a swap, as if there had always been another alternate.
+# The orders to hosts.
 
 
-def unshelve(transition: Transition, order: MoveInCell) -> None:
-    row = transition.row
-    if transition.now >= order.move.ends_by or not order.choices:
-        why = (
-            "there is no host for it"
-            if not order.choices
-            else "the order reached its cell after the deadline"
-        )
-        end_unshelve(transition, "failed", why)
-        return
-    cleanups = row.cleanups
-    if row.keeps_share:
-        heir = transition.name_heir()
-        cleanups = tuple(_hand_over(each, row.id, heir) for each in cleanups)
-    transition.change(
-        cleanups=cleanups,
-        state="swapping",
-        alternates=order.choices,
-        was_silent=row.keeps_share,
-        tries=0,
-        state_ends_at=transition.now,
+def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
+    """The order to this host to build the instance, as the row's attempt."""
+    if host.kind == NODE:
+        return _deploy_order(row, order, host)
+    return SpawnInstance(
+        cell=order.cell,
+        instance=row.id,
+        attempt=row.attempt,
+        host=host.share.host,
+        flavor=flavor_of(row, order),
+        share=host.share,
+        name=order.name,
+        project=order.project,
+        image=Image(source=row.saved) if row.saved else row.image or order.image,
+        from_saved=bool(row.saved),
+        stopped=row.moving is not None and row.moving.was == "stopped",
+        image_properties=order.image_properties if row.image_properties is None else row.image_properties,
+        config_drive=order.config_drive,
+        ports=order.ports,
+        **_evacuated_from(row),
     )
 
 
-def _hand_over(cleanup: Cleanup, instance: InstanceId, heir: HeldClaim) -> Cleanup:
-    """Change the cleanup of a host: at its end the claim of the heir is released, and not that of the instance.
-
-    The heir holds what the instance held on that host, so that the instance can hold a share elsewhere.
-    """
-    release = [heir if held.consumer == instance else held for held in cleanup.release]
-    return structs.replace(cleanup, release=tuple(dict.fromkeys(release)))
+class _Evacuated(TypedDict, total=False):
+    source: ProviderId
+    source_attempt: int
 
 
-def note_unshelved(transition: Transition) -> None:
-    """Note that the move which unshelves the instance is done: its host has built it."""
-    done = structs.replace(transition.move, outcome="done", destination=transition.host.name)
-    # Its last attempt but one is over everywhere, so the order to destroy that removes the image alone.
-    transition.forget_saved(transition.row.attempt - 1)
-    transition.change(move=done, saved="")
+def _evacuated_from(row: Instance) -> _Evacuated:
+    moving, move = row.moving, row.move
+    if moving is None or move is None or move.kind != "evacuate":
+        return {}
+    return {"source": moving.source.share.host, "source_attempt": moving.source_attempt}
 
 
-def end_unbuilt(transition: Transition, reason: str) -> None:
-    """End a build that no host could do: the instance ends in error, or stays offloaded if it was unshelved."""
-    if transition.row.saved:
-        end_unshelve(transition, "failed", reason)
-    else:
-        transition.end_in_error(reason)
+def _properties_with(rebuild: Rebuild, order: PlaceInCell) -> dict[str, str]:
+    """The properties that count with the image of this rebuild: those of the boot if it says none."""
+    return order.image_properties if rebuild.image_properties is None else rebuild.image_properties
 
 
-def abort_unshelve(transition: Transition) -> None:
-    transition.free_share()
-    end_unshelve(transition, "aborted", "")
+def _deploy_order(row: Instance, order: PlaceInCell, node: Choice) -> DeployInstance:
+    return DeployInstance(
+        cell=order.cell,
+        instance=row.id,
+        attempt=row.attempt,
+        host=node.share.host,
+        flavor=flavor_of(row, order),
+        share=node.share,
+        name=order.name,
+        project=order.project,
+        user=order.user,
+        image_properties=order.image_properties,
+        image=order.image,
+        config_drive=order.config_drive,
+        ports=order.ports,
+    )
 
 
-def end_unshelve(transition: Transition, outcome: str, reason: str) -> None:
-    row = transition.row
-    transition.change(move=structs.replace(transition.move, outcome=outcome, failure=reason))
-    if not row.keeps_share:
-        transition.hold_nothing(row.last_attempt)
-    transition.end_offloaded()
+def rebuild_order(row: Instance, order: PlaceInCell, host: Choice, rebuild: Rebuild) -> Rebuilding:
+    """The order to this host to build the instance anew from the rebuild's image; everything else stays as it was."""
+    if host.kind == NODE:
+        return _redeploy_order(row, order, host, rebuild)
+    return RespawnInstance(
+        cell=order.cell,
+        instance=row.id,
+        attempt=row.host_attempt,
+        host=host.share.host,
+        number=rebuild.number,
+        flavor=flavor_of(row, order),
+        share=host.share,
+        image=rebuild.image,
+        name=order.name,
+        project=order.project,
+        image_properties=_properties_with(rebuild, order),
+        config_drive=order.config_drive,
+        ports=order.ports,
+    )
+
+
+def _redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Rebuild) -> RedeployInstance:
+    return RedeployInstance(
+        cell=order.cell,
+        instance=row.id,
+        attempt=row.host_attempt,
+        host=node.share.host,
+        number=rebuild.number,
+        flavor=flavor_of(row, order),
+        image=rebuild.image,
+        name=order.name,
+        image_properties=_properties_with(rebuild, order),
+        config_drive=order.config_drive,
+    )

@@ -16,8 +16,7 @@ from bus.messages.cell import DestroyInstance, PlaceInCell, SpawnInstance
 from bus.messages.hosts import SetHostInCell
 from bus.messages.placement import ReleaseClaim
 from bus.workers.handling import OutboxKey
-from cell_conductor.core.host_states import CellHost, HeardHost
-from cell_conductor.core.instance import Cleanup, HeldClaim, Instance, OutboxMessage, Pending
+from cell_conductor.core.rows import CellHost, Cleanup, HeardHost, HeldClaim, Instance, OutboxMessage, Pending
 from cell_conductor.store import SILENT_KEPT, ConductorStore
 from cell_conductor.tables import metadata
 from engine.flavors import Flavor, InstanceId, RequestId

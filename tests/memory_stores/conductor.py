@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from bus.message import Message
 from bus.workers.handling import OutboxKey
-from cell_conductor.core.host_states import CellHost, HeardHost
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import CellHost, HeardHost, Instance
 from cell_conductor.store import (
     JUST_SAID,
     NOTES_PAGE,
@@ -24,8 +23,8 @@ from cell_conductor.store import (
     WAITING_PAGE,
     ConductorTransaction,
     MessageKey,
-    without_confirmed,
 )
+from cell_conductor.store_sql import without_confirmed
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 from kit.errors import Transient

@@ -15,9 +15,8 @@ from msgspec import Struct, structs
 from bus.messages.build import MoveKind
 from cell_conductor.core import moving
 from cell_conductor.core.decide import Due, HostsLost, Input, decide
-from cell_conductor.core.host_states import ALL_UP, HostStates
-from cell_conductor.core.instance import DrawId, Instance
 from cell_conductor.core.moving import image_of
+from cell_conductor.core.rows import ALL_UP, DrawId, HostStates, Instance
 from cell_conductor.core.swapping import SwapAnswered
 from engine.inventories import ConsumerId
 from engine.refusals import NotAllowed

@@ -4,7 +4,7 @@ may still have the instance. A moving instance runs on one host.
 
 from collections.abc import Sequence
 
-from cell_conductor.core.instance import Instance, flavor_of
+from cell_conductor.core.rows import Instance, flavor_of
 from engine.flavors import InstanceId
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id

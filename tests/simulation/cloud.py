@@ -14,8 +14,7 @@ from bus.broker import Parcel
 from bus.definitions import rights_by_user
 from bus.memory import MemoryBroker
 from bus.topology import Limits, feed_queue, objects_of, user_of
-from cell_conductor.core.host_states import CellHost
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import CellHost, Instance
 from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState

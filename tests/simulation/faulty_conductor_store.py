@@ -7,8 +7,7 @@ from datetime import datetime
 
 from bus.message import Message
 from bus.workers.handling import OutboxKey
-from cell_conductor.core.host_states import CellHost, HeardHost
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import CellHost, HeardHost, Instance
 from cell_conductor.store import ConductorStore, ConductorTransaction, MessageKey
 from compute_sim.core.attempts import AttemptRecord
 from compute_sim.store import MemoryComputeStore

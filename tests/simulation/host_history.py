@@ -7,7 +7,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from cell_conductor.core.host_states import CellHost
+from cell_conductor.core.rows import CellHost
 from compute_sim.core.attempts import WELL, AttemptKey, AttemptRecord, AttemptState
 from engine.hosts import HostState
 from engine.inventories import ProviderId

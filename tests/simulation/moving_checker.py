@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from bus.messages.build import Move
 from bus.messages.cell import ReceiveInstance, SpawnInstance
-from cell_conductor.core.instance import Instance, Moving
+from cell_conductor.core.rows import Instance, Moving
 from compute_sim.core.attempts import AttemptState
 from engine.flavors import InstanceId, RequestId
 from engine.inventories import ResourceAmount

@@ -1,6 +1,6 @@
 """A cell that says of an instance that it is stopped, or that it is active, says what its host really does with it."""
 
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import Instance
 from compute_sim.core.attempts import AttemptState
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id

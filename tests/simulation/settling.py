@@ -6,7 +6,7 @@ from uuid import UUID
 from bus.broker import Connection
 from bus.topology import IRONIC_EVENTS
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import Instance
 from compute_sim.core.attempts import AttemptState
 from engine.flavors import InstanceId, RequestId
 from engine.inventories import ProviderId

@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NoReturn, Protocol
 
-from cell_conductor.core.host_states import CellHost
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import CellHost, Instance
 from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
 from engine.flavors import InstanceId
 from engine.hosts import HostState

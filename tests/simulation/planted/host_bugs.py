@@ -5,7 +5,7 @@ from typing import Any
 
 from cell_conductor import hosts
 from cell_conductor.core import decide
-from cell_conductor.core.host_states import HostStates
+from cell_conductor.core.rows import HostStates
 from cell_conductor.hosts import HeardHosts
 from scheduler_worker.hosts import ModeTeller
 from tests.simulation.replacing import replaced

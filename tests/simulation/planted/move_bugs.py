@@ -9,7 +9,7 @@ from bus.messages.build import BuildRejected
 from bus.messages.cell import RespawnInstance
 from cell_conductor.core import decide, move_answers, moving
 from cell_conductor.core import moving as move_steps
-from cell_conductor.core.instance import HeldClaim
+from cell_conductor.core.rows import HeldClaim
 from cell_conductor.core.transition import Transition
 from compute_sim.core import attempts
 from placement_worker.core import swaps

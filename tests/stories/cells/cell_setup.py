@@ -37,7 +37,7 @@ from bus.workers.asking import listen
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.sending import Link
 from bus.workers.station import Station
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import Instance
 from cell_conductor.settings import ConductorSettings, Pace
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts

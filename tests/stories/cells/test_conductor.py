@@ -7,7 +7,7 @@ from bus.broker import LINES, Parcel
 from bus.messages.cell import (
     PlaceInCell,
 )
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import Instance
 from tests.contracts.stage import dead_letters, line, send, until
 from tests.stories.cells.cell_setup import (
     BUILD,

@@ -24,7 +24,7 @@ from bus.messages.hosts import HostsReported
 from bus.messages.placement import ReportAccepted, ReportAnswered, ReportInventory
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.station import Station
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import Instance
 from cell_conductor.settings import ConductorSettings, Pace
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from cell_conductor.core.instance import Cleanup, HeldClaim, Instance
-from cell_conductor.store import assemble_row, decode_body, decode_order, encode_body
+from cell_conductor.core.rows import Cleanup, HeldClaim, Instance
+from cell_conductor.store_sql import assemble_row, decode_body, decode_order, encode_body
 from cell_conductor.tables import cell_instances
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from bus.messages.placement import ReleaseClaim
 from cell_conductor.core.books import entry_of
-from cell_conductor.core.instance import ConductorRules, Instance
+from cell_conductor.core.rows import ConductorRules, Instance
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ProviderId
 from placement_worker.store import PlacementStore

@@ -21,8 +21,7 @@ from bus.messages.cell import (
 )
 from bus.messages.placement import Heir, ReleaseClaim, SwapClaim
 from cell_conductor.core.decide import Decision, Due, Input, decide
-from cell_conductor.core.host_states import ALL_UP, HostStates
-from cell_conductor.core.instance import DrawId, Instance
+from cell_conductor.core.rows import ALL_UP, DrawId, HostStates, Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.settings import CONDUCTOR, ConductorSettings, Pace
 from cell_conductor.wiring import rules_of

@@ -12,7 +12,7 @@ from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, 
 from bus.messages.cell import AdoptGuest, AdoptInCell, DestroyInstance, GiveBackInCell, LeaveGuest
 from bus.messages.placement import ReleaseClaim
 from cell_conductor.core.decide import Due
-from cell_conductor.store import decode_order, encode_order
+from cell_conductor.store_sql import decode_order, encode_order
 from tests.unit.conductor.test_conductor import (
     ONE,
     REMOVE,

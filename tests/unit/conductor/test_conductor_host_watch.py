@@ -28,8 +28,7 @@ from bus.topology import EVENTS, Grant, objects_of
 from bus.workers.asking import listen
 from bus.workers.handling import Received, Said
 from bus.workers.station import Station
-from cell_conductor.core.host_states import CellHost, HeardHost
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import CellHost, HeardHost, Instance
 from cell_conductor.hosts import HOSTS_KEPT_MAX, HeardHosts
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts

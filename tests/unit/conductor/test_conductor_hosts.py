@@ -11,8 +11,16 @@ from bus.messages.cell import DestroyInstance, SpawnInstance
 from bus.messages.hosts import HeldAttempt, SetHostInCell
 from bus.messages.placement import Heir, ReleaseClaim
 from cell_conductor.core.decide import HostsLost
-from cell_conductor.core.host_states import ALL_UP, CellHost, HostStates, concerns, foreign, newer
-from cell_conductor.core.instance import HeldClaim, Instance
+from cell_conductor.core.rows import (
+    ALL_UP,
+    CellHost,
+    HeldClaim,
+    HostStates,
+    Instance,
+    concerns,
+    foreign,
+    newer,
+)
 from engine.hosts import NODE, HostMode, HostSetting
 from engine.refusals import AlreadyClaimed
 from tests.unit.conductor.test_conductor import (

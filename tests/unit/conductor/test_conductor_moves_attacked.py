@@ -11,7 +11,7 @@ from msgspec import structs
 from bus.messages.build import InstanceActive, InstanceFailed
 from bus.messages.cell import DestroyInstance, StartInstance
 from cell_conductor.core.books import entry_of
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import Instance
 from engine.inventories import ConsumerId, ProviderId
 from tests.pages.moves_page import KINDS, heard, place_of
 from tests.unit.conductor.test_conductor import (

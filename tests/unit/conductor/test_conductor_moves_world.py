@@ -28,7 +28,7 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import Instance
 from cell_conductor.core.swapping import SwapAnswered
 from engine.flavors import InstanceId, RequestId
 from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, Share

@@ -13,8 +13,7 @@ from bus.messages.cell import (
 )
 from bus.messages.placement import ClaimResources, Heir, SwapClaim
 from cell_conductor.core.books import entry_of
-from cell_conductor.core.host_states import HostStates
-from cell_conductor.core.instance import Saves
+from cell_conductor.core.rows import HostStates, Saves
 from engine.flavors import Image
 from engine.refusals import AlreadyClaimed, Superseded
 from tests.unit.conductor.test_conductor import (

@@ -28,7 +28,7 @@ from bus.messages.placement import SwapClaim
 from cell_conductor.core.decide import Decision, Due, Input, decide
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.store import assemble_row, decode_body, encode_body
+from cell_conductor.store_sql import assemble_row, decode_body, encode_body
 from cell_conductor.wiring import rules_of
 from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.hosts import NODE

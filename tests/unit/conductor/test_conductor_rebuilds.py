@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceState, Rebuild
 from bus.messages.cell import InstanceRedeployed, RebuildInCell, RedeployInstance, UndeployInstance
-from cell_conductor.store import assemble_row, decode_body, encode_body
+from cell_conductor.store_sql import assemble_row, decode_body, encode_body
 from engine.flavors import Image, RequestId
 from tests.contracts.placement_orders import an_id
 from tests.unit.conductor.test_conductor import (

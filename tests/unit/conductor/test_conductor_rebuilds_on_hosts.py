@@ -12,8 +12,8 @@ from bus.messages.cell import (
     StartInstance,
 )
 from cell_conductor.core.decide import HostsLost
-from cell_conductor.core.host_states import ALL_UP, HostStates, concerns
-from cell_conductor.store import assemble_row, decode_body, encode_body
+from cell_conductor.core.rows import ALL_UP, HostStates, concerns
+from cell_conductor.store_sql import assemble_row, decode_body, encode_body
 from engine.flavors import Image
 from tests.unit.conductor.test_conductor import (
     CLAIMED,

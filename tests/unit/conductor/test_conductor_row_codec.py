@@ -7,8 +7,9 @@ import pytest
 from msgspec import structs
 
 from bus.messages.cell import DestroyInstance, PlaceInCell, UndeployInstance
-from cell_conductor.core.instance import Instance, Pending, spawn_order
-from cell_conductor.store import (
+from cell_conductor.core.rows import Instance, Pending
+from cell_conductor.core.transition import spawn_order
+from cell_conductor.store_sql import (
     CACHED_ROWS_MAX,
     RowCache,
     assemble_row,

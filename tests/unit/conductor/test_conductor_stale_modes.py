@@ -17,7 +17,7 @@ from bus.messages.cell import DestroyInstance, SpawnInstance
 from bus.messages.placement import ReleaseClaim, SwapClaim
 from bus.workers.station import Station
 from cell_conductor.core.decide import Due, HostsLost, Input
-from cell_conductor.core.host_states import ALL_UP, CellHost, HostStates
+from cell_conductor.core.rows import ALL_UP, CellHost, HostStates
 from cell_conductor.handlers import Decider
 from cell_conductor.hosts import CellHostWatch
 from cell_conductor.settings import PACE

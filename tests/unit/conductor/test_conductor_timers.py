@@ -11,9 +11,8 @@ from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.workers.publisher import Publisher
 from bus.workers.sending import Link
-from cell_conductor.handlers import Decider
+from cell_conductor.handlers import Decider, Timers
 from cell_conductor.settings import Pace
-from cell_conductor.timers import Timers
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId
 from kit.process import run_until

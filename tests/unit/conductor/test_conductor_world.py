@@ -32,7 +32,7 @@ from bus.messages.cell import (
 )
 from bus.messages.placement import ClaimResources, ReleaseClaim, ReportInventory, SwapClaim
 from cell_conductor.core.decide import CellMessage, Decision, Due, HostsLost, Input, decide
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.settings import ConductorSettings, Pace
 from cell_conductor.wiring import rules_of

@@ -15,7 +15,7 @@ from bus.messages.cloud import AskCells, CellsFound, ConductorAlive
 from bus.workers.handling import Answer, Bury, ReadOnly, Said
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Heartbeats, Station
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.rows import Instance
 from cell_conductor.handlers import question_handlers
 from cell_conductor.hosts import conductor_beats
 from cell_conductor.store import ConductorStore

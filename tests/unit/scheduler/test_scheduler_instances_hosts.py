@@ -13,7 +13,7 @@ from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, I
 from bus.messages.cell import PlaceInCell, RemoveFromCell
 from bus.messages.hosts import HostImages, HostMetrics, HostsMeasured, HostsReported, ImagesCached
 from bus.messages.placement import ReleaseClaim
-from cell_conductor.core.host_states import newer
+from cell_conductor.core.rows import newer
 from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
 from engine.choosing.plugins import as_read
 from engine.flavors import Flavor, InstanceId, RequestId
