@@ -47,7 +47,7 @@ from cell_conductor.core.books import entry_of
 from cell_conductor.core.decide import CellMessage, DecidedMessage, Decision, Due, HostsLost, Input, decide
 from cell_conductor.core.rows import ALL_UP, ConductorRules, DrawId, HostStates, Instance, hosts_of
 from cell_conductor.core.swapping import Question, SwapAnswered
-from cell_conductor.settings import Pace
+from cell_conductor.settings import ConductorPace
 from cell_conductor.store import ConductorStore, ConductorTransaction
 from engine.flavors import InstanceId
 from engine.inventories import CellName
@@ -215,7 +215,7 @@ class Timers:
         ask: Ask,
         *,
         decider: Decider,
-        pace: Pace,
+        pace: ConductorPace,
         chance: random.Random | None = None,
     ) -> None:
         self._decider = decider

@@ -42,7 +42,7 @@ from cell_conductor.core.rows import (
 )
 from cell_conductor.core.transition import destroy_order
 from cell_conductor.handlers import Decider, Timers, of_cell
-from cell_conductor.settings import Pace
+from cell_conductor.settings import ConductorPace
 from cell_conductor.store import ConductorStore, ConductorTransaction
 from engine.hosts import NODE
 from engine.inventories import CellName, ProviderId
@@ -258,7 +258,7 @@ class CellHostWatch(PartGroup):
         store: ConductorStore,
         timers: Timers,
         decider: Decider,
-        pace: Pace,
+        pace: ConductorPace,
         *,
         clock_s: Callable[[], float] | None = None,
     ) -> None:

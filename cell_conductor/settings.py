@@ -45,7 +45,7 @@ class ConductorSettings(Struct, frozen=True):
     ] = 48 * 3600
 
 
-class Pace(Struct, frozen=True):
+class ConductorPace(Struct, frozen=True):
     """How often a conductor looks and asks, where no operator has a reason to change it. Tests do."""
 
     # How often timers look whether a row that this process saved is due.
@@ -63,5 +63,5 @@ class Pace(Struct, frozen=True):
     remind_every_s: float = 0.0
 
 
-PACE = Pace()
+PACE = ConductorPace()
 CONDUCTOR = Section("conductor", ConductorSettings, "conductors")

@@ -11,7 +11,7 @@ from bus.workers.station import Heartbeats, Station
 from cell_conductor.core.rows import ConductorRules, DrawId
 from cell_conductor.handlers import Ask, Decider, Timers, handlers, question_handlers
 from cell_conductor.hosts import CellHostWatch, conductor_beats, host_handlers
-from cell_conductor.settings import PACE, ConductorSettings, Pace
+from cell_conductor.settings import PACE, ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
 from engine.inventories import ConsumerId
 from kit.process import Part
@@ -35,7 +35,7 @@ def conductor_parts(
     clock: Callable[[], datetime] = now,
     clock_s: Callable[[], float] | None = None,
     draw: DrawId = drawn_id,
-    pace: Pace = PACE,
+    pace: ConductorPace = PACE,
 ) -> tuple[Part, ...]:
     """All parts of a conductor: the worker for orders and answers, the timers, the watch over the hosts, its heartbeats, and
     the worker for questions. `ask` sends questions to placement, by a station that runs with these parts. `clock_s` measures
@@ -86,7 +86,7 @@ def conductor_parts(
 
 
 def rules_of(
-    settings: ConductorSettings, cell: str, ask_lease: timedelta, pace: Pace = PACE
+    settings: ConductorSettings, cell: str, ask_lease: timedelta, pace: ConductorPace = PACE
 ) -> ConductorRules:
     return ConductorRules(
         cell=cell,

@@ -13,7 +13,7 @@ from bus.broker import Broker
 from bus.settings import BusSettings
 from bus.workers.sending import Link
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings, Pace
+from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.wiring import conductor_parts
 from compute_sim.core.hosts import pools_of, read_pools
 from compute_sim.settings import ComputeSettings
@@ -87,7 +87,7 @@ CONDUCTOR = ConductorSettings(
     kept_after_end_s=25.0,
 )
 # Heartbeats seldom: other seeds stay as they were drawn before there were heartbeats of conductors.
-PACE = Pace(remind_every_s=5.0, retry_delay_s_max=4.0, poll_s=1.5, beat_s=600.0)
+PACE = ConductorPace(remind_every_s=5.0, retry_delay_s_max=4.0, poll_s=1.5, beat_s=600.0)
 BEAT_S, FACTS_S = 3.0, 1.0
 IRONIC = IronicSettings(
     lease_s=4.0,

@@ -21,7 +21,7 @@ from bus.settings import BusSettings
 from bus.topology import EVENTS, objects_of
 from bus.workers.handling import Said
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings, Pace
+from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import MemoryComputeStore
@@ -107,7 +107,7 @@ class WorkerSetup:
                 store = BreakableStore(self.requests, self.faults)
                 return scheduler_parts(self.station, store, settings, clock, cells={"c2": below})
             case "conductor":
-                pace = Pace(look_s=2.0, poll_s=1.0, retry_delay_s_max=2.0)
+                pace = ConductorPace(look_s=2.0, poll_s=1.0, retry_delay_s_max=2.0)
                 store = BreakableStore(self.rows, self.faults)
                 return (
                     *conductor_parts(

@@ -38,7 +38,7 @@ from bus.workers.handling import Received, Said, Tell
 from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.core.rows import Instance
-from cell_conductor.settings import ConductorSettings, Pace
+from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from engine.flavors import Flavor, InstanceId, RequestId
@@ -79,7 +79,7 @@ IMPATIENT = BusSettings(
 )
 
 CONDUCTING = ConductorSettings(attempt_timeout_s=60)
-PACE = Pace(poll_s=0.005, look_s=1, retry_delay_s_first=1, retry_delay_s_max=4, remind_every_s=300)
+PACE = ConductorPace(poll_s=0.005, look_s=1, retry_delay_s_first=1, retry_delay_s_max=4, remind_every_s=300)
 
 
 class Clock:

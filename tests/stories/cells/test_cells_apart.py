@@ -14,7 +14,7 @@ from bus.messages.hosts import HostsReported
 from bus.topology import user_of
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings, Pace
+from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from engine.hosts import HostFacts
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.asyncio
 # Few orders may be under way to one cell, and the sweep comes soon.
 SOON = structs.replace(SETTINGS, sweep_s=0.05, drain_ms_max=100)
 NARROW = structs.replace(QUICK, under_way_max=3)
-PACE = Pace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
+PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
 
 
 def narrow_scheduler(setup: Cloud, name: str = "scheduler") -> AbstractAsyncContextManager[asyncio.Event]:

@@ -23,7 +23,7 @@ from bus.messages.cloud import AskCells, CellsFound, CellState, ConductorAlive
 from bus.settings import BusSettings
 from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings, Pace
+from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from kit.health import About, Health
@@ -36,7 +36,7 @@ from tests.stories.layouts import BACKENDS_APART
 
 pytestmark = pytest.mark.asyncio
 
-PACE = Pace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1, beat_s=0.2)
+PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1, beat_s=0.2)
 # No host falls silent, however far a test moves the schedulers' clock.
 FOR_EVER_S = 1e9
 SOON = structs.replace(SETTINGS, sweep_s=0.05, drain_ms_max=100, host_down_s=FOR_EVER_S)

@@ -25,7 +25,7 @@ from bus.messages.placement import ReportAccepted, ReportAnswered, ReportInvento
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.station import Station
 from cell_conductor.core.rows import Instance
-from cell_conductor.settings import ConductorSettings, Pace
+from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from engine.flavors import Flavor, Image, InstanceId
@@ -48,7 +48,7 @@ GOLD = "CUSTOM_GOLD"
 METAL = Flavor(name="metal", root_gb=0, extra_specs={f"resources:{GOLD}": "1"})
 IMAGE = Image(source="http://images/debian", checksum="0a1b")
 CONDUCTING = ConductorSettings()
-PACE = Pace(poll_s=0.005, look_s=1)
+PACE = ConductorPace(poll_s=0.005, look_s=1)
 DEPLOY_S = CONDUCTING.deploy_timeout_s
 
 

@@ -15,7 +15,7 @@ from bus.messages.build import DeleteInstance, InstanceState
 from bus.topology import objects_of
 from bus.workers.sending import Link
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings, Pace
+from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from engine.flavors import Flavor, Image, InstanceId
@@ -75,7 +75,7 @@ QUICK = IronicSettings(
     progress_s=0.5,
 )
 CONDUCTING = ConductorSettings()
-PACE = Pace(poll_s=0.005, look_s=1)
+PACE = ConductorPace(poll_s=0.005, look_s=1)
 # A deploy takes some tenths of a second.
 SHORT = WorkDurations(deploy_s=0.1, tear_down_s=0.1, clean_s=0.2, power_s=0.05, agent_call_s=0.05)
 LONG_DEPLOYS = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=LONG_S))

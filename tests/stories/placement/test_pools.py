@@ -13,7 +13,7 @@ from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
 from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings, Pace
+from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
@@ -29,7 +29,7 @@ from tests.stories.layouts import STAGES
 
 pytestmark = pytest.mark.asyncio
 
-PACE = Pace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
+PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
 PRETENDING = ComputeSettings(
     cell="c1",
     beat_s=0.1,

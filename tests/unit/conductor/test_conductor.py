@@ -23,7 +23,7 @@ from bus.messages.placement import Heir, ReleaseClaim, SwapClaim
 from cell_conductor.core.decide import Decision, Due, Input, decide
 from cell_conductor.core.rows import ALL_UP, DrawId, HostStates, Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
-from cell_conductor.settings import CONDUCTOR, ConductorSettings, Pace
+from cell_conductor.settings import CONDUCTOR, ConductorPace, ConductorSettings
 from cell_conductor.wiring import rules_of
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import (
@@ -61,7 +61,7 @@ RULES = rules_of(
     ),
     "c1",
     timedelta(seconds=10),
-    Pace(remind_every_s=100, retry_delay_s_first=1, retry_delay_s_max=5),
+    ConductorPace(remind_every_s=100, retry_delay_s_first=1, retry_delay_s_max=5),
 )
 ONE = InstanceId(ConsumerId(UUID(int=1)))
 CLAIMED = Claimed()

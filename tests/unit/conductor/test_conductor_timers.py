@@ -12,7 +12,7 @@ from bus.message import Message
 from bus.workers.publisher import Publisher
 from bus.workers.sending import Link
 from cell_conductor.handlers import Decider, Timers
-from cell_conductor.settings import Pace
+from cell_conductor.settings import ConductorPace
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId
 from kit.process import run_until
@@ -21,7 +21,7 @@ from tests.memory_stores.conductor import MemoryConductorStore
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.conductor.test_conductor import NOON, RULES, Cell, failed, place
 
-PACE = Pace(poll_s=10, look_s=1000, rest_s=0.25)
+PACE = ConductorPace(poll_s=10, look_s=1000, rest_s=0.25)
 
 
 class TimersSetup:

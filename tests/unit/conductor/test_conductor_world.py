@@ -34,7 +34,7 @@ from bus.messages.placement import ClaimResources, ReleaseClaim, ReportInventory
 from cell_conductor.core.decide import CellMessage, Decision, Due, HostsLost, Input, decide
 from cell_conductor.core.rows import Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
-from cell_conductor.settings import ConductorSettings, Pace
+from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.wiring import rules_of
 from engine.capacity import Vocabulary
 from engine.flavors import Flavor, Image, InstanceId, RequestId
@@ -66,7 +66,7 @@ RULES = rules_of(
     ),
     "c1",
     timedelta(seconds=60),
-    Pace(retry_delay_s_first=1, retry_delay_s_max=8, remind_every_s=300),
+    ConductorPace(retry_delay_s_first=1, retry_delay_s_max=8, remind_every_s=300),
 )
 HOSTS = tuple(ProviderId(UUID(int=500 + n)) for n in range(5))
 # Two of them are bare-metal nodes, which take other orders, and dead-letter those of hypervisors.
