@@ -186,8 +186,8 @@ def without_confirmed(row: Instance, unconfirmed: Collection[MessageKey]) -> Ins
     if not row.outbox:
         return row
     id_ = row.id.bytes
-    left = tuple([each for each in row.outbox if (id_, each.sequence) in unconfirmed])
-    return row if len(left) == len(row.outbox) else structs.replace(row, outbox=left)
+    outbox = tuple([each for each in row.outbox if (id_, each.sequence) in unconfirmed])
+    return row if len(outbox) == len(row.outbox) else structs.replace(row, outbox=outbox)
 
 
 # How many rows are cached. If a cell builds more at the same time, some are read from the database a second time.
@@ -357,7 +357,7 @@ def forget(connection: Connection, cell: str, instances: Sequence[InstanceId]) -
     )
 
 
-# Reads and writes the modes that operators have set for hosts, and which hosts conductors have cell_heard_hosts. Both change rarely, so
+# Reads and writes the modes that operators have set for hosts, and which hosts conductors have heard. Both change rarely, so
 # both databases share the statements.
 
 

@@ -7,7 +7,7 @@ answers.
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any
 
 from msgspec import structs
 
@@ -390,6 +390,9 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
     )
 
 
+# The orders to hosts.
+
+
 def destroy_order(
     cell: str,
     instance: InstanceId,
@@ -410,13 +413,11 @@ def destroy_order(
     return DestroyInstance(cell=cell, instance=instance, attempt=attempt, host=host, saved_until=saved_until)
 
 
-# The orders to hosts.
-
-
 def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
     """The order to this host to build the instance, as the row's attempt."""
     if host.kind == NODE:
         return _deploy_order(row, order, host)
+    evacuated = row.moving if row.move is not None and row.move.kind == "evacuate" else None
     return SpawnInstance(
         cell=order.cell,
         instance=row.id,
@@ -432,20 +433,9 @@ def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
         image_properties=order.image_properties if row.image_properties is None else row.image_properties,
         config_drive=order.config_drive,
         ports=order.ports,
-        **_evacuated_from(row),
+        source=None if evacuated is None else evacuated.source.share.host,
+        source_attempt=0 if evacuated is None else evacuated.source_attempt,
     )
-
-
-class _Evacuated(TypedDict, total=False):
-    source: ProviderId
-    source_attempt: int
-
-
-def _evacuated_from(row: Instance) -> _Evacuated:
-    moving, move = row.moving, row.move
-    if moving is None or move is None or move.kind != "evacuate":
-        return {}
-    return {"source": moving.source.share.host, "source_attempt": moving.source_attempt}
 
 
 def _properties_with(rebuild: Rebuild, order: PlaceInCell) -> dict[str, str]:
