@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from msgspec import Meta, Struct, structs
 
 from bus.broker import Broker
-from bus.topology import CELL0, CELL_NAME, Limits
+from bus.queues import CELL0, CELL_NAME, Limits
 from kit.errors import PASSWORD_FILE
 from kit.process import exiting_if_wrong, make_ready
 from kit.settings import Section, require, without_password

@@ -17,7 +17,7 @@ from msgspec.structs import force_setattr
 
 from bus import message
 from bus.message import Envelope, Message
-from bus.topology import DEAD, Binding, Objects, is_retry_exchange
+from bus.queues import DEAD, Binding, Objects, is_retry_exchange
 
 PLAIN = "application/json"  # one message
 LINES = "application/x-ndjson"  # one message a line

@@ -15,27 +15,21 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.topology import (
+from bus.message import REPLY
+from bus.queues import (
     DEAD,
     DEAD_LETTERS,
     EVERY_SITE,
-    INBOXES,
-    IRONIC_INBOX,
-    QUEUES,
-    REPLY,
-    ROLES,
-    Application,
     Exchange,
     Grant,
     Limits,
     Queue,
-    Role,
     Site,
     in_cell,
     properties_of,
-    retry_exchange_of,
-    user_of,
+    topic_pattern,
 )
+from bus.topology import INBOXES, IRONIC_INBOX, QUEUES, ROLES, Application, Role, retry_exchange_of, user_of
 
 # The rights of each user on a broker, as regular expressions. They follow from the topology, and keep cells from
 # sending to the API level.
@@ -124,7 +118,7 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "", *, inbox: Qu
     write_keys = _keys_by_exchange((*role.writes, *retries), names, cell)
     if reads and DEAD in names:
         # A dead letter has the name of its queue in the topology.
-        write_keys[DEAD] = [_pattern(in_cell(queue, cell or "*")) for queue in role.reads]
+        write_keys[DEAD] = [topic_pattern(in_cell(queue, cell or "*")) for queue in role.reads]
     if role.answers:
         write_keys[REPLY] = [r"answers\..+"]
     elif role.answers_to and REPLY in names:
@@ -142,7 +136,7 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "", *, inbox: Qu
         write=_any_of(
             [*map(re.escape, sorted(write_keys)), *([re.escape(inbox.name)] if binds else []), *named]
         ),
-        read=_any_of([*map(re.escape, sorted(read_keys)), *map(_pattern, reads), *named]),
+        read=_any_of([*map(re.escape, sorted(read_keys)), *map(topic_pattern, reads), *named]),
         topics=tuple(
             TopicRights(name, _any_of(write_keys.get(name, [])), _any_of(read_keys.get(name, [])))
             for name in names
@@ -173,7 +167,7 @@ def other_inboxes(rights: Rights, granted: Rights) -> tuple[str, ...]:
 
 def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
     """A regular expression of the routing keys that a grant allows: in this cell, or in any cell if `cell` is empty."""
-    return re.compile(_any_of(_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
+    return re.compile(_any_of(topic_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
 
 
 def _keys_by_exchange(grants: Iterable[Grant], exchanges: tuple[str, ...], cell: str) -> dict[str, list[str]]:
@@ -183,23 +177,12 @@ def _keys_by_exchange(grants: Iterable[Grant], exchanges: tuple[str, ...], cell:
     """
     keys: dict[str, list[str]] = {}
     for grant in grants:
-        of_grant = re.compile(_pattern(in_cell(grant.exchange, cell or "*")))
-        patterns = [_pattern(in_cell(pattern, cell or "*")) for pattern in grant.patterns]
+        of_grant = re.compile(topic_pattern(in_cell(grant.exchange, cell or "*")))
+        patterns = [topic_pattern(in_cell(pattern, cell or "*")) for pattern in grant.patterns]
         for exchange in exchanges:
             if of_grant.fullmatch(exchange):
                 keys.setdefault(exchange, []).extend(patterns)
     return keys
-
-
-def _pattern(topic: str) -> str:
-    """An AMQP topic pattern as a regular expression without anchors."""
-    if topic == "#":
-        return ".*"
-    words = (
-        r"[^.]+" if word == "*" else ".*" if word == "#" else re.escape(word) for word in topic.split(".")
-    )
-    # `#` also matches no word: then its dot is missing too.
-    return r"\.".join(words).replace(r"\..*", r"(\..*)?")
 
 
 def _either(one: str, other: str) -> str:

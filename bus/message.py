@@ -1,16 +1,95 @@
-"""The base of all messages, and the envelope that the bus puts around them.
+"""The base of all messages with what each type says about itself, and the envelope that the bus puts around messages.
 
 A message is a frozen value with a type, its tag on the wire. The envelope has what the bus needs beside it: an id for
 tracing, when it was sent and because of which message, and how often it was tried.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Annotated, ClassVar, Generic, TypeVar
+from enum import Enum
+from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
 from engine.inventories import CellName, Count, Project
+
+# The exchanges on which messages are published; a cell has one of its own.
+API = "moor.api"
+PLACEMENT = "moor.placement"
+CELL = "moor.cell.{cell}"
+EVENTS = "moor.events"
+REPLY = "moor.reply"
+
+QueueName = Literal[
+    "scheduler.requests",
+    "scheduler.questions",
+    "scheduler.events",
+    "placement.work",
+    "placement.claims",
+    "placement.searches",
+    "placement.questions",
+    "conductor.{cell}.work",
+    "conductor.{cell}.questions",
+    "compute.{cell}.work",
+    "compute.{cell}.questions",
+    "ironic.{cell}.work",
+]
+RoleName = Literal[
+    "scheduler", "placement", "conductor", "compute", "ironic", "operator", "application", "admin"
+]
+# The exchange of a queue's orders and questions, by the role that reads it; any other role reads a cell's exchange.
+_EXCHANGES = {"scheduler": API, "placement": PLACEMENT}
+
+
+class Kind(Enum):
+    """The kinds of messages. Orders and questions must reach a queue; an event may have no listener."""
+
+    ORDER = "order"
+    QUESTION = "question"
+    ANSWER = "answer"
+    EVENT = "event"
+
+    @property
+    def is_kept(self) -> bool:
+        """Does the broker store such messages on disk? Only orders and events: questions and answers are repeated."""
+        return self in (Kind.ORDER, Kind.EVENT)
+
+
+class Scope(Enum):
+    """What follows the type in the routing key of a message."""
+
+    NONE = "none"
+    CELL = "cell"
+    # The project named by the message; `-` if it names none.
+    PROJECT = "project"
+
+
+class Route(Struct, frozen=True):
+    """The way of a message type. Exchanges' bindings, and the rights of users, follow from the routes of all types (bus/topology.py).
+
+    `to` is the queue that takes it. An event may have none: it is heard by those that listen. Questions are answered by
+    messages of type `answer`; so are orders whose sender may wait for the outcome.
+
+    `by` are the roles that may send it. What an application may send for its projects, an admin may send for all; what an
+    admin may send, an operator may, too. `heard_by` are workers that listen to an event and do not hear it as one of
+    `FACTS`. A `public` message stands in the reference of the bus, though a worker sends it. `compared` says of fields that
+    name something of somebody (an instance, a project, a cell, a host) with what each is compared, as the reference shows it,
+    where `tests/pages/authority_table.py` has no general rule.
+    """
+
+    kind: Kind
+    to: QueueName | Literal[""] = ""
+    answer: str = ""
+    by: tuple[RoleName, ...] = ()
+    heard_by: tuple[RoleName, ...] = ()
+    public: bool = False
+    compared: Mapping[str, str] = {}
+
+    @property
+    def exchange(self) -> str:
+        if self.kind is Kind.ANSWER:
+            return REPLY
+        return EVENTS if self.kind is Kind.EVENT else _EXCHANGES.get(self.to.partition(".")[0], CELL)
 
 
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
@@ -19,10 +98,13 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
     Frozen values cannot form cycles, so the garbage collector skips them and their parts (`gc=False`). With thousands
     of messages in memory it would do little else.
 
-    `VERSION` rises when the meaning of a message changes. A new optional field, or a new value of an open vocabulary (a
-    trait, a resource class), does not raise it: older readers still understand the message.
+    Each type has a `ROUTE`; bus/messages checks it when it is imported. `VERSION` rises when the meaning of a message
+    changes. A new optional field, or a new value of an open vocabulary (a trait, a resource class), does not raise it: older
+    readers still understand the message.
     """
 
+    ROUTE: ClassVar[Route]
+    SCOPE: ClassVar[Scope] = Scope.NONE
     VERSION: ClassVar[int] = 1
     # Between workers an unknown key comes from a later release and is skipped.
     IS_STRICT: ClassVar[bool] = False
@@ -36,6 +118,12 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
         return None
 
 
+class AnswerMessage(Message, frozen=True):
+    """A message to whoever asked: it goes to the queue that the question names. The roles that read a question's queue may send it."""
+
+    ROUTE = Route(Kind.ANSWER)
+
+
 class StrictMessage(Message, frozen=True):
     """A message from people and their programs: an unknown key is an error, otherwise the order would be obeyed only in
     part.
@@ -47,6 +135,8 @@ class StrictMessage(Message, frozen=True):
 class CellMessage(Message, frozen=True):
     """A message that belongs to one cell. The cell's name is the last word of its routing key."""
 
+    SCOPE = Scope.CELL
+
     cell: CellName
 
 
@@ -55,6 +145,8 @@ class ProjectMessage(StrictMessage, frozen=True, kw_only=True):
 
     A message without a project is about all projects. Its sender needs the right to all of them.
     """
+
+    SCOPE = Scope.PROJECT
 
     project: Project = ""
 

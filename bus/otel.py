@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from bus.message import Message, StrictMessage, type_of
-from bus.topology import QueueKind, kind_of
+from bus.queues import QueueKind
+from bus.topology import kind_of
 from kit import logs
 from kit.health import About
 

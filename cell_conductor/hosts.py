@@ -12,7 +12,7 @@ from math import inf
 
 from msgspec import structs
 
-from bus.message import Message
+from bus.message import EVENTS, Message
 from bus.messages.cloud import ConductorAlive
 from bus.messages.hosts import (
     CheckHost,
@@ -23,7 +23,8 @@ from bus.messages.hosts import (
     HostsNotHere,
     SetHostInCell,
 )
-from bus.topology import BEATS, EVENTS, Grant, in_cell
+from bus.queues import Grant
+from bus.topology import destination_of_like
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.station import FeedListener, Station, is_silent
 from cell_conductor.core.decide import HostsLost
@@ -132,7 +133,7 @@ class HeardHosts(FeedListener):
     """Hears the heartbeats of the cell's hosts. `clock_s` never jumps; by default it is the event loop's."""
 
     def __init__(self, station: Station, cell: CellName, clock_s: Callable[[], float] | None = None) -> None:
-        grant = Grant(EVENTS, tuple(in_cell(key, cell) for key in BEATS))
+        grant = Grant(EVENTS, (destination_of_like(HostsAlive, cell).routing_key,))
         super().__init__("hear the heartbeats of hosts", station, (grant,), self._take)
         self._cell = cell
         self._clock_s = clock_s or (lambda: asyncio.get_running_loop().time())

@@ -13,7 +13,7 @@ from bus.broker import Arrivals, Delivery, Parcel, Receipt, require_prefetch
 from bus.definitions import ALL_RIGHTS, Rights
 from bus.memory.journal import Journal
 from bus.memory.virtual_host import MemoryQueue, MemoryVirtualHost, QueuedParcel
-from bus.topology import DEAD_LETTERS, Binding, Limits, Objects, Queue, QueueKind, properties_of
+from bus.queues import DEAD_LETTERS, Binding, Limits, Objects, Queue, QueueKind, properties_of
 from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted, Refusal
 
 # The stream of requests from a client to the memory broker. The broker may stop reading it, and it can be cut.

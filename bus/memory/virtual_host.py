@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from bus import message
 from bus.broker import BODY_BYTES_MAX, NAME_BYTES_MAX, Parcel, Receipt
 from bus.memory.journal import Journal, JournaledParcel
-from bus.topology import DEAD, Binding, Exchange, QueueProperties
+from bus.queues import DEAD, Binding, Exchange, QueueProperties
 from kit.errors import AccessRefused, ConsumerCancelled, NotFound, Refusal
 
 if TYPE_CHECKING:

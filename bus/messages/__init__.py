@@ -1,8 +1,9 @@
-"""The messages on the bus, one file per subject. `ALL` lists every message type."""
+"""The messages on the bus, one file per subject. Each type says in its class what it is; the lists of types follow from them."""
 
+from collections.abc import Iterator
 from typing import get_args
 
-from bus.message import Message
+from bus.message import AnswerMessage, Kind, Message, QueueName, RoleName, Scope, type_of
 from bus.messages import (
     administration,
     audit,
@@ -16,162 +17,46 @@ from bus.messages import (
     stored_names,
 )
 
-ALL: tuple[type[Message], ...] = (
-    build.BuildInstance,
-    build.BuildRejected,
-    build.BuildAccepted,
-    build.DeleteInstance,
-    build.RebuildInstance,
-    audit.AdoptInstance,
-    audit.GiveBackInstance,
-    build.InstancePlaced,
-    build.InstanceActive,
-    build.InstanceMoved,
-    build.AlternatesSpent,
-    build.InstanceFailed,
-    build.InstanceWaiting,
-    build.InstanceDeleted,
-    moves.MoveInstance,
-    moves.EndMove,
-    moves.AskHistory,
-    moves.HistoryFound,
-    moves.AskMoves,
-    moves.MovesFound,
-    build.AskInstances,
-    build.InstancesFound,
-    cell.PlaceInCell,
-    cell.AdoptInCell,
-    cell.RemoveFromCell,
-    cell.GiveBackInCell,
-    cell.RebuildInCell,
-    cell.MoveInCell,
-    cell.EndMoveInCell,
-    cell.MoreAlternates,
-    cell.SpawnInstance,
-    cell.AdoptGuest,
-    cell.LeaveGuest,
-    cell.RespawnInstance,
-    cell.DestroyInstance,
-    cell.StopInstance,
-    cell.StartInstance,
-    cell.ReceiveInstance,
-    cell.DeployInstance,
-    cell.UndeployInstance,
-    cell.RedeployInstance,
-    cell.DeployProgressed,
-    cell.InstanceSpawned,
-    cell.SpawnFailed,
-    cell.InstanceDestroyed,
-    cell.InstanceStopped,
-    cell.InstanceRedeployed,
-    cloud.ConductorAlive,
-    cloud.AskCells,
-    cloud.CellsFound,
-    cloud.WorkerAlive,
-    cloud.AskOverview,
-    cloud.Overview,
-    cloud.AskTiles,
-    cloud.Tiles,
-    hosts.HostsReported,
-    hosts.HostsAlive,
-    hosts.HostsMeasured,
-    hosts.ImagesCached,
-    hosts.SetHost,
-    hosts.HostSet,
-    hosts.AskHosts,
-    hosts.HostsFound,
-    hosts.HostChanged,
-    hosts.SetHostInCell,
-    hosts.CheckHost,
-    hosts.HostHolds,
-    hosts.HostsNotHere,
-    hosts.HostCleaned,
-    planning.AskPlan,
-    planning.PlanFound,
-    planning.AskReasons,
-    planning.ReasonsFound,
-    planning.AskCapabilities,
-    planning.CapabilitiesFound,
-    stored_names.CreateGroup,
-    stored_names.DeleteGroup,
-    stored_names.AskGroups,
-    stored_names.GroupsFound,
-    planning.AskDrain,
-    planning.DrainFound,
-    planning.AskExplanation,
-    planning.ExplanationsFound,
-    stored_names.SetApplication,
-    stored_names.ApplicationSet,
-    stored_names.AskApplications,
-    stored_names.ApplicationsFound,
-    hosts.SetAggregate,
-    hosts.AggregateSet,
-    hosts.DeleteAggregate,
-    hosts.AggregateDeleted,
-    hosts.AskAggregates,
-    hosts.AggregatesFound,
-    hosts.AggregateChanged,
-    placement.ClaimResources,
-    administration.ClaimTogether,
-    administration.ClaimsAnswered,
-    placement.SwapClaim,
-    placement.ReleaseClaim,
-    placement.ClaimAnswered,
-    placement.ReportInventory,
-    placement.ReportAnswered,
-    placement.InventoryRefused,
-    hosts.AskHostShape,
-    hosts.HostShapeFound,
-    hosts.ReshapeHost,
-    hosts.HostReshaped,
-    placement.AskSnapshot,
-    placement.SnapshotPage,
-    placement.AskRevisions,
-    placement.RevisionsPage,
-    placement.AskMembers,
-    placement.MembersPage,
-    placement.ProvidersChanged,
-    administration.AskCandidates,
-    administration.CandidatesFound,
-    *get_args(administration.Write),
-    administration.WriteAnswered,
-    administration.AskConsumer,
-    administration.ConsumerFound,
-    administration.AskHolders,
-    administration.HoldersFound,
-    administration.AskUsages,
-    administration.UsagesFound,
-    administration.AskNames,
-    administration.NamesFound,
-    stored_names.CreateFlavor,
-    stored_names.DeleteFlavor,
-    stored_names.AskFlavors,
-    stored_names.FlavorsFound,
-    stored_names.CreateImage,
-    stored_names.SetImage,
-    stored_names.DeleteImage,
-    stored_names.AskImages,
-    stored_names.ImagesFound,
-    stored_names.CreateDeviceProfile,
-    stored_names.DeleteDeviceProfile,
-    stored_names.AskDeviceProfiles,
-    stored_names.DeviceProfilesFound,
-    administration.SetQuota,
-    administration.AskQuotas,
-    administration.QuotasFound,
-    audit.AskBooks,
-    audit.BooksFound,
-    audit.AskContradictions,
-    audit.ContradictionsFound,
-    audit.RecountBooks,
-    audit.MendConsumer,
-    audit.MendInstance,
-    audit.AskCellBooks,
-    audit.CellBooksFound,
-    audit.AskHostBooks,
-    audit.HostBooksFound,
-    cell.AskConsole,
-    cell.TellConsole,
-    cell.ConsoleTold,
-    cell.ConsoleFound,
+_SUBJECTS = (build, moves, cell, cloud, hosts, planning, stored_names, placement, administration, audit)
+
+
+def _is_message(kind: object, module: str) -> bool:
+    """Whether this is a type of messages that the module defines, and not a base of such types."""
+    if not isinstance(kind, type) or not issubclass(kind, Message) or kind.__module__ != module:
+        return False
+    return "ROUTE" in vars(kind) or issubclass(kind, AnswerMessage) or type_of(kind) != kind.__name__
+
+
+# Every message type.
+ALL: tuple[type[Message], ...] = tuple(
+    kind for module in _SUBJECTS for kind in vars(module).values() if _is_message(kind, module.__name__)
 )
+# The same, by its name on the wire.
+TYPES: dict[str, type[Message]] = {type_of(kind): kind for kind in ALL}
+
+
+def problems_of(kind: type[Message]) -> Iterator[str]:
+    """What is wrong with what a message type says about itself."""
+    if type_of(kind) == kind.__name__ or TYPES[type_of(kind)] is not kind:
+        yield f"its tag is {type_of(kind)!r}, must be one of its own: tag='...' in its class line"
+    if issubclass(kind, AnswerMessage):
+        return
+    route, fields = kind.ROUTE, kind.__struct_fields__
+    if "ROUTE" not in vars(kind):
+        yield "it has no ROUTE of its own"
+    ends = {Scope.CELL: "cell", Scope.PROJECT: "project"}.get(kind.SCOPE, "")
+    if (ends and ends not in fields) or ("cell" in fields and ends != "cell"):
+        yield f"its SCOPE is {kind.SCOPE.value!r}, and its fields are {', '.join(fields)}"
+    if route.to not in get_args(QueueName) and (route.to or route.kind is not Kind.EVENT):
+        yield f"it goes to the queue {route.to!r}, must be one of {', '.join(get_args(QueueName))}"
+    if not route.by or not {*route.by, *route.heard_by} <= {*get_args(RoleName)}:
+        yield f"it is sent by {route.by}, and heard by {route.heard_by}: roles are {', '.join(get_args(RoleName))}"
+    if route.kind is Kind.QUESTION and not issubclass(TYPES.get(route.answer, Message), AnswerMessage):
+        yield f"it is answered by {route.answer!r}, which is no answer"
+    if route.answer and route.answer not in TYPES:
+        yield f"it is answered by {route.answer!r}, which is no message"
+
+
+_problems = tuple(f"{kind.__name__}: {problem}" for kind in ALL for problem in problems_of(kind))
+if _problems:
+    raise TypeError("; ".join(_problems))

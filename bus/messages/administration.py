@@ -13,7 +13,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType
 
-from bus.message import Message, ProjectMessage, StrictMessage
+from bus.message import AnswerMessage, Kind, Message, ProjectMessage, Route, Scope, StrictMessage
 from bus.messages.placement import Attempt, ConsumerType, InventoryInUse
 from engine.inventories import (
     AggregateId,
@@ -95,6 +95,8 @@ class ClaimTogether(Message, frozen=True, tag="claims"):
     `claim` identifies the claim: it is derived from its content.
     """
 
+    ROUTE = Route(Kind.QUESTION, "placement.claims", answer="claims.answered", by=("scheduler",))
+
     claim: UUID
     attempt: Attempt
     issued_at: Moment
@@ -140,7 +142,7 @@ class NoneClaimed(Variant, frozen=True, tag="none_claimed"):
     count: Integer
 
 
-class ClaimsAnswered(Message, frozen=True, tag="claims.answered"):
+class ClaimsAnswered(AnswerMessage, frozen=True, tag="claims.answered"):
     """The answer to a claim for many consumers."""
 
     claim: UUID
@@ -161,6 +163,8 @@ class SetQuota(StrictMessage, frozen=True, tag="quota.set"):
     class. A repeated order changes nothing.
     """
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
     project: ProjectName
     limits: Annotated[dict[LimitName, Counter | None], Meta(min_length=1, max_length=200)]
 
@@ -168,12 +172,14 @@ class SetQuota(StrictMessage, frozen=True, tag="quota.set"):
 class AskQuotas(ProjectMessage, frozen=True, tag="quota.query"):
     """Asks for the quota of a project; or, without `project`, for a page of all, in the order of projects, after `after`."""
 
+    ROUTE = Route(Kind.QUESTION, "placement.questions", answer="quota.found", by=("scheduler", "application"))
+
     project: Annotated[Project, Meta(description="the project's name")] = ""
     after: Project = ""
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 
 
-class QuotasFound(Message, frozen=True, tag="quota.found"):
+class QuotasFound(AnswerMessage, frozen=True, tag="quota.found"):
     """The quotas that were asked for. A project without limits has none. `next` is where the next page begins, empty on the
     last page.
     """
@@ -195,6 +201,8 @@ CellOrNone = Annotated[str, Meta(pattern=r"^([a-z0-9][a-z0-9_-]{0,39})?\Z")]
 class CreateProvider(StrictMessage, frozen=True, tag="provider.create"):
     """Creates an empty provider: a root, or a child of `parent`, which decides its cell."""
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
     id: ProviderId
     name: ProviderName
     parent: ProviderId | None = None
@@ -208,6 +216,8 @@ class UpdateProvider(StrictMessage, frozen=True, tag="provider.update"):
     Without `reparents` only a root may get a parent, as in Placement's API before 1.37.
     """
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
     id: ProviderId
     name: ProviderName
     parent: ProviderId | UnsetType | None = UNSET
@@ -216,6 +226,8 @@ class UpdateProvider(StrictMessage, frozen=True, tag="provider.update"):
 
 class DeleteProvider(StrictMessage, frozen=True, tag="provider.delete"):
     """Deletes a provider. Refused while it has children or a consumer holds resources of it."""
+
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     id: ProviderId
 
@@ -235,6 +247,8 @@ class SetInventories(ProviderChange, frozen=True, tag="inventory.set"):
     what is in use. The next report of the provider by its host or daemon replaces them.
     """
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
     inventories: Inventories
 
 
@@ -244,6 +258,8 @@ class PutInventory(ProviderChange, frozen=True, tag="inventory.put"):
     With `is_new` the provider must have no inventory of this class yet. Without it, the provider must have one.
     """
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
     resource: ResourceClass
     inventory: ReportedInventory
     is_new: bool = False
@@ -251,6 +267,8 @@ class PutInventory(ProviderChange, frozen=True, tag="inventory.put"):
 
 class DropInventory(StrictMessage, frozen=True, tag="inventory.drop"):
     """Removes the inventory of one class. Refused while it is in use."""
+
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     provider: ProviderId
     resource: ResourceClass
@@ -262,6 +280,8 @@ class SetTraits(ProviderChange, frozen=True, tag="traits.set"):
     If the provider is reported by a compute or a daemon, later reports keep the traits that the reporter does not know.
     """
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
     traits: Traits
 
 
@@ -271,26 +291,36 @@ class SetAggregates(ProviderChange, frozen=True, tag="aggregates.set"):
     Placement's API before 1.19 neither asked for a generation nor changed it: `moves_generation` is false then.
     """
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("scheduler", "operator"))
+
     aggregates: Aggregates
     moves_generation: bool = True
 
 
 class CreateTrait(StrictMessage, frozen=True, tag="trait.create"):
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
     name: CustomName
 
 
 class DeleteTrait(StrictMessage, frozen=True, tag="trait.delete"):
     """Deletes a custom trait. Refused while a provider has it. Standard traits cannot be deleted."""
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
     name: Trait
 
 
 class CreateClass(StrictMessage, frozen=True, tag="class.create"):
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
     name: CustomName
 
 
 class RenameClass(StrictMessage, frozen=True, tag="class.rename"):
     """Renames a custom resource class. Refused while a provider has an inventory of it. Standard classes cannot be renamed."""
+
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     name: ResourceClass
     to: CustomName
@@ -298,6 +328,8 @@ class RenameClass(StrictMessage, frozen=True, tag="class.rename"):
 
 class DeleteClass(StrictMessage, frozen=True, tag="class.delete"):
     """Deletes a custom resource class. Refused while a provider has an inventory of it. Standard classes cannot be deleted."""
+
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     name: ResourceClass
 
@@ -322,11 +354,15 @@ class ConsumerAllocations(Value, frozen=True):
 class SetAllocations(StrictMessage, frozen=True, tag="allocations.set"):
     """Sets what these consumers hold. If that is impossible for one of them, nothing is changed."""
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
     consumers: Annotated[tuple[ConsumerAllocations, ...], Meta(min_length=1, max_length=1000)]
 
 
 class DeleteAllocations(StrictMessage, frozen=True, tag="allocations.delete"):
     """Frees everything that this consumer holds, whatever its generation."""
+
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     consumer: ConsumerId
 
@@ -342,6 +378,8 @@ class Reshape(StrictMessage, frozen=True, tag="reshape"):
 
     So allocations can move to another provider together with the inventory that they use.
     """
+
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     inventories: Annotated[tuple[ProviderInventories, ...], Meta(max_length=1000)]
     allocations: Annotated[tuple[ConsumerAllocations, ...], Meta(max_length=1000)] = ()
@@ -488,7 +526,7 @@ WriteVerdict = (
 )
 
 
-class WriteAnswered(Message, frozen=True, tag="write.answered"):
+class WriteAnswered(AnswerMessage, frozen=True, tag="write.answered"):
     """The verdict on a write."""
 
     verdict: WriteVerdict
@@ -519,10 +557,12 @@ class TypeUsage(Value, frozen=True):
 
 
 class AskConsumer(StrictMessage, frozen=True, tag="consumer.query"):
+    ROUTE = Route(Kind.QUESTION, "placement.questions", answer="consumer.found", by=("scheduler", "admin"))
+
     consumer: ConsumerId
 
 
-class ConsumerFound(Message, frozen=True, tag="consumer.found"):
+class ConsumerFound(AnswerMessage, frozen=True, tag="consumer.found"):
     """The consumer that was asked for, with what it holds. `consumer` is null if it holds nothing."""
 
     consumer: ConsumerState | None
@@ -531,12 +571,14 @@ class ConsumerFound(Message, frozen=True, tag="consumer.found"):
 class AskHolders(StrictMessage, frozen=True, tag="holders.query"):
     """Asks for a page of the consumers that hold resources of this provider: in the order of their ids, after `after`."""
 
+    ROUTE = Route(Kind.QUESTION, "placement.questions", answer="holders.found", by=("admin",))
+
     provider: ProviderId
     after: ConsumerId | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 200
 
 
-class HoldersFound(Message, frozen=True, tag="holders.found"):
+class HoldersFound(AnswerMessage, frozen=True, tag="holders.found"):
     """A page of the consumers that hold resources of a provider, with everything else that they hold.
 
     `next` is where the next page begins, null on the last page.
@@ -549,23 +591,28 @@ class HoldersFound(Message, frozen=True, tag="holders.found"):
 class AskUsages(StrictMessage, frozen=True, tag="usages.query"):
     """Asks how much the consumers of a project hold in total. With `user`, only the consumers of that user count."""
 
+    ROUTE = Route(Kind.QUESTION, "placement.questions", answer="usages.found", by=("application",))
+    SCOPE = Scope.PROJECT
+
     project: Annotated[Project, Meta(min_length=1, description="the project's id")]
     user: Annotated[Label, Meta(description="only what this user's consumers hold")] = ""
 
 
-class UsagesFound(Message, frozen=True, tag="usages.found"):
+class UsagesFound(AnswerMessage, frozen=True, tag="usages.found"):
     usages: tuple[TypeUsage, ...]
 
 
 class AskNames(StrictMessage, frozen=True, tag="names.query"):
     """Asks for a page of custom resource classes or custom traits: in the order of their names, after `after`."""
 
+    ROUTE = Route(Kind.QUESTION, "placement.questions", answer="names.found", by=("admin",))
+
     of: KindOfNames
     after: Label = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
 
-class NamesFound(Message, frozen=True, tag="names.found"):
+class NamesFound(AnswerMessage, frozen=True, tag="names.found"):
     """A page of the names of custom classes or traits. `next` is where the next page begins, empty on the last page."""
 
     names: tuple[str, ...]
@@ -612,6 +659,8 @@ class AskCandidates(StrictMessage, frozen=True, tag="candidates"):
     `root_forbidden` are traits that the root of the tree must have, or must not have.
     """
 
+    ROUTE = Route(Kind.QUESTION, "placement.searches", answer="candidates.found", by=("admin",))
+
     groups: Annotated[tuple[RequestGroup, ...], Meta(min_length=1, max_length=64)]
     group_policy: Literal["none", "isolate"] | None = None
     same_subtree: Annotated[
@@ -640,5 +689,5 @@ class Candidates(Variant, frozen=True, tag="candidates"):
     candidates: tuple[Candidate, ...]
 
 
-class CandidatesFound(Message, frozen=True, tag="candidates.found"):
+class CandidatesFound(AnswerMessage, frozen=True, tag="candidates.found"):
     verdict: Candidates | UnknownClass | UnknownTrait | NotAllowed | TooCostly

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.message import Message, StrictMessage
+from bus.message import AnswerMessage, Kind, Route, Scope, StrictMessage
 from bus.messages.build import InstanceState
 from bus.messages.placement import Attempt, ConsumerType
 from engine.flavors import Flavor, Image, InstanceId, RequestId
@@ -45,6 +45,8 @@ class AskBooks(StrictMessage, frozen=True, tag="books.query"):
     Pages are in the order of ids, and begin after the id `after`.
     """
 
+    ROUTE = Route(Kind.QUESTION, "placement.questions", answer="books.found", by=("operator",))
+
     consumers: Annotated[tuple[ConsumerId, ...], Meta(max_length=NAMED_MAX)] = ()
     after: ConsumerId | None = None
     limit: PageLimit = 500
@@ -73,7 +75,7 @@ class BookEntry(Value, frozen=True):
     is_new: bool = False
 
 
-class BooksFound(Message, frozen=True, tag="books.found"):
+class BooksFound(AnswerMessage, frozen=True, tag="books.found"):
     """A page of consumers as placement has them. `next` is where the next page begins, null on the last page."""
 
     consumers: tuple[BookEntry, ...]
@@ -83,8 +85,10 @@ class BooksFound(Message, frozen=True, tag="books.found"):
 class AskContradictions(StrictMessage, frozen=True, tag="contradictions.query"):
     """Asks where placement's own tables contradict each other."""
 
+    ROUTE = Route(Kind.QUESTION, "placement.questions", answer="contradictions.found", by=("operator",))
 
-class ContradictionsFound(Message, frozen=True, tag="contradictions.found"):
+
+class ContradictionsFound(AnswerMessage, frozen=True, tag="contradictions.found"):
     """Where placement's tables contradict each other: the first contradictions, one sentence each.
 
     `count` counts all of them.
@@ -100,6 +104,8 @@ class RecountBooks(StrictMessage, frozen=True, tag="books.recount"):
     For each provider these are: what is in use of it, how many consumers have it as their host, and which consumers
     hold something of it. Only the trees with a wrong number are locked.
     """
+
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
 
 class SeenConsumer(Value, frozen=True):
@@ -134,6 +140,8 @@ class MendConsumer(StrictMessage, frozen=True, tag="books.mend"):
     before and that does not fit.
     """
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
     consumer: ConsumerId
     seen: SeenConsumer | None = None
     claim: MendedClaim | None = None
@@ -146,6 +154,8 @@ class MendInstance(StrictMessage, frozen=True, tag="instance.mend"):
     (`InstancesFound`).
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("operator",))
+
     seen: Counter
     instance: InstanceState
 
@@ -155,6 +165,9 @@ class AskCellBooks(StrictMessage, frozen=True, tag="cell.books.query"):
 
     Pages are in the order of ids, and begin after the id `after`.
     """
+
+    ROUTE = Route(Kind.QUESTION, "conductor.{cell}.questions", answer="cell.books.found", by=("operator",))
+    SCOPE = Scope.CELL
 
     cell: CellName
     instances: Instances = ()
@@ -213,7 +226,7 @@ class CellEntry(Value, frozen=True):
     freed: tuple[ConsumerId, ...] = ()
 
 
-class CellBooksFound(Message, frozen=True, tag="cell.books.found"):
+class CellBooksFound(AnswerMessage, frozen=True, tag="cell.books.found"):
     """A page of the instances of a cell. `next` is where the next page begins, null on the last page."""
 
     entries: tuple[CellEntry, ...]
@@ -226,6 +239,9 @@ class AskHostBooks(StrictMessage, frozen=True, tag="host.books.query"):
     Pages are in the order of ids, and begin after the id `after`. The answer says which of `hosts` could be asked.
     """
 
+    ROUTE = Route(Kind.QUESTION, "compute.{cell}.questions", answer="host.books.found", by=("operator",))
+    SCOPE = Scope.CELL
+
     cell: CellName
     instances: Instances = ()
     hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=NAMED_MAX)] = ()
@@ -233,7 +249,7 @@ class AskHostBooks(StrictMessage, frozen=True, tag="host.books.query"):
     limit: PageLimit = 1000
 
 
-class HostBooksFound(Message, frozen=True, tag="host.books.found"):
+class HostBooksFound(AnswerMessage, frozen=True, tag="host.books.found"):
     """A page of the instances on a cell's hosts. Hosts that do not work normally cannot be asked, and their instances
     are not in it.
 
@@ -272,6 +288,8 @@ class AdoptInstance(StrictMessage, frozen=True, tag="instance.adopt"):
     `number` is the number of the instance in its request, from 0. `reason` says why it is broken.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("operator",))
+
     instance: InstanceId
     request_id: RequestId
     of_cell: CellName
@@ -298,5 +316,7 @@ class GiveBackInstance(StrictMessage, frozen=True, tag="instance.give_back"):
     It is refused if the instance was not taken over, or if it has moved, or was resized or rebuilt since. The host must not be
     `up` here. Repeating the order is harmless.
     """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("operator",))
 
     instance: InstanceId

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.message import CellMessage, Message, ProjectMessage, StrictMessage
+from bus.message import AnswerMessage, CellMessage, Kind, Message, ProjectMessage, Route, Scope, StrictMessage
 from engine.flavors import (
     AnyOfAggregates,
     ConfigDrive,
@@ -76,6 +76,9 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     `image` or a `config_drive` whose flavor asks only for resource classes of nodes.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="build.accepted", by=("application",))
+    SCOPE = Scope.PROJECT
+
     request_id: RequestId | None = None
     flavor: Flavor | None = None
     count: Integer = 1
@@ -122,6 +125,8 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
 class BuildRejected(Message, frozen=True, tag="build.rejected"):
     """The request is invalid: nothing was done. `field` and `value` say what is wrong."""
 
+    ROUTE = Route(Kind.EVENT, by=("scheduler",), public=True)
+
     request_id: RequestId | None
     field: str
     value: str
@@ -131,6 +136,8 @@ class BuildRejected(Message, frozen=True, tag="build.rejected"):
 
 class BuildAccepted(Message, frozen=True, tag="build.accepted"):
     """The request is stored. Until the deadline, each of these instances will be active, in error or deleted."""
+
+    ROUTE = Route(Kind.EVENT, by=("scheduler",), public=True)
 
     request_id: RequestId
     instances: tuple[InstanceId, ...]
@@ -144,6 +151,8 @@ class DeleteInstance(ProjectMessage, frozen=True, tag="instance.delete"):
     With `project`, only an instance of that project is deleted. Without it, one of any project, which needs the right
     to all projects.
     """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("application",))
 
     instance: InstanceId
     for_user: UserName = ""
@@ -164,6 +173,8 @@ class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):
     With `project`, only an instance of that project is rebuilt. Without it, one of any project, which needs the right
     to all projects.
     """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("application",))
 
     request_id: RequestId
     instance: InstanceId
@@ -326,13 +337,19 @@ class InstanceWaiting(InstanceEvent, frozen=True, tag="instance.waiting"):
     which only waited: then `waiting` is null.
     """
 
+    ROUTE = Route(Kind.EVENT, by=("scheduler", "conductor"), public=True)
+
 
 class InstancePlaced(InstanceEvent, frozen=True, tag="instance.placed"):
     """The claim on a host is granted, and the cell has the order."""
 
+    ROUTE = Route(Kind.EVENT, by=("scheduler", "conductor"), public=True)
+
 
 class InstanceActive(InstanceEvent, frozen=True, tag="instance.active"):
     """The instance runs: its build, rebuild or move has ended."""
+
+    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("scheduler", "conductor"), public=True)
 
 
 class InstanceMoved(InstanceEvent, frozen=True, tag="instance.moved"):
@@ -341,19 +358,27 @@ class InstanceMoved(InstanceEvent, frozen=True, tag="instance.moved"):
     If it is `moved`, the instance waits for the client to confirm or to revert the move.
     """
 
+    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("scheduler", "conductor"), public=True)
+
 
 class AlternatesSpent(InstanceEvent, frozen=True, tag="instance.spent"):
     """A cell has used up the hosts for an instance, and keeps the claim of its last attempt; `failures` say why each host
     failed. The API level chooses further alternates for it, or lets it end.
     """
 
+    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("scheduler", "conductor"), public=True)
+
 
 class InstanceFailed(InstanceEvent, frozen=True, tag="instance.error"):
     """The instance ended in error; `failures` and `no_valid_host` say why. `cell` is `cell0` if it never had a cell."""
 
+    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("scheduler", "conductor"), public=True)
+
 
 class InstanceDeleted(InstanceEvent, frozen=True, tag="instance.deleted"):
     """The instance is deleted."""
+
+    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("scheduler", "conductor"), public=True)
 
 
 class AskInstances(ProjectMessage, frozen=True, tag="instance.query"):
@@ -362,6 +387,8 @@ class AskInstances(ProjectMessage, frozen=True, tag="instance.query"):
     Pages are in the order of ids, and begin after the id `after`. With `project`, only instances of that project.
     Without it, of all projects, which needs the right to all of them.
     """
+
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="instance.found", by=("application",))
 
     instances: Annotated[tuple[InstanceId, ...], Meta(max_length=200)] = ()
     request_id: RequestId | None = None
@@ -415,7 +442,7 @@ class InstanceDetails(Value, frozen=True):
     image: Label = ""
 
 
-class InstancesFound(Message, frozen=True, tag="instance.found"):
+class InstancesFound(AnswerMessage, frozen=True, tag="instance.found"):
     """A page of instances, each with the last state that its cell has told. `cells` are the cells of these instances.
 
     `next` is where the next page begins, null on the last page. `details` has an entry for each instance, in the same

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import CellMessage, Message, ProjectMessage
+from bus.message import AnswerMessage, CellMessage, Kind, ProjectMessage, Route
 from bus.messages.audit import AdoptedState
 from bus.messages.build import Move, Rebuild, SequenceNumber
 from bus.messages.placement import Attempt
@@ -40,6 +40,8 @@ class AskConsole(ProjectMessage, frozen=True, tag="console.query"):
     With `project`, only of an instance of that project. Without it, of all projects, which needs the right to all of them.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="console.found", by=("application",))
+
     instance: InstanceId
     start: Integer = -4096
     limit: Bytes = 4096
@@ -50,6 +52,8 @@ class TellConsole(CellMessage, frozen=True, tag="console.tell"):
 
     `question` identifies the `console.query` in both messages. The compute obeys the order soon, or not at all.
     """
+
+    ROUTE = Route(Kind.ORDER, "compute.{cell}.questions", by=("scheduler",))
 
     question: Label
     asked_at: Moment
@@ -64,6 +68,8 @@ class ConsoleTold(CellMessage, frozen=True, tag="console.told"):
     It is an event, since cells have no right to send messages to schedulers. Its fields are those of `console.found`.
     """
 
+    ROUTE = Route(Kind.EVENT, by=("compute",), heard_by=("scheduler",))
+
     question: Label
     text: str = ""
     start: Counter = 0
@@ -73,7 +79,7 @@ class ConsoleTold(CellMessage, frozen=True, tag="console.told"):
     none: Label = ""
 
 
-class ConsoleFound(Message, frozen=True, tag="console.found"):
+class ConsoleFound(AnswerMessage, frozen=True, tag="console.found"):
     """A part of a console: `text` begins at the byte `start`, and the next part at `next`; all of it has `size` bytes now. Bytes that are
     no UTF-8 are replaced. A part that is too large for a message is shorter than what was asked for. `attempt` is the attempt of
     the instance whose console it is.
@@ -103,6 +109,8 @@ class PlaceInCell(InstanceMessage, frozen=True, tag="place"):
     the instance tell its flavor. `other_flavors` are the flavors of those alternates that have another one, by host.
     """
 
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
+
     request_id: RequestId
     sequence: SequenceNumber
     attempt: Attempt
@@ -130,6 +138,8 @@ class AdoptInCell(PlaceInCell, frozen=True, kw_only=True, tag="adopt"):
     it. `reason` says why it is broken.
     """
 
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
+
     state: AdoptedState
     reason: str = ""
 
@@ -142,6 +152,8 @@ class MoreAlternates(InstanceMessage, frozen=True, tag="alternates"):
     of the instance from `sequence` on, if that is higher than the cell's own number. If the request accepts several flavors,
     `flavor` is the one of these alternates.
     """
+
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
 
     spent: Counter
     sequence: SequenceNumber
@@ -156,6 +168,8 @@ class RemoveFromCell(InstanceMessage, frozen=True, tag="remove"):
     The cell continues the sequence of the instance from this `sequence`, if it is higher than the cell's own.
     """
 
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler", "operator"))
+
     request_id: RequestId
     sequence: SequenceNumber
     issued_at: Moment
@@ -164,11 +178,15 @@ class RemoveFromCell(InstanceMessage, frozen=True, tag="remove"):
 class GiveBackInCell(RemoveFromCell, frozen=True, tag="give_back"):
     """As `remove`, but the host is to forget the instance, and leaves the guest as it is."""
 
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
+
 
 class RebuildInCell(InstanceMessage, frozen=True, tag="rebuild"):
     """Write another image onto the host of this instance, in place. The cell continues its sequence from the rebuild's
     number.
     """
+
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
 
     rebuild: Rebuild
 
@@ -180,6 +198,8 @@ class MoveInCell(InstanceMessage, frozen=True, tag="move"):
     instance from the move's number.
     """
 
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
+
     move: Move
     choices: Annotated[tuple[Choice, ...], Meta(max_length=ALTERNATES_MAX + 1)] = ()
 
@@ -190,6 +210,8 @@ class EndMoveInCell(InstanceMessage, frozen=True, tag="settle"):
     If the order to move arrives after this one, the conductor does not obey it. The cell numbers the states of the
     instance from `sequence` on, if that is higher than the cell's own number.
     """
+
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
 
     move: Move
     sequence: SequenceNumber
@@ -217,6 +239,8 @@ class SpawnInstance(BuildOrder, frozen=True, tag="spawn"):
     public ones. `from_saved`: the image is what the instance itself was saved as.
     """
 
+    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
+
     name: Label = ""
     project: Label = ""
     image: Image | None = None
@@ -236,6 +260,8 @@ class AdoptGuest(BuildOrder, frozen=True, tag="adopt.guest"):
     `spawn.failed`.
     """
 
+    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
+
     name: Label = ""
     stopped: bool = False
 
@@ -246,6 +272,8 @@ class LeaveGuest(AttemptMessage, frozen=True, tag="leave"):
     The host answers `destroyed`, and obeys no later order about this attempt.
     """
 
+    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
+
 
 class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
     """Order to a host: destroy the disk of the instance that has this attempt, and create it anew from this image.
@@ -253,6 +281,8 @@ class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
     `number` is the number of the rebuild. The host does not obey if it has already obeyed an order of a later rebuild
     or move. The instance may have images of its `project`, and public ones.
     """
+
+    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
 
     number: Counter
     image: Image
@@ -270,6 +300,8 @@ class DestroyInstance(AttemptMessage, frozen=True, tag="destroy"):
     the instance runs again, or is deleted.
     """
 
+    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor", "operator"))
+
     saved_until: Counter = 0
 
 
@@ -280,6 +312,8 @@ class StopInstance(AttemptMessage, frozen=True, tag="stop"):
     number. With `save_as`, the host also uploads the disk as the image of this name, even if the instance is stopped
     already. The image belongs to the `project` of the instance.
     """
+
+    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
 
     number: Counter
     save_as: Label = ""
@@ -292,6 +326,8 @@ class StartInstance(AttemptMessage, frozen=True, tag="start"):
     If the `stop` order arrives later, the host does not obey it. The answer is that to a spawn order.
     """
 
+    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
+
     number: Counter
 
 
@@ -302,6 +338,8 @@ class ReceiveInstance(BuildOrder, frozen=True, tag="receive"):
     spawn order: `spawned` or `spawn.failed`. With `stopped`, the instance does not run here: the host answers as to a stop order.
     """
 
+    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
+
     source: ProviderId
     source_attempt: Attempt
     live: bool = False
@@ -311,6 +349,8 @@ class ReceiveInstance(BuildOrder, frozen=True, tag="receive"):
 
 class DeployInstance(BuildOrder, frozen=True, tag="deploy"):
     """Order to the daemons for bare-metal nodes: deploy the instance on this node."""
+
+    ROUTE = Route(Kind.ORDER, "ironic.{cell}.work", by=("conductor",))
 
     name: Label = ""
     project: Label = ""
@@ -327,12 +367,16 @@ class UndeployInstance(AttemptMessage, frozen=True, tag="undeploy"):
     The order is also confirmed if the node has nothing of this attempt.
     """
 
+    ROUTE = Route(Kind.ORDER, "ironic.{cell}.work", by=("conductor",))
+
 
 class RedeployInstance(AttemptMessage, frozen=True, tag="redeploy"):
     """Order to the daemons for bare-metal nodes: write this image onto the node that has this attempt.
 
     `number` is the number of the rebuild; later rebuilds have higher numbers.
     """
+
+    ROUTE = Route(Kind.ORDER, "ironic.{cell}.work", by=("conductor",))
 
     number: Counter
     flavor: Flavor
@@ -344,6 +388,8 @@ class RedeployInstance(AttemptMessage, frozen=True, tag="redeploy"):
 
 class DeployProgressed(AttemptMessage, frozen=True, tag="deploy.progress"):
     """The node still works on this attempt: its timeout starts again. `words` describe the work, for people."""
+
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("ironic",))
 
     words: Label = ""
 
@@ -357,6 +403,8 @@ class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):
     About an instance on a bare-metal node that was said to be gone (`SpawnFailed`): both are there after all. Such messages
     are numbered by `number`, in one sequence with those that say that the node is gone.
     """
+
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute", "ironic"))
 
     kind: Label = ""
     number: Counter = 0
@@ -373,12 +421,16 @@ class SpawnFailed(AttemptMessage, frozen=True, tag="spawn.failed"):
     it is gone, or back.
     """
 
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute", "ironic"))
+
     reason: str
     number: Counter = 0
 
 
 class InstanceDestroyed(AttemptMessage, frozen=True, tag="destroyed"):
     """Nothing of this attempt is left on the host."""
+
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute", "ironic"))
 
 
 class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
@@ -392,6 +444,8 @@ class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
     Without an order: the instance ran, and has stopped by itself, for the reason `by_itself`. It can be started again.
     """
 
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute",))
+
     failure: str = ""
     saved: Label = ""
     number: Counter = 0
@@ -403,6 +457,8 @@ class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):
 
     `is_active` says whether an instance runs on the host. After a failure, it is the old one.
     """
+
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute", "ironic"))
 
     number: Counter
     failure: str = ""

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from bus.broker import chunks
-from bus.message import CellMessage, Message, StrictMessage
+from bus.message import AnswerMessage, CellMessage, Kind, Route, StrictMessage
 from bus.messages.build import CellHeard, CellLife
 from engine.inventories import Integer, Label, Moment, Natural, ResourceClass, Value
 
@@ -20,6 +20,8 @@ class ConductorAlive(CellMessage, frozen=True, tag="conductor.beat"):
 
     A cell is down if for a while no heartbeat comes from a conductor that can work.
     """
+
+    ROUTE = Route(Kind.EVENT, by=("conductor",), heard_by=("scheduler",))
 
     conductor: Label
     trouble: Annotated[str, Meta(max_length=1024)] = ""
@@ -50,10 +52,12 @@ class CellState(CellHeard, frozen=True, kw_only=True):
 class AskCells(StrictMessage, frozen=True, tag="cell.query"):
     """Asks for all cells, or for the one called `name`."""
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="cell.found", by=("admin",))
+
     name: Annotated[Label, Meta(description="the cell's name: only this cell")] = ""
 
 
-class CellsFound(Message, frozen=True, tag="cell.found"):
+class CellsFound(AnswerMessage, frozen=True, tag="cell.found"):
     """The cells in the order of their names."""
 
     cells: tuple[CellState, ...]
@@ -95,6 +99,10 @@ class WorkerAlive(CellMessage, frozen=True, tag="worker.beat"):
     long: one number for each bucket of the histograms of metrics, without empty ones at the end; an overview leaves them out.
     `has_ended`: it ends as it should, and sends no further heartbeat.
     """
+
+    ROUTE = Route(
+        Kind.EVENT, by=("scheduler", "placement", "conductor", "compute", "ironic"), heard_by=("scheduler",)
+    )
 
     worker: Label
     role: Label
@@ -196,12 +204,14 @@ class AskTiles(StrictMessage, frozen=True, tag="tiles.query"):
     hosts. With `named`, their names, too.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="tiles.found", by=("admin",))
+
     in_cell: Label
     skipped: Natural = 0
     named: bool = False
 
 
-class Tiles(Message, frozen=True, tag="tiles.found"):
+class Tiles(AnswerMessage, frozen=True, tag="tiles.found"):
     """One letter for each host. 0 to 9: it is up, and so many tenths of its fullest class are used; `f`: it is full. `s`: silent,
     `r`: draining, `d`: down by order, `x`: dead, `c`: it must clean up, `?`: placement does not have it.
 
@@ -224,10 +234,12 @@ class AskOverview(StrictMessage, frozen=True, tag="overview.query"):
     again, it makes a new one sooner.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="overview.found", by=("admin",))
+
     once: bool = False
 
 
-class Overview(Message, frozen=True, tag="overview.found"):
+class Overview(AnswerMessage, frozen=True, tag="overview.found"):
     """The whole cloud, as one scheduler knew it at `made_at`. An overview may be some seconds old: it was `age_s` old when the
     scheduler answered, by its clock.
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from bus.broker import chunks
-from bus.message import CellMessage, Message, StrictMessage
+from bus.message import AnswerMessage, CellMessage, Kind, Message, Route, StrictMessage
 from bus.messages.administration import ConsumerMoved
 from bus.messages.placement import Attempt, InventoryInUse, ReportAccepted, ReportOutdated
 from engine.flavors import InstanceId
@@ -49,6 +49,8 @@ class HostsReported(CellMessage, frozen=True, tag="host.state"):
     reports of one term (0: in the order of arrival). The latest report of each host counts, whenever it arrives.
     """
 
+    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("compute", "ironic"))
+
     hosts: Annotated[tuple[HostFacts, ...], Meta(max_length=1000)]
     epoch: Counter = 0
     sequence: Counter = 0
@@ -56,6 +58,8 @@ class HostsReported(CellMessage, frozen=True, tag="host.state"):
 
 class HostsAlive(CellMessage, frozen=True, tag="host.beat"):
     """Heartbeats of many hosts of a cell. A host that is not heard of for a while is down."""
+
+    ROUTE = Route(Kind.EVENT, by=("compute", "ironic"), heard_by=("conductor",))
 
     hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=5000)]
 
@@ -73,6 +77,8 @@ class HostsMeasured(CellMessage, frozen=True, tag="host.metrics"):
     No row stores them, and a scheduler that has just started has none until they are sent again. `sequence` orders
     these messages.
     """
+
+    ROUTE = Route(Kind.EVENT, by=("compute",))
 
     hosts: Annotated[tuple[HostMetrics, ...], Meta(max_length=1000)]
     sequence: Counter = 0
@@ -92,6 +98,8 @@ class ImagesCached(CellMessage, frozen=True, tag="host.images"):
     these messages.
     """
 
+    ROUTE = Route(Kind.EVENT, by=("compute",))
+
     hosts: Annotated[tuple[HostImages, ...], Meta(max_length=1000)]
     sequence: Counter = 0
 
@@ -104,6 +112,8 @@ class SetHost(StrictMessage, frozen=True, tag="host.set"):
     Before that it destroys all attempts of instances that its cell no longer counts on. A host that is heard may still run its
     instances: it is set dead only with `sure`.
     """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="host.was_set", by=("operator",))
 
     host: Annotated[
         Label,
@@ -130,19 +140,21 @@ class AskHosts(StrictMessage, frozen=True, tag="host.query"):
     A name may have a cell before it (`c1/h1`). Without one, the host of this name in each cell is found.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="host.found", by=("admin",))
+
     name: Label = ""
     after: Label = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
 
-class HostsFound(Message, frozen=True, tag="host.found"):
+class HostsFound(AnswerMessage, frozen=True, tag="host.found"):
     """A page of hosts. `next` is the name after which the next page begins, empty on the last page."""
 
     hosts: tuple[HostState, ...]
     next: Label = ""
 
 
-class HostSet(Message, frozen=True, tag="host.was_set"):
+class HostSet(AnswerMessage, frozen=True, tag="host.was_set"):
     """The host has its new mode. `host` is the host's state now."""
 
     host: HostState
@@ -150,6 +162,8 @@ class HostSet(Message, frozen=True, tag="host.was_set"):
 
 class HostChanged(CellMessage, frozen=True, tag="host.changed"):
     """The mode of a host was set, or a host that was dead has cleaned up. `host` is the host's state now."""
+
+    ROUTE = Route(Kind.EVENT, by=("scheduler",), public=True)
 
     host: HostState
 
@@ -177,6 +191,8 @@ class SetHostInCell(CellMessage, frozen=True, tag="host.mode"):
     counts on (`host.cleaned`).
     """
 
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
+
     host: ProviderId
     name: Label
     setting: HostSetting
@@ -188,6 +204,8 @@ class CheckHost(CellMessage, frozen=True, tag="host.check"):
 
     `number` is that of the `HostSetting` by which the host's mode was set; the answer repeats it.
     """
+
+    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
 
     host: ProviderId
     number: Counter
@@ -211,6 +229,8 @@ class HostHolds(CellMessage, frozen=True, tag="host.holds"):
     conductor orders the host to destroy the attempts that the cell no longer counts on.
     """
 
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute",))
+
     host: ProviderId
     number: Counter
     attempts: Annotated[tuple[HeldAttempt, ...], Meta(max_length=ATTEMPTS_PER_MESSAGE_MAX)] = ()
@@ -224,11 +244,15 @@ class HostsNotHere(CellMessage, frozen=True, tag="host.not_here"):
     They count as silent until they are heard, and what runs there stays theirs. No order for them was obeyed.
     """
 
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute",))
+
     hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=ATTEMPTS_PER_MESSAGE_MAX)]
 
 
 class HostCleaned(CellMessage, frozen=True, tag="host.cleaned"):
     """A host that was dead before the setting with this number has destroyed all attempts that its cell no longer has."""
+
+    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("conductor",))
 
     host: ProviderId
     number: Counter
@@ -257,11 +281,13 @@ class AskHostShape(CellMessage, frozen=True, tag="host.shape.query"):
     ids, after the id `after`.
     """
 
+    ROUTE = Route(Kind.QUESTION, "placement.claims", answer="host.shape.found", by=("compute",), public=True)
+
     root: ProviderId
     after: ConsumerId | None = None
 
 
-class HostShapeFound(Message, frozen=True, tag="host.shape.found"):
+class HostShapeFound(AnswerMessage, frozen=True, tag="host.shape.found"):
     """A host's tree as placement has it, and a page of those that hold something of it. `next` is where the next page begins, null
     on the last page. A tree of another cell has no providers.
     """
@@ -280,6 +306,8 @@ class ReshapeHost(CellMessage, frozen=True, tag="host.reshape"):
     its generation: then the sender asks for the shape again.
     """
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="host.reshaped", by=("compute",), public=True)
+
     root: ProviderId
     shape: Counter
     providers: Annotated[tuple[ReportedProvider, ...], Meta(max_length=1000)]
@@ -292,7 +320,7 @@ ReshapeVerdict = (
 )
 
 
-class HostReshaped(Message, frozen=True, tag="host.reshaped"):
+class HostReshaped(AnswerMessage, frozen=True, tag="host.reshaped"):
     """The verdict on a reshape of a host. If it is not `accepted`, nothing has changed.
 
     `shape_moved`, `consumer_moved` and `in_use` say that something changed since the sender asked: it asks again.
@@ -331,6 +359,8 @@ class SetAggregate(StrictMessage, frozen=True, tag="aggregate.set"):
     because of one host may have added or removed others.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="aggregate.was_set", by=("admin",))
+
     aggregate: AggregateId
     name: Label = ""
     metadata: Annotated[dict[MetadataKey, MetadataValue | None], Meta(max_length=METADATA_KEYS_MAX)] = {}
@@ -338,7 +368,7 @@ class SetAggregate(StrictMessage, frozen=True, tag="aggregate.set"):
     remove_hosts: HostNames = ()
 
 
-class AggregateSet(Message, frozen=True, tag="aggregate.was_set"):
+class AggregateSet(AnswerMessage, frozen=True, tag="aggregate.was_set"):
     """The order about an aggregate is done. `aggregate` is the aggregate's state now."""
 
     aggregate: AggregateState
@@ -349,10 +379,12 @@ class DeleteAggregate(StrictMessage, frozen=True, tag="aggregate.delete"):
     harmless.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="aggregate.was_deleted", by=("admin",))
+
     aggregate: AggregateId
 
 
-class AggregateDeleted(Message, frozen=True, tag="aggregate.was_deleted"):
+class AggregateDeleted(AnswerMessage, frozen=True, tag="aggregate.was_deleted"):
     """There is no such aggregate any more. `was_there` says whether there was one before the order."""
 
     aggregate: AggregateId
@@ -365,12 +397,14 @@ class AskAggregates(StrictMessage, frozen=True, tag="aggregate.query"):
     Pages are in the order of names, and begin after the name `after`: that of an aggregate, or of a host.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="aggregate.found", by=("admin",))
+
     name: Label = ""
     after: Label = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
 
-class AggregatesFound(Message, frozen=True, tag="aggregate.found"):
+class AggregatesFound(AnswerMessage, frozen=True, tag="aggregate.found"):
     """A page of aggregates, or of the hosts of one aggregate; only the latter lists `hosts`.
 
     `next` is the name after which the next page begins, empty on the last page.
@@ -382,6 +416,8 @@ class AggregatesFound(Message, frozen=True, tag="aggregate.found"):
 
 class AggregateChanged(Message, frozen=True, tag="aggregate.changed"):
     """An event: the name and metadata of an aggregate as they are now. Members are in `providers.changed` instead."""
+
+    ROUTE = Route(Kind.EVENT, by=("scheduler",), public=True)
 
     aggregate: Aggregate
     deleted: bool = False

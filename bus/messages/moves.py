@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import Message, ProjectMessage, StrictMessage
+from bus.message import AnswerMessage, Kind, ProjectMessage, Route, StrictMessage
 from bus.messages.build import FlavorChange, InstanceState, MoveEnd, MoveKind, Size
 from engine.flavors import Flavor, InstanceId, RequestId, keys_of
 from engine.inventories import Counter, Integer, Label, Moment, UserName, Value
@@ -56,6 +56,8 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     seconds, and ends if the host is up again before.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("application",))
+
     request_id: RequestId
     instance: InstanceId
     kind: MoveKind
@@ -81,6 +83,8 @@ class EndMove(ProjectMessage, frozen=True, tag="move.end"):
 
     A move is not reverted while its source host is down. The answer is the same as to a `move.request`.
     """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("application",))
 
     request_id: RequestId
     instance: InstanceId
@@ -124,12 +128,14 @@ class AskHistory(ProjectMessage, frozen=True, tag="history.query"):
     With `project`, only of an instance of that project. Without it, of any, which needs the right to all projects.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="history.found", by=("application",))
+
     instance: Annotated[InstanceId, Meta(description="the instance's id")]
     after: Counter = 0
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 
 
-class HistoryFound(Message, frozen=True, tag="history.found"):
+class HistoryFound(AnswerMessage, frozen=True, tag="history.found"):
     """A page of the changes of an instance. `instance` is the instance's state now; null if there is no such instance.
 
     `next` is the number after which the next page begins; 0 on the last page.
@@ -153,13 +159,15 @@ class AskMoves(StrictMessage, frozen=True, tag="migration.query"):
     With `host`, only moves from that host or to it. `after` is the last move of the page before.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="migration.found", by=("admin",))
+
     host: Label = ""
     ended: bool = False
     after: MovePlace | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 
 
-class MovesFound(Message, frozen=True, tag="migration.found"):
+class MovesFound(AnswerMessage, frozen=True, tag="migration.found"):
     """A page of moves. `next` is the move after which the next page begins; null on the last page."""
 
     moves: tuple[Change, ...]

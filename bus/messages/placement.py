@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.message import CellMessage, Message
+from bus.message import AnswerMessage, CellMessage, Kind, Message, Route, Scope
 from engine.inventories import (
     INTEGER_MAX,
     ConsumerId,
@@ -46,6 +46,8 @@ NO_OWNER = "00000000-0000-0000-0000-000000000000"
 class ConsumerMessage(Message, frozen=True):
     """A message about an attempt of a consumer. `issued_at` is when the attempt was first made, also in repeated messages."""
 
+    SCOPE = Scope.CELL
+
     cell: Label
     consumer: ConsumerId
     attempt: Attempt
@@ -58,6 +60,8 @@ class ClaimResources(ConsumerMessage, frozen=True, tag="claim"):
     The answer to a repeated claim with the same attempt is what the consumer really holds. Without `project` or
     `user`, placement stores the id `00000000-0000-0000-0000-000000000000` instead.
     """
+
+    ROUTE = Route(Kind.QUESTION, "placement.claims", answer="claim.answered", by=("scheduler", "conductor"))
 
     share: Share
     consumer_type: ConsumerType = "INSTANCE"
@@ -98,6 +102,8 @@ class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     keep it from another host. All other members do.
     """
 
+    ROUTE = Route(Kind.QUESTION, "placement.claims", answer="claim.answered", by=("conductor",))
+
     held_attempt: HeldAttempt
     share: Share
     heir: Heir | None = None
@@ -116,11 +122,13 @@ class ReleaseClaim(ConsumerMessage, frozen=True, tag="release"):
     back there. A consumer that is unknown or has ended stays as it is, and so does a later attempt.
     """
 
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="claim.answered", by=("scheduler", "conductor"))
+
     project: Label | None = None
     leaves_group: bool = False
 
 
-class ClaimAnswered(Message, frozen=True, tag="claim.answered"):
+class ClaimAnswered(AnswerMessage, frozen=True, tag="claim.answered"):
     """The verdict on a claim, a swap or a release."""
 
     consumer: ConsumerId
@@ -142,6 +150,10 @@ class ReportInventory(CellMessage, frozen=True, tag="inventory.report"):
     cell or of this cell is taken over; for a tree of another cell the answer is `TreeKept`. A reporter that sets
     `foreign` reports for all cells: its numbers are compared across them, and also after the tree is removed.
     """
+
+    ROUTE = Route(
+        Kind.ORDER, "placement.work", answer="report.answered", by=("compute", "ironic"), public=True
+    )
 
     root: ProviderId
     providers: Annotated[tuple[ReportedProvider, ...], Meta(max_length=1000)]
@@ -192,13 +204,15 @@ class TreeKept(Variant, frozen=True, tag="kept"):
 ReportVerdict = ReportAccepted | ReportOutdated | InventoryInUse | NotAllowed | TreeKept
 
 
-class ReportAnswered(Message, frozen=True, tag="report.answered"):
+class ReportAnswered(AnswerMessage, frozen=True, tag="report.answered"):
     root: ProviderId
     verdict: ReportVerdict
 
 
 class InventoryRefused(CellMessage, frozen=True, tag="inventory.refused"):
     """A report was refused. Published as an event, since most reporters do not wait for an answer."""
+
+    ROUTE = Route(Kind.EVENT, by=("placement",), public=True)
 
     root: ProviderId
     verdict: ReportVerdict
@@ -228,12 +242,16 @@ class AskSnapshot(Message, frozen=True, tag="snapshot"):
     With `since`, only the providers that changed after that cursor of an earlier answer.
     """
 
+    ROUTE = Route(
+        Kind.QUESTION, "placement.questions", answer="snapshot.page", by=("scheduler", "ironic", "operator")
+    )
+
     after: Counter = 0
     limit: Annotated[int, Meta(ge=1, le=SNAPSHOT_PAGE_MAX)] = 200
     since: Cursor = ""
 
 
-class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
+class SnapshotPage(AnswerMessage, frozen=True, tag="snapshot.page"):
     """One page of providers as they are now. `next` starts the next page, null on the last one.
 
     `published` is how far placement had published its changes when the page was read. `cursor` is how far the books had
@@ -260,11 +278,13 @@ class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
 class AskRevisions(Message, frozen=True, tag="revisions"):
     """Asks for a page of providers' current revisions, in the order of the providers' internal ids, after the id `after`."""
 
+    ROUTE = Route(Kind.QUESTION, "placement.questions", answer="revisions.page", by=("scheduler", "operator"))
+
     after: Counter = 0
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 5_000
 
 
-class RevisionsPage(Message, frozen=True, tag="revisions.page"):
+class RevisionsPage(AnswerMessage, frozen=True, tag="revisions.page"):
     """A page of the internal ids of providers, and in a second list of the same order their revisions. A provider's
     revision grows with each write, so a reader sees which of the states that it knows are outdated.
 
@@ -280,11 +300,13 @@ class RevisionsPage(Message, frozen=True, tag="revisions.page"):
 class AskMembers(Message, frozen=True, tag="members"):
     """Asks for a page of the members of all server groups, in the order of the members' internal ids, after the id `after`."""
 
+    ROUTE = Route(Kind.QUESTION, "placement.questions", answer="members.page", by=("scheduler", "operator"))
+
     after: Counter = 0
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
 
 
-class MembersPage(Message, frozen=True, tag="members.page"):
+class MembersPage(AnswerMessage, frozen=True, tag="members.page"):
     """A page of the members of server groups as they are now. `next` is where the next page begins, null on the last page."""
 
     members: tuple[GroupMember, ...]
@@ -302,6 +324,8 @@ class ProvidersChanged(Message, frozen=True, tag="providers.changed"):
     `joined` has the members of server groups that claims and swaps placed on a host. An entry of `left` ends all
     memberships of a consumer up to its attempt. Readers merge them by attempt, first those that joined.
     """
+
+    ROUTE = Route(Kind.EVENT, by=("placement",))
 
     at: LogPosition
     providers: tuple[ProviderState, ...] = ()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import Message, ProjectMessage, StrictMessage
+from bus.message import AnswerMessage, Kind, ProjectMessage, Route, StrictMessage
 from bus.messages.build import BuildInstance, InstanceState
 from engine.flavors import InstanceId, RequestId
 from engine.inventories import Integer, Label, Moment, Natural, Value
@@ -28,10 +28,12 @@ class AskPlan(ProjectMessage, frozen=True, tag="plan.query"):
     `project`, the request is one of that project. Without it, of any project, which needs the right to all of them.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="plan.found", by=("application",))
+
     request: BuildInstance
 
 
-class PlanFound(Message, frozen=True, tag="plan.found"):
+class PlanFound(AnswerMessage, frozen=True, tag="plan.found"):
     """The answer to a plan. `qualify` is how many hosts the filters leave, and `funnel` says what each filter removed.
 
     `fit` is how many more instances fit on the hosts that qualify. If `is_cut` is set, more may fit: to count all of them
@@ -60,13 +62,15 @@ class AskReasons(StrictMessage, frozen=True, tag="reasons.query"):
     removes.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="reasons.found", by=("admin",))
+
     request: BuildInstance
     step: Label = ""
     after: Label = ""
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 
 
-class ReasonsFound(Message, frozen=True, tag="reasons.found"):
+class ReasonsFound(AnswerMessage, frozen=True, tag="reasons.found"):
     """A page of verdicts on hosts. `next` is the name after which the next page begins, empty on the last page."""
 
     hosts: tuple[HostVerdict, ...]
@@ -77,6 +81,8 @@ class AskDrain(StrictMessage, frozen=True, tag="drain.query"):
     """Asks whether the instances of this host would fit on other hosts of its cell, all together: an instance moves only
     within its cell. Nothing is claimed or moved. At most 200 instances are planned.
     """
+
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="drain.found", by=("admin",))
 
     host: Label
 
@@ -92,7 +98,7 @@ class DrainedInstance(Value, frozen=True):
     reason: str = ""
 
 
-class DrainFound(Message, frozen=True, tag="drain.found"):
+class DrainFound(AnswerMessage, frozen=True, tag="drain.found"):
     """Whether the instances of a host would fit elsewhere: `fit` of them would.
 
     `more` says that the host has more instances than were planned.
@@ -111,6 +117,8 @@ class AskExplanation(ProjectMessage, frozen=True, tag="explain.query"):
     begin after the id `after`. With `project`, only instances of that project. Without it, of all projects, which
     needs the right to all of them.
     """
+
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="explain.found", by=("application",))
 
     request_id: RequestId | None = None
     instance: InstanceId | None = None
@@ -147,7 +155,7 @@ class Explanation(HostChoice, frozen=True, kw_only=True):
     boot: HostChoice | None = None
 
 
-class ExplanationsFound(Message, frozen=True, tag="explain.found"):
+class ExplanationsFound(AnswerMessage, frozen=True, tag="explain.found"):
     """A page of explanations. `next` is where the next page begins, null on the last page.
 
     `plan` is null unless it was asked for and the needs of the request are known.
@@ -164,6 +172,8 @@ class AskCapabilities(StrictMessage, frozen=True, tag="capability.query"):
     `having` is its name; with `value`, only the hosts with this value are meant. Without `having`, it asks which
     capabilities there are, and on how many hosts. Pages go on after `after`, the name of a host or of a capability.
     """
+
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="capability.found", by=("admin",))
 
     having: Label = ""
     value: Label = ""
@@ -194,7 +204,7 @@ class HostHaving(Value, frozen=True):
     free: Integer | None = None
 
 
-class CapabilitiesFound(Message, frozen=True, tag="capability.found"):
+class CapabilitiesFound(AnswerMessage, frozen=True, tag="capability.found"):
     """The answer to `AskCapabilities`: about one capability, or with a page of all capabilities.
 
     About one: its most frequent values, and a page of the hosts that have it. On a page of all, each capability comes

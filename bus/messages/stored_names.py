@@ -5,7 +5,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from bus.message import Message, ProjectMessage, StrictMessage
+from bus.message import AnswerMessage, Kind, ProjectMessage, Route, StrictMessage
 from bus.messages.build import IdPrefix
 from engine.flavors import DeviceProfile, Flavor, Image, Reference
 from engine.inventories import ConsumerId, GroupId, GroupPolicy, Label, Natural, Positive, Value
@@ -18,6 +18,8 @@ class CreateFlavor(StrictMessage, frozen=True, tag="flavor.create"):
     is rejected, with the first field that differs: delete the flavor first.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="flavor.found", by=("operator",))
+
     flavor: Flavor
 
 
@@ -25,6 +27,8 @@ class DeleteFlavor(StrictMessage, frozen=True, tag="flavor.delete"):
     """Delete a flavor: no request may name it any more. Instances stay as they are. The answer has the deleted flavor; it is
     empty if there was none.
     """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="flavor.found", by=("operator",))
 
     name: FlavorName
 
@@ -34,12 +38,14 @@ class AskFlavors(ProjectMessage, frozen=True, tag="flavor.query"):
     `project` only says who asks.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="flavor.found", by=("application",))
+
     name: Annotated[Label, Meta(description="only the flavor of this name")] = ""
     after: Label = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
 
-class FlavorsFound(Message, frozen=True, tag="flavor.found"):
+class FlavorsFound(AnswerMessage, frozen=True, tag="flavor.found"):
     """The flavors that were asked for, created or deleted. `next` is where the next page begins, empty on the last page."""
 
     flavors: tuple[Flavor, ...]
@@ -86,6 +92,8 @@ class CreateImage(StrictMessage, frozen=True, tag="image.create"):
     name is rejected, with the first field that differs: change that image, or delete it first.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="image.found", by=("operator",))
+
     image: NamedImage
 
 
@@ -95,6 +103,8 @@ class SetImage(StrictMessage, frozen=True, tag="image.set"):
     A property with a value is set, and one with null is removed. Instances, and their later moves, stay as they are. The answer has
     the changed image; it is empty if there is none of this name. A repeated order changes nothing.
     """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="image.found", by=("operator",))
 
     name: ImageName
     source: Reference | None = None
@@ -109,6 +119,8 @@ class DeleteImage(StrictMessage, frozen=True, tag="image.delete"):
     is empty if there was none.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="image.found", by=("operator",))
+
     name: ImageName
 
 
@@ -117,12 +129,14 @@ class AskImages(ProjectMessage, frozen=True, tag="image.query"):
     `project` only says who asks.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="image.found", by=("application",))
+
     name: Annotated[Label, Meta(description="only the image of this name")] = ""
     after: Label = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
 
-class ImagesFound(Message, frozen=True, tag="image.found"):
+class ImagesFound(AnswerMessage, frozen=True, tag="image.found"):
     """The images that were asked for, created, changed or deleted. `next` is where the next page begins, empty on the last page."""
 
     images: tuple[NamedImage, ...]
@@ -142,6 +156,8 @@ class CreateDeviceProfile(StrictMessage, frozen=True, tag="device.profile.create
     name is rejected, with the first field that differs: delete the profile first.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="device.profile.found", by=("operator",))
+
     profile: DeviceProfile
 
 
@@ -149,6 +165,8 @@ class DeleteDeviceProfile(StrictMessage, frozen=True, tag="device.profile.delete
     """Delete a device profile: no flavor of a new request may name it any more. Instances keep their devices. The answer has
     the deleted profile; it is empty if there was none.
     """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="device.profile.found", by=("operator",))
 
     name: DeviceProfileName
 
@@ -158,12 +176,14 @@ class AskDeviceProfiles(ProjectMessage, frozen=True, tag="device.profile.query")
     `project` only says who asks.
     """
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="device.profile.found", by=("application",))
+
     name: Annotated[Label, Meta(description="only the device profile of this name")] = ""
     after: Label = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
 
-class DeviceProfilesFound(Message, frozen=True, tag="device.profile.found"):
+class DeviceProfilesFound(AnswerMessage, frozen=True, tag="device.profile.found"):
     """The device profiles that were asked for, created or deleted. `next` is where the next page begins, empty on the last page."""
 
     profiles: tuple[DeviceProfile, ...]
@@ -182,6 +202,8 @@ class CreateGroup(ProjectMessage, frozen=True, tag="group.create"):
     With `project`, only requests of that project may name the group. Without it, any may, and creating it needs the right
     to all projects.
     """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="group.found", by=("application",))
 
     id: Annotated[
         GroupId,
@@ -210,6 +232,8 @@ class DeleteGroup(ProjectMessage, frozen=True, tag="group.delete"):
     all projects.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="group.found", by=("application",))
+
     id: Annotated[GroupId, Meta(description="the group's id")]
 
 
@@ -219,6 +243,8 @@ class AskGroups(ProjectMessage, frozen=True, tag="group.query"):
     Pages are in the order of ids, and begin after the id `after`. With `project`, only groups of that project.
     Without it, of all projects, which needs the right to all of them.
     """
+
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="group.found", by=("application",))
 
     id: Annotated[GroupId | None, Meta(description="a group's id: only this group, with its members")] = None
     after: GroupId | None = None
@@ -257,7 +283,7 @@ class GroupState(Value, frozen=True):
     members: tuple[PlacedMember, ...] = ()
 
 
-class GroupsFound(Message, frozen=True, tag="group.found"):
+class GroupsFound(AnswerMessage, frozen=True, tag="group.found"):
     """A page of server groups. `next` is where the next page begins, null on the last page."""
 
     groups: tuple[GroupState, ...]
@@ -288,13 +314,15 @@ class SetApplication(StrictMessage, frozen=True, tag="application.set"):
     be given. An older order that arrives late changes nothing.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="application.was_set", by=("operator",))
+
     name: ApplicationName
     projects: Annotated[tuple[ProjectName, ...], Meta(max_length=1000)] = ()
     admin: bool = False
     removed: bool = False
 
 
-class ApplicationSet(Message, frozen=True, tag="application.was_set"):
+class ApplicationSet(AnswerMessage, frozen=True, tag="application.was_set"):
     """The order about an application is done. `application` is its state now, null if it was removed."""
 
     application: KnownApplication | None
@@ -303,6 +331,8 @@ class ApplicationSet(Message, frozen=True, tag="application.was_set"):
 class AskApplications(StrictMessage, frozen=True, tag="application.query"):
     """Asks for all applications, in the order of their names."""
 
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="application.found", by=("operator",))
 
-class ApplicationsFound(Message, frozen=True, tag="application.found"):
+
+class ApplicationsFound(AnswerMessage, frozen=True, tag="application.found"):
     applications: tuple[KnownApplication, ...]

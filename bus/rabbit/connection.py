@@ -12,12 +12,12 @@ from pamqp.frame import FrameTypes
 
 from bus.broker import require_prefetch
 from bus.definitions import arguments_of
+from bus.queues import Binding, Limits, Objects, Queue, QueueKind
 from bus.rabbit.channel import Listener
 from bus.rabbit.consuming import QUIET_S, RabbitConsuming
 from bus.rabbit.publishing import RabbitPublishing
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, open_rpc
 from bus.rabbit.wire import RabbitWire
-from bus.topology import Binding, Limits, Objects, Queue, QueueKind
 from kit.errors import NotFound
 
 NAMED_BY_RABBITMQ = (QueueKind.ANSWERS, QueueKind.FEED)

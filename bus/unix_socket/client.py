@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from bus.broker import Arrivals, Delivery, Parcel, Receipt, require_prefetch
-from bus.topology import Binding, Objects
+from bus.queues import Binding, Objects
 from bus.unix_socket.frames import (
     CONNECTION,
     FRAME_BYTES_MAX,

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.broker import BODY_BYTES_MAX, Delivery, Parcel
-from bus.topology import Binding, Objects
+from bus.queues import Binding, Objects
 from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted, NotFound, Refusal
 
 # A parcel of another program may be much larger than ours and must still arrive, to be dead-lettered. Names and headers

@@ -25,8 +25,8 @@ from msgspec import Struct
 from bus.broker import Delivery, Origin, origin_of
 from bus.codec import Codec, known_messages
 from bus.message import Envelope, Message, type_of
+from bus.queues import Grant, Objects, answers_queue, feed_queue
 from bus.settings import BusSettings
-from bus.topology import Grant, Objects, answers_queue, feed_queue
 from bus.workers import handling
 from bus.workers.authority import BrokerFacts, all_count, judge, judge_answer, judge_parcel
 from bus.workers.handling import Received, all_received

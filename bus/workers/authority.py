@@ -17,24 +17,15 @@ from msgspec import Struct, structs
 
 from bus.broker import Origin
 from bus.definitions import key_pattern
-from bus.message import Message, type_of
+from bus.message import API, REPLY, Kind, Message, type_of
+from bus.queues import FEED, NO_PROJECT, Grant, application_exchange
 from bus.topology import (
-    API,
-    FEED,
-    NO_PROJECT,
     OF_ADMINS,
-    QUEUES,
     REJECTION,
-    REPLY,
     ROLES,
     ROLES_BY_NAME,
-    ROUTES,
     BrokerUser,
     Destination,
-    Grant,
-    Kind,
-    Scope,
-    application_exchange,
     broker_user_of,
     destination_of,
     destination_of_like,
@@ -147,12 +138,12 @@ def _may_answer(
     question: type[Message], answer: type[Message], exchange: str, sender: str, facts: BrokerFacts
 ) -> Refused | None:
     asked, answered = type_of(question), type_of(answer)
-    route = ROUTES[asked]
-    if answered not in (route.answer, REJECTION) or exchange != REPLY:
-        return Refused(f"{answered!r} on {exchange!r} does not answer {asked!r}: that takes {route.answer!r}")
+    wanted = question.ROUTE.answer
+    if answered not in (wanted, REJECTION) or exchange != REPLY:
+        return Refused(f"{answered!r} on {exchange!r} does not answer {asked!r}: that takes {wanted!r}")
     if facts.has_users:
         speaker = broker_user_of(sender)
-        if speaker is None or speaker.role not in answering(asked):
+        if speaker is None or speaker.role not in answering(question):
             return Refused(f"{sender!r} may not answer {asked!r}")
     return None
 
@@ -181,20 +172,10 @@ def wrong_reply_to(reply_to: str, sender: str, facts: BrokerFacts) -> str:
 
 
 @functools.cache
-def answering(question: str) -> frozenset[str]:
-    """The roles that may answer questions of this type: those that read a queue in which such questions arrive.
-
-    A question's routing key begins with its type, so the type alone decides which queues it reaches.
-    """
-    key = question if ROUTES[question].scope is Scope.NONE else f"{question}.x"
-    queues = {
-        queue.name
-        for queue in QUEUES
-        for binding in queue.bindings
-        if key_pattern(Grant(binding.exchange, (binding.pattern,))).fullmatch(key)
-    }
+def answering(question: type[Message]) -> frozenset[str]:
+    """The roles that may answer questions of this type: those that read the queue in which such questions arrive."""
     return frozenset(
-        role.name for role in ROLES if (role.answers or role.answers_to) and queues & set(role.reads)
+        role.name for role in ROLES if (role.answers or role.answers_to) and question.ROUTE.to in role.reads
     )
 
 

@@ -19,7 +19,8 @@ from bus import message
 from bus.broker import LINES, PLAIN, Connection, Consuming, Delivery, Origin, Parcel, Receipt, origin_of
 from bus.codec import CODEC, lines_of, with_attempts
 from bus.message import Envelope, type_of
-from bus.topology import DEAD, DEAD_QUEUE, is_retry_exchange, retry_exchange_of
+from bus.queues import DEAD, DEAD_QUEUE, is_retry_exchange
+from bus.topology import retry_exchange_of
 from bus.unreadable import Unreadable
 from kit.errors import Failure
 

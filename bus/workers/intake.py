@@ -22,8 +22,9 @@ from msgspec import Struct, structs
 from bus.broker import Consuming, Delivery, Origin, Parcel, origin_of
 from bus.codec import Codec, NewerVersion, attempts_of, encode, lines_of, with_attempt_counted
 from bus.message import Envelope, Message, type_of
+from bus.queues import QueueKind
 from bus.settings import BusSettings
-from bus.topology import QueueKind, broker_user_of, kind_of, project_of_key
+from bus.topology import broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
 from bus.workers import dead_letters, handling
 from bus.workers.authority import Refused, all_count, judge, judge_parcel, speaks_for

@@ -19,9 +19,8 @@ from contextlib import suppress
 from datetime import datetime
 
 from bus.broker import Parcel, Receipt
-from bus.message import Envelope, Message
+from bus.message import Envelope, Kind, Message
 from bus.settings import BusSettings
-from bus.topology import Kind
 from bus.workers import handling
 from bus.workers.sending import (
     Bucket,

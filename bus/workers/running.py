@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from bus.messages.cloud import COUNTED_MAX, WorkerAlive
 from bus.otel import traced
-from bus.topology import CELL0
+from bus.queues import CELL0
 from bus.workers.health_server import VARIABLE, HealthServer
 from bus.workers.publisher import now
 from bus.workers.station import Heartbeats, Station

@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager
 from msgspec import Struct, structs
 
 from bus.broker import LINES, PLAIN, Broker, Connection, Parcel, Publishing, Receipt, chunks, encode_lines
-from bus.message import Envelope, Message
+from bus.message import REPLY, Envelope, Kind, Message
+from bus.queues import FEED
 from bus.settings import BusSettings
-from bus.topology import FEED, REPLY, Destination, Kind, destination_of, reader_of_end
+from bus.topology import Destination, destination_of, reader_of_end
 from bus.workers.authority import BrokerFacts, broker_facts_of
 from kit.errors import ConnectionLost, Interrupted, OneWasRefused, Refusal
 from kit.parts import PartState, Pauses, Status

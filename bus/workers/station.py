@@ -22,8 +22,8 @@ from bus.broker import Broker
 from bus.codec import CODEC, Codec
 from bus.message import Message
 from bus.messages.hosts import HostsAlive
+from bus.queues import Grant
 from bus.settings import BusSettings
-from bus.topology import Grant
 from bus.workers import handling
 from bus.workers.asking import Asker, listen
 from bus.workers.authority import broker_facts_of

@@ -27,14 +27,8 @@ from bus.messages.stored_names import (
     KnownApplication,
     SetApplication,
 )
-from bus.topology import (
-    API_QUEUES,
-    APPLICATION_NAME,
-    APPLICATION_USER,
-    Application,
-    application_queue,
-    objects_of_application,
-)
+from bus.queues import API_QUEUES, APPLICATION_NAME, APPLICATION_USER, application_queue
+from bus.topology import Application, objects_of_application
 from kit.errors import NotFound
 from moor.asking import asked
 from moor.broker.deployments import BrokerDeployment, deployments_of

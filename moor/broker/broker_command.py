@@ -5,6 +5,7 @@ import secrets
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,10 @@ from rich.markup import escape
 from bus.addresses import ADDRESSES
 from bus.broker import Connection
 from bus.definitions import SALT_BYTES, Rights, definitions_of, other_inboxes
-from bus.topology import ROLES, ROUTES, Objects, Queue, Route, Site, user_of
+from bus.message import Message
+from bus.messages import TYPES
+from bus.queues import Objects, Queue, Site
+from bus.topology import ROLES, user_of
 from kit.settings import text_of, without_password
 from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import depths_of, rabbitmqctl
@@ -60,11 +64,11 @@ app = typer.Typer(
 app.add_typer(applications, name="user")
 
 WHERE = {Site.API: "API", Site.CELL: "cell", Site.BOTH: "every broker", Site.IRONIC: "Ironic's"}
-MESSAGES = Columns[tuple[str, Route]](
+MESSAGES = Columns[tuple[str, type[Message]]](
     {
         "message": lambda each: each[0],
-        "is": lambda each: each[1].kind.value,
-        "goes to": lambda each: each[1].exchange,
+        "is": lambda each: each[1].ROUTE.kind.value,
+        "goes to": lambda each: each[1].ROUTE.exchange,
     }
 )
 RIGHTS = Columns[tuple[str, str, str]](
@@ -168,7 +172,8 @@ def show(
     if wants_document():
         brokers = [_as_json(*each) for each in zip(deployments, depths, strict=True)]
         messages = {
-            kind: {"is": route.kind.value, "exchange": route.exchange} for kind, route in ROUTES.items()
+            name: {"is": kind.ROUTE.kind.value, "exchange": kind.ROUTE.exchange}
+            for name, kind in TYPES.items()
         }
         print_json({"brokers": brokers, "messages": messages})
         return
@@ -182,7 +187,7 @@ def show(
         out.print()
         print_table(_rights(deployment), RIGHTS)
         out.print()
-    print_table(sorted(ROUTES.items()), MESSAGES)
+    print_table(sorted(TYPES.items(), key=itemgetter(0)), MESSAGES)
 
 
 async def _declare(objects: Objects, connection: Connection) -> None:

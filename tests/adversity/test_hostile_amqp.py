@@ -9,7 +9,9 @@ import aio_pika
 import pytest
 
 from bus.broker import LINES
-from bus.topology import DEAD_QUEUE, PLACEMENT, objects_of, retry_exchange_of
+from bus.message import PLACEMENT
+from bus.queues import DEAD_QUEUE
+from bus.topology import objects_of, retry_exchange_of
 from bus.workers.dead_letters import open_dead_letters
 from tests.adversity.hostile import hostile_line
 from tests.adversity.raw_amqp import RawChannel, RawParcel, hostile_properties

@@ -19,7 +19,7 @@ from bus.addresses import broker_at
 from bus.broker import PLAIN, Connection, Parcel, Receipt
 from bus.codec import CODEC, known_messages
 from bus.memory import MemoryBroker
-from bus.message import Envelope, Message, type_of
+from bus.message import Envelope, Kind, Message, type_of
 from bus.messages import ALL
 from bus.messages.build import (
     AskInstances,
@@ -30,17 +30,8 @@ from bus.messages.build import (
     InstanceState,
 )
 from bus.messages.placement import ProvidersChanged
-from bus.topology import (
-    DEAD_QUEUE,
-    QUEUES,
-    ROUTES,
-    Kind,
-    Objects,
-    QueueKind,
-    answers_queue,
-    destination_of,
-    in_cell,
-)
+from bus.queues import DEAD_QUEUE, Objects, QueueKind, answers_queue, in_cell
+from bus.topology import QUEUES, destination_of
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, RequestId
@@ -64,7 +55,7 @@ PROJECT = "p"
 # test_hostile_parcels.py has hostile answers. `ProvidersChanged` is placement's own word about its books, which schedulers
 # must believe: the broker lets nobody else say it.
 EXEMPT = {ProvidersChanged}
-SENT = [kind for kind in ALL if ROUTES[type_of(kind)].kind is not Kind.ANSWER and kind not in EXEMPT]
+SENT = [kind for kind in ALL if kind.ROUTE.kind is not Kind.ANSWER and kind not in EXEMPT]
 # A hostile order may be a good one, which sets a host down or takes its disks away: there are hosts to spare.
 HOSTS_PER_CELL = 12
 WITHOUT_POOLS = structs.replace(TUNED, compute=structs.replace(TUNED.compute, pools=()))
@@ -251,7 +242,7 @@ async def test_hostile_messages_are_answered_or_buried_and_the_next_instance_is_
 
     await target.send(read.message, lines)
 
-    if ROUTES[type_of(kind)].answer:
+    if kind.ROUTE.answer:
         left = {line.body: line.id for line in lines}
 
         async def are_all_done() -> bool:

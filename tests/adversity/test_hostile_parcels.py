@@ -16,21 +16,10 @@ from bus import message
 from bus.broker import Broker, Connection, Parcel, Receipt
 from bus.codec import CODEC, encode, known_messages
 from bus.memory import MemoryBroker
-from bus.message import Envelope
+from bus.message import EVENTS, PLACEMENT, REPLY, Envelope
 from bus.messages.placement import AskSnapshot, InventoryRefused, LogPosition, SnapshotPage
-from bus.topology import (
-    DEAD,
-    DEAD_QUEUE,
-    EVENTS,
-    INBOXES,
-    PLACEMENT,
-    QUEUES,
-    REPLY,
-    Grant,
-    in_cell,
-    objects_of,
-    retry_exchange_of,
-)
+from bus.queues import DEAD, DEAD_QUEUE, Grant, in_cell
+from bus.topology import INBOXES, QUEUES, objects_of, retry_exchange_of
 from bus.workers.asking import listen
 from bus.workers.dead_letters import DeadLetter, NotReplayed, open_dead_letters
 from bus.workers.sending import Link

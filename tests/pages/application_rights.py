@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from bus.topology import OF_ADMINS, Application, Grant, of_projects
+from bus.queues import Grant
+from bus.topology import OF_ADMINS, Application, of_projects
 from tests.pages.markdown import table
 
 PROJECT, NAME = "PROJECT", "NAME"

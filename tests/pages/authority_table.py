@@ -1,7 +1,8 @@
 """Who may name which instance, project, cell, host, provider, group and request in which message, and with what it is compared: a table of
 the bus's reference.
 
-The messages, their fields and their senders come from the code. What a field is compared with is written here (`RULES`). A test fails if a
+The messages, their fields and their senders come from the code. What a field is compared with is written here (`RULES`), or in the
+route of its message type. A test fails if a
 field has no rule, or a rule no field; another one sends all these messages with foreign values (tests/stories/authority).
 """
 
@@ -11,9 +12,10 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from bus.definitions import key_pattern
-from bus.message import Message, type_of
+from bus.message import REPLY, Message, Scope, type_of
 from bus.messages import ALL
-from bus.topology import OF_ADMINS, REPLY, ROLES, ROUTES, Grant, Scope, of_projects
+from bus.queues import Grant
+from bus.topology import OF_ADMINS, ROLES, of_projects
 from tests.identity_fields import paths_of
 
 HEAD = """## Who may name what
@@ -154,6 +156,13 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
+def compared(kind: type[Message], path: str) -> str:
+    """With what this field is compared: as the type itself says, or by a rule. Empty if neither says it."""
+    own = (text for pattern, text in kind.ROUTE.compared.items() if fnmatchcase(path, pattern))
+    rule = rule_of(type_of(kind), path)
+    return next(own, rule.compared if rule else "")
+
+
 def rule_of(type_: str, path: str) -> Rule | None:
     return next((rule for rule in RULES if _matches(rule.types, type_) and _matches(rule.paths, path)), None)
 
@@ -165,14 +174,14 @@ def _matches(patterns: tuple[str, ...], word: str) -> bool:
 def named() -> Iterator[tuple[type[Message], dict[str, str]]]:
     """The messages that are no answers, with their fields that name something."""
     for kind in sorted(ALL, key=type_of):
-        if ROUTES[type_of(kind)].exchange != REPLY and (paths := paths_of(kind)):
+        if kind.ROUTE.exchange != REPLY and (paths := paths_of(kind)):
             yield kind, paths
 
 
 def senders(kind: type[Message]) -> list[str]:
     """The roles that may send it. An application may send it if it does so for its own projects."""
-    route = ROUTES[type_of(kind)]
-    key = type_of(kind) if route.scope is Scope.NONE else f"{type_of(kind)}.x"
+    route = kind.ROUTE
+    key = type_of(kind) if kind.SCOPE is Scope.NONE else f"{type_of(kind)}.x"
     found = [role.name for role in ROLES if _may(role.writes, route.exchange, key)]
     if _may(of_projects("x"), route.exchange, key):
         found.append("application")
@@ -198,12 +207,10 @@ def _table() -> Iterator[str]:
     yield "| --- | --- | --- | --- |"
     rows: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], list[str]] = {}
     for kind, paths in named():
-        compared: dict[str, list[str]] = {}
+        with_what: dict[str, list[str]] = {}
         for path in paths:
-            rule = rule_of(type_of(kind), path)
-            assert rule is not None, (type_of(kind), path)
-            compared.setdefault(rule.compared, []).append(path)
-        fields = tuple((", ".join(f"`{path}`" for path in some), what) for what, some in compared.items())
+            with_what.setdefault(compared(kind, path), []).append(path)
+        fields = tuple((", ".join(f"`{path}`" for path in some), what) for what, some in with_what.items())
         rows.setdefault((tuple(senders(kind)), fields), []).append(f"`{type_of(kind)}`")
     for (roles, fields), kinds in rows.items():
         for number, (names, what) in enumerate(fields):

@@ -5,138 +5,26 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 from msgspec import inspect
 
-from bus.message import Envelope, Message, type_of
-from bus.messages import (
-    ALL,
-    administration,
-    audit,
-    build,
-    cell,
-    cloud,
-    hosts,
-    moves,
-    placement,
-    planning,
-    stored_names,
-)
-from bus.topology import NO_PROJECT, QUEUES, ROUTES, Binding, Kind, Scope
+from bus.message import Envelope, Kind, Message, Scope, type_of
+from bus.messages import ALL
+from bus.queues import NO_PROJECT, Binding
+from bus.topology import QUEUES
 from tests.pages import application_rights, authority_table, verdicts
 from tests.pages.field_descriptions import FIELD_DESCRIPTIONS
 from tests.pages.markdown import docstring_of, table
 
-# The messages that users and their programs send and receive, in the order of the page.
-SENT_BY_USERS: tuple[type[Message], ...] = (
-    build.BuildInstance,
-    build.DeleteInstance,
-    build.RebuildInstance,
-    moves.MoveInstance,
-    moves.EndMove,
-    moves.AskHistory,
-    moves.AskMoves,
-    build.AskInstances,
-    planning.AskPlan,
-    planning.AskReasons,
-    planning.AskExplanation,
-    planning.AskDrain,
-    planning.AskCapabilities,
-    cloud.AskCells,
-    cloud.AskOverview,
-    cloud.AskTiles,
-    hosts.AskHosts,
-    hosts.SetHost,
-    hosts.SetAggregate,
-    hosts.DeleteAggregate,
-    hosts.AskAggregates,
-    stored_names.CreateGroup,
-    stored_names.DeleteGroup,
-    stored_names.AskGroups,
-    stored_names.CreateFlavor,
-    stored_names.DeleteFlavor,
-    stored_names.AskFlavors,
-    stored_names.CreateDeviceProfile,
-    stored_names.DeleteDeviceProfile,
-    stored_names.AskDeviceProfiles,
-    stored_names.CreateImage,
-    stored_names.SetImage,
-    stored_names.DeleteImage,
-    stored_names.AskImages,
-    stored_names.SetApplication,
-    stored_names.AskApplications,
-    placement.ReportInventory,
-    hosts.AskHostShape,
-    hosts.ReshapeHost,
-    *get_args(administration.Write),
-    administration.AskConsumer,
-    administration.AskHolders,
-    administration.AskUsages,
-    administration.AskNames,
-    administration.AskQuotas,
-    administration.AskCandidates,
-    audit.AskBooks,
-    audit.AskContradictions,
-    audit.AskCellBooks,
-    audit.AskHostBooks,
-    cell.AskConsole,
-    audit.RecountBooks,
-    audit.MendConsumer,
-    audit.MendInstance,
-    audit.AdoptInstance,
-    audit.GiveBackInstance,
+# The messages that users and their programs send and receive. People's messages are read strictly.
+SENT_BY_USERS = tuple(
+    kind for kind in ALL if kind.IS_STRICT or (kind.ROUTE.public and kind.ROUTE.kind is not Kind.EVENT)
 )
-RECEIVED_BY_USERS: tuple[type[Message], ...] = (
-    build.BuildAccepted,
-    build.BuildRejected,
-    build.InstancePlaced,
-    build.InstanceActive,
-    build.InstanceMoved,
-    build.AlternatesSpent,
-    build.InstanceFailed,
-    build.InstanceWaiting,
-    build.InstanceDeleted,
-    build.InstancesFound,
-    moves.HistoryFound,
-    moves.MovesFound,
-    planning.PlanFound,
-    planning.ReasonsFound,
-    planning.ExplanationsFound,
-    planning.DrainFound,
-    planning.CapabilitiesFound,
-    cloud.CellsFound,
-    cloud.Overview,
-    cloud.Tiles,
-    hosts.HostsFound,
-    hosts.HostSet,
-    hosts.HostChanged,
-    hosts.AggregateSet,
-    hosts.AggregateDeleted,
-    hosts.AggregatesFound,
-    hosts.AggregateChanged,
-    stored_names.GroupsFound,
-    stored_names.FlavorsFound,
-    stored_names.DeviceProfilesFound,
-    stored_names.ImagesFound,
-    stored_names.ApplicationSet,
-    stored_names.ApplicationsFound,
-    placement.ReportAnswered,
-    placement.InventoryRefused,
-    hosts.HostShapeFound,
-    hosts.HostReshaped,
-    administration.WriteAnswered,
-    administration.ConsumerFound,
-    administration.HoldersFound,
-    administration.UsagesFound,
-    administration.NamesFound,
-    administration.QuotasFound,
-    administration.CandidatesFound,
-    audit.BooksFound,
-    audit.ContradictionsFound,
-    audit.CellBooksFound,
-    audit.HostBooksFound,
+_ANSWERS = {kind.ROUTE.answer for kind in SENT_BY_USERS}
+RECEIVED_BY_USERS = tuple(
+    kind for kind in ALL if type_of(kind) in _ANSWERS or (kind.ROUTE.public and kind.ROUTE.kind is Kind.EVENT)
 )
 QUEUES_TEXT = (
     "Declare your own queues without a name: the broker then names them. The following queues are Moorage's own, and only its "
@@ -240,12 +128,12 @@ def _as_asyncapi(schema: Any) -> Any:
 
 def _channel(kind: type[Message]) -> dict[str, Any]:
     name = type_of(kind)
-    route = ROUTES[name]
+    route = kind.ROUTE
     if route.kind is Kind.ANSWER:
         address, parameters = "{replyTo}", {"replyTo": {"description": "the question's reply_to"}}
-    elif route.scope is Scope.CELL:
+    elif kind.SCOPE is Scope.CELL:
         address, parameters = f"{name}.{{cell}}", {"cell": {"description": "the name of a cell"}}
-    elif route.scope is Scope.PROJECT:
+    elif kind.SCOPE is Scope.PROJECT:
         project = {"project": {"description": f"the message's project, `{NO_PROJECT}` if it has none"}}
         address, parameters = f"{name}.{{project}}", project
     else:
@@ -285,10 +173,10 @@ def _meaning(kind: type, field: inspect.Field) -> str:
 
 def _address(kind: type[Message]) -> str:
     name = type_of(kind)
-    route = ROUTES[name]
+    route = kind.ROUTE
     if route.kind is Kind.ANSWER:
         return "An answer, to the key in the question's `reply_to`."
-    key = {Scope.CELL: f"{name}.CELL", Scope.PROJECT: f"{name}.PROJECT"}.get(route.scope, name)
+    key = {Scope.CELL: f"{name}.CELL", Scope.PROJECT: f"{name}.PROJECT"}.get(kind.SCOPE, name)
     return f"{route.kind.value.capitalize()}, exchange `{route.exchange}`, key `{key}`."
 
 

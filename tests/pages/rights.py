@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bus.definitions import NOTHING, rights_by_user
-from bus.message import type_of
+from bus.message import REPLY, type_of
 from bus.messages import ALL
-from bus.topology import REPLY, ROUTES, Application, objects_of
+from bus.topology import Application, objects_of
 from tests.pages.authority_table import senders
 
 FILE = Path(__file__).parents[1] / "data" / "rights.txt"
@@ -41,5 +41,5 @@ def _lines(right: str, pattern: str) -> Iterator[str]:
 
 def _messages() -> Iterator[str]:
     for kind in sorted(ALL, key=type_of):
-        if ROUTES[type_of(kind)].exchange != REPLY:
+        if kind.ROUTE.exchange != REPLY:
             yield f"{type_of(kind)}: sent by {', '.join(senders(kind))}"

@@ -9,8 +9,10 @@ from bus import message as headers
 from bus.broker import Delivery, Parcel, Receipt
 from bus.codec import CODEC, encode, known_messages
 from bus.definitions import Rights
-from bus.message import type_of
-from bus.topology import DEAD, IRONIC_EVENTS, REPLY, ROUTES, broker_user_of, user_of
+from bus.message import REPLY, type_of
+from bus.messages import TYPES
+from bus.queues import DEAD, IRONIC_EVENTS
+from bus.topology import broker_user_of, user_of
 from tests.simulation.faults import Duplicate, Nack, Unroutable
 from tests.simulation.findings import Findings
 from tests.simulation.process import SimProcess
@@ -136,7 +138,7 @@ class Traffic:
         allowed = self._allowed.get(key)
         if allowed is None:
             allowed = self._allowed[key] = self._may_say(user, parcel)
-        if (kind := _type_in(parcel.routing_key)) in ROUTES:
+        if (kind := _type_in(parcel.routing_key)) in TYPES:
             self._findings.count("type", kind)
             if kind == "conductor.beat":
                 self._tell_beat(parcel.routing_key.rpartition(".")[2], b'"trouble"' not in parcel.body)
@@ -214,4 +216,4 @@ class Traffic:
 
 def _type_in(routing_key: str) -> str:
     """A routing key is a message type, or a message type and a cell."""
-    return routing_key if routing_key in ROUTES else routing_key.rpartition(".")[0]
+    return routing_key if routing_key in TYPES else routing_key.rpartition(".")[0]

@@ -43,12 +43,6 @@ def test_every_example_of_the_page_is_a_message(example: str) -> None:
     assert isinstance(CODEC.decode(example.encode()), Envelope)
 
 
-def test_messages_that_people_may_send_are_read_strictly_or_are_those_of_computes() -> None:
-    assert {type_of(kind) for kind in ALL if kind.IS_STRICT} == {type_of(kind) for kind in SENT_BY_USERS} - {
-        *("inventory.report", "host.shape.query", "host.reshape")
-    }
-
-
 def test_every_reference_within_the_document_leads_somewhere() -> None:
     document = asyncapi()
 

@@ -17,12 +17,13 @@ from msgspec import Struct
 
 from bus.broker import Parcel
 from bus.codec import encode
-from bus.message import Envelope, Message, type_of
+from bus.message import REPLY, Envelope, Message, type_of
 from bus.messages.build import BuildInstance, DeleteInstance
 from bus.messages.hosts import AskHosts, HostImages, HostMetrics, HostsFound, HostsMeasured, ImagesCached
 from bus.messages.placement import ClaimResources, SwapClaim
 from bus.messages.stored_names import CreateGroup, SetApplication
-from bus.topology import FEED, REPLY, ROUTES, destination_of, user_of
+from bus.queues import FEED
+from bus.topology import destination_of, user_of
 from engine.flavors import Flavor, InstanceId, JoinedGroup
 from engine.inventories import ConsumerId, GroupId, ResourceAmount, ServerGroup, Share
 from engine.picture.picture import Picture
@@ -93,7 +94,7 @@ class Attack(Struct, frozen=True):
 
 def attacks(bank: Bank, now: datetime) -> Iterator[Attack]:
     for example in EXAMPLES:
-        if ROUTES[type_of(example)].exchange != REPLY:
+        if example.ROUTE.exchange != REPLY:
             for attempt in ATTEMPTS:
                 for message in (example, without_options(example)):
                     yield from _attacks(bank, as_of_now(message, now, attempt))

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus import message as headers
 from bus.broker import Delivery, Origin, Parcel, origin_of
-from bus.message import Message
+from bus.message import API, EVENTS, PLACEMENT, REPLY, Kind, Message
 from bus.messages.build import BuildInstance, DeleteInstance, InstancesFound, RebuildInstance
 from bus.messages.hosts import AskHosts, HostsAlive, HostsFound, HostsReported, SetHost
 from bus.messages.placement import (
@@ -18,7 +18,8 @@ from bus.messages.placement import (
     ReportInventory,
     SnapshotPage,
 )
-from bus.topology import API, DEAD, EVENTS, FEED, PLACEMENT, REPLY, Kind, destination_of
+from bus.queues import DEAD, FEED
+from bus.topology import destination_of
 from bus.workers.authority import (
     BrokerFacts,
     Refused,

@@ -6,7 +6,9 @@ from msgspec import structs
 from bus import message
 from bus.broker import Connection, Delivery, Origin, Parcel
 from bus.memory import MemoryBroker
-from bus.topology import DEAD, DEAD_QUEUE, PLACEMENT, objects_of
+from bus.message import PLACEMENT
+from bus.queues import DEAD, DEAD_QUEUE
+from bus.topology import objects_of
 from bus.workers.dead_letters import NotReplayed, dead_letter_parcel, open_dead_letters, read
 from tests.contracts.stage import WORK, line, order, send
 

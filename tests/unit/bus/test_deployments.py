@@ -2,7 +2,7 @@
 
 from bus.addresses import Addresses
 from bus.definitions import arguments_of
-from bus.topology import QueueKind, Site
+from bus.queues import QueueKind, Site
 from ironic_sync.settings import IronicSettings
 from moor.broker.deployments import BrokerDeployment, deployments_of
 

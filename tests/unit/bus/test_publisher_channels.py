@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from bus.memory import MemoryAccess, MemoryBroker
-from bus.topology import PLACEMENT, Limits, objects_of
+from bus.message import PLACEMENT
+from bus.queues import Limits
+from bus.topology import objects_of
 from kit.errors import NotTaken
 from tests.contracts.small_world import connected, drain
 from tests.contracts.small_world import within_patience as within

@@ -1,40 +1,37 @@
 """No cell calls up, and every message finds its way: both checked on the table itself."""
 
-import pytest
+from typing import Any, get_args
 
+import pytest
+from msgspec import structs
+
+from bus import messages
 from bus.definitions import rights_by_user, rights_of
-from bus.message import type_of
-from bus.messages import ALL
-from bus.topology import (
-    API,
+from bus.message import API, CELL, EVENTS, PLACEMENT, REPLY, Kind, Message, Route, Scope, type_of
+from bus.messages import ALL, TYPES
+from bus.messages.administration import Write
+from bus.messages.build import AskInstances
+from bus.messages.placement import ClaimResources, ReportInventory
+from bus.queues import (
     API_QUEUES,
-    AUDIT_QUESTIONS,
-    AUDIT_WRITES,
-    BOOK_QUESTIONS,
-    BOOK_WRITES,
-    CELL,
     DEAD,
     DEAD_QUEUE,
-    EVENTS,
-    EXCHANGES,
-    INBOXES,
     IRONIC,
     IRONIC_EVENTS,
-    PLACEMENT,
-    QUEUES,
-    REPLY,
     RETRY,
-    ROLES,
-    ROUTES,
-    Application,
     Binding,
-    BrokerUser,
-    Kind,
     Limits,
     QueueKind,
-    Scope,
     Site,
     application_queue,
+)
+from bus.topology import (
+    EXCHANGES,
+    INBOXES,
+    QUEUES,
+    ROLES,
+    Application,
+    BrokerUser,
     broker_user_of,
     destination_of,
     kind_of,
@@ -47,27 +44,40 @@ from bus.workers.authority import answering
 from tests.unit.examples import EXAMPLES
 
 CELLS = ("c1", "c2")
+ORDER = Route(Kind.ORDER, "placement.work", by=("operator",))
 RIGHTS = rights_by_user(objects_of(CELLS).exchanges, CELLS)
 # Messages that only an operator may publish.
-FOR_OPERATORS = {
-    *("host.set", "application.set", "application.query", "flavor.create", "flavor.delete", *BOOK_WRITES),
-    *("image.create", "image.set", "image.delete", "device.profile.create", "device.profile.delete"),
-    *("instance.adopt", "instance.give_back"),
-    *(
-        "instance.mend",
-        "cell.books.query",
-        "host.books.query",
-        *AUDIT_QUESTIONS,
-        *AUDIT_WRITES,
-    ),
-}
+FOR_OPERATORS = {type_of(kind) for kind in ALL if kind.ROUTE.by == ("operator",)}
+# Writes by name to placement's books.
+WRITES = [type_of(kind) for kind in get_args(Write)]
 ADMINS = rights_of(Application("admin", admin=True).role, [each.name for each in objects_of(CELLS).exchanges])
 USERS_OF_CELLS = {user_of(role.name, cell) for role in ROLES if role.per_cell for cell in CELLS}
 OF_CELLS = {user: rights for user, rights in RIGHTS.items() if user in USERS_OF_CELLS}
 
 
-def test_every_message_has_a_route_and_every_route_a_message() -> None:
-    assert {type_of(kind) for kind in ALL} == set(ROUTES)
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ({"ROUTE": ORDER, "__annotations__": {"cell": str}}, "its SCOPE is 'none', and its fields are cell"),
+        ({"ROUTE": ORDER, "SCOPE": Scope.PROJECT}, "its SCOPE is 'project', and its fields are "),
+        ({"ROUTE": structs.replace(ORDER, to="placement.word")}, "it goes to the queue 'placement.word', must be one of"),
+        ({"ROUTE": structs.replace(ORDER, by=())}, "it is sent by (), and heard by (): roles are scheduler"),
+        ({"ROUTE": structs.replace(ORDER, by=("nova",))}, "it is sent by ('nova',), and heard by (): roles are scheduler"),
+        ({"ROUTE": structs.replace(ORDER, answer="claimed")}, "it is answered by 'claimed', which is no message"),
+        ({"ROUTE": structs.replace(ORDER, kind=Kind.QUESTION)}, "it is answered by '', which is no answer"),
+        ({"ROUTE": ORDER, "tag": "claim"}, "its tag is 'claim', must be one of its own"),
+        ({}, "it has no ROUTE of its own"),
+    ],
+)  # fmt: skip
+def test_a_type_that_says_something_wrong_about_itself_is_found(names: dict[str, Any], problem: str) -> None:
+    tag = names.pop("tag", "trial")
+    made: Any = type(Message)
+    kind = made("Trial", (ReportInventory if not names else Message,), names, tag=tag, frozen=True)
+    problems_by_name = {**TYPES, "trial": kind} if tag == "trial" else TYPES
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "TYPES", problems_by_name)
+        assert [each for each in messages.problems_of(kind) if each.startswith(problem)]
 
 
 def test_every_order_and_question_finds_a_queue() -> None:
@@ -84,21 +94,17 @@ def test_every_order_and_question_finds_a_queue() -> None:
 
 def test_the_last_part_of_a_key_is_a_field_of_the_message() -> None:
     for kind in ALL:
-        scope, fields = ROUTES[type_of(kind)].scope, kind.__struct_fields__
-        assert (scope is Scope.CELL) == (
-            "cell" in fields and ROUTES[type_of(kind)].kind is not Kind.ANSWER
-        ), kind
+        scope, fields = kind.SCOPE, kind.__struct_fields__
+        assert (scope is Scope.CELL) == ("cell" in fields and kind.ROUTE.kind is not Kind.ANSWER), kind
         assert scope is not Scope.PROJECT or "project" in fields, kind
 
 
 def test_every_question_names_its_answers_and_a_role_sends_them() -> None:
-    for name, route in ROUTES.items():
-        if route.kind is Kind.QUESTION:
-            assert ROUTES[route.answer].kind is Kind.ANSWER, name
-        if route.answer:
-            assert answering(name), f"nobody answers {name}"
-    assert answering("claim") == {"placement"}
-    assert answering("instance.query") == {"scheduler"}
+    for kind in ALL:
+        if kind.ROUTE.answer:
+            assert answering(kind), f"nobody answers {kind}"
+    assert answering(ClaimResources) == {"placement"}
+    assert answering(AskInstances) == {"scheduler"}
 
 
 def test_some_role_may_publish_every_message() -> None:
@@ -210,18 +216,14 @@ def test_only_an_operator_may_enable_and_disable_hosts() -> None:
 def test_only_an_operator_writes_to_the_books_directly_and_cells_may_not_even_ask() -> None:
     for keys, who in (
         # Schedulers set the members of aggregates, by aggregate, and ask what an instance holds that is resized on its host.
-        ([key for key in BOOK_WRITES if key != "aggregates.set"], {"moor-operator"}),
+        ([key for key in WRITES if key != "aggregates.set"], {"moor-operator"}),
         (["aggregates.set"], {"moor-operator", "moor-scheduler"}),
         (["quota.query.shop"], {"moor-operator", "moor-scheduler"}),
         (["consumer.query"], {"moor-operator", "moor-scheduler"}),
         (
             [
                 "candidates",
-                *(
-                    key.replace("*", "shop")
-                    for key in BOOK_QUESTIONS
-                    if key not in ("consumer.query", "quota.query.*")
-                ),
+                *("holders.query", "usages.query.shop", "names.query"),
             ],
             {"moor-operator"},
         ),
@@ -278,7 +280,7 @@ def test_everything_that_a_role_reads_or_writes_exists() -> None:
         for queue in role.reads:
             assert queue in {DEAD_QUEUE, *INBOXES} or retry_exchange_of(queue) in names, queue
     assert {binding.exchange for queue in QUEUES for binding in queue.bindings} <= names
-    assert {route.exchange for route in ROUTES.values()} <= names
+    assert {kind.ROUTE.exchange for kind in ALL} <= names
 
 
 def test_the_queues_of_an_application_take_what_those_for_all_take() -> None:

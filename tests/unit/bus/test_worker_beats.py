@@ -7,8 +7,10 @@ from msgspec import Struct
 
 from bus.broker import Broker
 from bus.memory import MemoryBroker
+from bus.message import EVENTS
 from bus.messages.cloud import COUNTED_MAX, WorkerAlive
-from bus.topology import EVENTS, Grant, objects_of
+from bus.queues import Grant
+from bus.topology import objects_of
 from bus.workers.running import WorkerBeats
 from bus.workers.station import FeedListener, Station
 from kit.errors import Unavailable

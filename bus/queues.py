@@ -1,18 +1,15 @@
-"""The values that the tables of the topology are made of: exchanges, queues, routes, roles and rights."""
+"""What brokers are made of: the names of exchanges and queues, the kinds of queues with their properties and bounds."""
 
 import re
+from collections.abc import Iterable
 from enum import Enum
 
 from msgspec import Struct
 
-# The names of exchanges, and the forms of the names that deployments choose.
+from bus.message import API, REPLY
 
+# The names of exchanges (those of messages: bus/message.py), and the forms of the names that deployments choose.
 
-API = "moor.api"
-PLACEMENT = "moor.placement"
-CELL = "moor.cell.{cell}"
-EVENTS = "moor.events"
-REPLY = "moor.reply"
 # The feed of applications: events of their own projects, with the project as the key.
 FEED = "moor.feed"
 # A message that must be retried returns to its queue, and one that cannot be handled goes to the dead letters, each
@@ -38,6 +35,25 @@ API_QUEUES = ("scheduler.requests", "scheduler.questions")
 PROJECT_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 # In the key of a message that names no project: it is for the instances of all projects.
 NO_PROJECT = "-"
+
+
+def in_cell(text: str, cell: str) -> str:
+    return text.replace("{cell}", cell)
+
+
+def topic_pattern(topic: str) -> str:
+    """An AMQP topic pattern as a regular expression without anchors."""
+    if topic == "#":
+        return ".*"
+    words = (
+        r"[^.]+" if word == "*" else ".*" if word == "#" else re.escape(word) for word in topic.split(".")
+    )
+    # `#` also matches no word: then its dot is missing too.
+    return r"\.".join(words).replace(r"\..*", r"(\..*)?")
+
+
+def is_retry_exchange(name: str) -> bool:
+    return name.startswith(RETRY)
 
 
 def application_exchange(application: str) -> str:
@@ -86,20 +102,6 @@ class QueueKind(Enum):
     FEED = "feed"
     DEAD = "dead"
     INBOX = "inbox"
-
-
-class Kind(Enum):
-    """The kinds of messages. Orders and questions must reach a queue; an event may have no listener."""
-
-    ORDER = "order"
-    QUESTION = "question"
-    ANSWER = "answer"
-    EVENT = "event"
-
-    @property
-    def is_kept(self) -> bool:
-        """Does the broker store such messages on disk? Only orders and events: questions and answers are repeated."""
-        return self in (Kind.ORDER, Kind.EVENT)
 
 
 class Exchange(Struct, frozen=True):
@@ -222,49 +224,33 @@ class Grant(Struct, frozen=True):
     patterns: tuple[str, ...]
 
 
-class Role(Struct, frozen=True):
-    """A role of processes, and the rights of its user on a broker.
-
-    A role reads its queues, may return or dead-letter their messages, and may bind its inboxes again. With `asks` each
-    of its processes has an answer queue, and with `listens` a feed queue. With `answers` it may write to answer queues.
-    """
-
-    name: str
-    writes: tuple[Grant, ...] = ()
-    reads: tuple[str, ...] = ()
-    listens: tuple[Grant, ...] = ()
-    asks: bool = False
-    answers: bool = False
-    # Without `answers`: it may write to the answer queues of these roles alone.
-    answers_to: tuple[str, ...] = ()
-    per_cell: bool = False
-    # Where the role has a user: roles of the API level have none on a cell's own broker.
-    site: Site = Site.BOTH
-    # May declare objects, and read and move dead letters: for operators and deployment tools.
-    operates: bool = False
-
-
-class Scope(Enum):
-    """What follows the type in the routing key of a message."""
-
-    NONE = "none"
-    CELL = "cell"
-    # The project named by the message; `-` if it names none.
-    PROJECT = "project"
-
-
-class Route(Struct, frozen=True):
-    """The route of a message type: the exchange, and a key that is the type, followed by what its scope says. Questions
-    are answered by messages of type `answer`; so are orders whose sender may wait for the outcome.
-    """
-
-    exchange: str
-    kind: Kind
-    scope: Scope = Scope.NONE
-    answer: str = ""
-
-
 class Objects(Struct, frozen=True):
+    """The exchanges and queues that a broker must have."""
+
     exchanges: tuple[Exchange, ...] = ()
     queues: tuple[Queue, ...] = ()
     limits: Limits = Limits()
+
+
+def inbox_queue(name: str, exchange: str, topics: Iterable[str]) -> Queue:
+    """An inbox for these topics of another program's exchange.
+
+    The routing keys of oslo.messaging are `<topic>.<level>`. The inbox takes every level by `<topic>.*`. A list of
+    levels would easily lack one: there are more than Ironic uses, and `warning` is `warn` in a key. A binding to `#`
+    would take everything, also Ironic's RPC, which has the same exchange.
+    """
+    return Queue(
+        name, QueueKind.INBOX, tuple(Binding(exchange, f"{topic}.*") for topic in topics), Site.IRONIC
+    )
+
+
+def answers_queue(user: str, process: str) -> Queue:
+    """The queue for answers to one process, under its user's name so that no other user can read them."""
+    name = f"answers.{user}.{process}"
+    return Queue(name, QueueKind.ANSWERS, (Binding(REPLY, name),), Site.BOTH)
+
+
+def feed_queue(user: str, process: str, grants: Iterable[Grant]) -> Queue:
+    """The feed queue of one process. It outlives a short absence of its reader, and drops its oldest when it is full."""
+    bindings = tuple(Binding(grant.exchange, pattern) for grant in grants for pattern in grant.patterns)
+    return Queue(f"feed.{user}.{process}", QueueKind.FEED, bindings, Site.BOTH)
