@@ -2,7 +2,7 @@
 
 The broker often belongs to that program. It then has no retry or dead-letter exchanges of ours and does not verify
 senders. Nothing is judged here: every user that may write to the exchange is trusted. All processes that read share one
-queue, an inbox (bus/topology/). A full inbox drops its oldest messages, so it never blocks the program.
+queue, an inbox (bus/topology.py). A full inbox drops its oldest messages, so it never blocks the program.
 
 Messages can be missed while the queue is not bound: the reader is told of each such gap, and must then read the missed state in
 another way. Nobody tells it what a full inbox dropped: so it also reads all of the state at an interval.

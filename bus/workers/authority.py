@@ -3,7 +3,7 @@
 A message counts only if two things hold. It arrived under the routing key of its own type, and of the cell or project
 that it names. Its sender is a user whose role may send it. The broker checks part of this. It does not check the keys
 in a CC header, the key under which a queue forwards its dead letters, or the contents of a parcel. All rules follow
-from one table, bus/topology/.
+from the routes of the types, bus/topology.py.
 
 Pure: the facts about the broker are a value (`BrokerFacts`), and so is the verdict.
 """

@@ -6,7 +6,7 @@
 import json
 from pathlib import Path
 
-from tests.pages import command_helps, dashboard, rights
+from tests.pages import command_helps, dashboard, golden, rights
 
 TOP = Path(__file__).parents[2]
 DASHBOARD = TOP / "deploy" / "grafana" / "moorage.json"
@@ -15,6 +15,7 @@ DASHBOARD = TOP / "deploy" / "grafana" / "moorage.json"
 def main() -> None:
     command_helps.FILE.write_text(command_helps.page())
     rights.FILE.write_text(rights.text())
+    golden.write_missing()
     DASHBOARD.write_text(f"{json.dumps(dashboard.dashboard(), indent=2)}\n")
 
 

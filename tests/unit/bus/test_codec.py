@@ -1,6 +1,5 @@
 """Messages on the wire today must be readable tomorrow: golden files of every message, and the rules of compatibility."""
 
-import pathlib
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -30,48 +29,32 @@ from bus.messages.cloud import ClassUse, Overview, WorkerHeard
 from bus.messages.placement import ReleaseClaim
 from bus.unreadable import Unreadable, unread_key
 from engine.flavors import Flavor
+from tests.pages.golden import FOLDER, enveloped, file_of
 from tests.unit.examples import CONSUMER, EXAMPLES, WHEN
 from tests.unit.examples.hosts import BEAT
 
 RELEASE = next(example for example in EXAMPLES if type_of(example) == "release")
-GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
 
 each_example = pytest.mark.parametrize("example", EXAMPLES, ids=type_of)
-
-
-def golden_file(message: Message | type[Message]) -> pathlib.Path:
-    return GOLDEN / f"{type_of(message)}.v{message.VERSION}.json"
-
-
-def enveloped(message: Message) -> Envelope[Message]:
-    return Envelope(
-        message=message,
-        id="scheduler-1-17",
-        version=message.VERSION,
-        sent_at=WHEN,
-        cause="client-1-3",
-        trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-        attempts=1,
-    )
 
 
 def plain(line: bytes) -> Any:
     return msgspec.json.decode(line)
 
 
-def test_every_message_has_an_example_and_a_golden_file() -> None:
+def test_every_message_has_an_example_and_a_file_of() -> None:
     assert {type_of(kind) for kind in ALL} == {type_of(example) for example in EXAMPLES}
-    assert {path.name for path in GOLDEN.iterdir()} >= {golden_file(kind).name for kind in ALL}
+    assert {path.name for path in FOLDER.iterdir()} >= {file_of(kind).name for kind in ALL}
 
 
 @each_example
 def test_a_message_is_written_as_its_golden_file_says(example: Message) -> None:
-    assert plain(encode(enveloped(example))) == plain(golden_file(example).read_bytes())
+    assert plain(encode(enveloped(example))) == plain(file_of(example).read_bytes())
 
 
 @each_example
 def test_a_golden_file_is_read_as_the_message_it_was(example: Message) -> None:
-    assert CODEC.decode(golden_file(example).read_bytes()) == enveloped(example)
+    assert CODEC.decode(file_of(example).read_bytes()) == enveloped(example)
 
 
 FAR_MOMENTS = (
@@ -93,7 +76,7 @@ def moments_in(value: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
 @each_example
 @pytest.mark.parametrize("far", FAR_MOMENTS)
 def test_a_timestamp_out_of_range_is_refused_by_its_name(example: Message, far: str) -> None:
-    golden = plain(golden_file(example).read_bytes())
+    golden = plain(file_of(example).read_bytes())
     places = [("sent_at", golden, "sent_at"), *moments_in(golden["message"])]
 
     for path, where, key in places:
@@ -112,7 +95,7 @@ def test_a_timestamp_out_of_range_is_refused_by_its_name(example: Message, far: 
 
 def test_timestamps_inside_lists_of_a_message_are_checked() -> None:
     found = next(example for example in EXAMPLES if isinstance(example, InstancesFound))
-    golden = plain(golden_file(found).read_bytes())
+    golden = plain(file_of(found).read_bytes())
     golden["message"]["instances"][-1]["changed_at"] = FAR_MOMENTS[0]
 
     read = CODEC.decode(msgspec.json.encode(golden))
@@ -123,7 +106,7 @@ def test_timestamps_inside_lists_of_a_message_are_checked() -> None:
 
 @pytest.mark.parametrize("near", ["1970-01-01T00:00:00+14:00", "8999-12-31T23:59:59-12:00"])
 def test_any_year_from_1970_to_8999_is_accepted(near: str) -> None:
-    golden = plain(golden_file(RELEASE).read_bytes())
+    golden = plain(file_of(RELEASE).read_bytes())
     golden["message"]["issued_at"] = near
 
     read = CODEC.decode(msgspec.json.encode(golden))
@@ -136,7 +119,7 @@ def test_any_year_from_1970_to_8999_is_accepted(near: str) -> None:
 
 @each_example
 def test_an_unknown_field_is_refused_only_where_people_write(example: Message) -> None:
-    golden = plain(golden_file(example).read_bytes())
+    golden = plain(file_of(example).read_bytes())
     golden["of_the_envelope_too"] = True
     assert CODEC.decode(msgspec.json.encode(golden)) == enveloped(example)
 
@@ -205,7 +188,7 @@ def test_the_error_in_a_request_is_named(message: dict[str, object], field: str,
 
 
 def test_values_of_open_vocabularies_pass() -> None:
-    golden = plain((GOLDEN / "inventory.report.v1.json").read_bytes())
+    golden = plain((FOLDER / "inventory.report.v1.json").read_bytes())
     golden["message"]["providers"][0]["traits"] = ["HW_CPU_OF_NEXT_YEAR"]
     golden["message"]["providers"][0]["inventories"] = {"QUBIT": {"total": 3}}
 

@@ -7,7 +7,7 @@ import pytest
 from bus.codec import CODEC, FewTypesCodec, encode
 from bus.message import Message
 from bus.unreadable import Unreadable
-from tests.unit.bus.test_codec import enveloped
+from tests.pages.golden import enveloped
 from tests.unit.examples import EXAMPLES
 
 CODEC_OF_COMMANDS = FewTypesCodec()
