@@ -1,7 +1,7 @@
 """The settings of the bus and of databases: batch sizes, limits and timeouts. Relations between them are checked here."""
 
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -14,35 +14,37 @@ S = TypeVar("S", bound=Struct)
 
 
 class BusSettings(Struct, frozen=True):
-    """The settings of publishing, consuming and retries. The defaults come from measurements (docs/architecture.md)."""
+    """The settings of publishing, consuming and retries, and the constants that no operator need change: tests and the simulation
+    do, in a subclass. All come from measurements (docs/benchmarks.md).
+    """
 
-    linger_ms: Annotated[
-        MillisecondsOr0,
-        Meta(
-            description="How long a message waits for others to share its parcel while parcels are under way. Longer makes fewer, larger "
-            "parcels; shorter answers sooner."
-        ),
-    ] = 2.0
-    parcels_unconfirmed_max: Annotated[
-        Count,
-        Meta(
-            description="How many parcels may wait for the broker's confirm at once. The client walks all of them at each confirm, so more is "
-            "not faster; too few leaves a distant broker idle."
-        ),
-    ] = 64
-    parcel_items_max: Annotated[
-        Annotated[int, Meta(ge=1, le=PARCEL_ITEMS_MAX)],
-        Meta(
-            description="How many messages one parcel may have. More costs less for each message; fewer makes smaller units of retry."
-        ),
-    ] = PARCEL_ITEMS_MAX
-    parcel_bytes_max: Annotated[
-        Annotated[int, Meta(ge=1, le=PARCEL_BYTES_MAX)],
-        Meta(
-            description="The size of a parcel beyond which the next one begins. Larger costs less for each message; smaller needs less memory "
-            "in the broker and the workers."
-        ),
-    ] = PARCEL_BYTES_MAX
+    # How long a message waits for others to share its parcel while parcels are under way. Most answers come in that time.
+    LINGER_MS: ClassVar[float] = 2.0
+    # Parcels that may wait for the broker's confirm at once. The client walks all of them at each confirm: more is not faster.
+    PARCELS_UNCONFIRMED_MAX: ClassVar[int] = 64
+    # Larger parcels cost less for each message. One more of either begins another parcel.
+    PARCEL_ITEMS_MAX: ClassVar[int] = PARCEL_ITEMS_MAX
+    PARCEL_BYTES_MAX: ClassVar[int] = PARCEL_BYTES_MAX
+    # How far apart batches of few messages begin while parcels keep coming (`Pace`). Every asker waits for as long.
+    GATHER_MS: ClassVar[float] = 60.0
+    # Saved batches that may wait for the confirm of their messages: two hide a slow broker, and little is repeated after a crash.
+    BATCHES_UNSAID_MAX: ClassVar[int] = 2
+    # How often unconfirmed messages on rows are sent again, besides at the start.
+    SWEEP_S: ClassVar[float] = 30.0
+    # How often a message that meets a transient failure is tried within the worker, before it goes back to its queue.
+    TRIES_IN_PLACE_MAX: ClassVar[int] = 4
+    RETRY_DELAY_MS_FIRST: ClassVar[float] = 20.0
+    RETRY_DELAY_MS_MAX: ClassVar[float] = 30_000.0
+    # The pause after a failure for which the message is not to blame, such as another session's lock.
+    BLAMELESS_DELAY_MS: ClassVar[float] = 2_000.0
+    # How long and how often a message of a newer version waits for an upgraded worker: an hour, longer than a rolling upgrade takes.
+    NEWER_DELAY_MS: ClassVar[float] = 5_000.0
+    NEWER_WAITS_MAX: ClassVar[int] = 720
+    # Sooner would double the load of a slow worker.
+    ASK_AGAIN_MS: ClassVar[float] = 2_000.0
+    CONNECT_DELAY_MS_FIRST: ClassVar[float] = 50.0
+    CONNECT_DELAY_MS_MAX: ClassVar[float] = 5_000.0
+
     messages_waiting_max: Annotated[
         Count,
         Meta(
@@ -63,48 +65,6 @@ class BusSettings(Struct, frozen=True):
             description="How many messages are handled in one transaction. More is faster under load; fewer keeps transactions and locks short."
         ),
     ] = 500
-    gather_ms: Annotated[
-        # A worker that stops, and every asker, waits for as long.
-        Annotated[float, Meta(ge=0, le=1000)],
-        Meta(
-            description="How far apart batches of few messages begin while parcels keep coming. Longer costs less under a middling load; "
-            "shorter answers sooner."
-        ),
-    ] = 60.0
-    batches_unsaid_max: Annotated[
-        Count,
-        Meta(
-            description="How many saved batches may wait for the confirm of their messages. More hides a slow broker; fewer repeats less work "
-            "after a crash."
-        ),
-    ] = 2
-    sweep_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often unconfirmed messages on rows are sent again, besides at the start. Shorter recovers lost messages sooner, "
-            "for more queries."
-        ),
-    ] = 30.0
-    tries_in_place_max: Annotated[
-        Count,
-        Meta(
-            description="How often a message that meets a transient failure is tried within the worker, before it goes back to its queue. More "
-            "spares the broker; fewer frees the worker sooner."
-        ),
-    ] = 4
-    retry_delay_ms_first: Annotated[
-        MillisecondsOr0,
-        Meta(
-            description="The first pause after a transient failure; each further one is longer. Shorter recovers sooner; longer spares what "
-            "failed."
-        ),
-    ] = 20.0
-    retry_delay_ms_max: Annotated[
-        MillisecondsOr0,
-        Meta(
-            description="The longest pause between tries. Longer spares a server that is down; shorter goes on sooner when it is back."
-        ),
-    ] = 30_000.0
     attempts_max: Annotated[
         Count,
         Meta(
@@ -112,54 +72,12 @@ class BusSettings(Struct, frozen=True):
             "letters have no reason. Fewer gives up sooner; more survives longer trouble."
         ),
     ] = 20
-    blameless_delay_ms: Annotated[
-        MillisecondsOr0,
-        Meta(
-            description="The pause after a failure for which the message is not to blame, such as another session's lock. Shorter tries sooner; "
-            "longer spares a busy database."
-        ),
-    ] = 2_000.0
-    newer_delay_ms: Annotated[
-        Milliseconds,
-        Meta(
-            description="The pause before a message of a newer version returns to its queue. Shorter finds an upgraded worker sooner, for more "
-            "deliveries meanwhile."
-        ),
-    ] = 5_000.0
-    newer_wait_s_max: Annotated[
-        Seconds,
-        Meta(
-            description="How long messages of a newer version wait for an upgraded worker before they become dead letters. It must be longer "
-            "than a rolling upgrade takes."
-        ),
-    ] = 3_600.0
-    ask_again_ms: Annotated[
-        Milliseconds,
-        Meta(
-            description="The time after which an unanswered question is asked again. Shorter recovers sooner from a lost answer; too short "
-            "doubles the load of a slow worker."
-        ),
-    ] = 2_000.0
     answer_timeout_ms: Annotated[
         Milliseconds,
         Meta(
             description="The time after which a question without an answer fails. Longer survives short outages; shorter reports them sooner."
         ),
     ] = 30_000.0
-    connect_delay_ms_first: Annotated[
-        MillisecondsOr0,
-        Meta(
-            description="The first pause before connecting to the broker again; each further one is longer. Shorter reconnects sooner; longer "
-            "spares the broker."
-        ),
-    ] = 50.0
-    connect_delay_ms_max: Annotated[
-        Milliseconds,
-        Meta(
-            description="The longest pause before connecting to the broker again. Longer spares a broker that restarts under load; shorter is "
-            "back sooner."
-        ),
-    ] = 5_000.0
     host_down_s: Annotated[
         Seconds,
         Meta(
@@ -175,24 +93,17 @@ class BusSettings(Struct, frozen=True):
         ),
     ] = 20_000.0
 
-    @property
-    def newer_waits_max(self) -> int:
-        """How often a message of a newer version is returned to wait for a newer worker."""
-        return int(self.newer_wait_s_max * 1000 / self.newer_delay_ms)
-
     def __post_init__(self) -> None:
-        two_parcels = 2 * self.parcel_items_max
+        two_parcels = 2 * self.PARCEL_ITEMS_MAX
         require(
             self.messages_waiting_max >= two_parcels,
             f"messages_waiting_max must be at least two parcels ({two_parcels})",
         )
-        for less, more in (
-            ("connect_delay_ms_first", "connect_delay_ms_max"),
-            ("retry_delay_ms_first", "retry_delay_ms_max"),
-            ("ask_again_ms", "answer_timeout_ms"),
-        ):
-            most = getattr(self, more)
-            require(getattr(self, less) <= most, f"{less} must be at most {more} ({most})")
+
+    @property
+    def ask_again_ms(self) -> float:
+        """The time after which an unanswered question is asked again: at least three times before it fails."""
+        return min(self.ASK_AGAIN_MS, self.answer_timeout_ms / 4)
 
 
 BUS = Section(

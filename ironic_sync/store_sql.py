@@ -319,8 +319,12 @@ def has_tables(connection: Connection) -> bool:
     return sa.inspect(connection).has_table(table_queries.name)
 
 
-# A daemon that stands still inside a transaction is thrown out of it before its lease is over.
-SETTINGS = DatabaseSettings(idle_in_transaction_s=5.0)
+class _Leasing(DatabaseSettings, frozen=True):
+    # A daemon that stands still inside a transaction is thrown out of it before its lease is over.
+    IDLE_IN_TRANSACTION_S = 5.0
+
+
+SETTINGS = _Leasing()
 # For leases: one renews while another looks.
 LEASE_SESSIONS = 2
 # All daemons lock rows in the order of these ids.

@@ -149,7 +149,7 @@ class CellDispatch(Periodic):
             self._confirmed.update(taken)
 
     def _sweep_again_s(self) -> float:
-        return self._notes.unsaid_after.total_seconds() if self._is_behind else self._station.settings.sweep_s
+        return self._notes.unsaid_after.total_seconds() if self._is_behind else self._station.settings.SWEEP_S
 
     async def _sweep(self) -> None:
         self._is_behind = False

@@ -318,7 +318,7 @@ def after_failure(
     if items > 1:
         return OneByOne()
     if isinstance(problem, Locked | Unavailable) or (isinstance(problem, TookTooLong) and not others_succeed):
-        return PutBack(settings.blameless_delay_ms, counts=False)
+        return PutBack(settings.BLAMELESS_DELAY_MS, counts=False)
     if isinstance(problem, Poison):
         return GiveUp(describe(problem))
     if attempts + 1 >= settings.attempts_max:
@@ -328,7 +328,7 @@ def after_failure(
 
 def backoff_ms(tries: int, settings: BusSettings) -> float:
     """The pause after a try, when there were so many before it."""
-    return grown(settings.retry_delay_ms_first, settings.retry_delay_ms_max, tries + 1)
+    return grown(settings.RETRY_DELAY_MS_FIRST, settings.RETRY_DELAY_MS_MAX, tries + 1)
 
 
 def describe(problem: Exception) -> str:

@@ -185,7 +185,7 @@ class Intake:
             if self._alone and not (self._was_alone and self._ready):
                 self._was_alone = True
                 # Others that came back with it may still arrive, and have their turn before it.
-                await asyncio.sleep(self._settings.linger_ms / 1000)
+                await asyncio.sleep(self._settings.LINGER_MS / 1000)
                 self._open_some()
                 if (item := self._next_alone()) is None:
                     continue
@@ -193,7 +193,7 @@ class Intake:
                 return (item,)
             if self._ready:
                 now_s = asyncio.get_running_loop().time()
-                if wait_s := self._pace.wait_s(now_s, len(self._ready), self._settings.gather_ms / 1000):
+                if wait_s := self._pace.wait_s(now_s, len(self._ready), self._settings.GATHER_MS / 1000):
                     await asyncio.sleep(wait_s)
                     continue
                 self._pace.begun(now_s)
@@ -395,11 +395,11 @@ class Intake:
         """
         what = f"version {newer.version} of {newer.type!r} is newer than what this worker reads"
         waits = dead_letters.waits_of(held.delivery.parcel)
-        if waits >= self._settings.newer_waits_max:
+        if waits >= self._settings.NEWER_WAITS_MAX:
             what = f"{what}; it was returned {waits} times to wait for a newer one, and none came"
         elif self._is_from_a_worker(held.origin.sender):
             log.error("%s: left for a newer worker on %s", what, self.queue)
-            self._start(self._send_back(held, self._settings.newer_delay_ms, newer.line, waits=waits + 1))
+            self._start(self._send_back(held, self._settings.NEWER_DELAY_MS, newer.line, waits=waits + 1))
             return
         self._bury_unread(held, newer.line, what)
 

@@ -225,7 +225,7 @@ class Publisher:
 
     def _add(self, key: Key, group: Sequence[Outgoing], sent_at: datetime, waiter: Waiter) -> None:
         """Add the messages of one call to the bucket of their destination. As many as fill a parcel leave it at once."""
-        bucket, most = self._buckets.get(key), self._settings.parcel_items_max
+        bucket, most = self._buckets.get(key), self._settings.PARCEL_ITEMS_MAX
         if bucket is None:
             bucket = self._buckets[key] = Bucket(key, destination(group[0]))
         name, ids = self._name, self._ids
@@ -253,7 +253,7 @@ class Publisher:
         if self._timer is None and not self._is_late and (self._buckets or self._full):
             loop = asyncio.get_running_loop()
             if self.under_way:
-                self._timer = loop.call_later(self._settings.linger_ms / 1000, self._flush)
+                self._timer = loop.call_later(self._settings.LINGER_MS / 1000, self._flush)
             else:
                 self._timer = loop.call_soon(self._flush)
 
@@ -273,7 +273,7 @@ class Publisher:
         if self._sender.connection is None:
             # One parcel is enough to open the channel; the other messages can still be withdrawn.
             return not (self.under_way or self._is_closed)
-        if len(self.under_way) >= self._settings.parcels_unconfirmed_max:
+        if len(self.under_way) >= self._settings.PARCELS_UNCONFIRMED_MAX:
             return False
         if self.is_held:
             self._wait_for_end_of_alarm()
@@ -315,7 +315,7 @@ class Publisher:
         connection = self._sender.connection
         hands_over = connection is not None and connection.hands_over
         try:
-            parcels = [*bucket.parcels(self._settings.parcel_bytes_max, hands_over=hands_over)]
+            parcels = [*bucket.parcels(self._settings.PARCEL_BYTES_MAX, hands_over=hands_over)]
         except Exception as problem:  # noqa: BLE001 - what has no bytes cannot leave, and who said it must know
             bucket.fail(problem)
             return

@@ -89,7 +89,7 @@ class Link:
 
 def pauses_of(settings: BusSettings) -> Pauses:
     """The pauses between tries to reach the broker, as the settings have them."""
-    return Pauses(settings.connect_delay_ms_first / 1000, settings.connect_delay_ms_max / 1000)
+    return Pauses(settings.CONNECT_DELAY_MS_FIRST / 1000, settings.CONNECT_DELAY_MS_MAX / 1000)
 
 
 class PublishingChannel:
@@ -300,7 +300,7 @@ class ParcelSender:
     """`opened` is called whenever the channel was opened. `held_back` counts the tries that did not bring a parcel to its queue."""
 
     def __init__(self, link: Link, settings: BusSettings, name: str, opened: Callable[[], object]) -> None:
-        self._pauses = Pauses(settings.retry_delay_ms_first / 1000, settings.connect_delay_ms_max / 1000)
+        self._pauses = Pauses(settings.RETRY_DELAY_MS_FIRST / 1000, settings.CONNECT_DELAY_MS_MAX / 1000)
         # A simulation can replay its pauses.
         self._chance = random.Random(name)
         self._way = PublishingChannel(link, opened)

@@ -134,7 +134,7 @@ class Worker(Generic[Tx]):
         self._sweep = Periodic(
             f"{queue}: say what is kept",
             self._say_what_is_kept,
-            settings.sweep_s,
+            settings.SWEEP_S,
             pauses=pauses,
             chance=chance,
         )
@@ -176,7 +176,7 @@ class Worker(Generic[Tx]):
             await self._take(batch)
             # A message that is handled alone is settled before the next is handled: the next one may kill the worker.
             is_alone = len(batch) == 1 and batch[0].received.attempts >= TRIED_ALONE_FROM
-            most = self._settings.batches_unsaid_max * self._batches_in_flight
+            most = self._settings.BATCHES_UNSAID_MAX * self._batches_in_flight
             await self._until_unconfirmed_below(1 if is_alone else most)
 
     async def stop(self) -> None:
@@ -228,7 +228,7 @@ class Worker(Generic[Tx]):
     async def _in_tries(self, work: Callable[[], Awaitable[Sequence[Said]]]) -> Sequence[Said]:
         """Run this work, and again after a pause whenever it fails transiently.
 
-        The error is raised after `tries_in_place_max` tries, or once the worker is stopping. While a server is down,
+        The error is raised after `TRIES_IN_PLACE_MAX` tries, or once the worker is stopping. While a server is down,
         the number of tries has no limit.
         """
         tries = 0
@@ -344,7 +344,7 @@ class Worker(Generic[Tx]):
 
     def _gives_up(self, problem: Transient, tries: int) -> bool:
         if self._stopping or not isinstance(problem, Unavailable):
-            return self._stopping or tries >= self._settings.tries_in_place_max
+            return self._stopping or tries >= self._settings.TRIES_IN_PLACE_MAX
         log.warning("waiting for a server: %s", problem, extra={"tries": tries})
         return False
 

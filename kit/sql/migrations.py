@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import NoReturn
 
 import sqlalchemy as sa
-from msgspec import Struct, structs
+from msgspec import Struct
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
@@ -33,7 +33,7 @@ async def upgrade(url: str, package: str, settings: DatabaseSettings | None = No
 
     Several processes may do this at once: one migrates, the others wait and find nothing to do.
     """
-    settings = structs.replace(settings or DatabaseSettings(), busy_s=MIGRATION_TIMEOUT_S)
+    settings = settings or DatabaseSettings()
     database = open_database(url, pool_size=1, settings=settings)
     try:
         async with database.writing(takes_long=True) as transaction:

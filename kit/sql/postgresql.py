@@ -386,7 +386,7 @@ class PostgresDatabase:
             raise
 
     async def _wait_until_free(self) -> None:
-        wait_s = self.settings.pool_wait_s
+        wait_s = self.settings.POOL_WAIT_S
         try:
             async with asyncio.timeout(wait_s):
                 await self._free.acquire()

@@ -109,7 +109,7 @@ _writers: WeakValueDictionary[str, _Writer] = WeakValueDictionary()
 
 
 class SqliteTransaction:
-    """A transaction that begins with its first call of `run`. A writer waits up to `busy_s` for other processes."""
+    """A transaction that begins with its first call of `run`. A writer waits up to `BUSY_S` for other processes."""
 
     def __init__(self, session: _Session, busy_s: float, *, writes: bool, is_lazy: bool = False) -> None:
         self._session = session
@@ -208,22 +208,26 @@ class SqliteDatabase:
         self.path = url.database
         self._settings = settings or DatabaseSettings()
         self._file = os.path.realpath(self.path)
-        self._writer = _writers.get(self._file) or _Writer(_engine(url, self._settings.busy_s))
+        self._writer = _writers.get(self._file) or _Writer(_engine(url, self._settings.BUSY_S))
         self._writer.users += 1
         _writers[self._file] = self._writer
-        self._reader = _Session(_engine(url, self._settings.busy_s))
+        self._reader = _Session(_engine(url, self._settings.BUSY_S))
         self._readers = asyncio.Lock()
 
     def writing(
         self,
         *,
-        takes_long: bool = False,  # noqa: ARG002 - SQLite has no limit on statements
+        takes_long: bool = False,
         is_lazy: bool = False,
     ) -> AbstractAsyncContextManager[SqliteTransaction]:
-        return self._transaction(self._writer.session, self._writer.queue, writes=True, is_lazy=is_lazy)
+        busy_s = self._settings.BUSY_LONG_S if takes_long else self._settings.BUSY_S
+        transaction = SqliteTransaction(self._writer.session, busy_s, writes=True, is_lazy=is_lazy)
+        return self._running(transaction, self._writer.queue)
 
     def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[SqliteTransaction]:  # noqa: ARG002
-        return self._transaction(self._reader, self._readers, writes=False)
+        return self._running(
+            SqliteTransaction(self._reader, self._settings.BUSY_S, writes=False), self._readers
+        )
 
     def reading_by_keys(self) -> AbstractAsyncContextManager[SqliteTransaction]:
         return self.reading()
@@ -232,16 +236,15 @@ class SqliteDatabase:
         return self.reading()
 
     @asynccontextmanager
-    async def _transaction(
-        self, session: _Session, queue: asyncio.Lock, *, writes: bool, is_lazy: bool = False
+    async def _running(
+        self, transaction: SqliteTransaction, queue: asyncio.Lock
     ) -> AsyncIterator[SqliteTransaction]:
-        wait_s = self._settings.pool_wait_s
+        wait_s = self._settings.POOL_WAIT_S
         try:
             async with asyncio.timeout(wait_s):
                 await queue.acquire()
         except TimeoutError:
             raise Locked(f"database: {self.path} was in use for more than {wait_s:g} s") from None
-        transaction = SqliteTransaction(session, self._settings.busy_s, writes=writes, is_lazy=is_lazy)
         try:
             yield transaction
             await transaction.commit()

@@ -30,8 +30,12 @@ Clock = Callable[[], float]
 Arrivals = Literal["even", "poisson"]
 ARRIVALS: tuple[Arrivals, ...] = get_args(Arrivals)
 SEED = 1
-# Each order is a message of its own.
-ALONE = BusSettings(parcel_items_max=1)
+
+
+class _Alone(BusSettings, frozen=True):
+    """Each order is a message of its own."""
+
+    PARCEL_ITEMS_MAX = 1
 
 
 class NoProgress(Failure):
@@ -82,10 +86,11 @@ async def independent_publishers(broker: Broker, count: int) -> AsyncIterator[Se
 
 
 async def _connected(broker: Broker, number: int, stack: AsyncExitStack) -> Publisher:
-    link = Link(broker, ALONE)
+    alone = _Alone()
+    link = Link(broker, alone)
     stack.push_async_callback(link.close)
     await link.connection()
-    publisher = Publisher(link, ALONE, f"load-publisher-{number}-{os.getpid()}")
+    publisher = Publisher(link, alone, f"load-publisher-{number}-{os.getpid()}")
     stack.push_async_callback(publisher.close)
     return publisher
 

@@ -194,7 +194,6 @@ async def items_of(
 
 # On the bus of `moor up`, a client connects as this application, unless it needs an operator's rights.
 LOCAL = Application("local", admin=True)
-ASK_AGAIN_S = 1.0
 FOUND_AT_ONCE_MAX = 200
 # Why a call ends that is under way when its client is closed.
 CLOSED = "this client was closed"
@@ -277,7 +276,7 @@ async def connected(
     If there is no broker now, raise at once. If the broker goes away later, wait for it.
     """
     await (await broker.connect()).close()
-    bus = BusSettings(answer_timeout_ms=patience_s * 1000, ask_again_ms=min(ASK_AGAIN_S, patience_s) * 1000)
+    bus = BusSettings(answer_timeout_ms=patience_s * 1000)
     async with station_on(broker, "moor", bus, codec=codec) as connection:
         yield connection
 

@@ -91,7 +91,7 @@ NODES = "ironic.nodes"
 # All workers are in this process, so answers are fast and timeouts can be short. After a kill and restart, the workers then
 # soon repeat the questions that were open.
 IN_ONE_PROCESS = CloudSettings(
-    bus=BusSettings(ask_again_ms=1_000.0, answer_timeout_ms=4_000.0),
+    bus=BusSettings(answer_timeout_ms=4_000.0),
     # The notification that ends a deploy may reach another daemon than the node's owner, which then reads the node after 2 s.
     ironic=IronicSettings(deploy_read_s=2.0),
 )

@@ -65,7 +65,7 @@ class DashboardOptions(Struct, frozen=True):
 @asynccontextmanager
 async def reading_client(broker: Broker, bus: BusSettings | None = None) -> AsyncIterator[CommandClient]:
     """A client that asks for the dashboard. It waits for a broker that is away."""
-    patient = structs.replace(bus or BusSettings(), answer_timeout_ms=ANSWER_S * 1000, ask_again_ms=1000)
+    patient = structs.replace(bus or BusSettings(), answer_timeout_ms=ANSWER_S * 1000)
     async with station_on(broker, "dashboard", patient) as (station, running):
         yield CommandClient(station, running)
 

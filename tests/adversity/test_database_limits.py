@@ -37,26 +37,29 @@ from tests.contracts.sql_stores import migrated_database
 from tests.contracts.stage import PATIENCE_S, declared, until
 from tests.contracts.store_client import StoreClient
 from tests.servers.postgres import PrivatePostgres
+from tests.varied import varied
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
-LIMITS = DatabaseSettings(
+LIMITS = varied(
+    DatabaseSettings(),
     connect_s=0.5,
-    pool_wait_s=1.0,
-    lock_s=0.05,
+    POOL_WAIT_S=1.0,
+    LOCK_S=0.05,
     statement_s=0.3,
-    idle_in_transaction_s=0.5,
+    IDLE_IN_TRANSACTION_S=0.5,
     transaction_s=0.6,
     long_s=5.0,
 )
 # Where one limit is tested, the others are long: a server that stands still for a moment meets no other one.
 USUAL = DatabaseSettings()
-BUS = BusSettings(
+BUS = varied(
+    BusSettings(),
     attempts_max=2,
-    tries_in_place_max=2,
-    retry_delay_ms_first=5,
-    retry_delay_ms_max=50,
-    blameless_delay_ms=20,
+    TRIES_IN_PLACE_MAX=2,
+    RETRY_DELAY_MS_FIRST=5,
+    RETRY_DELAY_MS_MAX=50,
+    BLAMELESS_DELAY_MS=20,
     ask_again_ms=60_000,
     answer_timeout_ms=60_000,
 )
@@ -172,7 +175,7 @@ async def a_session(url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def test_the_server_ends_what_takes_too_long_and_what_takes_long_by_its_nature_may(url: str) -> None:
-    limits = structs.replace(USUAL, lock_s=LIMITS.lock_s, statement_s=LIMITS.statement_s)
+    limits = varied(USUAL, LOCK_S=LIMITS.LOCK_S, statement_s=LIMITS.statement_s)
     database = open_database(url, settings=limits)
     try:
         with pytest.raises(TookTooLong, match="statement timeout"):
@@ -194,7 +197,7 @@ async def test_the_server_ends_what_takes_too_long_and_what_takes_long_by_its_na
 
 
 async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has_locked(url: str) -> None:
-    limits = structs.replace(USUAL, idle_in_transaction_s=LIMITS.idle_in_transaction_s)
+    limits = varied(USUAL, IDLE_IN_TRANSACTION_S=LIMITS.IDLE_IN_TRANSACTION_S)
     database = open_database(url, settings=limits)
 
     async def forgetful() -> None:
@@ -358,7 +361,7 @@ async def test_a_network_that_says_nothing(url: str) -> None:
 async def test_a_network_that_falls_silent_in_a_transaction(url: str, lost: str) -> None:
     """The whole transaction has a limit; rolling back has a shorter one."""
     is_statement = lost == "the answer to a statement"
-    short = structs.replace(LIMITS, connect_s=USUAL.connect_s, pool_wait_s=USUAL.pool_wait_s)
+    short = varied(LIMITS, connect_s=USUAL.connect_s, POOL_WAIT_S=USUAL.POOL_WAIT_S)
     limits = short if is_statement else structs.replace(USUAL, transaction_s=900.0)
     async with by_proxy(url) as (proxy, through), AsyncExitStack() as silence:
         database = open_database(through, settings=limits)

@@ -30,6 +30,7 @@ from moor.broker.dead_command import document_of
 from moor.options import printable
 from tests.adversity.hostile import among, hostile_parcel
 from tests.contracts.stage import SETTINGS, Remembering, line, order, station, working
+from tests.varied import varied
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("quiet")]
 
@@ -48,7 +49,7 @@ CELL = "c1"
 READ = tuple(
     in_cell(queue.name, CELL) for queue in QUEUES if queue.name != DEAD_QUEUE and queue.name not in INBOXES
 )
-HASTY = structs.replace(SETTINGS, newer_delay_ms=1, newer_wait_s_max=0.003)
+HASTY = varied(SETTINGS, NEWER_DELAY_MS=1, NEWER_WAITS_MAX=3)
 
 
 @asynccontextmanager

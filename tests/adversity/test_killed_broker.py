@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from bus.broker import Connection, Receipt
 from bus.codec import CODEC
@@ -41,6 +40,7 @@ from tests.contracts.stage import (
     working,
 )
 from tests.contracts.test_asking import Answering, answering, ask
+from tests.varied import varied
 
 pytestmark = pytest.mark.asyncio
 
@@ -143,7 +143,7 @@ async def all_waiting(connection: Connection) -> list[int]:
 async def test_stations_go_on_when_their_broker_is_killed_and_started_again(directory: Path) -> None:
     """Each kill happens with parcels arriving, waiting, and delivered but unacknowledged."""
     broker, memory = broker_in(directory), Remembering()
-    sender = Station(broker, "sender", settings=structs.replace(SETTINGS, parcel_items_max=5))
+    sender = Station(broker, "sender", settings=varied(SETTINGS, PARCEL_ITEMS_MAX=5))
     said: list[asyncio.Future[None]] = []
     async with serving(directory) as process:
         await declare_all(broker)

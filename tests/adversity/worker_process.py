@@ -16,11 +16,13 @@ from bus.settings import BusSettings
 from bus.workers.station import Station, process_name
 from kit.logs import begin_to_log
 from kit.process import Part, run_until, stopped_by_signals
+from tests.varied import varied
 
-BUS = BusSettings(
-    sweep_s=2,
-    retry_delay_ms_max=2_000,
-    connect_delay_ms_max=500,
+BUS = varied(
+    BusSettings(),
+    SWEEP_S=2,
+    RETRY_DELAY_MS_MAX=2_000,
+    CONNECT_DELAY_MS_MAX=500,
     ask_again_ms=1_000,
     answer_timeout_ms=10_000,
 )

@@ -44,6 +44,7 @@ from tests.hostile_requests import (
     many_hosts,
 )
 from tests.placement_servers import PlacementServer, our_server
+from tests.varied import varied
 
 SECTION = "waits beside hard questions"
 HOSTS = 5_000
@@ -56,7 +57,7 @@ MS_PER_S = 1e3
 # The promised limit.
 WAIT_MS_MAX = 200.0
 # No question is repeated.
-_PATIENT = BusSettings(ask_again_ms=600_000, answer_timeout_ms=600_000)
+_PATIENT = varied(BusSettings(), ask_again_ms=600_000, answer_timeout_ms=600_000)
 _ROOT = Path(__file__).parents[2]
 _consumers = itertools.count(1)
 

@@ -23,6 +23,7 @@ from tests.benchmarks.measuring import Details, Effort, Result, Work, measured
 from tests.benchmarks.messages import HOST_IDS, batches_of, claims, reports
 from tests.benchmarks.remote_role import remote_role
 from tests.benchmarks.roles import granting_placement, reader, running
+from tests.varied import varied
 
 # Items per parcel, and how many messages make a run of a second or two.
 PARCELS = {1: 5_000, 10: 20_000, 50: 40_000, 200: 80_000}
@@ -59,7 +60,7 @@ async def _one_way(bus: Bus, effort: Effort) -> list[Result]:
     async with _worker("reader", bus) as (worked, worker):
         sent = _Sent(worked)
         for items, usual in effort.some(PARCELS).items():
-            station = Station(bus.broker, "publisher", settings=BusSettings(parcel_items_max=items))
+            station = Station(bus.broker, "publisher", settings=varied(BusSettings(), PARCEL_ITEMS_MAX=items))
             try:
                 results.append(
                     await measured(

@@ -20,15 +20,17 @@ from bus.workers.station import Station
 from bus.workers.worker import OutboxStore, Worker
 from engine.inventories import ConsumerId
 from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.varied import varied
 
 WORK = "placement.work"
 CELLS = ("c1", "c2")
-SETTINGS = BusSettings(
-    retry_delay_ms_first=2,
-    retry_delay_ms_max=20,
-    newer_delay_ms=20,
-    connect_delay_ms_first=5,
-    connect_delay_ms_max=100,
+SETTINGS = varied(
+    BusSettings(),
+    RETRY_DELAY_MS_FIRST=2,
+    RETRY_DELAY_MS_MAX=20,
+    NEWER_DELAY_MS=20,
+    CONNECT_DELAY_MS_FIRST=5,
+    CONNECT_DELAY_MS_MAX=100,
     ask_again_ms=100,
     answer_timeout_ms=20_000,
 )

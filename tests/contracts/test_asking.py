@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from msgspec import structs
 
 from bus.broker import Broker
 from bus.messages.administration import AskUsages
@@ -17,6 +16,7 @@ from bus.workers.station import Station
 from kit.errors import AccessRefused
 from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.stage import CELLS, SETTINGS, Remembering, declared, order, station, until
+from tests.varied import varied
 
 pytestmark = pytest.mark.asyncio
 
@@ -136,7 +136,7 @@ async def test_a_question_that_was_given_up_while_the_broker_was_away_is_not_ask
     impatient = Station(
         broker,
         "impatient",
-        settings=structs.replace(SETTINGS, ask_again_ms=20, answer_timeout_ms=200),
+        settings=varied(SETTINGS, ask_again_ms=20, answer_timeout_ms=200),
         asks=True,
     )
     running = asyncio.create_task(impatient.run())
@@ -178,7 +178,7 @@ async def test_nobody_answering_in_time_is_said_so(under_test: BrokerUnderTest) 
     impatient = Station(
         broker,
         "impatient",
-        settings=structs.replace(SETTINGS, ask_again_ms=20, answer_timeout_ms=80),
+        settings=varied(SETTINGS, ask_again_ms=20, answer_timeout_ms=80),
         asks=True,
     )
     running = asyncio.create_task(impatient.run())

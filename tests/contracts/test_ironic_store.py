@@ -418,7 +418,7 @@ async def test_a_lease_is_renewed_while_every_session_for_rows_is_in_use(kind: s
             transaction = await still.enter_async_context(store.transaction())
             await transaction.load([node_id(number)])
 
-        async with asyncio.timeout(DatabaseSettings().pool_wait_s / 2):
+        async with asyncio.timeout(DatabaseSettings().POOL_WAIT_S / 2):
             assert await store.renew("d1", "a", LONG_S)
             assert [each.name for each in await store.members()] == ["d1"]
 

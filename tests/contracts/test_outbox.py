@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
-from msgspec import structs
 
 from bus.codec import CODEC
 from bus.message import Message
@@ -33,6 +32,7 @@ from tests.contracts.stage import (
     until,
     until_empty,
 )
+from tests.varied import varied
 
 pytestmark = pytest.mark.asyncio
 
@@ -155,7 +155,7 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
     link = Link(broker, SETTINGS)
     feed = listen(link, [Grant(EVENTS, ("#",))], process="ears", settings=SETTINGS, codec=CODEC)
     await anext(feed)
-    here = Station(broker, "here", settings=structs.replace(SETTINGS, sweep_s=0.01))
+    here = Station(broker, "here", settings=varied(SETTINGS, SWEEP_S=0.01))
     await under_test.set_alarm(on=True)
     # A message that another part of the process is sending is on its row as well.
     own = OutboxKey(0)
@@ -201,7 +201,7 @@ async def test_a_sweep_that_fails_is_tried_again_and_nobody_minds(under_test: Br
         return await plain(after)
 
     lamps.pending = troubled  # type: ignore[method-assign]
-    here = Station(broker, "here", settings=structs.replace(SETTINGS, sweep_s=0.01))
+    here = Station(broker, "here", settings=varied(SETTINGS, SWEEP_S=0.01))
     worker = here.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
     running = asyncio.create_task(worker.run())
     (heard,) = await anext(feed)

@@ -35,11 +35,12 @@ from tests.contracts.stage import (
     until_empty,
     working,
 )
+from tests.varied import varied
 
 pytestmark = pytest.mark.asyncio
 
 # One message for each parcel.
-APART = structs.replace(SETTINGS, parcel_items_max=1)
+APART = varied(SETTINGS, PARCEL_ITEMS_MAX=1)
 
 
 async def test_an_order_that_no_queue_takes_is_an_error(under_test: BrokerUnderTest) -> None:

@@ -56,6 +56,7 @@ from tests.contracts.stage import (
     until_empty,
     working,
 )
+from tests.varied import varied
 
 pytestmark = pytest.mark.asyncio
 
@@ -75,7 +76,7 @@ async def test_each_order_is_handled_once_and_then_gone(under_test: BrokerUnderT
 async def test_many_messages_share_a_parcel_and_a_batch(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     memory = Remembering()
-    settings = structs.replace(SETTINGS, batch_items_max=SETTINGS.parcel_items_max)
+    settings = structs.replace(SETTINGS, batch_items_max=SETTINGS.PARCEL_ITEMS_MAX)
 
     async with station(broker) as client, working(broker, memory, settings=settings):
         await asyncio.gather(*(client.publisher.send(order(n)) for n in range(400)))
@@ -89,7 +90,7 @@ async def test_messages_that_come_alone_fill_a_batch_too(under_test: BrokerUnder
     broker = await declared(under_test)
     gate = asyncio.Event()
     memory = Remembering(gate=gate)
-    alone = structs.replace(SETTINGS, parcel_items_max=1)
+    alone = varied(SETTINGS, PARCEL_ITEMS_MAX=1)
 
     async with station(broker, settings=alone) as client, working(broker, memory, singly=True):
         await client.publisher.send(order(0))
@@ -342,7 +343,7 @@ async def test_a_server_that_is_away_for_long_costs_no_attempt(under_test: Broke
             raise Unavailable("no database")
 
     memory = Remembering(trouble)
-    quick = structs.replace(SETTINGS, retry_delay_ms_first=0.001, retry_delay_ms_max=0.001)
+    quick = varied(SETTINGS, RETRY_DELAY_MS_FIRST=0.001, RETRY_DELAY_MS_MAX=0.001)
 
     async with working(broker, memory, settings=quick) as worker:
         await send(broker, parcel(line(order(1))))
@@ -370,7 +371,7 @@ async def test_a_newer_version_is_offered_to_newer_workers_for_so_long_and_then_
     under_test: BrokerUnderTest,
 ) -> None:
     broker = await declared(under_test)
-    impatient = structs.replace(SETTINGS, newer_delay_ms=5, newer_wait_s_max=0.05)
+    impatient = varied(SETTINGS, NEWER_DELAY_MS=5, NEWER_WAITS_MAX=10)
     memory = Remembering()
 
     async with working(broker, memory, settings=impatient):
@@ -538,7 +539,7 @@ async def test_what_cannot_be_given_back_while_a_server_is_away_is_given_back_la
             return await super().__call__(orders, tx)
 
     memory, away = Remembering(poison), Away()
-    patient = structs.replace(SETTINGS, tries_in_place_max=1)
+    patient = varied(SETTINGS, TRIES_IN_PLACE_MAX=1)
 
     async with working(broker, memory, settings=patient, before_burial={ReleaseClaim: (away,)}) as worker:
         await send(broker, parcel(line(order(1)), line(order(2))))
@@ -623,14 +624,14 @@ async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
     broker = under_test.broker()
     connection = await broker.connect()
     await connection.declare(objects_of(CELLS, limits=Limits(dead_length_max=10)))
-    count = SETTINGS.parcels_unconfirmed_max + 20
+    count = SETTINGS.PARCELS_UNCONFIRMED_MAX + 20
 
     def poison(number: int) -> None:
         if number < 1000:
             raise Poison(f"never {number}")
 
     memory = Remembering(poison)
-    here = Station(broker, "a-worker", settings=structs.replace(SETTINGS, connect_delay_ms_max=50.0))
+    here = Station(broker, "a-worker", settings=varied(SETTINGS, CONNECT_DELAY_MS_MAX=50.0))
     worker = here.worker(WORK, memory.handlers, memory, chance=random.Random(7))
     running = asyncio.create_task(worker.run())
     health = Health(About("placement", "1"), (worker,))

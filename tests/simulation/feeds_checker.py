@@ -23,7 +23,7 @@ def heard_within_s(bus: BusSettings, placement: PlacementSettings) -> float:
     It connects again. A question of before got no answer, and is asked again. And the placement worker that publishes is
     gone: another one notices that, and looks for changes.
     """
-    reader_ms = bus.connect_delay_ms_max + bus.answer_timeout_ms + bus.ask_again_ms
+    reader_ms = bus.CONNECT_DELAY_MS_MAX + bus.answer_timeout_ms + bus.ask_again_ms
     publisher_ms = placement.feed_lead_again_ms + placement.feed_poll_ms
     return (reader_ms + publisher_ms) / 1000 + SLOW_S
 

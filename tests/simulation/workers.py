@@ -46,15 +46,17 @@ from tests.simulation.replacing import replaced
 from tests.simulation.store_faults import CommitObserver
 from tests.simulation.watched_driver import WatchedDriver
 from tests.simulation.write_oracle import InspectableStore
+from tests.varied import varied
 
 # Short timeouts, but no busy polling: a seed simulates two minutes.
-BUS = BusSettings(
-    sweep_s=4.0,
-    retry_delay_ms_max=2_000,
+BUS = varied(
+    BusSettings(),
+    SWEEP_S=4.0,
+    RETRY_DELAY_MS_MAX=2_000,
     ask_again_ms=600,
     answer_timeout_ms=4_000,
-    connect_delay_ms_max=500,
-    newer_delay_ms=100,
+    CONNECT_DELAY_MS_MAX=500,
+    NEWER_DELAY_MS=100,
     host_down_s=14.0,
 )
 PLACEMENT = PlacementSettings(

@@ -65,11 +65,12 @@ from tests.contracts.scheduler_stores import open_scheduler_store
 from tests.contracts.stage import CELLS, PATIENCE_S, SETTINGS
 from tests.contracts.stores import open_store
 from tests.stories.layouts import Layout, layout
+from tests.varied import varied
 
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
 SETTLED = PlacementSettings(feed_lead_again_ms=20)
 # However slow the machine is, a report is not repeated: its copy could be carried out after the next report.
-ASKS_ONCE = structs.replace(SETTINGS, ask_again_ms=SETTINGS.answer_timeout_ms)
+ASKS_ONCE = varied(SETTINGS, ask_again_ms=SETTINGS.answer_timeout_ms)
 # Its cells have no heartbeats of conductors, however long a test takes.
 QUICK = SchedulerSettings(
     hosts_poll_s=0.2, deadline_poll_s=0.05, unsaid_s=0.05, shape_pause_ms_max=5, cell_down_s=1_000.0

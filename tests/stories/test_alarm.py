@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
 
 from bus.broker import Broker, Parcel
 from bus.codec import CODEC, known_messages
@@ -44,6 +44,7 @@ from tests.memory_stores.placement import MemoryPlacementStore
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated
 from tests.simulation.process import EPOCH
+from tests.varied import varied
 from tests.when_stored import when_stored
 
 BOOTS_PER_S = 200
@@ -237,7 +238,7 @@ async def the_alarm() -> None:
         while not booting.done():
             await asyncio.sleep(5)
             assert max(cloud.waiting().values()) <= WAITING_MAX, cloud.waiting()
-            assert max(cloud.under_way().values()) <= BUS.parcels_unconfirmed_max, cloud.under_way()
+            assert max(cloud.under_way().values()) <= BUS.PARCELS_UNCONFIRMED_MAX, cloud.under_way()
         assert not stored.questions
         assert asked.refused > 0, "the client was never held back"
         asked_again = {name: station.asked_again for name, station in cloud.stations.items()}
@@ -264,7 +265,7 @@ def test_an_alarm_of_ten_minutes_ends_with_one_copy_of_each_question_and_every_r
 @pytest.mark.asyncio
 async def test_an_alarm_of_some_seconds_on_the_real_broker() -> None:
     under_test = await RabbitMQUnderTest.start()
-    bus = structs.replace(BUS, ask_again_ms=300, answer_timeout_ms=1_500)
+    bus = varied(BUS, ask_again_ms=300, answer_timeout_ms=1_500)
     try:
         async with (
             a_cloud(under_test.broker(), bus, now) as cloud,

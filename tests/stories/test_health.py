@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from click.testing import CliRunner
-from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from bus.memory import MemoryBroker
@@ -34,6 +33,7 @@ from tests.contracts.stage import SETTINGS, WORK, Remembering, order, until
 from tests.memory_stores.placement import MemoryPlacementStore
 from tests.simulation.loop import run_simulated, until_s
 from tests.stories.cloud import a_host
+from tests.varied import varied
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def test_a_worker_is_ready_once_its_queues_are_declared_and_counts_what_it
     memory = MemoryBroker()
     station = Station(memory.as_user(), "placement", settings=SETTINGS)
     # Messages are counted: the question must not be repeated.
-    once = structs.replace(SETTINGS, ask_again_ms=SETTINGS.answer_timeout_ms)
+    once = varied(SETTINGS, ask_again_ms=SETTINGS.answer_timeout_ms)
     client = Station(memory.as_user(), "client", settings=once, asks=True)
     parts = placement_parts((station,), MemoryPlacementStore(), PlacementSettings())
     with caplog.at_level(logging.INFO):
@@ -110,7 +110,7 @@ async def test_a_worker_is_ready_once_its_queues_are_declared_and_counts_what_it
 @asynccontextmanager
 async def a_bus() -> AsyncIterator[tuple[MemoryBroker, Station, Station]]:
     """A broker, and two stations on it that do not run yet; the second one asks."""
-    memory, settings = MemoryBroker(), structs.replace(SETTINGS, ask_again_ms=20)
+    memory, settings = MemoryBroker(), varied(SETTINGS, ask_again_ms=20)
     connection = await memory.as_user().connect()
     await connection.declare(objects_of(("c1",)))
     await connection.close()

@@ -56,9 +56,10 @@ from tests.simulation.loop import run_simulated
 from tests.stories.breakable import BreakableBroker, BreakableStation, BreakableStore, Faults, Problem
 from tests.stories.cloud import a_host
 from tests.unit.conductor.test_conductor import Cell, failed, place
+from tests.varied import varied
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-BUS = BusSettings(ask_again_ms=500, answer_timeout_ms=2_000, sweep_s=2.0, connect_delay_ms_max=500)
+BUS = varied(BusSettings(), ask_again_ms=500, answer_timeout_ms=2_000, SWEEP_S=2.0, CONNECT_DELAY_MS_MAX=500)
 # In simulated time.
 PATIENCE_S = 120.0
 HOSTS = equal_hosts("c1", 2)

@@ -63,17 +63,19 @@ from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.stage import PATIENCE_S, SETTINGS, declared, until
 from tests.contracts.stores import open_store
+from tests.varied import varied
 
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a02")
 
 BUILD, FAIL, SILENT = "build", "fail", "silent"
 
 # A conductor that gives its questions to placement a short timeout, so that a test sees one expire.
-IMPATIENT = BusSettings(
-    retry_delay_ms_first=2,
-    retry_delay_ms_max=20,
-    connect_delay_ms_first=5,
-    connect_delay_ms_max=100,
+IMPATIENT = varied(
+    BusSettings(),
+    RETRY_DELAY_MS_FIRST=2,
+    RETRY_DELAY_MS_MAX=20,
+    CONNECT_DELAY_MS_FIRST=5,
+    CONNECT_DELAY_MS_MAX=100,
     ask_again_ms=50,
     answer_timeout_ms=150,
 )

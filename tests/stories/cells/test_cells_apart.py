@@ -23,11 +23,12 @@ from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS, dead_letters, until
 from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
 from tests.stories.layouts import BACKENDS_APART
+from tests.varied import varied
 
 pytestmark = pytest.mark.asyncio
 
 # Few orders may be under way to one cell, and the sweep comes soon.
-SOON = structs.replace(SETTINGS, sweep_s=0.05, drain_ms_max=100)
+SOON = varied(SETTINGS, SWEEP_S=0.05, drain_ms_max=100)
 NARROW = structs.replace(QUICK, under_way_max=3)
 PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
 

@@ -33,13 +33,14 @@ from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import BACKENDS_APART
+from tests.varied import varied
 
 pytestmark = pytest.mark.asyncio
 
 PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1, beat_s=0.2)
 # No host falls silent, however far a test moves the schedulers' clock.
 FOR_EVER_S = 1e9
-SOON = structs.replace(SETTINGS, sweep_s=0.05, drain_ms_max=100, host_down_s=FOR_EVER_S)
+SOON = varied(SETTINGS, SWEEP_S=0.05, drain_ms_max=100, host_down_s=FOR_EVER_S)
 SCHEDULING = structs.replace(QUICK, hosts_poll_s=0.2, cell_down_s=20.0)
 
 

@@ -33,6 +33,7 @@ from kit.process import run_until
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.stories.moor.moor_process import Process, moor, moor_json, started_anew
 from tests.stories.moor.test_moor_up import MISFORTUNES, problems_in_the_books
+from tests.varied import varied
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900)]
 
@@ -116,7 +117,7 @@ class Lives:
 @asynccontextmanager
 async def a_client(home: Path) -> AsyncIterator[Station]:
     url = f"unix://moor-operator@{home}/moorage/bus.sock"
-    patient = BusSettings(answer_timeout_ms=600_000, connect_delay_ms_max=500)
+    patient = varied(BusSettings(), answer_timeout_ms=600_000, CONNECT_DELAY_MS_MAX=500)
     client = Station(broker_at(url), "client", settings=patient, asks=True)
     told = asyncio.Event()
     running = asyncio.create_task(run_until(told, (client,), drain_s_max=5))

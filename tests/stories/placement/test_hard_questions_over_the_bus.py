@@ -24,6 +24,7 @@ from tests.contracts.stage import declared
 from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import open_store
 from tests.hostile_requests import hard_messages, hard_worlds, many_hosts
+from tests.varied import varied
 
 pytestmark = pytest.mark.asyncio
 
@@ -32,7 +33,7 @@ TURN_S_MAX = 0.2
 # The answer to many groups is longer than a message.
 ENDS = {"a tight packing": TooCostly, "64 groups": TooCostly}
 # No question is repeated: this test is not about the time of an answer.
-BUS = BusSettings(ask_again_ms=60_000, answer_timeout_ms=60_000)
+BUS = varied(BusSettings(), ask_again_ms=60_000, answer_timeout_ms=60_000)
 STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 
 

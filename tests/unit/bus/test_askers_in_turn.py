@@ -43,5 +43,5 @@ async def seconds_of(askers: int) -> float:
 
 @pytest.mark.parametrize("askers", [1, 2, 4, 16])
 def test_askers_in_turn_wait_for_others_a_few_times_and_then_no_more(askers: int) -> None:
-    at_most_s = (VAIN_WAITS + 1) * BusSettings().gather_ms / 1000
+    at_most_s = (VAIN_WAITS + 1) * BusSettings().GATHER_MS / 1000
     assert run_simulated(seconds_of(askers)) < at_most_s

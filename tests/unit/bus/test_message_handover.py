@@ -6,7 +6,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from msgspec import structs
 
 from bus import codec
 from bus.broker import Delivery, Parcel
@@ -30,6 +29,7 @@ from tests.contracts.stage import (
     until_empty,
     working,
 )
+from tests.varied import varied
 
 pytestmark = pytest.mark.asyncio
 
@@ -90,7 +90,7 @@ async def test_messages_that_come_back_are_handled_though_together_they_are_too_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(codec, "PARCEL_BYTES_MAX", 1000)
-    settings = structs.replace(SETTINGS, parcel_bytes_max=1000)
+    settings = varied(SETTINGS, PARCEL_BYTES_MAX=1000)
     broker = MemoryBroker().as_user()
     lost = await broker.connect()
     await lost.declare(objects_of(CELLS))

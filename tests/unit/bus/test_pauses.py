@@ -57,7 +57,7 @@ def test_times_grow_as_numbers_do() -> None:
 def test_no_number_of_failures_is_too_much(failures: int) -> None:
     assert grown(0.05, 5.0, failures) == 5.0
     assert grown(timedelta(hours=1), timedelta(days=1), failures) == timedelta(days=1)
-    assert backoff_ms(failures, BusSettings()) == BusSettings().retry_delay_ms_max
+    assert backoff_ms(failures, BusSettings()) == BusSettings().RETRY_DELAY_MS_MAX
 
 
 @pytest.mark.parametrize(("least", "low_s"), [(0.5, 4.0), (0.0, 0.0)])

@@ -67,11 +67,6 @@ ZERO_SAYS_SOMETHING = {
     "scheduler.unsaid_s",
     "placement.feed_rest_ms",
     "compute.drain_s",
-    "bus.linger_ms",
-    "bus.gather_ms",
-    "bus.retry_delay_ms_first",
-    "bus.blameless_delay_ms",
-    "bus.connect_delay_ms_first",
     "bus.drain_ms_max",
     # All of the machine, nothing reserved, CPU 0, or no NUMA cells; names and folders may be called 0.
     "libvirt.uri",
@@ -166,8 +161,6 @@ def test_every_setting_of_every_worker_has_a_variable_and_a_key(
     value = words[-1] if words else default + (1 if kind is int else 0.5)
     if isinstance(default, bool):
         value = str(not default).lower()
-    if section is BUS and field in ("parcel_items_max", "parcel_bytes_max"):
-        value = default - 1
     written = f'"{value}"' if words else value
     file = a_file(tmp_path / "c.toml", f"[{section.name}]\n{field} = {written}\n")
 
@@ -436,21 +429,23 @@ def test_a_wrong_flag_of_schedulers_is_named_before_anything_starts(
 
 
 def test_the_defaults_of_a_command_count_where_nothing_is_set() -> None:
-    own = CloudSettings(bus=BusSettings(ask_again_ms=5.0), conductor=ConductorSettings(attempt_timeout_s=7.0))
+    own = CloudSettings(
+        bus=BusSettings(answer_timeout_ms=5.0), conductor=ConductorSettings(attempt_timeout_s=7.0)
+    )
     environment = {"MOOR_BUS_PREFETCH": "9", "MOOR_CONDUCTOR_ATTEMPT_TIMEOUT_S": "8"}
 
     found = sources(environment, here=HERE).of_cloud(own)
 
-    assert found.bus == BusSettings(ask_again_ms=5.0, prefetch=9)
+    assert found.bus == BusSettings(answer_timeout_ms=5.0, prefetch=9)
     assert found.conductor == ConductorSettings(attempt_timeout_s=8.0)
     assert found.placement == PLACEMENT.kind()
 
 
 def test_contradicting_limits_of_the_database_are_refused_with_both_values() -> None:
-    environment = {"MOOR_DB_LOCK_S": "90", "MOOR_DB_STATEMENT_S": "80", "MOOR_DB_URL": "sqlite:////x"}
+    environment = {"MOOR_DB_STATEMENT_S": "90", "MOOR_DB_TRANSACTION_S": "80", "MOOR_DB_URL": "sqlite:////x"}
 
     with pytest.raises(
-        BadSetting, match=r"db\.lock_s is 90\.0 \(MOOR_DB_LOCK_S\): .* db\.statement_s is 80\.0"
+        BadSetting, match=r"db\.statement_s is 90\.0 \(MOOR_DB_STATEMENT_S\): .* db\.transaction_s is 80\.0"
     ):
         sources(environment, here=HERE).of_cloud(CloudSettings())
 
@@ -547,14 +542,14 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
         (PLACEMENT, {"MOOR_PLACEMENT_X": "3"}, "placement.x .* known are horizon_s, tombstones_max, log_kept_s"),
         (COMPUTE, {"MOOR_COMPUTE_CELL": "c2"}, "compute.cell .* no such setting"),
         (SCHEDULER, {"MOOR_SCHEDULER_CLAIMS_MAX": "1.5"}, "claims_max is '1.5' .* must be a whole number"),
-        (BUS, {"MOOR_BUS_LINGER_MS": "long"}, r"bus.linger_ms is 'long' \(MOOR_BUS_LINGER_MS\): must be a number"),
-        (BUS, {"MOOR_BUS_LINGER_MS": "nan"}, "bus.linger_ms is 'nan' .* must be a number, at least 0, at most 100 years"),
+        (BUS, {"MOOR_BUS_DRAIN_MS_MAX": "long"}, r"bus.drain_ms_max is 'long' \(MOOR_BUS_DRAIN_MS_MAX\): must be a number"),
+        (BUS, {"MOOR_BUS_DRAIN_MS_MAX": "nan"}, "bus.drain_ms_max is 'nan' .* must be a number, at least 0, at most 100 years"),
         (
             SCHEDULER,
             {"MOOR_SCHEDULER_INSTANCES_PER_HOST_MAX": "2147483648"},
             "instances_per_host_max is '2147483648' .* must be a whole number, at least 0, at most 2147483647",
         ),
-        (BUS, {"MOOR_BUS_LINGER_MS": "-1"}, "bus.linger_ms is '-1' .* must be a number, at least 0,"),
+        (BUS, {"MOOR_BUS_DRAIN_MS_MAX": "-1"}, "bus.drain_ms_max is '-1' .* must be a number, at least 0,"),
         (
             SCHEDULER,
             {"MOOR_SCHEDULER_HORIZON_S": "1000000000000"},
@@ -562,8 +557,8 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
         ),
         (
             BUS,
-            {"MOOR_BUS_RETRY_DELAY_MS_MAX": "1e300"},
-            "bus.retry_delay_ms_max is '1e300' .* must be a number, at least 0, at most 100 years",
+            {"MOOR_BUS_DRAIN_MS_MAX": "1e300"},
+            "bus.drain_ms_max is '1e300' .* must be a number, at least 0, at most 100 years",
         ),
         (
             SCHEDULER,
@@ -574,11 +569,6 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
             SCHEDULER,
             {"MOOR_SCHEDULER_BATCHES_IN_FLIGHT": "101"},
             r"scheduler.batches_in_flight is '101' \(.*\): must be a whole number, at least 1, at most 100",
-        ),
-        (
-            BUS,
-            {"MOOR_BUS_PARCEL_ITEMS_MAX": "201"},
-            r"bus.parcel_items_max is '201' \(MOOR_BUS_PARCEL_ITEMS_MAX\): must be a whole number, at least 1, at most 200",
         ),
         (
             IRONIC_DAEMONS,
@@ -610,7 +600,10 @@ def test_a_wrong_variable_is_named_with_its_value(
         ("[scheduler]\nclaims_max = '3'", "scheduler.claims_max is '3' .* must be a whole number"),
         ("[scheduler]\nclaims_max = 3.0", "scheduler.claims_max is 3.0 .* must be a whole number"),
         ("[scheduler]\nclaims_max = true", "scheduler.claims_max is True .* must be a whole number"),
-        ("[bus]\nlinger_ms = inf", "bus.linger_ms is inf .* must be a number, at least 0, at most 100 years"),
+        (
+            "[bus]\ndrain_ms_max = inf",
+            "bus.drain_ms_max is inf .* must be a number, at least 0, at most 100 years",
+        ),
     ],
 )
 def test_a_wrong_table_is_named_with_its_key_and_value(tmp_path: Path, text: str, what: str) -> None:
@@ -641,9 +634,9 @@ def test_zero_is_refused_wherever_it_has_no_meaning(section: Section[Any], field
         (placement_main, "MOOR_BUS_PREFETCH"),
         (conductor_main, "MOOR_BUS_PREFETCH"),
         (compute_main, "MOOR_BUS_PREFETCH"),
-        (scheduler_main, "MOOR_DB_LOCK_S"),
-        (placement_main, "MOOR_DB_LOCK_S"),
-        (conductor_main, "MOOR_DB_LOCK_S"),
+        (scheduler_main, "MOOR_DB_CONNECT_S"),
+        (placement_main, "MOOR_DB_CONNECT_S"),
+        (conductor_main, "MOOR_DB_CONNECT_S"),
     ],
 )
 def test_a_worker_without_moor_reads_its_variables_and_does_not_start_with_a_wrong_one(
