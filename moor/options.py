@@ -236,18 +236,19 @@ class Operating(Struct, frozen=True):
         with wrong_value():
             want_traces(self.traces_url, self.traces_share)
         # Commands that are no workers need none of it.
-        from moor.reloading import Reloading, reloads_on_hangup  # noqa: PLC0415
+        from kit.process import reload_by  # noqa: PLC0415
+        from moor.reloading import Reloading  # noqa: PLC0415
 
-        with wrong_value():
-            top = found().of(GENERAL)
+        reloading = Reloading(_config.get(), Path.cwd(), log_level=level)
+        _reloading.set(reloading)
+        read = found().of(GENERAL)
         flags = {
             field: given
-            for field, given in (("log_level", self.log_level), ("log_format", self.log_format))
-            if given != getattr(top, field)
+            for field in ("log_level", "log_format")
+            if (given := getattr(self, field)) != getattr(read, field)
         }
-        reloading = Reloading(_config.get(), Path.cwd(), top=top, flags=flags, log_level=level)
-        reloads_on_hangup(reloading)
-        _reloading.set(reloading)
+        tuned(GENERAL, **flags)
+        reload_by(reloading.reload)
 
 
 def use_config(file: Path | None) -> None:

@@ -39,9 +39,10 @@ class Worker:
         self.scheduler = given
         self.told = 0
         self._following = SettingsFollower(given, self._take)
-        self.reloading = Reloading(self.file, directory, top=read.of(GENERAL), flags={}, log_level="INFO")
+        self.reloading = Reloading(self.file, directory, log_level="INFO")
         self.reloading.hold(SCHEDULER, given, scheduler_flags)
         self.reloading.hold(BUS, bus, {})
+        self.reloading.hold(GENERAL, read.of(GENERAL), {})
 
     def _take(self, fresh: SchedulerSettings) -> None:
         self.scheduler = fresh
