@@ -31,6 +31,7 @@ from moor.asking import (
     pages_of,
 )
 from moor.client.errors import Rejected
+from moor.client.instances import found_by_ids
 from moor.options import fail
 
 T = TypeVar("T")
@@ -150,20 +151,13 @@ async def instances_or_requests(
     asking: CommandClient, texts: Sequence[str], project: str = ""
 ) -> dict[InstanceId, InstanceState]:
     """The instances that these texts name, and all instances of requests whose ids they give, or the beginning of one."""
-    ids = {text: id_ for text in dict.fromkeys(texts) if (id_ := id_in(text)) is not None}
+    ids: dict[str, UUID] = {text: id_ for text in texts if (id_ := id_in(text)) is not None}
     named = [text for text in dict.fromkeys(texts) if text not in ids]
-    instances = {text: InstanceId(id_) for text, id_ in ids.items()}
-    of_names, requests = await _ids_of_names(asking, named, project)
-    instances |= of_names
-    unknown = [repr(text) for text in named if text not in of_names and text not in requests]
-    known = {each.id: each for each in await asking.instances([*instances.values()], project)}
-    requests |= {text: RequestId(id_) for text, id_ in instances.items() if id_ not in known}
-    for text, request in requests.items():
-        of_request = await _instances_of(asking, request, project)
-        known |= {each.id: each for each in of_request}
-        unknown += [] if of_request else [text]
-    # Schedulers obey a delete that arrives before its build request. So a mistyped id must not be sent: it would cancel a
-    # later request with that id.
+    instances, requests = await _ids_of_names(asking, named, project)
+    ids |= {**instances, **requests}
+    known, missing = await found_by_ids(asking, ids.values(), project)
+    unknown = [repr(text) for text in named if text not in ids]
+    unknown += [text for text, id_ in ids.items() if id_ in missing]
     if unknown:
         fail_unknown("instance and no request", unknown, INSTANCES.shown_by)
     return known
@@ -196,11 +190,6 @@ async def _ids_of_names(
         elif (state := the_one(INSTANCES, text, found)) is not None:
             instances[text] = state.id
     return instances, requests
-
-
-async def _instances_of(asking: CommandClient, request: RequestId, project: str) -> list[InstanceState]:
-    question = AskInstances(request_id=request, limit=FOUND_AT_ONCE_MAX, project=project)
-    return [each async for page in asking.pages_of_instances(question) for each in page.instances]
 
 
 async def _named(asking: CommandClient, texts: Sequence[str], project: str) -> list[Sequence[InstanceState]]:
@@ -288,12 +277,21 @@ NAMES_MAX = 3
 _ASKED = re.compile(r"(?:trait|resources)[^:]*:(CUSTOM_[A-Z0-9_]+)")
 
 
-def standard_names() -> list[str]:
-    # Only an error needs them, and they take a tenth of a second to load.
+def standard_classes() -> list[str]:
+    # Few commands need them, and they take a tenth of a second to load.
     import os_resource_classes  # noqa: PLC0415
-    import os_traits  # noqa: PLC0415
 
-    return [*os_resource_classes.STANDARDS, *os_traits.get_traits()]
+    return [*os_resource_classes.STANDARDS]
+
+
+def standard_traits() -> list[str]:
+    import os_traits  # noqa: PLC0415 - as above
+
+    return [*os_traits.get_traits()]
+
+
+def standard_names() -> list[str]:
+    return [*standard_classes(), *standard_traits()]
 
 
 def near(name: str, known: Iterable[str]) -> str:

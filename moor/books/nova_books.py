@@ -7,21 +7,17 @@ If Nova does not answer, or one of its cells is silent, the look counts for noth
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Protocol
 
-import msgspec
 from msgspec import Struct
 
 from bus.messages.audit import BookEntry
 from engine.inventories import ConsumerId
-from kit.errors import NOT_JSON, Operational
+from kit.errors import Operational
 from moor.asking import batches_of
 from moor.books.books_reader import BooksReader
 from moor.books.rules import FirstLook, HoldersAsked, faults_unknown, first_looks, seen_of
 from moor.books.views import Fault, InstanceView, Places, is_held_by_nova
-from moor.options import fail, tell
-from moor.secret_files import replace_private
 
 # One question to placement names as many.
 AGAIN_AT_ONCE_MAX = 200
@@ -146,47 +142,3 @@ class NovaBooks:
     def _is_as_before(self, consumer: BookEntry) -> bool:
         before = self._entries[consumer.id]
         return (seen_of(before), before.held) == (seen_of(consumer), consumer.held)
-
-
-# A file that remembers which consumers Nova did not know, and since when: `moor audit --heal` may be run by a timer.
-
-
-class _Kept(Struct, frozen=True):
-    nova: str
-    looks: tuple[FirstLook, ...]
-
-
-class LooksInFile:
-    """`nova` names the Nova that was asked: looks of another one count for nothing."""
-
-    def __init__(self, file: Path, nova: str) -> None:
-        self._file = file
-        self._nova = nova
-
-    def load(self) -> Mapping[ConsumerId, FirstLook]:
-        try:
-            kept = msgspec.json.decode(self._file.read_bytes(), type=_Kept)
-        except FileNotFoundError:
-            return {}
-        except OSError as problem:
-            fail(f"{self._file} cannot be read: {problem.strerror or problem}")
-        except NOT_JSON as problem:
-            tell(
-                f"{self._file} is not as this command writes it, and counts for nothing: {problem}", "yellow"
-            )
-            return {}
-        if kept.nova != self._nova or any(each.at.tzinfo is None for each in kept.looks):
-            return {}
-        return {each.consumer: each for each in kept.looks}
-
-    def save(self, looks: Mapping[ConsumerId, FirstLook]) -> None:
-        if not looks and not self._file.exists():
-            return
-        ordered = tuple(looks[id_] for id_ in sorted(looks))
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            replace_private(self._file, msgspec.json.encode(_Kept(self._nova, ordered)).decode() + "\n")
-        except OSError as problem:
-            fail(
-                f"{self._file} cannot be written, so no later audit would know this look: {problem.strerror or problem}"
-            )

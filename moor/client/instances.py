@@ -29,7 +29,15 @@ from bus.messages.planning import (
 )
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.refusals import HostVerdict
-from moor.client.bus_client import FOUND_AT_ONCE_MAX, Asks, BusClient, answer_of, batches_of, granted
+from moor.client.bus_client import (
+    FOUND_AT_ONCE_MAX,
+    Asks,
+    BusClient,
+    answer_of,
+    batches_of,
+    granted,
+    pages_of,
+)
 from moor.client.errors import NoConsoleFound, NotFound, Rejected
 from moor.client.following import States, has_ended, why_not_built
 from moor.client.requests import BuildFields, SentRequest, StateName, build_of, order_id
@@ -279,14 +287,23 @@ class PlanCalls(ClientSession):
 
         With `plan_now`, also a plan for the same needs. Raises `NotFound`.
         """
-        about = AskExplanation(project=self.project, plan_now=plan_now, limit=EXPLANATIONS_PAGE)
-        for question in (
-            structs.replace(about, instance=InstanceId(instance_or_request)),
-            structs.replace(about, request_id=RequestId(instance_or_request)),
-        ):
-            pages = self._items(question, ExplanationsFound, lambda page: (page,))
-            found = [page async for page in pages]
-            if found[0].explanations:
-                explanations = tuple(each for page in found for each in page.explanations)
-                return structs.replace(found[0], explanations=explanations, next=None)
-        raise NotFound("instance or request", instance_or_request)
+        with self._raising(AskExplanation()):
+            found = await explained(self._bus, instance_or_request, self.project, plan_now=plan_now)
+        if not found.explanations:
+            raise NotFound("instance or request", instance_or_request)
+        return found
+
+
+async def explained(asking: Asks, id_: UUID, project: str, *, plan_now: bool) -> ExplanationsFound:
+    """The explanations of the instance with this id; if there is none, of the request's instances."""
+    about = AskExplanation(project=project, plan_now=plan_now, limit=EXPLANATIONS_PAGE)
+    pages: list[ExplanationsFound] = []
+    for question in (
+        structs.replace(about, instance=InstanceId(id_)),
+        structs.replace(about, request_id=RequestId(id_)),
+    ):
+        pages = [page async for page in pages_of(asking, question, ExplanationsFound)]
+        if pages[0].explanations:
+            break
+    explanations = tuple(each for page in pages for each in page.explanations)
+    return structs.replace(pages[0], explanations=explanations, next=None)

@@ -80,30 +80,19 @@ def parts_of_choice(choice: HostChoice) -> list[FunnelPart]:
 
 
 class FunnelBar(Struct, frozen=True):
-    """One step of a funnel: how many hosts it left and removed, and these as shares of all, in hundredths."""
+    """One step of a funnel: how many hosts it left and removed."""
 
     name: str
     left: int
     removed: int
     example: str
-    left_share: float
-    removed_share: float
 
 
 def funnel_of(found: NoValidHost) -> list[FunnelBar]:
     steps, left = [], found.hosts
     for each in found.steps:
         left -= each.removed
-        steps.append(
-            FunnelBar(
-                each.step,
-                left,
-                each.removed,
-                each.example,
-                _hundredths(left, found.hosts),
-                _hundredths(each.removed, found.hosts),
-            )
-        )
+        steps.append(FunnelBar(each.step, left, each.removed, each.example))
     return steps
 
 

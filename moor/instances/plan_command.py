@@ -12,7 +12,6 @@ from bus.message import Envelope
 from bus.messages.build import BuildInstance
 from bus.messages.planning import (
     AskDrain,
-    AskExplanation,
     AskPlan,
     AskReasons,
     Capability,
@@ -26,9 +25,9 @@ from bus.messages.planning import (
     ReasonsFound,
 )
 from bus.unreadable import Unreadable
-from engine.flavors import InstanceId, RequestId
 from engine.refusals import HostVerdict, PlannedCell, PlannedFlavor
-from moor.asking import CommandClient, answer_of, ask_bus, asked, asked_for_all, pages_of
+from moor.asking import CommandClient, answer_of, ask_bus, asked, asked_for_all
+from moor.client.instances import explained
 from moor.completing import complete_images, complete_instances
 from moor.instances.requests import ElseOptions, FlavorOptions, HostOptions, check_size
 from moor.message_commands import with_options
@@ -298,9 +297,6 @@ def _request_in(file: Path) -> BuildInstance:
 # `moor explain`: how the hosts of a request were chosen, or why there was none.
 
 
-PAGE = 100
-
-
 def explain(
     named: Annotated[
         str, typer.Argument(metavar=ID, help="A request, or an instance.", autocompletion=complete_instances)
@@ -318,11 +314,15 @@ def explain(
 
     After a move it is the choice for that move; --boot shows the first one.
     """
-    pages = ask_bus(bus, lambda asking: _pages(asking, named, project, plan_now=now), operates=False)
-    explanations = [each for page in pages for each in page.explanations]
-    if not explanations:
+
+    async def work(asking: CommandClient) -> ExplanationsFound:
+        id_ = id_in(named) or await instance_or_request_id(asking, named, project)
+        return await explained(asking, id_, project, plan_now=now)
+
+    found = ask_bus(bus, work, operates=False)
+    if not found.explanations:
         fail_unknown("instance and no request", (named,), "`moor list` shows all instances")
-    plan = pages[0].plan
+    explanations, plan = found.explanations, found.plan
     if wants_document():
         print_json({"explanations": explanations, **({"plan": plan} if now else {})})
         return
@@ -333,16 +333,3 @@ def explain(
         print_plan(plan)
     elif now:
         out.print("\nnow: not known, since the request came before schedulers kept its needs")
-
-
-async def _pages(
-    asking: CommandClient, named: str, project: str, *, plan_now: bool
-) -> list[ExplanationsFound]:
-    """Ask about the instance that is named; if there is none, about the request. Return the pages of the answer."""
-    id_ = id_in(named) or await instance_or_request_id(asking, named, project)
-    about = AskExplanation(instance=InstanceId(id_), project=project, plan_now=plan_now, limit=PAGE)
-    pages = [page async for page in pages_of(asking, about, ExplanationsFound)]
-    if pages[0].explanations:
-        return pages
-    about = AskExplanation(request_id=RequestId(id_), project=project, plan_now=plan_now, limit=PAGE)
-    return [page async for page in pages_of(asking, about, ExplanationsFound)]

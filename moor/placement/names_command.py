@@ -16,14 +16,12 @@ from bus.messages.administration import (
     NamesFound,
     Write,
 )
-from moor.asking import CommandClient, ask_bus, items_of
+from moor.asking import PAGE, CommandClient, ask_bus, items_of
+from moor.naming import CUSTOM, standard_classes, standard_traits
 from moor.options import BusUrl, Output, say
 from moor.placement.providers_command import write
 from moor.showing import print_all, print_one
 from moor.tables import Columns
-
-CUSTOM = "CUSTOM_"
-PAGE = 500
 
 
 class NameShown(Struct, frozen=True):
@@ -37,19 +35,6 @@ _NewName = Annotated[
     str, typer.Argument(metavar="NAME", help="CUSTOM_ and capitals, digits and underscores.")
 ]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name, with CUSTOM_.")]
-
-
-def standard_traits() -> list[str]:
-    # They take a while to load, and few commands need them.
-    import os_traits  # noqa: PLC0415
-
-    return list(os_traits.get_traits())
-
-
-def standard_classes() -> list[str]:
-    import os_resource_classes  # noqa: PLC0415 - as above
-
-    return list(os_resource_classes.STANDARDS)
 
 
 def _app_of(

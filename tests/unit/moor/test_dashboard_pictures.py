@@ -29,9 +29,9 @@ def test_a_funnel_ends_with_what_is_left() -> None:
         ),
     )
 
-    assert [(each.left, each.left_share, each.removed_share) for each in funnel_of(found)] == [
-        (150, 75.0, 25.0),
-        (0, 0.0, 75.0),
+    assert [(each.left, each.removed) for each in funnel_of(found)] == [
+        (150, 50),
+        (0, 150),
     ]
     assert funnel_of(NoValidHost(hosts=0, steps=())) == []
 
