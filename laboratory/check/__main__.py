@@ -14,8 +14,7 @@ import msgspec
 from bus.topology import CELL0, CELL_NAME
 from engine.flavors import Flavor, Image
 from kit.errors import Failure
-from laboratory.check.rules import RULES
-from laboratory.check.running import CheckRequest, Outcome, RuleFinding, check
+from laboratory.check.rules import RULES, CheckRequest, Outcome, RuleFinding, check
 from laboratory.check.session import CheckOptions
 
 CANNOT_RUN = 2

@@ -1,9 +1,5 @@
 """The driver of a simulated host, and a compute of such hosts. Instances exist only as attempts; the host's faults change what it does.
 
-A host counts the things that only one instance can have: dedicated processors, huge pages and devices. The books say that nothing is given
-twice. A host that is told to give something twice knows better: it has no more of it. It counts from the shares in its orders, and also
-compares a share with what the flavor asks for.
-
 The compute itself reports a pool (a storage, or the addresses of a segment), and not one of the hosts: so it stays while hosts die.
 `python -m compute_sim` runs a compute alone, `moor` beside other workers.
 """
@@ -14,11 +10,8 @@ from uuid import UUID, uuid5
 
 from bus.messages.cell import (
     AdoptGuest,
-    AttemptMessage,
-    BuildOrder,
     DestroyInstance,
     LeaveGuest,
-    ReceiveInstance,
     RespawnInstance,
     SpawnInstance,
 )
@@ -38,8 +31,8 @@ from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 from compute_sim.wiring import compute_parts
-from engine.guests import GuestShape, ShareDiffersError, cells_of, memory_class, read_guest
-from engine.inventories import ConsumerId, ProviderId, ReportedInventory
+from engine.guests import memory_class
+from engine.inventories import ProviderId, ReportedInventory
 from kit.process import Part
 from kit.times import now
 from laboratory.computes.faults import (
@@ -53,87 +46,6 @@ from laboratory.computes.faults import (
     work_of,
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost, metrics_at, size_at
-
-# These may be given to more instances than there are: by a ratio, or while a host shrinks.
-SHARED_CLASSES = frozenset({"VCPU", "MEMORY_MB", "DISK_GB"})
-CELL = "HW_NUMA_ROOT"
-
-HeldPart = tuple[ProviderId, str]
-
-
-class GivenShares:
-    """The shares of the attempts on one host, by instance. The attempts of one instance are one after the other: they have the
-    same parts as far as both have them.
-    """
-
-    def __init__(self, tree: ProviderTree) -> None:
-        cells = [each.id for each in tree.providers.values() if CELL in each.traits] or [tree.root]
-        self._cells = {provider: number for number, provider in enumerate(cells)}
-        self._names = {each.id: each.name for each in tree.providers.values()}
-        self._most = {
-            (each.id, resource): inventory.total - inventory.reserved
-            for each in tree.providers.values()
-            for resource, inventory in each.inventories.items()
-            if not _is_shared(resource)
-        }
-        self._given: dict[ConsumerId, dict[int, dict[HeldPart, int]]] = {}
-
-    def give(self, order: BuildOrder) -> Sequence[str]:
-        """Give what the order says; what is wrong with it, in words. If anything is wrong, nothing is given."""
-        parts = {(each.provider, each.resource): each.amount for each in order.share.amounts}
-        wrong = [*self._unknown(parts), *self._other_shape(order)]
-        attempts = self._given.setdefault(order.instance, {})
-        before = attempts.get(order.attempt)
-        attempts[order.attempt] = {part: amount for part, amount in parts.items() if part in self._most}
-        wrong += self._given_twice(attempts[order.attempt])
-        if wrong and before is None:
-            self.take_back(order.instance, order.attempt)
-        return wrong
-
-    def take_back(self, instance: ConsumerId, attempt: int) -> None:
-        attempts = self._given.get(instance, {})
-        attempts.pop(attempt, None)
-        if not attempts:
-            self._given.pop(instance, None)
-
-    def _unknown(self, parts: Iterable[HeldPart]) -> Iterable[str]:
-        for provider, resource in parts:
-            unknown = provider in self._names and (provider, resource) not in self._most
-            if unknown and not _is_shared(resource):
-                yield f"{self._names[provider]} has no {resource}"
-
-    def _other_shape(self, order: BuildOrder) -> Iterable[str]:
-        if not isinstance(order, SpawnInstance):
-            # Only an order to build has the properties of the image, by which the shape is read.
-            return
-        shape = read_guest(order.flavor, order.image_properties)
-        if not isinstance(shape, GuestShape) or not shape.cells:
-            return
-        share: dict[ProviderId, dict[str, int]] = {}
-        for each in order.share.amounts:
-            share.setdefault(each.provider, {})[each.resource] = each.amount
-        try:
-            cells_of(shape, share, self._cells)
-        except ShareDiffersError as differs:
-            yield str(differs)
-
-    def _given_twice(self, parts: Mapping[HeldPart, int]) -> Iterable[str]:
-        for part in parts:
-            held = [_held_of(attempts, part) for attempts in self._given.values()]
-            if sum(held) > self._most[part]:
-                provider, resource = part
-                holders = sum(1 for amount in held if amount)
-                yield (
-                    f"{self._names[provider]} has {self._most[part]} {resource}, and {holders} instances are given {sum(held)}"
-                )
-
-
-def _is_shared(resource: str) -> bool:
-    return resource in SHARED_CLASSES or resource.startswith("NET_")
-
-
-def _held_of(attempts: Mapping[int, Mapping[HeldPart, int]], part: HeldPart) -> int:
-    return max((held.get(part, 0) for held in attempts.values()), default=0)
 
 
 class SimulatedPool:
@@ -195,10 +107,6 @@ class SimulatedDriver:
         self._networks = networks
         self._pooled = frozenset(pool.resource for pool in pools)
         self._joins = frozenset(aggregate_of(pool) for pool in pools)
-        # None: the host has nothing that only one instance can have.
-        self._given: GivenShares | None = None
-        if host.size.has_exclusive:
-            self._given = GivenShares(self.update_provider_tree(ProviderTree(self.root), 0))
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - it is made anew
         size = size_at(self.host.size, self._other_faults, at_s)
@@ -249,41 +157,16 @@ class SimulatedDriver:
         return ConsoleText(text[begin : begin + limit], begin, len(text))
 
     def begin(self, order: HostOrder, at_s: float) -> Work:
-        if isinstance(order, DestroyInstance | LeaveGuest):
-            self._take_back(order)
-            # There is nothing else to remove.
-            return Work()
-        if (wrong := self._give(order)) is not None:
-            self.complain(order, wrong)
-            return Work(failure=f"the share cannot be given: {wrong}")
-        if isinstance(order, AdoptGuest):
-            # Each guest that is to be adopted counts as being there.
+        if isinstance(order, DestroyInstance | LeaveGuest | AdoptGuest):
+            # There is nothing to remove, and each guest that is to be adopted counts as being there.
             return Work()
         # The disk of an instance that is received comes from its source.
         if isinstance(order, SpawnInstance | RespawnInstance) and order.image is not None:
             self._download(order.image.source)
         kind = type(order)
         if faults := self._work_faults[kind]:
-            work = work_of(self._script, KINDS[kind], faults, order, at_s)
-            if work.failure and isinstance(order, SpawnInstance | ReceiveInstance):
-                self._take_back(order)
-            return work
+            return work_of(self._script, KINDS[kind], faults, order, at_s)
         return self._usual_work[kind]
-
-    def _give(self, order: HostOrder) -> str | None:
-        """Give the instance its share; what is wrong with that, in words, or None."""
-        if self._given is None or not isinstance(order, SpawnInstance | ReceiveInstance | AdoptGuest):
-            return None
-        return "; ".join(self._given.give(order)) or None
-
-    def _take_back(self, order: AttemptMessage) -> None:
-        if self._given is not None:
-            self._given.take_back(order.instance, order.attempt)
-
-    def complain(self, order: HostOrder, words: str) -> None:
-        """An order gives the instance what the host does not have, or what another instance has. Tests take this up: the books
-        should allow no such order.
-        """
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it was decided when the work began
         return Work(failure=attempt.failure)

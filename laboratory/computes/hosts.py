@@ -74,11 +74,6 @@ class HostSize(Struct, frozen=True):
     devices: tuple[Device, ...] = ()
     traits: frozenset[str] = frozenset({"COMPUTE_NODE", "HW_CPU_X86_AVX2"})
 
-    @property
-    def has_exclusive(self) -> bool:
-        """Has it something that only one instance can have?"""
-        return bool(self.pcpus or self.pages or self.devices or self.pci_devices)
-
 
 class SimulatedHost(Host, frozen=True, kw_only=True):
     size: HostSize = HostSize()

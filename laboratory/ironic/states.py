@@ -125,8 +125,6 @@ UPDATE_ALLOWED = frozenset(
         UNRESCUE_FAILED,
     }
 )
-# Its resource class and interfaces can be changed only in these states.
-CLASS_CHANGE_ALLOWED = (ENROLL, INSPECTING, INSPECT_WAIT, MANAGEABLE, AVAILABLE)
 
 _TARGETS: Mapping[str, str] = {
     VERIFYING: MANAGEABLE,

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 
 from compute_sim.core.attempts import BuildOrder, HostOrder, Work
 from compute_sim.core.hosts import Pool
-from laboratory.computes.driver import SimulatedDriver
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import SimulatedHost
 from tests.simulation.fixtures import child_of
+from tests.simulation.given_shares import CountingDriver
 
 
-class WatchedDriver(SimulatedDriver):
+class WatchedDriver(CountingDriver):
     def __init__(
         self,
         host: SimulatedHost,

@@ -15,8 +15,7 @@ from msgspec import structs
 
 from bus.broker import Parcel
 from bus.topology import objects_of, user_of
-from laboratory.check.rules import RULES
-from laboratory.check.running import CheckRequest, Outcome, RuleFinding, check
+from laboratory.check.rules import RULES, CheckRequest, Outcome, RuleFinding, check
 from laboratory.check.session import CannotCheck, CheckOptions
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database

@@ -8,10 +8,10 @@ from bus.messages.cell import DestroyInstance, SpawnInstance
 from compute_sim.core.trees import ProviderTree
 from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ResourceAmount, Share
-from laboratory.computes.driver import SimulatedDriver
 from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.placement_orders import an_id
+from tests.simulation.given_shares import CountingDriver
 from tests.unit.compute.test_compute_driver_kit import DEEP
 
 PAGES = "CUSTOM_MEMORY_MB_PAGES_2048"
@@ -20,7 +20,7 @@ IN_CELL_0 = {"h1_NUMA0": {"PCPU": 2, PAGES: 4}}
 CARD, VIRTUAL = "h1_0000:81:00.0", "SRIOV_NET_VF"
 
 
-class Complaining(SimulatedDriver):
+class Complaining(CountingDriver):
     def __init__(self, size: HostSize = DEEP, script: FaultScript | None = None) -> None:
         super().__init__(SimulatedHost(name="h1", size=size), script)
         self.complaints: list[str] = []
