@@ -114,10 +114,15 @@ def _check_wanted_servers(url: str) -> None:
         )
 
 
-def _http_url(url: str) -> str:
+def _service_url(url: str) -> str:
+    # Keystone's catalogue has the address (kit/login.py).
+    if url == "keystone":
+        return url
     parts = _split(url)
     if parts.scheme not in ("http", "https"):
-        raise ValueError(f"the scheme must be http or https, not {parts.scheme!r}")
+        raise ValueError(
+            f"the scheme must be http or https, not {parts.scheme!r}; `keystone` stands for the address in Keystone's catalogue"
+        )
     if not parts.hostname or parts.port == 0:
         raise ValueError("it names no host, or port 0: http://host:port")
     return url
@@ -135,7 +140,7 @@ def check_cell(name: str) -> str:
 Cell = Annotated[str, Meta(extra={"check": check_cell})]
 BusUrl = Annotated[str, Meta(extra={"check": _bus_url, "metavar": "URL"})]
 DatabaseUrl = Annotated[str, Meta(extra={"check": _db_url, "metavar": "URL"})]
-HttpUrl = Annotated[str, Meta(extra={"check": _http_url, "metavar": "URL"})]
+ServiceUrl = Annotated[str, Meta(extra={"check": _service_url, "metavar": "URL"})]
 
 
 class Addresses(Struct, frozen=True, kw_only=True):
@@ -177,10 +182,10 @@ class Addresses(Struct, frozen=True, kw_only=True):
         Meta(description="The broker on which Ironic publishes its notifications, if not bus_url."),
     ] = ""
     ironic_url: Annotated[
-        HttpUrl,
+        ServiceUrl,
         Meta(
-            description="Ironic's REST API: http://user:password@host:port. Without it only notifications count, and nodes "
-            "cannot be read again; commands then use that of `moor up --nodes`.",
+            description="Ironic's REST API: http://user:password@host:port, or `keystone`: the address in Keystone's catalogue. Without it only "
+            "notifications count, and nodes cannot be read again; commands then use that of `moor up --nodes`.",
             extra={"flag": "--ironic"},
         ),
     ] = ""

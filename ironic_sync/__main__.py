@@ -18,6 +18,7 @@ from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from ironic_sync.store import check_name
 from ironic_sync.store_sql import SqlIronicStore
 from ironic_sync.wiring import ironic_parts
+from kit.keystone import OPENSTACK, OpenStackSettings
 from kit.process import exiting_if_wrong
 from kit.settings import BadSetting
 from kit.sql import DatabaseSettings, upgrade
@@ -31,9 +32,10 @@ async def run(
     addresses: Addresses,
     name: str,
     settings: IronicSettings,
+    *,
+    account: OpenStackSettings | None = None,
     bus: BusSettings | None = None,
     database: DatabaseSettings | None = None,
-    *,
     health_at: str = "",
 ) -> None:
     cells = _cells(addresses)
@@ -42,7 +44,7 @@ async def run(
     link = Link(
         broker_at(addresses.ironic_bus), station.settings, name="connection to Ironic", chance=station.chance
     )
-    api = ironic_api(addresses, settings)
+    api = ironic_api(addresses, account or OpenStackSettings())
     try:
         await run_worker(
             about(
@@ -106,17 +108,29 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
 
     MOOR_IRONIC_BUS_URL is Ironic's broker, if it is another one. MOOR_IRONIC_URL is its REST API. MOOR_IRONIC_CELL,
     MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node belongs to; the only cell in MOOR_CELLS is the default.
-    MOOR_CELL_BUS_URLS says which cells have their own broker. The other MOOR_IRONIC_* and MOOR_BUS_* variables are settings.
+    MOOR_CELL_BUS_URLS says which cells have their own broker. The other MOOR_IRONIC_*, MOOR_OPENSTACK_* and MOOR_BUS_* variables are settings.
     """
     environment = with_flags(environment, arguments, "ironic_sync")
     has_own = bool(environment.get("MOOR_IRONIC_DB_URL"))
     database = "MOOR_IRONIC_DB_URL" if has_own else "MOOR_DB_URL"
     addresses = addresses_for_main(environment, "MOOR_BUS_URL", database, NAME)
-    sections = settings_for_main(environment, IRONIC_DAEMONS)
+    settings, bus, database_settings = settings_for_main(environment, IRONIC_DAEMONS)
     name = environment[NAME]
     with exiting_if_wrong(f"{NAME}: "):
         check_name(name)
-    run_main(run(addresses, name, *sections, health_at=environment.get(VARIABLE, "")))
+    with exiting_if_wrong():
+        account = OPENSTACK.read(environment)
+    run_main(
+        run(
+            addresses,
+            name,
+            settings,
+            account=account,
+            bus=bus,
+            database=database_settings,
+            health_at=environment.get(VARIABLE, ""),
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -25,10 +25,14 @@ from msgspec import UNSET, Struct, UnsetType
 from bus.addresses import Addresses
 from engine.inventories import ProviderId
 from ironic_sync.core.node import NOT_AS_TYPED, InterfaceCheck, Node, NodeData, flaw_of, node_of, shown
-from ironic_sync.settings import IRONIC_API, IronicSettings
+from ironic_sync.settings import IRONIC_API
 from kit.errors import NOT_AS_EXPECTED, Locked, Operational, VersionNotOffered, WrongAnswer
+from kit.keystone import OpenStackSettings
 from kit.login import ERRORS, MESSAGE_MAX, NOT_FOUND, RestAnswer, marker_of
-from kit.rest import RequestNotDone, RestClient
+from kit.rest import RequestNotDone, RestClient, RestLimits
+
+# How many nodes Ironic is asked for at once.
+PAGE = 1000
 
 
 class NoLongerOurs(Operational):
@@ -328,24 +332,33 @@ class _IronicVersion:
 
 class HttpIronicApi:
     """A client of Ironic's REST API; it implements `IronicApi`. `url` is that of the service, with or without `/v1`.
-    If it is empty, the URL is read from Keystone's catalogue. The settings say how the client logs in, and by which
+    If it is `keystone`, the URL is read from Keystone's catalogue. The account says how the client signs in, and by which
     certificates.
 
     `has_shards` says that the operator assigns nodes to cells by shards, so an Ironic without shards is refused.
-    `transport` is httpx's way to the servers, for tests. Raises ValueError if it cannot log in like this.
+    `transport` is httpx's way to the servers, for tests. Raises ValueError if it cannot sign in like this.
     """
 
     def __init__(
         self,
         url: str,
-        settings: IronicSettings | None = None,
+        account: OpenStackSettings | None = None,
         *,
         has_shards: bool = False,
+        page: int = PAGE,
+        limits: RestLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._settings = settings or IronicSettings()
+        self._page = page
         self._version = _IronicVersion(has_shards=has_shards)
-        self._client = RestClient(IRONIC_API, url, self._settings, self._version, transport=transport)
+        self._client = RestClient(
+            IRONIC_API,
+            url,
+            account or OpenStackSettings(),
+            self._version,
+            limits=limits,
+            transport=transport,
+        )
         self._may_act_on: Callable[[ProviderId], bool] = lambda _: True
 
     @property
@@ -358,7 +371,7 @@ class HttpIronicApi:
     # Reading
 
     async def pages(self) -> AsyncGenerator[NodesRead, None]:
-        query: dict[str, str] | None = {"limit": str(self._settings.page)}
+        query: dict[str, str] | None = {"limit": str(self._page)}
         markers: set[str] = set()
         while query is not None:
             listed, query = await self._nodes(query)
@@ -558,8 +571,8 @@ def _no_port(vif: str) -> IronicRefused | None:
     return IronicRefused(_BAD_REQUEST, f"{vif!r} is no id of a port")
 
 
-def ironic_api(addresses: Addresses, settings: IronicSettings) -> HttpIronicApi | None:
-    """The client of the Ironic that these addresses name, or Keystone's catalogue; None if there is none. Raises BadSetting."""
-    if not addresses.ironic_url and settings.auth != "keystone":
+def ironic_api(addresses: Addresses, account: OpenStackSettings) -> HttpIronicApi | None:
+    """The client of the Ironic that these addresses name; None if they name none. Raises BadSetting."""
+    if not addresses.ironic_url:
         return None
-    return HttpIronicApi(addresses.ironic_url, settings, has_shards=bool(addresses.ironic_shards))
+    return HttpIronicApi(addresses.ironic_url, account, has_shards=bool(addresses.ironic_shards))

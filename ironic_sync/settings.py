@@ -2,16 +2,15 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from bus.topology import IRONIC, IRONIC_EVENTS, IRONIC_TOPIC
 from ironic_sync.inbox import Inbox
 from kit.login import RestService
-from kit.rest_settings import RestSettings
 from kit.settings import Count, Seconds, Section, require
 
 
-class IronicSettings(RestSettings, frozen=True, kw_only=True):
+class IronicSettings(Struct, frozen=True, kw_only=True):
     lease_s: Annotated[
         Seconds,
         Meta(
@@ -239,7 +238,6 @@ IRONIC_DAEMONS = Section(
 )
 IRONIC_API = RestService(
     name="Ironic",
-    section=IRONIC_DAEMONS,
     url_key="ironic_url",
     # The second is the one that it had before.
     types=("baremetal", "bare-metal"),

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import httpx
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from kit.errors import BadSecretFile, Operational, Unavailable, WrongAnswer, read_secret
+from kit.settings import BadSetting, Section
 from kit.tls import tls_failure
 
 # A token is replaced when it lasts no longer than this, or only half of its time.
@@ -32,32 +33,86 @@ class KeystoneRefused(Operational):
     """Keystone does not accept this account."""
 
 
-class KeystoneAccount(Struct, frozen=True, kw_only=True):
-    """The address of Keystone, and an account there: a user with a password, or an application credential."""
+class OpenStackSettings(Struct, frozen=True, kw_only=True):
+    """The account with which this process signs in to OpenStack's services."""
 
-    # "https://cloud.example.com/identity", with or without /v3.
-    url: str
-    user: str = ""
-    password: str = ""
-    user_domain: str = "Default"
-    # A user asks for a token for a project, or for the whole system. An application credential is made for one project, so
-    # these three fields are not sent for it.
-    scope: Literal["project", "system"] = "project"
-    project: str = "service"
-    project_domain: str = "Default"
-    application_credential_id: str = ""
-    application_credential_secret: str = ""
-    # The file of the password, or of the secret, in place of it. It is read for each token.
-    secret_file: str = ""
-    # The certificate that the client shows to Keystone, for messages.
-    cert_file: str = ""
+    keystone_url: Annotated[
+        str,
+        Meta(
+            description="Keystone's URL, with or without /v3: services are used with its tokens. Empty: by HTTP's basic "
+            "authentication if user is set, otherwise without signing in."
+        ),
+    ] = ""
+    user: Annotated[
+        str,
+        Meta(description="The user that signs in."),
+    ] = ""
+    password: Annotated[
+        str,
+        Meta(description="The password of that user, or the secret of the application credential."),
+    ] = ""
+    password_file: Annotated[
+        str,
+        Meta(
+            description="A file with that password or secret alone, in place of it. It is read each time, so it can change without a stop."
+        ),
+    ] = ""
+    user_domain: Annotated[
+        str,
+        Meta(description="With Keystone: the domain of the user."),
+    ] = "Default"
+    scope: Annotated[
+        Literal["project", "system"],
+        Meta(
+            description="With Keystone: what the token is for, a project or the whole system. A project sees only what its role allows."
+        ),
+    ] = "project"
+    project: Annotated[
+        str,
+        Meta(description="With Keystone: the project of the token."),
+    ] = "service"
+    project_domain: Annotated[
+        str,
+        Meta(description="With Keystone: the domain of the project."),
+    ] = "Default"
+    # It is made for one project, so no scope is sent with it.
+    application_credential_id: Annotated[
+        str,
+        Meta(
+            description="With Keystone: the id of an application credential, in place of user, scope and project."
+        ),
+    ] = ""
+    interface: Annotated[
+        Literal["public", "internal", "admin"],
+        Meta(
+            description="Which of the addresses in Keystone's catalogue is used, where the address of a service is `keystone`."
+        ),
+    ] = "public"
+    region: Annotated[
+        str,
+        Meta(description="The region of that address. Empty: any."),
+    ] = ""
+    ca_file: Annotated[
+        str,
+        Meta(
+            description="The PEM file of the certificates by which the services and Keystone are verified, if not the system's."
+        ),
+    ] = ""
+    cert_file: Annotated[
+        str,
+        Meta(
+            description="The PEM file of the certificate by which the services and Keystone know the client."
+        ),
+    ] = ""
+    key_file: Annotated[
+        str,
+        Meta(description="The PEM file of that certificate's key. Empty if cert_file has it."),
+    ] = ""
 
     @property
     def secret(self) -> str:
         """The password, or the secret of the application credential. Raises BadSecretFile."""
-        if self.secret_file:
-            return read_secret(self.secret_file)
-        return self.application_credential_secret if self.application_credential_id else self.password
+        return read_secret(self.password_file) if self.password_file else self.password
 
     @property
     def name(self) -> str:
@@ -69,7 +124,37 @@ class KeystoneAccount(Struct, frozen=True, kw_only=True):
 
     @property
     def base(self) -> str:
-        return self.url.rstrip("/").removesuffix("/v3")
+        """Keystone's URL without the version."""
+        return self.keystone_url.rstrip("/").removesuffix("/v3")
+
+
+OPENSTACK = Section(
+    "openstack", OpenStackSettings, "what signs in to Keystone, Ironic, Nova and OpenStack's placement"
+)
+
+
+def check_account(account: OpenStackSettings) -> None:
+    """Raise BadSetting, which names the settings, if nobody can sign in like this."""
+    who = "application_credential_id" if account.application_credential_id else "user"
+    is_named = bool(getattr(account, who))
+    has_secret = bool(account.password or account.password_file)
+    if account.password and account.password_file:
+        _refuse(account, "password_file", "password is set too: leave one of them out")
+    if account.user and account.application_credential_id:
+        _refuse(account, "user", "application_credential_id is set too, and one of them signs in")
+    if account.application_credential_id and not account.keystone_url:
+        _refuse(account, who, f"this needs {OPENSTACK.variable('keystone_url')}")
+    if is_named and not has_secret:
+        password = OPENSTACK.variable("password")
+        _refuse(account, who, f"this needs {password} or {password}_FILE")
+    for field in ("keystone_url", "password", "password_file"):
+        if getattr(account, field) and not is_named:
+            _refuse(account, field, f"this needs {OPENSTACK.variable('user')}")
+
+
+def _refuse(account: OpenStackSettings, field: str, why: str) -> NoReturn:
+    key = f"{OPENSTACK.name}.{field}"
+    raise BadSetting(key, getattr(account, field), OPENSTACK.variable(field), why)
 
 
 class Endpoint(Struct, frozen=True):
@@ -93,7 +178,7 @@ class KeystoneTokens:
 
     def __init__(
         self,
-        account: KeystoneAccount,
+        account: OpenStackSettings,
         client: httpx.AsyncClient,
         *,
         with_catalogue: bool = False,
@@ -173,7 +258,7 @@ class _Answer(Struct):
     token: _Token
 
 
-def _asked_for(account: KeystoneAccount) -> Mapping[str, Any]:
+def _asked_for(account: OpenStackSettings) -> Mapping[str, Any]:
     if account.application_credential_id:
         credential = {
             "id": account.application_credential_id,

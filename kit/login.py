@@ -1,4 +1,4 @@
-"""How a client logs in to a REST API: by basic authentication or Keystone's tokens, and with which certificates.
+"""How a client signs in to a service of OpenStack's: by basic authentication or Keystone's tokens, and with which certificates.
 
 Errors name the settings that are to blame.
 """
@@ -6,7 +6,7 @@ Errors name the settings that are to blame.
 import re
 import ssl
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import httpx
@@ -14,9 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from kit.errors import NOT_AS_EXPECTED, WrongAnswer, read_secret
-from kit.keystone import KeystoneAccount, KeystoneTokens, Token
-from kit.rest_settings import RestSettings
-from kit.settings import BadSetting, Section
+from kit.keystone import OPENSTACK, OpenStackSettings, Token
+from kit.settings import BadSetting
 from kit.tls import BadCertificate, client_tls
 
 # An answer of a REST API, and the error in it.
@@ -65,19 +64,18 @@ def marker_of(link: str) -> str:
         return ""
 
 
-# The settings that may be in files, each named by the setting with `_file` at the end.
-_SECRETS = ("password", "application_credential_secret")
+# The address of a service that stands in Keystone's catalogue.
+CATALOGUE: Final = "keystone"
 
 
 class RestService(Struct, frozen=True, kw_only=True):
-    """Which program's REST API it is, and where its settings stand.
+    """Which program's REST API it is.
 
-    `section` has its `RestSettings`, and `url_key` is the setting of its address. `types` are its types in Keystone's catalogue, the
-    present one first. `version` is a pattern of the end of an address that names the API's version.
+    `url_key` is the setting of its address. `types` are its types in Keystone's catalogue, the present one first. `version` is a pattern
+    of the end of an address that names the API's version.
     """
 
     name: str
-    section: Section[Any]
     url_key: str
     types: tuple[str, ...]
     version: str
@@ -86,45 +84,18 @@ class RestService(Struct, frozen=True, kw_only=True):
     def url_variable(self) -> str:
         return f"MOOR_{self.url_key.replace('.', '_')}".upper()
 
-    def settings_that_log_in(self, settings: RestSettings) -> str:
+    def settings_that_sign_in(self, url: str, settings: OpenStackSettings) -> str:
         """The variables that name the user, for error messages."""
-        if settings.auth == "none":
-            return f"{self.section.variable('auth')}, or the user and password in {self.url_variable},"
+        fields = ["password_file" if settings.password_file else "password"]
+        if has_user(url) or not (settings.user or settings.application_credential_id):
+            return f"the user and password in {self.url_variable}, or {OPENSTACK.variable('user')},"
         if settings.application_credential_id:
-            fields = ["application_credential_id", _stated(settings, "application_credential_secret")]
-        elif settings.auth == "basic":
-            fields = ["user", _stated(settings, "password")]
+            fields = ["application_credential_id", *fields]
+        elif settings.keystone_url:
+            fields = ["user", *fields, "user_domain", "project", "project_domain"]
         else:
-            fields = ["user", _stated(settings, "password"), "user_domain", "project", "project_domain"]
-        return ", ".join(self.section.variable(field) for field in fields)
-
-    def check_login(self, url: str, settings: RestSettings) -> None:
-        """Raise BadSetting, which names the settings, if the client could not log in to the service at this URL like this."""
-        auth = settings.auth
-        needed: list[str] = []
-        if auth == "basic":
-            needed = ["user", "password"]
-        elif auth == "keystone" and settings.application_credential_id:
-            needed = ["keystone_url", "application_credential_secret"]
-        elif auth == "keystone":
-            needed = ["keystone_url", "user", "password"]
-        for secret in _SECRETS:
-            if getattr(settings, secret) and (file := getattr(settings, f"{secret}_file")):
-                raise self._bad(f"{secret}_file", file, f"{secret} is set too: leave one of them out")
-        missing = [
-            self._alternatives(name) for name in needed if not getattr(settings, _stated(settings, name))
-        ]
-        if missing:
-            raise self._bad("auth", auth, f"this needs {', '.join(missing)}")
-        if auth != "keystone" and settings.keystone_url:
-            raise self._bad("keystone_url", settings.keystone_url, f"auth is {auth}, and must be keystone")
-        if settings.application_credential_id and settings.user:
-            raise self._bad(
-                "user", settings.user, "application_credential_id is set too: one of them logs in"
-            )
-        if auth == "keystone" and urlsplit(url).username is not None:
-            why = f"it names a user, but {self.section.name}.auth is keystone: leave one out"
-            raise BadSetting(self.url_key, url, self.url_variable, why)
+            fields = ["user", *fields]
+        return ", ".join(OPENSTACK.variable(field) for field in fields)
 
     def without_user(self, url: str) -> str:
         """The URL without its credentials and its version, so that it may be shown, and paths be added."""
@@ -138,14 +109,7 @@ class RestService(Struct, frozen=True, kw_only=True):
         path = re.sub(rf"{self.version}\Z", "", parts.path.rstrip("/"))
         return urlunsplit((parts.scheme, place, path, "", ""))
 
-    def tls_of(self, settings: RestSettings) -> ssl.SSLContext:
-        """The certificates for the service and Keystone. Raises BadSetting if a file of them cannot be used."""
-        try:
-            return client_tls(settings.ca_file, settings.cert_file, settings.key_file)
-        except BadCertificate as wrong:
-            raise self._bad(wrong.argument, wrong.file, wrong.why) from None
-
-    def endpoint_of(self, token: Token, settings: RestSettings) -> str:
+    def endpoint_of(self, token: Token, settings: OpenStackSettings) -> str:
         """The service's URL in Keystone's catalogue. Raises WrongAnswer if it is not there."""
         own = [each for each in token.endpoints if each.service in self.types]
         for each in own:
@@ -158,15 +122,21 @@ class RestService(Struct, frozen=True, kw_only=True):
         raise WrongAnswer(
             f"Keystone's catalogue has no address of a service of type {self.types[0]} with interface {settings.interface}"
             f"{f' in region {settings.region}' if settings.region else ''} (it has: {has}): set {self.url_variable}, or correct "
-            f"{self.section.variable('interface')} and {self.section.variable('region')}"
+            f"{OPENSTACK.variable('interface')} and {OPENSTACK.variable('region')}"
         )
 
-    def _alternatives(self, field: str) -> str:
-        variable = self.section.variable(field)
-        return f"{variable} or {variable}_FILE" if field in _SECRETS else variable
 
-    def _bad(self, field: str, value: str, why: str) -> BadSetting:
-        return BadSetting(f"{self.section.name}.{field}", value, self.section.variable(field), why)
+def tls_of(settings: OpenStackSettings) -> ssl.SSLContext:
+    """The certificates for the services and Keystone. Raises BadSetting if a file of them cannot be used."""
+    try:
+        return client_tls(settings.ca_file, settings.cert_file, settings.key_file)
+    except BadCertificate as wrong:
+        key, variable = f"{OPENSTACK.name}.{wrong.argument}", OPENSTACK.variable(wrong.argument)
+        raise BadSetting(key, wrong.file, variable, wrong.why) from None
+
+
+def has_user(url: str) -> bool:
+    return urlsplit(url).username is not None
 
 
 class BasicOfFile(httpx.Auth):
@@ -180,37 +150,13 @@ class BasicOfFile(httpx.Auth):
         yield from httpx.BasicAuth(self._user, read_secret(self._file)).auth_flow(request)
 
 
-def basic_of(url: str, settings: RestSettings) -> httpx.Auth | None:
-    """The user and password of HTTP's basic authentication, from the settings or else from the URL."""
-    if settings.auth == "basic" and settings.password_file:
-        return BasicOfFile(settings.user, settings.password_file)
-    if settings.auth == "basic":
-        return httpx.BasicAuth(settings.user, settings.password)
-    parts = urlsplit(url)
-    if parts.username is None:
+def basic_of(url: str, settings: OpenStackSettings) -> httpx.Auth | None:
+    """HTTP's basic authentication, if it is used: by the user in the URL, or else in the settings."""
+    if has_user(url):
+        parts = urlsplit(url)
+        return httpx.BasicAuth(unquote(parts.username or ""), unquote(parts.password or ""))
+    if settings.keystone_url or not settings.user:
         return None
-    return httpx.BasicAuth(unquote(parts.username), unquote(parts.password or ""))
-
-
-def tokens_of(settings: RestSettings, client: httpx.AsyncClient, *, with_catalogue: bool) -> KeystoneTokens:
-    account = KeystoneAccount(
-        url=settings.keystone_url,
-        user=settings.user,
-        password=settings.password,
-        user_domain=settings.user_domain,
-        scope=settings.scope,
-        project=settings.project,
-        project_domain=settings.project_domain,
-        application_credential_id=settings.application_credential_id,
-        application_credential_secret=settings.application_credential_secret,
-        secret_file=settings.application_credential_secret_file
-        if settings.application_credential_id
-        else settings.password_file,
-        cert_file=settings.cert_file,
-    )
-    return KeystoneTokens(account, client, with_catalogue=with_catalogue)
-
-
-def _stated(settings: RestSettings, secret: str) -> str:
-    """The setting that has this secret: itself, or the one that names its file."""
-    return f"{secret}_file" if getattr(settings, f"{secret}_file", "") else secret
+    if settings.password_file:
+        return BasicOfFile(settings.user, settings.password_file)
+    return httpx.BasicAuth(settings.user, settings.password)

@@ -27,10 +27,10 @@ import tenacity
 from msgspec import Struct
 
 from kit.errors import NOT_JSON, CredentialsRefused, TookTooLong, Transient, Unavailable, WrongAnswer
-from kit.keystone import KeystoneRefused, Token
-from kit.login import ERRORS, RestAnswer, RestService, basic_of, tokens_of
-from kit.rest_settings import RestSettings
+from kit.keystone import OPENSTACK, KeystoneRefused, KeystoneTokens, OpenStackSettings, Token, check_account
+from kit.login import CATALOGUE, ERRORS, RestAnswer, RestService, basic_of, has_user, tls_of
 from kit.retrying import growing_waits
+from kit.settings import BadSetting
 from kit.tls import tls_failure
 
 T = TypeVar("T")
@@ -67,6 +67,23 @@ class Microversion(Protocol):
         """
 
 
+class RestLimits(Struct, frozen=True, kw_only=True):
+    """Limits of a client: the usual ones suit a busy service on a slow network, and tests shorten them."""
+
+    connect_s_max: float = 5.0
+    answer_s_max: float = 30.0
+    # A page of nodes has a few megabytes.
+    answer_bytes_max: int = 64 * 1024 * 1024
+    connections_max: int = 10
+    # How often a request is made before its error counts, and the pauses between.
+    tries_max: int = 5
+    retry_delay_s_first: float = 0.2
+    retry_delay_s_max: float = 5.0
+
+
+USUAL = RestLimits()
+
+
 class _Request(Struct, frozen=True):
     method: str
     path: str
@@ -77,37 +94,45 @@ class _Request(Struct, frozen=True):
 
 
 class RestClient:
-    """A client of the service at this URL, with or without its version. If the URL is empty, it is read from Keystone's catalogue.
+    """A client of the service at this URL, with or without its version. If the URL is `keystone`, it is read from Keystone's catalogue.
 
-    `transport` is httpx's way to the servers, for tests. Raises BadSetting or ValueError if it cannot log in like this.
+    A user in the URL signs in by HTTP's basic authentication; otherwise the account does. `transport` is httpx's way to the servers, for
+    tests. Raises BadSetting or ValueError if it cannot sign in like this.
     """
 
     def __init__(
         self,
         service: RestService,
         url: str,
-        settings: RestSettings,
+        account: OpenStackSettings,
         version: Microversion,
         *,
+        limits: RestLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._service = service
-        self._settings = settings
+        self._url = url
+        self._account = account
         self._version = version
-        service.check_login(url, settings)
-        uses_keystone = settings.auth == "keystone"
-        self._has_catalogue = uses_keystone and not url
+        self._limits = limits or USUAL
+        check_account(account)
+        self._has_catalogue = url == CATALOGUE
+        if self._has_catalogue and not account.keystone_url:
+            variable = OPENSTACK.variable("keystone_url")
+            raise BadSetting(service.url_key, url, service.url_variable, f"this needs {variable}")
         # Empty until it was found in Keystone's catalogue.
         self._base = "" if self._has_catalogue else service.without_user(url)
         self._client = httpx.AsyncClient(
-            auth=basic_of(url, settings),
+            auth=basic_of(url, account),
             transport=transport,
-            verify=service.tls_of(settings),
-            timeout=httpx.Timeout(settings.rest_answer_s_max, connect=settings.rest_connect_s_max),
-            limits=httpx.Limits(max_connections=settings.rest_connections_max),
+            verify=tls_of(account),
+            timeout=httpx.Timeout(self._limits.answer_s_max, connect=self._limits.connect_s_max),
+            limits=httpx.Limits(max_connections=self._limits.connections_max),
         )
         self._tokens = (
-            tokens_of(settings, self._client, with_catalogue=self._has_catalogue) if uses_keystone else None
+            KeystoneTokens(account, self._client, with_catalogue=self._has_catalogue)
+            if account.keystone_url and not has_user(url)
+            else None
         )
 
     @property
@@ -139,10 +164,8 @@ class RestClient:
         """The answer of `once`, which is tried again a few times after an error of this kind, and after `RequestNotDone`."""
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((kind, RequestNotDone)),
-            stop=tenacity.stop_after_attempt(self._settings.rest_tries_max),
-            wait=growing_waits(
-                self._settings.rest_retry_delay_s_first, self._settings.rest_retry_delay_s_max
-            ),
+            stop=tenacity.stop_after_attempt(self._limits.tries_max),
+            wait=growing_waits(self._limits.retry_delay_s_first, self._limits.retry_delay_s_max),
             reraise=True,
         )
         try:
@@ -187,7 +210,7 @@ class RestClient:
         if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
             raise CredentialsRefused(
                 f"{self.name} refuses {method} {path} with {answer.status}: {answer.message}; check "
-                f"{self._service.settings_that_log_in(self._settings)} and the roles of this user"
+                f"{self._service.settings_that_sign_in(self._url, self._account)} and the roles of this user"
             )
         if answer.status == _NOT_ACCEPTABLE:
             raise RequestNotDone(Unavailable(self._version.refused(answer, self.name)))
@@ -210,10 +233,10 @@ class RestClient:
         except Unavailable as problem:
             raise RequestNotDone(problem) from problem
         except KeystoneRefused as problem:
-            check = self._service.settings_that_log_in(self._settings)
+            check = self._service.settings_that_sign_in(self._url, self._account)
             raise CredentialsRefused(f"{problem}; check {check}") from problem
         if self._has_catalogue:
-            self._base = self._service.endpoint_of(token, self._settings)
+            self._base = self._service.endpoint_of(token, self._account)
         return token
 
     async def _sent(self, request: _Request, token: Token | None) -> RestAnswer:
@@ -226,7 +249,7 @@ class RestClient:
         }
         try:
             async with (
-                asyncio.timeout(self._settings.rest_answer_s_max),
+                asyncio.timeout(self._limits.answer_s_max),
                 self._client.stream(
                     method, f"{self._base}{path}", params=request.query, headers=headers, content=body
                 ) as response,
@@ -236,22 +259,22 @@ class RestClient:
             raise RequestNotDone(Unavailable(f"{self.name} cannot be reached: {problem!r}")) from problem
         except (TimeoutError, httpx.TimeoutException) as problem:
             raise TookTooLong(
-                f"{self.name} did not answer {method} {path} within {self._settings.rest_answer_s_max:g} s"
+                f"{self.name} did not answer {method} {path} within {self._limits.answer_s_max:g} s"
             ) from problem
         except httpx.HTTPError as problem:
             raise Unavailable(f"{self.name}: no answer to {method} {path}: {problem!r}") from problem
         except ssl.SSLError as problem:
             # Of TLS 1.3, when the server refuses the certificate.
-            raise Unavailable(f"{self.name}: {tls_failure(problem, self._settings.cert_file)}") from problem
+            raise Unavailable(f"{self.name}: {tls_failure(problem, self._account.cert_file)}") from problem
 
     async def _bounded(self, response: httpx.Response) -> bytes:
         parts: list[bytes] = []
         size = 0
         async for part in response.aiter_bytes():
             size += len(part)
-            if size > self._settings.rest_answer_bytes_max:
+            if size > self._limits.answer_bytes_max:
                 raise WrongAnswer(
-                    f"{self.name}: an answer of more than {self._settings.rest_answer_bytes_max} bytes to {response.url.path}"
+                    f"{self.name}: an answer of more than {self._limits.answer_bytes_max} bytes to {response.url.path}"
                 )
             parts.append(part)
         return b"".join(parts)

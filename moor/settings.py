@@ -207,40 +207,6 @@ class GeneralSettings(Addresses, frozen=True, kw_only=True):
             description="Accept only clients that show a certificate of an authority in this file (PEM). They log in besides, as auth says."
         ),
     ] = ""
-    keystone_url: Annotated[
-        str,
-        Meta(description="For keystone: Keystone's URL, without /v3."),
-    ] = ""
-    keystone_user: Annotated[
-        str,
-        Meta(description="The user with which placement asks Keystone about tokens."),
-    ] = "placement"
-    keystone_password: Annotated[
-        str,
-        Meta(
-            description="The password of that user. Every user of the machine can read a command line, so it belongs in the variable."
-        ),
-    ] = ""
-    keystone_password_file: Annotated[
-        str,
-        Meta(
-            description="A file with that password alone, in place of it. It is read for each token, so the password can change without a stop."
-        ),
-    ] = ""
-    keystone_project: Annotated[
-        str,
-        Meta(description="The project of that user."),
-    ] = "service"
-    keystone_domain: Annotated[
-        str,
-        Meta(description="The domain of that user and project."),
-    ] = "Default"
-    keystone_ca: Annotated[
-        str,
-        Meta(
-            description="The CA certificates (PEM) by which Keystone's certificate is verified, if not the system's."
-        ),
-    ] = ""
 
 
 GENERAL = Section(

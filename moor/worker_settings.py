@@ -12,6 +12,7 @@ from compute_sim.libvirt.settings import LIBVIRT, LibvirtSettings
 from compute_sim.settings import COMPUTE, ComputeSettings
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from kit.database_settings import DATABASE, DatabaseSettings
+from kit.keystone import OPENSTACK
 from kit.settings import Section, Stated, text_of
 from moor.settings import Sources
 from placement_worker.api.settings import PLACEMENT_API
@@ -25,6 +26,7 @@ __all__ = [
     "DATABASE",
     "IRONIC_DAEMONS",
     "LIBVIRT",
+    "OPENSTACK",
     "PLACEMENT",
     "PLACEMENT_API",
     "SCHEDULER",
@@ -46,6 +48,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
         COMPUTE,
         LIBVIRT,
         IRONIC_DAEMONS,
+        OPENSTACK,
         BUS,
         DATABASE,
         *(each.load() for each in entry_points(group="moorage.sections")),

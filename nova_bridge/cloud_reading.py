@@ -25,10 +25,11 @@ from bus.topology import Binding, Limits, Objects, Queue, QueueKind
 from bus.workers.sending import Link, pauses_of
 from engine.inventories import ConsumerId
 from kit.errors import NotFound, Operational, Unavailable, VersionNotOffered, WrongAnswer
+from kit.keystone import OpenStackSettings
 from kit.login import NOT_FOUND, RestAnswer, RestService, marker_of
 from kit.metrics import Readings
 from kit.parts import PartGroup, Periodic, Supervised
-from kit.rest import RestClient
+from kit.rest import RestClient, RestLimits
 from moor.books.rules import HoldersAsked
 from nova_bridge.cloud import (
     CellsRead,
@@ -53,7 +54,7 @@ from nova_bridge.cloud import (
     services_in,
     with_services,
 )
-from nova_bridge.cloud_settings import NOVA_CLOUD, NovaCloudSettings
+from nova_bridge.cloud_settings import NovaCloudSettings
 from nova_bridge.databases import NovaDatabase, NovaDatabaseError, NovaDatabaseKind
 from nova_bridge.envelope import RefusedError
 from scheduler_worker.metrics import NOVA_NOTIFICATIONS
@@ -71,7 +72,6 @@ PAGE = 1000
 
 NOVA_API = RestService(
     name="Nova",
-    section=NOVA_CLOUD,
     url_key="nova_cloud.url",
     types=("compute",),
     version=r"/v2(\.1)?(/[^/]+)?",
@@ -96,14 +96,19 @@ class _NovaVersion:
 
 
 class NovaApi:
-    """A client of Nova's compute API. `transport` is httpx's way to the servers, for tests. Raises BadSetting if the settings cannot
-    log in.
+    """A client of Nova's compute API. `transport` is httpx's way to the servers, for tests. Raises BadSetting or ValueError if it
+    cannot sign in like this.
     """
 
     def __init__(
-        self, settings: NovaCloudSettings, *, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        url: str,
+        account: OpenStackSettings,
+        *,
+        limits: RestLimits | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._client = RestClient(NOVA_API, settings.url, settings, _NovaVersion(), transport=transport)
+        self._client = RestClient(NOVA_API, url, account, _NovaVersion(), limits=limits, transport=transport)
 
     @property
     def name(self) -> str:
@@ -460,10 +465,10 @@ UNKNOWN_MAX = 1000
 
 
 class NovaHolders:
-    """Asks the Nova of these settings."""
+    """Asks this Nova."""
 
-    def __init__(self, settings: NovaCloudSettings) -> None:
-        self._api = NovaApi(settings)
+    def __init__(self, api: NovaApi) -> None:
+        self._api = api
 
     @property
     def name(self) -> str:

@@ -2,20 +2,19 @@
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
-from bus.addresses import HttpUrl
-from kit.rest_settings import RestSettings
+from bus.addresses import ServiceUrl
 from kit.settings import Seconds, Section, require
 from nova_bridge.cloud import DEFAULT_ZONE
 
 
-class NovaCloudSettings(RestSettings, frozen=True, kw_only=True):
+class NovaCloudSettings(Struct, frozen=True, kw_only=True):
     url: Annotated[
-        HttpUrl,
+        ServiceUrl,
         Meta(
-            description="Nova's compute API: http://host:8774, with or without /v2.1. Empty: the address in Keystone's catalogue, if auth is "
-            "keystone; otherwise no Nova is asked."
+            description="Nova's compute API: http://host:8774, with or without /v2.1, or `keystone`: the address in Keystone's catalogue. "
+            "Empty: no Nova is asked."
         ),
     ] = ""
     api_db: Annotated[
@@ -71,11 +70,6 @@ class NovaCloudSettings(RestSettings, frozen=True, kw_only=True):
         for field, names in (("exchange", (self.exchange,)), ("topics", self.topics)):
             wrong = [name for name in names if not name or {*name} & {"*", "#"}]
             require(bool(names) and not wrong, f"{field} is {names!r}, must be names without '*' and '#'")
-
-    @property
-    def is_named(self) -> bool:
-        """Is there a Nova to ask?"""
-        return bool(self.url) or self.auth == "keystone"
 
 
 NOVA_CLOUD = Section("nova_cloud", NovaCloudSettings, "what reads and hears Nova")

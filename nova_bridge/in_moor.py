@@ -33,7 +33,7 @@ from moor.options import (
 )
 from moor.secret_files import replace_private
 from moor.settings import GENERAL, Settings
-from moor.worker_settings import BUS, SCHEDULER
+from moor.worker_settings import BUS, OPENSTACK, SCHEDULER
 from nova_bridge.cloud_settings import NOVA_CLOUD
 from nova_bridge.scheduler.settings import NOVA_PLACEMENT, NOVA_SCHEDULER
 from nova_bridge.shadow.settings import NOVA_SHADOW
@@ -73,7 +73,7 @@ def nova_scheduler(
         cloud = structs.replace(cloud, api_db=api_db)
     choice = tuned(SCHEDULER, others=scheduler_flags(settings))
     answering, placement, bus_settings = tuned(NOVA_SCHEDULER), tuned(NOVA_PLACEMENT), tuned(BUS)
-    health_at = operating.health_listen
+    account, health_at = tuned(OPENSTACK), operating.health_listen
     if shadow:
         shadowing = tuned(NOVA_SHADOW)
         run_worker(
@@ -84,6 +84,7 @@ def nova_scheduler(
                 choice,
                 cloud=cloud,
                 placement=placement,
+                account=account,
                 bus=bus_settings,
                 health_at=health_at,
             )
@@ -91,7 +92,14 @@ def nova_scheduler(
         return
     run_worker(
         run_nova_scheduler(
-            addresses, answering, choice, cloud, placement, bus=bus_settings, health_at=health_at
+            addresses,
+            answering,
+            choice,
+            cloud,
+            placement,
+            account=account,
+            bus=bus_settings,
+            health_at=health_at,
         )
     )
 
@@ -100,14 +108,17 @@ def nova_scheduler(
 async def nova_to_ask(settings: Settings) -> AsyncIterator[NovaToAsk | None]:
     """How Nova is asked what it knows; None if the settings name none."""
     named = found().of(NOVA_CLOUD)
-    if not named.is_named:
+    if not named.url:
         yield None
         return
-    from nova_bridge.cloud_reading import NovaHolders
+    from kit.login import CATALOGUE
+    from nova_bridge.cloud_reading import NovaApi, NovaHolders
 
-    holders = NovaHolders(named)
+    account = found().of(OPENSTACK)
+    holders = NovaHolders(NovaApi(named.url, account))
     try:
-        looks = LooksInFile(settings.data / LOOKS, named.url or named.keystone_url)
+        name = account.keystone_url if named.url == CATALOGUE else named.url
+        looks = LooksInFile(settings.data / LOOKS, name)
         yield NovaToAsk(holders, looks, timedelta(seconds=named.rpc_timeout_s_max))
     finally:
         await holders.close()

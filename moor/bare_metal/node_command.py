@@ -33,7 +33,6 @@ from moor.bare_metal.nodes import (
     NodeReader,
     NodeShown,
     SeveralNodesError,
-    has_ironic,
     print_node,
     reading_nodes,
     seen_in_ironic,
@@ -385,7 +384,7 @@ def _steps(given: str) -> list[CleanStep]:
 
 def settings_with_ironic(ironic: str, *, ironic_db: str = "", bus: str = "") -> Settings:
     settings = command_settings(ironic=ironic, ironic_db=ironic_db, bus=bus)
-    if not has_ironic(settings):
+    if not settings.ironic_url:
         raise typer.BadParameter(
             "no Ironic is named, and no `moor up --nodes` runs on this machine: give --ironic or MOOR_IRONIC_URL"
         )

@@ -23,6 +23,7 @@ from ironic_sync.rest import HttpIronicApi, UnreadableNode, ironic_api
 from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
 from kit.errors import Operational, Unavailable
+from kit.keystone import OPENSTACK
 from kit.settings import without_password
 from moor.asking import Asks, batches_of, client, items_of
 from moor.books.rules import NodeInIronic, NodesInIronic
@@ -31,7 +32,6 @@ from moor.options import command_settings, out, run_with, tuned, wrong_value
 from moor.settings import Settings
 from moor.showing import grid_of, time_in_words
 from moor.tables import Columns, styled
-from moor.worker_settings import IRONIC_DAEMONS
 
 # The bare-metal daemons' rows, which operators' commands read from the database instead of asking a daemon.
 
@@ -258,15 +258,10 @@ class NodeReader:
         return rows
 
 
-def has_ironic(settings: Settings) -> bool:
-    """Whether the settings name an Ironic, by its URL or in Keystone's catalogue."""
-    return bool(settings.ironic_url) or tuned(IRONIC_DAEMONS).auth == "keystone"
-
-
 @asynccontextmanager
 async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
     """A reader of Ironic's REST API, the daemons' database, or both, as the settings name them."""
-    if not has_ironic(settings) and not settings.ironic_db_url:
+    if not settings.ironic_url and not settings.ironic_db_url:
         raise typer.BadParameter(
             "neither an Ironic nor the daemons' database is named, and no `moor up --nodes` runs on this machine: "
             "give --ironic or MOOR_IRONIC_URL, or --ironic-db or MOOR_IRONIC_DB_URL"
@@ -295,7 +290,7 @@ async def listing_nodes(settings: Settings) -> AsyncIterator[Callable[[], Awaita
 async def _opened_api(settings: Settings) -> AsyncIterator[HttpIronicApi | None]:
     with wrong_value():
         addresses = structs.replace(settings.addresses, ironic_url=settings.ironic_url)
-        api = ironic_api(addresses, tuned(IRONIC_DAEMONS))
+        api = ironic_api(addresses, tuned(OPENSTACK))
     try:
         yield api
     finally:
@@ -524,7 +519,7 @@ RESOURCES, CUSTOM = "resources:", "CUSTOM_"
 
 async def notes_on_nodes(asking: Asks, settings: Settings) -> tuple[str, ...]:
     """The mistakes in the Ironic that the settings name, each as a sentence; none if they name none."""
-    if not has_ironic(settings) and not settings.addresses.ironic_db_url:
+    if not settings.ironic_url and not settings.addresses.ironic_db_url:
         return ()
     try:
         async with reading_nodes(settings) as reader:

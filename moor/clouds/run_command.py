@@ -53,6 +53,7 @@ from moor.worker_settings import (
     DATABASE,
     IRONIC_DAEMONS,
     LIBVIRT,
+    OPENSTACK,
     PLACEMENT,
     PLACEMENT_API,
     SCHEDULER,
@@ -230,8 +231,9 @@ def ironic(
             addresses,
             name,
             tuned(IRONIC_DAEMONS),
-            tuned(BUS),
-            tuned(DATABASE),
+            account=tuned(OPENSTACK),
+            bus=tuned(BUS),
+            database=tuned(DATABASE),
             health_at=operating.health_listen,
         )
     )

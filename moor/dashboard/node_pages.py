@@ -16,9 +16,9 @@ from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, Owned, Why, why
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.rest import HttpIronicApi, ironic_api
-from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
 from kit.errors import Operational
+from kit.keystone import OpenStackSettings
 from kit.parts import Periodic
 from moor.asking import batches_of
 from moor.bare_metal.nodes import POOL_SIZE, ROWS_AT_ONCE, NodeReader, NodeShown, facts_of_node, shown
@@ -107,10 +107,10 @@ class MetalReader:
     """Reads the daemons' rows, and asks Ironic about single nodes. Its connections stay open between two pages."""
 
     def __init__(
-        self, settings: Settings, tuning: Callable[[], IronicSettings], *, kept_s: float = KEPT_S
+        self, settings: Settings, account: Callable[[], OpenStackSettings], *, kept_s: float = KEPT_S
     ) -> None:
         self._settings = settings
-        self._tuning = tuning
+        self._account = account
         self._kept_s = kept_s
         # Opened when it is first needed.
         self.store: SqlIronicStore | None = None
@@ -209,7 +209,7 @@ class MetalReader:
             if self._api is not None:
                 await self._api.close()
             addresses = structs.replace(self._settings.addresses, ironic_url=url)
-            self._api, self._api_url = ironic_api(addresses, self._tuning()), url
+            self._api, self._api_url = ironic_api(addresses, self._account()), url
         return self._api
 
     async def _read_changed(self, store: SqlIronicStore) -> bool:

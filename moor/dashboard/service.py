@@ -15,6 +15,7 @@ from bus.settings import BusSettings
 from bus.workers.running import about, run_worker
 from kit.health import Listen, read_listen
 from kit.http_server import HttpServer
+from kit.keystone import OPENSTACK
 from kit.tls import ServerTls
 from moor.asking import CommandClient, station_on
 from moor.dashboard.access import Access, OpeningToken, SessionStore
@@ -33,10 +34,9 @@ from moor.placement.placement_api_options import (
     authentication_of,
     check_guarded,
     proxies_of,
-    tls_of,
+    served_tls,
 )
 from moor.settings import GENERAL, Settings
-from moor.worker_settings import IRONIC_DAEMONS
 from placement_worker.api.auth import Authentication, NoAuthentication
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class DashboardService:
                 access_of(self._options, self._server.listen.port, self._show_address),
                 Clouds(asking, letters.reader, self._ordering),
             )
-            metal = MetalReader(self._settings, lambda: tuned(IRONIC_DAEMONS))
+            metal = MetalReader(self._settings, lambda: tuned(OPENSTACK))
             self._app = dashboard_app(
                 CloudPages(asking, watcher),
                 InstancePages(asking),
@@ -215,6 +215,6 @@ def dashboard_options(flags: DashboardFlags) -> DashboardOptions:
             listen=listen,
             auth=authentication_of(flags),
             names=tuple(name for part in flags.dashboard_names.split(",") if (name := part.strip())),
-            tls=tls_of(flags),
+            tls=served_tls(flags),
             proxies=proxies_of(flags),
         )

@@ -4,13 +4,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import httpx
 import typer
 from msgspec import Struct, structs
 
 from kit.health import Listen, read_listen
-from kit.keystone import KeystoneAccount
+from kit.keystone import OPENSTACK, TIMEOUT_S, check_account
+from kit.login import tls_of
 from kit.tls import BadCertificate, ServerTls, server_tls
-from moor.options import option_of, wrong_value
+from moor.options import option_of, tuned, wrong_value
 from moor.settings import GENERAL
 from placement_worker.api.auth import (
     Authentication,
@@ -18,7 +20,6 @@ from placement_worker.api.auth import (
     BelievedToken,
     KeystoneAuthentication,
     NoAuthentication,
-    keystone_client,
     users_in,
 )
 from placement_worker.api.policy import policy_named
@@ -56,16 +57,6 @@ class AccessFlags(Struct, frozen=True, kw_only=True):
     trusted_proxy: Annotated[
         list[str] | None, option_of(GENERAL, "trusted_proxies", metavar="ADDRESS|NETWORK")
     ] = None
-    keystone_url: Annotated[str, option_of(GENERAL, "keystone_url", metavar="URL")] = ""
-    keystone_user: Annotated[str, option_of(GENERAL, "keystone_user", metavar="NAME")] = "placement"
-    # Every user of the machine can read a command line. So help hides this flag: the password belongs in the variable.
-    keystone_password: Annotated[str, option_of(GENERAL, "keystone_password", hidden=True)] = ""
-    keystone_password_file: Annotated[
-        Path | None, option_of(GENERAL, "keystone_password_file", metavar="FILE")
-    ] = None
-    keystone_project: Annotated[str, option_of(GENERAL, "keystone_project", metavar="NAME")] = "service"
-    keystone_domain: Annotated[str, option_of(GENERAL, "keystone_domain", metavar="NAME")] = "Default"
-    keystone_ca: Annotated[Path | None, option_of(GENERAL, "keystone_ca", metavar="FILE")] = None
 
 
 class ApiFlags(AccessFlags, frozen=True, kw_only=True):
@@ -99,7 +90,7 @@ def serving_of(flags: ApiFlags, settings: ApiSettings | None = None) -> ServiceO
                 cors_origins=tuple(flags.cors_origin or ()),
                 prefix=flags.prefix,
             ),
-            tls=tls_of(flags),
+            tls=served_tls(flags),
             proxies=proxies_of(flags),
         )
 
@@ -134,35 +125,21 @@ def authentication_of(flags: AccessFlags) -> Authentication:
                 )
             return BasicAuthentication(users_in(flags.users))
         case Auth.KEYSTONE:
-            return _keystone(flags)
+            return _keystone()
 
 
-def _keystone(flags: AccessFlags) -> Authentication:
-    account = KeystoneAccount(
-        url=flags.keystone_url,
-        user=flags.keystone_user,
-        password=flags.keystone_password,
-        secret_file=str(flags.keystone_password_file or ""),
-        project=flags.keystone_project,
-        user_domain=flags.keystone_domain,
-        project_domain=flags.keystone_domain,
-    )
-    if account.password and account.secret_file:
+def _keystone() -> Authentication:
+    account = tuned(OPENSTACK)
+    if not account.keystone_url:
         raise typer.BadParameter(
-            f"keystone-password-file is {account.secret_file}, and MOOR_KEYSTONE_PASSWORD is set, too: leave one of them out"
+            f"auth is keystone, which needs {OPENSTACK.variable('keystone_url')}, and the account with which placement asks Keystone "
+            f"about tokens: {OPENSTACK.variable('user')} and {OPENSTACK.variable('password')}"
         )
-    if not (account.url and account.user and (account.password or account.secret_file)):
-        raise typer.BadParameter(
-            "auth is keystone, which needs --keystone-url (MOOR_KEYSTONE_URL), --keystone-user (MOOR_KEYSTONE_USER) and "
-            "MOOR_KEYSTONE_PASSWORD or --keystone-password-file: the account with which placement asks Keystone about tokens"
-        )
-    try:
-        return KeystoneAuthentication(account, keystone_client(flags.keystone_ca))
-    except BadCertificate as wrong:
-        raise typer.BadParameter(f"keystone-ca is {flags.keystone_ca}: {wrong.why}") from None
+    check_account(account)
+    return KeystoneAuthentication(account, httpx.AsyncClient(timeout=TIMEOUT_S, verify=tls_of(account)))
 
 
-def tls_of(flags: AccessFlags) -> ServerTls | None:
+def served_tls(flags: AccessFlags) -> ServerTls | None:
     match flags.tls_cert, flags.tls_key:
         case None, None if flags.tls_clients_ca:
             raise typer.BadParameter(

@@ -12,9 +12,10 @@ from msgspec import Struct, field
 
 from engine.inventories import AggregateId, ConsumerId, ProviderId, ReportedInventory, ResourceAmount
 from kit.errors import VersionNotOffered
+from kit.keystone import OpenStackSettings
 from kit.login import NOT_FOUND, RestAnswer
-from kit.rest import RequestNotDone, RestClient
-from nova_bridge.scheduler.settings import PLACEMENT_SERVICE, NovaPlacementSettings
+from kit.rest import RequestNotDone, RestClient, RestLimits
+from nova_bridge.scheduler.settings import PLACEMENT_SERVICE
 
 T = TypeVar("T")
 
@@ -143,26 +144,26 @@ class _Errors(Struct):
 
 
 class _PlacementVersion:
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        token = {"X-Auth-Token": self._token} if self._token else {}
-        return {"OpenStack-API-Version": f"placement 1.{MINOR}", **token}
+    headers: Mapping[str, str] = {"OpenStack-API-Version": f"placement 1.{MINOR}"}
 
     def refused(self, answer: RestAnswer, name: str) -> str:
         raise VersionNotOffered(f"{name} does not take version 1.{MINOR}: {answer.message}")
 
 
 class PlacementApi:
-    """`transport` is httpx's way to the servers, for tests. Raises BadSetting or ValueError if it cannot log in like this."""
+    """`transport` is httpx's way to the servers, for tests. Raises BadSetting or ValueError if it cannot sign in like this."""
 
     def __init__(
-        self, settings: NovaPlacementSettings, *, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        url: str,
+        account: OpenStackSettings,
+        *,
+        limits: RestLimits | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        version = _PlacementVersion(settings.admin_token_secret)
-        self._client = RestClient(PLACEMENT_SERVICE, settings.url, settings, version, transport=transport)
+        self._client = RestClient(
+            PLACEMENT_SERVICE, url, account, _PlacementVersion(), limits=limits, transport=transport
+        )
 
     async def close(self) -> None:
         await self._client.close()

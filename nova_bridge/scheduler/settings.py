@@ -4,9 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from bus.addresses import HttpUrl
+from bus.addresses import ServiceUrl
 from kit.login import RestService
-from kit.rest_settings import RestSettings
 from kit.settings import Seconds, Section
 
 QueueWord = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+\Z")]
@@ -58,18 +57,12 @@ NOVA_SCHEDULER = Section("nova_scheduler", NovaSchedulerSettings, "`moor run nov
 # The settings of the placement in which is claimed for a Nova.
 
 
-class NovaPlacementSettings(RestSettings, frozen=True, kw_only=True):
+class NovaPlacementSettings(Struct, frozen=True, kw_only=True):
     url: Annotated[
-        HttpUrl,
+        ServiceUrl,
         Meta(
-            description="The placement for which `moor run nova-scheduler` schedules, ours or OpenStack's: http://host:port/path. Empty: the "
-            "address in Keystone's catalogue; auth must be keystone then."
-        ),
-    ] = ""
-    admin_token_secret: Annotated[
-        str,
-        Meta(
-            description="A fixed token, for a placement without Keystone: `auth_type = admin_token` and `token` of nova.conf."
+            description="The placement for which `moor run nova-scheduler` schedules, ours or OpenStack's: http://host:port/path, or "
+            "`keystone`: the address in Keystone's catalogue."
         ),
     ] = ""
     refresh_s: Annotated[
@@ -79,11 +72,6 @@ class NovaPlacementSettings(RestSettings, frozen=True, kw_only=True):
             "asked anyway after a conflict, and before a request is refused."
         ),
     ] = 5.0
-
-    @property
-    def is_named(self) -> bool:
-        """Is there a placement to ask?"""
-        return bool(self.url) or self.auth == "keystone"
 
 
 NOVA_PLACEMENT = Section(
@@ -95,7 +83,6 @@ NOVA_PLACEMENT = Section(
 )
 PLACEMENT_SERVICE = RestService(
     name="Placement",
-    section=NOVA_PLACEMENT,
     url_key="nova_placement.url",
     types=("placement",),
     version="/",

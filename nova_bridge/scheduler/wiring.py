@@ -19,6 +19,7 @@ from engine.choosing.filters import CUT, FLAGGED, STRUCK, AskedHosts, Capacity, 
 from engine.choosing.plugin_settings import chosen_plugins
 from engine.choosing.plugins import Plugins
 from engine.picture.picture import Picture
+from kit.keystone import OpenStackSettings
 from kit.parts import Periodic
 from kit.process import Part
 from kit.settings import BadSetting, SettingsFollower
@@ -169,20 +170,21 @@ async def run(
     cloud: NovaCloudSettings,
     placement: NovaPlacementSettings,
     *,
+    account: OpenStackSettings,
     bus: BusSettings | None = None,
     health_at: str = "",
 ) -> None:
     """Raises BadSetting if it is not said where Nova and placement are."""
     bus = bus or BusSettings()
     async with AsyncExitStack() as stack:
-        reader = reader_of(cloud)
+        reader = reader_of(cloud, account)
         stack.push_async_callback(reader.close)
         link = Link(broker_of_nova(addresses), bus, name="connection to Nova")
         stack.push_async_callback(link.close)
         keeper = NovaCloudKeeper(
             reader, cloud, link=link, queue=f"moorage.{ROLE}.{secrets.token_hex(8)}", bus=bus
         )
-        api = placement_of(placement)
+        api = placement_of(placement, account)
         stack.push_async_callback(api.close)
         await run_worker(
             about(ROLE, brokers=(addresses.nova_bus_url,)),
@@ -202,16 +204,16 @@ async def run(
         )
 
 
-def placement_of(placement: NovaPlacementSettings) -> PlacementApi:
-    if not placement.is_named:
-        why = "claims are written there over HTTP: name the placement of this Nova, or set auth to keystone"
+def placement_of(placement: NovaPlacementSettings, account: OpenStackSettings) -> PlacementApi:
+    if not placement.url:
+        why = "claims are written there over HTTP: name the placement of this Nova, or `keystone` for that in Keystone's catalogue"
         raise BadSetting(f"{NOVA_PLACEMENT.name}.url", "", "not set", why)
-    return PlacementApi(placement)
+    return PlacementApi(placement.url, account)
 
 
-def reader_of(cloud: NovaCloudSettings) -> CloudReader:
-    if not cloud.is_named:
-        why = "hosts, services and aggregates are read from Nova's compute API: name it, or set auth to keystone"
+def reader_of(cloud: NovaCloudSettings, account: OpenStackSettings) -> CloudReader:
+    if not cloud.url:
+        why = "hosts, services and aggregates are read from Nova's compute API: name it, or `keystone` for that in Keystone's catalogue"
         raise BadSetting(f"{NOVA_CLOUD.name}.url", "", "not set", why)
     if not cloud.api_db:
         why = "Nova's API does not say which cell a host is in: name its API database, mysql://USER:PASSWORD@HOST/nova_api"
@@ -220,7 +222,7 @@ def reader_of(cloud: NovaCloudSettings) -> CloudReader:
         database = open_nova_database(f"{NOVA_CLOUD.name}.api_db", cloud.api_db)
     except NovaDatabaseError as wrong:
         raise BadSetting(f"{NOVA_CLOUD.name}.api_db", cloud.api_db, "as set", str(wrong)) from None
-    return CloudReader(NovaApi(cloud), NovaCells(database), default_zone=cloud.default_zone)
+    return CloudReader(NovaApi(cloud.url, account), NovaCells(database), default_zone=cloud.default_zone)
 
 
 def broker_of_nova(addresses: Addresses) -> RabbitBroker:

@@ -21,6 +21,7 @@ from engine.flavors import InstanceId
 from engine.picture.picture import Picture
 from engine.requests import COUNT_MAX
 from kit.errors import Operational, Refusal
+from kit.keystone import OpenStackSettings
 from kit.metrics import Labels, Readings
 from kit.parts import Periodic, Supervised
 from kit.process import Part
@@ -340,6 +341,7 @@ async def run_in_shadow(
     *,
     cloud: NovaCloudSettings,
     placement: NovaPlacementSettings,
+    account: OpenStackSettings,
     bus: BusSettings | None = None,
     health_at: str = "",
 ) -> None:
@@ -347,11 +349,11 @@ async def run_in_shadow(
     bus = bus or BusSettings()
     check_file(shadow)
     async with AsyncExitStack() as stack:
-        reader = reader_of(cloud)
+        reader = reader_of(cloud, account)
         stack.push_async_callback(reader.close)
-        nova = NovaApi(cloud)
+        nova = NovaApi(cloud.url, account)
         stack.push_async_callback(nova.close)
-        api = placement_of(placement)
+        api = placement_of(placement, account)
         stack.push_async_callback(api.close)
         link = Link(broker_of_nova(addresses), bus, name="connection to Nova")
         stack.push_async_callback(link.close)

@@ -26,8 +26,7 @@ import httpx
 from msgspec import Struct
 
 from kit.errors import Unavailable
-from kit.keystone import TIMEOUT_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
-from kit.tls import client_tls
+from kit.keystone import KeystoneRefused, KeystoneTokens, OpenStackSettings
 from placement_worker.api.values import ApiError, Caller, Headers
 
 
@@ -137,7 +136,7 @@ REMEMBERED_MAX: Final = 10_000
 class KeystoneAuthentication:
     def __init__(
         self,
-        account: KeystoneAccount,
+        account: OpenStackSettings,
         client: httpx.AsyncClient,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -174,8 +173,8 @@ class KeystoneAuthentication:
         """A token of this user for a project. A user or a project of another domain than the service user's is named with
         `domain`. Raises KeystoneRefused, Unavailable, or ApiError 429 if too many logins of the user or of the address wait.
         """
-        account = KeystoneAccount(
-            url=self._account.url,
+        account = OpenStackSettings(
+            keystone_url=self._account.keystone_url,
             user=user,
             password=password,
             project=project,
@@ -221,7 +220,7 @@ class KeystoneAuthentication:
             answer = await self._client.get(url, headers=headers)
         except (httpx.HTTPError, ssl.SSLError) as problem:
             raise Unavailable(
-                f"Keystone at {self._account.url} does not answer: {type(problem).__name__} {problem}"
+                f"Keystone at {self._account.keystone_url} does not answer: {type(problem).__name__} {problem}"
             ) from problem
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
             self._tokens.forget(own)
@@ -231,15 +230,8 @@ class KeystoneAuthentication:
         return ApiError(
             HTTPStatus.UNAUTHORIZED,
             detail,
-            headers={"www-authenticate": f"Keystone uri='{self._account.url}'"},
+            headers={"www-authenticate": f"Keystone uri='{self._account.keystone_url}'"},
         )
-
-
-def keystone_client(ca_file: Path | None = None) -> httpx.AsyncClient:
-    """An HTTP client for Keystone, which checks Keystone's certificate by those in `ca_file`, or by the system's. Raises
-    BadCertificate.
-    """
-    return httpx.AsyncClient(timeout=TIMEOUT_S, verify=client_tls(str(ca_file or "")))
 
 
 def _read(answer: httpx.Response) -> tuple[Caller, float]:

@@ -120,6 +120,7 @@ def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -
     from ironic_sync.settings import IronicSettings
     from ironic_sync.store_sql import SqlIronicStore
     from ironic_sync.wiring import ironic_parts
+    from kit.rest import RestLimits
 
     settings = IronicSettings(
         lease_s=6.0,
@@ -141,7 +142,7 @@ def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -
     stack.push_async_callback(rows.close)
     link = Link(broker_at(os.environ["MOOR_BUS_URL"]), BUS)
     stack.push_async_callback(link.close)
-    api = HttpIronicApi(os.environ["IRONIC_URL"], IronicSettings(rest_tries_max=3, rest_answer_s_max=5))
+    api = HttpIronicApi(os.environ["IRONIC_URL"], limits=RestLimits(tries_max=3, answer_s_max=5))
     stack.push_async_callback(api.close)
     return ironic_parts(
         station,

@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from kit.errors import Unavailable
-from kit.keystone import KeystoneAccount, KeystoneRefused
+from kit.keystone import KeystoneRefused, OpenStackSettings
 from placement_worker.api.auth import (
     BadPasswordFileError,
     BasicAuthentication,
@@ -28,7 +28,7 @@ from tests.api.asking_app import app_with, asked
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 from tests.api.test_server import serving
 
-ACCOUNT = KeystoneAccount(url="http://keystone/identity", user="placement", password=OUR_PASSWORD)
+ACCOUNT = OpenStackSettings(keystone_url="http://keystone/identity", user="placement", password=OUR_PASSWORD)
 # The cheapest hash that bcrypt allows.
 HASHED = bcrypt.hashpw(b"s3cret:with a colon", bcrypt.gensalt(4))
 # One whose checks take much longer than what surrounds them.

@@ -20,12 +20,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ironic_sync.rest import HttpIronicApi
-from ironic_sync.settings import IronicSettings
 from kit.errors import CredentialsRefused, Unavailable
 from kit.health import Listen
 from kit.http_server import HttpServer
-from kit.keystone import KeystoneAccount, KeystoneRefused, KeystoneTokens
-from placement_worker.api.auth import KeystoneAuthentication, keystone_client
+from kit.keystone import KeystoneRefused, KeystoneTokens, OpenStackSettings
+from kit.rest import RestLimits
+from kit.tls import client_tls
+from placement_worker.api.auth import KeystoneAuthentication
 from placement_worker.api.values import ApiError
 from tests.placement_servers import our_server
 from tests.servers.keystone import KeystoneAdmin, PrivateKeystone
@@ -51,8 +52,8 @@ class Identities(Struct):
     users: dict[str, str]
 
     @property
-    def account(self) -> KeystoneAccount:
-        return KeystoneAccount(url=self.keystone.url, user="placement", password=SERVICE_PASSWORD)
+    def account(self) -> OpenStackSettings:
+        return OpenStackSettings(keystone_url=self.keystone.url, user="placement", password=SERVICE_PASSWORD)
 
     def token(self, user: str, **scope: object) -> str:
         """Of this user for the project shop, unless the scope is another."""
@@ -176,7 +177,7 @@ async def test_a_revoked_token_is_refused_at_the_latest_after_the_time_for_which
 ) -> None:
     never_seen, seen = cloud.token("boss"), cloud.token("boss")
     clock = [time.time()]
-    auth = KeystoneAuthentication(cloud.account, keystone_client(), lambda: clock[0])
+    auth = KeystoneAuthentication(cloud.account, httpx.AsyncClient(), lambda: clock[0])
     try:
         assert (await auth.caller({"x-auth-token": seen})).roles >= {"admin", "member", "reader"}
         cloud.admin.revoke(never_seen)
@@ -198,7 +199,7 @@ async def test_rights_that_end_in_keystone_end_here(cloud: Identities) -> None:
         lambda user: cloud.admin.change_user(user, password="another"),
     )
     clock = [time.time()]
-    auth = KeystoneAuthentication(cloud.account, keystone_client(), lambda: clock[0])
+    auth = KeystoneAuthentication(cloud.account, httpx.AsyncClient(), lambda: clock[0])
     try:
         for end in ends:
             name, user = cloud.new_user("admin")
@@ -252,8 +253,10 @@ async def test_the_password_of_our_own_user_changes_without_a_stop(cloud: Identi
     file.write_text(PASSWORD)
     name, user = cloud.new_user("service")
     clock = [0.0]
-    account = KeystoneAccount(url=cloud.keystone.url, user=name, project="shop", secret_file=str(file))
-    client = keystone_client()
+    account = OpenStackSettings(
+        keystone_url=cloud.keystone.url, user=name, project="shop", password_file=str(file)
+    )
+    client = httpx.AsyncClient()
     tokens = KeystoneTokens(account, client, clock_s=lambda: clock[0])
     try:
         first = await tokens.current()
@@ -271,7 +274,7 @@ async def test_the_password_of_our_own_user_changes_without_a_stop(cloud: Identi
 async def test_a_service_user_that_may_not_ask_about_tokens_is_told(cloud: Identities) -> None:
     name, _ = cloud.new_user("member")
     account = structs.replace(cloud.account, user=name, password=PASSWORD, project="shop")
-    auth = KeystoneAuthentication(account, keystone_client())
+    auth = KeystoneAuthentication(account, httpx.AsyncClient())
     try:
         with pytest.raises(
             Unavailable, match=rf"403 .* user '{name}' of project 'shop' needs the role service"
@@ -283,7 +286,7 @@ async def test_a_service_user_that_may_not_ask_about_tokens_is_told(cloud: Ident
 
 async def test_the_dashboard_lets_each_user_see_what_their_project_has(cloud: Identities) -> None:
     clock = [time.time()]
-    auth = KeystoneAuthentication(cloud.account, keystone_client(), lambda: clock[0])
+    auth = KeystoneAuthentication(cloud.account, httpx.AsyncClient(), lambda: clock[0])
     visited = Visited(auth)
     visited.cloud.instances[SHOPS] = structs.replace(visited.cloud.instances[SHOPS], project=cloud.shop)
     name, user = cloud.new_user("member")
@@ -315,7 +318,7 @@ class Ironic:
     """An Ironic that asks the real Keystone about each token, and takes those of a service or an administrator."""
 
     def __init__(self, cloud: Identities) -> None:
-        self.auth = KeystoneAuthentication(cloud.account, keystone_client())
+        self.auth = KeystoneAuthentication(cloud.account, httpx.AsyncClient())
         self.callers: list[frozenset[str]] = []
         app = Starlette(routes=[Route("/baremetal/v1/nodes/{id}", self._node)])
         self.server = HttpServer(app, Listen("127.0.0.1", 0))
@@ -340,34 +343,34 @@ async def test_the_client_of_ironic_logs_in_in_every_way_and_finds_it_in_the_cat
     credential = cloud.admin.application_credential(
         cloud.users["service"], cloud.token("service"), secret.read_text(), "service"
     )
-    by = partial(IronicSettings, auth="keystone", keystone_url=cloud.keystone.url, rest_tries_max=1)
+    by = partial(OpenStackSettings, keystone_url=cloud.keystone.url)
     of_shop = partial(by, user="service", password=PASSWORD, project="shop")
     ways = (
         of_shop(),
         by(user="boss", password=PASSWORD, scope="system"),
-        by(application_credential_id=credential, application_credential_secret_file=str(secret)),
+        by(application_credential_id=credential, password_file=str(secret)),
     )
     try:
-        for settings in ways:
-            api = HttpIronicApi("", settings)
+        for account in ways:
+            api = HttpIronicApi("keystone", account, limits=RestLimits(tries_max=1))
             node = await api.node(NODE)
             assert node is not None
             assert node.id == NODE
             await api.close()
         assert ["service" in roles for roles in ironic.callers] == [True, False, True]
-        for settings, why in (
+        for account, why in (
             (
                 of_shop(password="wrong"),
-                "answers 401 to user 'service' of project 'shop'; check MOOR_IRONIC_USER",
+                "answers 401 to user 'service' of project 'shop'; check MOOR_OPENSTACK_USER",
             ),
             (of_shop(project="garden"), "answers 401 to user 'service' of project 'garden'"),
             (of_shop(user_domain="nowhere"), "answers 401 to user 'service'"),
             (
-                by(application_credential_id=credential, application_credential_secret="wrong"),
+                by(application_credential_id=credential, password="wrong"),
                 f"answers 401 to application credential '{credential}'",
             ),
         ):
-            api = HttpIronicApi("", settings)
+            api = HttpIronicApi("keystone", account, limits=RestLimits(tries_max=1))
             with pytest.raises(CredentialsRefused, match=why):
                 await api.node(NODE)
             await api.close()
@@ -389,7 +392,7 @@ async def test_keystones_certificate_is_checked_and_the_error_says_what_is_wrong
     another.cert_pem.write_to_path(str(other_ca))
 
     async def login(file: Path) -> str:
-        client = keystone_client(file)
+        client = httpx.AsyncClient(verify=client_tls(str(file)))
         try:
             await KeystoneTokens(cloud.account, client).current()
         except Unavailable as problem:

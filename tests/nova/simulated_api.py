@@ -13,14 +13,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from kit.keystone import OpenStackSettings
+from kit.rest import RestLimits
 from nova_bridge.cloud_reading import NovaApi
-from nova_bridge.cloud_settings import NovaCloudSettings
 
 URL = "http://nova:8774"
 PAGE_MAX = 3
-QUICK = NovaCloudSettings(
-    url=f"{URL}/v2.1", rest_retry_delay_s_first=0.001, rest_retry_delay_s_max=0.002, rest_tries_max=2
-)
+QUICK = RestLimits(retry_delay_s_first=0.001, retry_delay_s_max=0.002, tries_max=2)
 
 
 class SimulatedNova:
@@ -51,8 +50,8 @@ class SimulatedNova:
             ]
         )
 
-    def api(self, settings: NovaCloudSettings = QUICK) -> NovaApi:
-        return NovaApi(settings, transport=httpx.ASGITransport(self.app))
+    def api(self, url: str = f"{URL}/v2.1") -> NovaApi:
+        return NovaApi(url, OpenStackSettings(), limits=QUICK, transport=httpx.ASGITransport(self.app))
 
     def add_host(self, number: int, name: str, node: str = "", **service: object) -> None:
         service_id = str(UUID(int=1000 + number))

@@ -17,7 +17,7 @@ _HEADERS = {
     "X-Project-Id": PROJECT,
     "X-Project-Name": "operators",
     "X-Roles": "admin,manager,member,reader,service",
-    "X-Auth-Token": "a-token-of-nobody",
+    "X-Auth-Token": "admin",
     "X-Identity-Status": "Confirmed",
     "OpenStack-API-Version": f"compute {MICROVERSION}",
 }

@@ -26,13 +26,11 @@ def prepare_our_scheduler(stack: NovaStack) -> None:
         # A new host that is mapped to its cell after it was first seen is known after this time.
         "MOOR_NOVA_CLOUD_READ_S": "20",
         "MOOR_NOVA_CLOUD_URL": stack.api.url,
-        "MOOR_NOVA_CLOUD_AUTH": "keystone",
-        "MOOR_NOVA_CLOUD_KEYSTONE_URL": f"{stack.places.stub}/v3",
-        "MOOR_NOVA_CLOUD_USER": "operator",
-        "MOOR_NOVA_CLOUD_PASSWORD": "nothing",
+        "MOOR_OPENSTACK_KEYSTONE_URL": f"{stack.places.stub}/v3",
+        "MOOR_OPENSTACK_USER": "operator",
+        "MOOR_OPENSTACK_PASSWORD": "nothing",
         "MOOR_NOVA_CLOUD_API_DB": f"mysql://scheduler@{stack.places.database}/nova_api",
         "MOOR_NOVA_PLACEMENT_URL": stack.places.placement,
-        "MOOR_NOVA_PLACEMENT_ADMIN_TOKEN_SECRET": "admin",
     }
 
 

@@ -94,9 +94,8 @@ class Stub(BaseHTTPRequestHandler):
             return
         if self.path.partition("?")[0] == "/v3/auth/tokens":
             self._body()
-            self._answer(
-                _token(self.headers["Host"]), HTTPStatus.CREATED, {"X-Subject-Token": "a-token-of-nobody"}
-            )
+            # Placement's noauth2 believes this token.
+            self._answer(_token(self.headers["Host"]), HTTPStatus.CREATED, {"X-Subject-Token": "admin"})
             return
         image = _image(str(uuid.uuid4()), **self._body())
         IMAGES[image["id"]] = image

@@ -28,6 +28,7 @@ from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts, now_us
 from kit.process import Part
+from kit.rest import RestLimits
 from laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
@@ -79,7 +80,7 @@ PACE = ConductorPace(poll_s=0.005, look_s=1)
 # A deploy takes some tenths of a second.
 SHORT = WorkDurations(deploy_s=0.1, tear_down_s=0.1, clean_s=0.2, power_s=0.05, agent_call_s=0.05)
 LONG_DEPLOYS = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=LONG_S))
-REST = IronicSettings(rest_tries_max=2, rest_retry_delay_s_first=0.02, rest_retry_delay_s_max=0.05)
+REST = RestLimits(tries_max=2, retry_delay_s_first=0.02, retry_delay_s_max=0.05)
 
 
 class ConductorClock:
@@ -129,7 +130,7 @@ class DeploySetup(Struct):
             for cell, broker in brokers.below("ironic").items()
         }
         link = Link(brokers.at_api("ironic"), SETTINGS)
-        api = HttpIronicApi("http://ironic", REST, transport=self.way)
+        api = HttpIronicApi("http://ironic", limits=REST, transport=self.way)
         parts = ironic_parts(
             station,
             link,

@@ -13,8 +13,8 @@ from bus.addresses import Addresses
 from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import NodeRow, Offer
-from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
+from kit.keystone import OpenStackSettings
 from kit.sql import upgrade
 from moor.dashboard.node_pages import MetalReader, NodeFilter
 from moor.settings import Settings
@@ -47,7 +47,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[tuple[CountingS
 
 def reader_of(url: str, opened: CountingStore) -> MetalReader:
     reader = MetalReader(
-        Settings(addresses=Addresses(ironic_db_url=url), data=Path("/nowhere")), IronicSettings, kept_s=0.0
+        Settings(addresses=Addresses(ironic_db_url=url), data=Path("/nowhere")), OpenStackSettings, kept_s=0.0
     )
     reader.store = opened
     return reader

@@ -20,12 +20,14 @@ from bus.rabbit import RabbitBroker
 from bus.workers.metrics_page import Metrics
 from bus.workers.sending import Link
 from kit.health import About, Health
+from kit.keystone import OpenStackSettings
 from kit.process import Part, run_until
+from kit.rest import RestLimits
 from kit.times import now
 from nova_bridge.cloud import CloudAggregate, CloudCell, ComputeService, NovaCloud, services_by_host, zoned
 from nova_bridge.scheduler.placement_api import PlacementApi
 from nova_bridge.scheduler.serving import ServingLimits
-from nova_bridge.scheduler.settings import NovaPlacementSettings, NovaSchedulerSettings
+from nova_bridge.scheduler.settings import NovaSchedulerSettings
 from nova_bridge.scheduler.wiring import nova_parts
 from nova_bridge.selection import ComputeNode
 from scheduler_worker.settings import SchedulerSettings
@@ -44,12 +46,9 @@ POOL, NEAR = UUID(int=1), UUID(int=2)
 FIRST, SECOND = UUID(int=0xC1), UUID(int=0xC2)
 _SPEC = args_of()["spec_obj"]["nova_object.data"]
 PROJECT, USER = str(_SPEC["project_id"]), str(_SPEC["user_id"])
-PLACEMENT = NovaPlacementSettings(
-    url="http://placement",
-    admin_token_secret="admin",  # noqa: S106 - of noauth2
-    rest_tries_max=1,
-)
-IMPATIENT = structs.replace(PLACEMENT, rest_answer_s_max=0.5)
+ONCE = RestLimits(tries_max=1)
+IMPATIENT = RestLimits(tries_max=1, answer_s_max=0.5)
+REFRESH_S = 5.0
 
 Write = Callable[[httpx.Request], bool]
 
@@ -123,6 +122,8 @@ class Line(httpx.AsyncBaseTransport):
         return await asyncio.shield(asyncio.create_task(self._carried(request)))
 
     async def _carried(self, request: httpx.Request) -> httpx.Response:
+        # As noauth2 wants it.
+        request.headers.setdefault("X-Auth-Token", "admin")
         if self.is_cut:
             raise httpx.ConnectError("refused")
         if self.hangs_at is not None and self.hangs_at(request):
@@ -251,20 +252,20 @@ class NovaWorld:
         limits: ServingLimits | None = None,
         choice: SchedulerSettings = QUICK,
         *,
-        asking: NovaPlacementSettings = PLACEMENT,
+        asking: RestLimits = ONCE,
         dies: bool = False,
         is_direct: bool = False,
     ) -> AsyncIterator[Callable[[], str]]:
         """A scheduler. Yields its page of metrics. If it dies, it does so at the end, without a word to anybody."""
         link = Link(self.direct if is_direct else self.broker_of_nova(), SETTINGS, name="Nova")
-        api = PlacementApi(asking, transport=self.line)
+        api = PlacementApi("http://placement", OpenStackSettings(), limits=asking, transport=self.line)
         parts = nova_parts(
             link,
             self.known,
             NovaSchedulerSettings(),
             choice,
             api=api,
-            refresh_s=asking.refresh_s,
+            refresh_s=REFRESH_S,
             limits=limits,
             clock=self.clock,
             look_again=self.known.read_soon,

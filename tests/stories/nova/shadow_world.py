@@ -8,6 +8,7 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.workers.sending import Link
+from kit.keystone import OpenStackSettings
 from nova_bridge.scheduler.placement_api import PlacementApi
 from nova_bridge.scheduler.settings import NovaSchedulerSettings
 from nova_bridge.shadow.following import AsksServer
@@ -17,7 +18,7 @@ from nova_bridge.shadow.wiring import shadow_parts
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, wait_until
-from tests.stories.nova.nova_world import PLACEMENT, NovaWorld
+from tests.stories.nova.nova_world import ONCE, REFRESH_S, NovaWorld
 
 SMALL = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
 
@@ -58,7 +59,7 @@ async def in_the_shadow(
 ) -> AsyncIterator[Shadow]:
     """`shadow` are settings. Nova's choice is looked for at short intervals, and waited for for a second."""
     settings = structs.replace(NovaShadowSettings(wait_s=1.0, file=str(folder / "shadow.jsonl")), **shadow)
-    api = PlacementApi(PLACEMENT, transport=world.line)
+    api = PlacementApi("http://placement", OpenStackSettings(), limits=ONCE, transport=world.line)
     link = Link(world.broker_of_nova(), SETTINGS, name="Nova")
     parts = shadow_parts(
         link,
@@ -67,7 +68,7 @@ async def in_the_shadow(
         settings,
         choice,
         api=api,
-        refresh_s=PLACEMENT.refresh_s,
+        refresh_s=REFRESH_S,
         look_s=0.05,
         asks_server=asks_server,
         look_again=world.known.read_soon,

@@ -355,11 +355,11 @@ def test_the_value_of_a_key_that_is_not_known_is_not_shown(tmp_path: Path, text:
 
 def test_the_value_of_a_variable_that_is_not_known_is_not_shown() -> None:
     with pytest.raises(BadSetting) as told:
-        sources({"MOOR_IRONIC_PASWORD": SECRET}, here=HERE).of(SECTIONS["ironic"])
+        sources({"MOOR_OPENSTACK_PASWORD": SECRET}, here=HERE).of(SECTIONS["openstack"])
 
     assert (
         str(told.value)
-        == "ironic.pasword (MOOR_IRONIC_PASWORD): there is no such setting; did you mean password?"
+        == "openstack.pasword (MOOR_OPENSTACK_PASWORD): there is no such setting; did you mean password?"
     )
 
 
@@ -397,13 +397,13 @@ def test_half_a_password_is_not_shown_where_a_comma_cuts_it() -> None:
 
 
 def test_a_password_of_a_wrong_type_is_not_shown(tmp_path: Path) -> None:
-    file = a_file(tmp_path / "c.toml", "keystone_password = 73219\n")
+    file = a_file(tmp_path / "c.toml", "[openstack]\npassword = 73219\n")
 
     with pytest.raises(BadSetting) as told:
         sources({}, config=file, here=HERE)
 
     assert "73219" not in str(told.value)
-    assert "keystone_password is ***" in str(told.value)
+    assert "openstack.password is ***" in str(told.value)
 
 
 # The flags of single commands

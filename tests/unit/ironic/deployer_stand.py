@@ -27,6 +27,7 @@ from ironic_sync.deploying import Deployer
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from kit.process import run_until
+from kit.rest import RestLimits
 from laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
@@ -45,7 +46,7 @@ QUICK = IronicSettings(
     due_s=0.005, deploy_read_s=0.02, deploy_retry_s_first=0.005, deploy_retry_s_max=0.02, progress_s=0.05
 )
 DELAYS = WorkDurations(deploy_s=0.01, tear_down_s=0.01, clean_s=0.02, power_s=0.005, agent_call_s=0.005)
-REST = IronicSettings(rest_tries_max=2, rest_retry_delay_s_first=0.001, rest_retry_delay_s_max=0.002)
+REST = RestLimits(tries_max=2, retry_delay_s_first=0.001, retry_delay_s_max=0.002)
 Said = Answer | DeployProgressed
 # What happens at a request, given the way to make it.
 Event = Callable[[Callable[[], Awaitable[httpx.Response]]], Awaitable[httpx.Response]]
@@ -185,7 +186,7 @@ class Stand:
         place = Place(name)
         epoch = await self.give_to(name, reads=reads)
         place.owned[self.id] = epoch
-        api = HttpIronicApi("http://ironic", REST, transport=self.wire)
+        api = HttpIronicApi("http://ironic", limits=REST, transport=self.wire)
         api.order_only_if(place.may_act_on)
         deployer = Deployer(api, self.writer, self.store, place, self._say, settings)
         place.listeners.append(deployer)
@@ -303,7 +304,7 @@ class Stand:
             await (await self._work.get())()
 
     async def _read(self) -> object:
-        api = HttpIronicApi("http://ironic", REST, transport=IronicTransport(self.ironic))
+        api = HttpIronicApi("http://ironic", limits=REST, transport=IronicTransport(self.ironic))
         try:
             return await api.node(self.id)
         finally:

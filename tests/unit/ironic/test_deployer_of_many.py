@@ -107,7 +107,7 @@ class Hall:
             await transaction.save(rows)
         place = Place("d1")
         place.owned = dict.fromkeys(self.ids, 1)
-        api = HttpIronicApi("http://ironic", REST, transport=self.gate)
+        api = HttpIronicApi("http://ironic", limits=REST, transport=self.gate)
         self.deployer = Deployer(api, self.writer, self.store, place, self.say, settings)
         self.writer.listen(self.deployer.touch)
         told = asyncio.Event()

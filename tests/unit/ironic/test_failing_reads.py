@@ -78,11 +78,11 @@ def test_an_ironic_that_is_away_makes_the_daemon_unready_and_all_is_read_soon_wh
             for node in stand.ids:
                 stand.ironic.set_maintenance(str(node), is_on=True)
                 await stand.writer.change({node: lambda row: structs.replace(row, doubts=("why not",))})
-            await within(3 * REST.rest_answer_s_max, lambda: bool(waits(stand)))
+            await within(3 * REST.answer_s_max, lambda: bool(waits(stand)))
 
             stand.wire.breaks.clear()
             await within(
-                2 * REST.rest_answer_s_max,
+                2 * REST.answer_s_max,
                 lambda: all(map(stand.is_in_maintenance, stand.ids)) and not waits(stand),
             )
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bus.addresses import ADDRESSES
-from ironic_sync.settings import IRONIC_API, IRONIC_DAEMONS
+from ironic_sync.settings import IRONIC_DAEMONS
+from kit.keystone import OPENSTACK
 from tests.pages.commands import ROOT
 
 PAGE = (ROOT / "docs" / "bare-metal.md").read_text()
@@ -26,23 +27,25 @@ def blocks() -> Iterator[dict[str, str]]:
 
 
 def test_every_variable_of_the_page_is_a_setting() -> None:
-    known = {each.variable(field) for each in (IRONIC_DAEMONS, ADDRESSES) for field in each.settings}
+    known = {
+        each.variable(field) for each in (IRONIC_DAEMONS, OPENSTACK, ADDRESSES) for field in each.settings
+    }
 
-    assert {*re.findall(r"\bMOOR_IRONIC_[A-Z_]*[A-Z]", PAGE)} - known == set()
+    assert {*re.findall(r"\bMOOR_(?:IRONIC|OPENSTACK)_[A-Z_]*[A-Z]", PAGE)} - known == set()
 
 
 @pytest.mark.parametrize("block", [*blocks()], ids=lambda block: ",".join(block)[:60])
 def test_the_variables_of_a_block_fit_together(block: dict[str, str]) -> None:
-    addresses, settings = ADDRESSES.read(block), IRONIC_DAEMONS.read(block)
+    ADDRESSES.read(block)
+    IRONIC_DAEMONS.read(block)
+    OPENSTACK.read(block)
 
-    IRONIC_API.check_login(addresses.ironic_url, settings)
 
+def test_the_page_names_every_setting_of_signing_in_and_of_the_names() -> None:
+    of_names = [IRONIC_DAEMONS.variable(field) for field in ("exchange", "topics", "queue")]
+    every = [*of_names, *map(OPENSTACK.variable, OPENSTACK.settings)]
 
-def test_the_page_names_every_setting_of_the_login_and_of_the_names() -> None:
-    fields = [*IRONIC_DAEMONS.settings]
-    of_page = [*fields[fields.index("exchange") : fields.index("rest_connect_s_max")]]
-
-    assert [field for field in of_page if IRONIC_DAEMONS.variable(field) not in PAGE] == []
+    assert [variable for variable in every if variable not in PAGE] == []
 
 
 def test_every_line_of_the_log_is_in_the_code() -> None:

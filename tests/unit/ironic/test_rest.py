@@ -24,7 +24,6 @@ from ironic_sync.rest import (
     NodesRead,
     PatchOperation,
 )
-from ironic_sync.settings import IronicSettings
 from kit.errors import (
     CredentialsRefused,
     Locked,
@@ -34,13 +33,14 @@ from kit.errors import (
     VersionNotOffered,
     WrongAnswer,
 )
+from kit.rest import RestLimits
 
 pytestmark = pytest.mark.asyncio
 
 NODE = ProviderId(UUID("7464717d-6505-454d-b1f3-1bdfc8490919"))
 OTHER = ProviderId(UUID("46a95f4b-c780-42fc-9dc4-9efea8b99980"))
 AT = f"/v1/nodes/{NODE}"
-QUICK = IronicSettings(rest_retry_delay_s_first=0.001, rest_retry_delay_s_max=0.002, rest_tries_max=4)
+QUICK = RestLimits(retry_delay_s_first=0.001, retry_delay_s_max=0.002, tries_max=4)
 URL = "http://ironic.example:6385"
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -109,13 +109,13 @@ class Server:
 
 def api_of(
     server: Server,
-    settings: IronicSettings = QUICK,
+    limits: RestLimits = QUICK,
     url: str = URL,
     *,
     has_shards: bool = False,
 ) -> HttpIronicApi:
     transport = httpx.ASGITransport(server)
-    return HttpIronicApi(url, settings, has_shards=has_shards, transport=transport)
+    return HttpIronicApi(url, has_shards=has_shards, limits=limits, transport=transport)
 
 
 def told(**fields: object) -> dict[str, object]:
@@ -226,9 +226,9 @@ async def test_half_a_node_is_not_taken_for_a_whole_one() -> None:
     ],
 )
 async def test_an_answer_that_is_no_page_is_an_operational_error(answer: Answer, why: str) -> None:
-    settings = IronicSettings(rest_answer_bytes_max=2000)
+    limits = RestLimits(answer_bytes_max=2000)
     with pytest.raises(WrongAnswer, match=why):
-        await pages_of(api_of(Server(lambda _: answer), settings))
+        await pages_of(api_of(Server(lambda _: answer), limits))
 
 
 async def test_pages_that_lead_in_a_circle_are_an_error() -> None:
@@ -423,7 +423,7 @@ async def test_an_order_waits_for_the_lock_of_a_node(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "reservation", "reads"),
-    [("Node 1 is Locked by host c-1, try later.", None, 0), ("busy", "conductor-1", QUICK.rest_tries_max)],
+    [("Node 1 is Locked by host c-1, try later.", None, 0), ("busy", "conductor-1", QUICK.tries_max)],
 )
 async def test_a_lock_that_lasts_is_raised_as_locked(text: str, reservation: str | None, reads: int) -> None:
     def script(asked: Asked) -> Answer:
@@ -432,7 +432,7 @@ async def test_a_lock_that_lasts_is_raised_as_locked(text: str, reservation: str
     server = Server(script)
     with pytest.raises(Locked, match=f"node {NODE} is locked: {text}"):
         await api_of(server).set_power_state(NODE, "power on")
-    assert len(server.orders) == QUICK.rest_tries_max
+    assert len(server.orders) == QUICK.tries_max
     assert len(server.asked) - len(server.orders) == reads
 
 
@@ -483,7 +483,7 @@ async def test_a_busy_ironic_is_asked_again_and_then_is_unavailable(*, is_order:
     server = Server(lambda _: Answer(status=503))
     with pytest.raises(Unavailable, match="answers 503"):
         await use(server)
-    assert len(server.asked) == QUICK.rest_tries_max
+    assert len(server.asked) == QUICK.tries_max
 
 
 async def test_a_question_whose_answer_is_lost_is_asked_again_and_an_order_is_not() -> None:
@@ -491,7 +491,7 @@ async def test_a_question_whose_answer_is_lost_is_asked_again_and_an_order_is_no
     server.problem = httpx.ReadError("cut")
     with pytest.raises(Unavailable, match="no answer to GET"):
         await api_of(server).node(NODE)
-    assert len(server.asked) == QUICK.rest_tries_max
+    assert len(server.asked) == QUICK.tries_max
 
     server.asked.clear()
     with pytest.raises(Unavailable, match="no answer to PUT"):
@@ -505,7 +505,7 @@ async def test_an_order_that_reached_nobody_is_made_again() -> None:
 
     with pytest.raises(Unavailable, match="cannot be reached"):
         await api_of(server).set_provision_state(NODE, "active")
-    assert len(server.asked) == QUICK.rest_tries_max
+    assert len(server.asked) == QUICK.tries_max
 
 
 async def test_an_order_is_not_made_again_after_an_error_of_the_server() -> None:
@@ -521,7 +521,7 @@ async def test_a_server_that_never_answers_took_too_long() -> None:
     server.hangs = True
 
     with pytest.raises(TookTooLong, match="did not answer GET"):
-        await api_of(server, IronicSettings(rest_answer_s_max=0.02)).node(NODE)
+        await api_of(server, RestLimits(answer_s_max=0.02)).node(NODE)
     assert len(server.asked) == 1
 
 
@@ -603,7 +603,7 @@ async def test_a_service_below_a_path_is_found_there() -> None:
 async def test_pages_may_be_left_early() -> None:
     link = f"{URL}/v1/nodes?marker={NODE}"
     server = Server(lambda _: Answer({"nodes": [told()], "next": link}))
-    api = HttpIronicApi(URL, QUICK, transport=httpx.ASGITransport(server))
+    api = HttpIronicApi(URL, limits=QUICK, transport=httpx.ASGITransport(server))
     async with aclosing(api.pages()) as pages:
         assert len((await anext(pages)).nodes) == 1
     await api.close()

@@ -21,21 +21,27 @@ from starlette.types import ASGIApp
 
 from bus.addresses import Addresses
 from ironic_sync.rest import HttpIronicApi, ironic_api
-from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from kit.errors import CredentialsRefused, Unavailable, WrongAnswer
 from kit.health import Listen
 from kit.http_server import HttpServer
-from kit.keystone import REFUSED_S, RENEW_BEFORE_S, KeystoneAccount, KeystoneRefused, KeystoneTokens
+from kit.keystone import (
+    OPENSTACK,
+    REFUSED_S,
+    RENEW_BEFORE_S,
+    KeystoneRefused,
+    KeystoneTokens,
+    OpenStackSettings,
+)
+from kit.rest import RestLimits
 from kit.settings import BadSetting
 from kit.tls import ServerTls, server_tls
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 from tests.unit.ironic.test_rest import NODE, told
 
-QUICK = IronicSettings(rest_retry_delay_s_first=0.001, rest_retry_delay_s_max=0.002, rest_tries_max=3)
+QUICK = RestLimits(retry_delay_s_first=0.001, retry_delay_s_max=0.002, tries_max=3)
 IDENTITY = "http://cloud/identity/v3/"
-BY_PASSWORD = structs.replace(
-    QUICK, auth="keystone", user="moor", password="of the service", keystone_url=IDENTITY
-)
+NOBODY = OpenStackSettings()
+BY_PASSWORD = OpenStackSettings(user="moor", password="of the service", keystone_url=IDENTITY)
 
 
 class Cloud:
@@ -55,8 +61,8 @@ class Cloud:
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app))
 
-    def api(self, settings: IronicSettings, url: str = "http://cloud/baremetal") -> HttpIronicApi:
-        return HttpIronicApi(url, settings, transport=httpx.ASGITransport(self.app))
+    def api(self, account: OpenStackSettings, url: str = "http://cloud/baremetal") -> HttpIronicApi:
+        return HttpIronicApi(url, account, limits=QUICK, transport=httpx.ASGITransport(self.app))
 
     async def _node(self, request: Request) -> Response:
         token = request.headers.get("x-auth-token", "")
@@ -115,7 +121,9 @@ async def test_a_token_that_ironic_refuses_even_when_new_is_told_with_the_settin
     # Another Ironic, which asks another Keystone.
     cloud.keystone.service_tokens = Forgetful()
 
-    with pytest.raises(CredentialsRefused, match=r"401.*check MOOR_IRONIC_USER, MOOR_IRONIC_PASSWORD.*roles"):
+    with pytest.raises(
+        CredentialsRefused, match=r"401.*check MOOR_OPENSTACK_USER, MOOR_OPENSTACK_PASSWORD.*roles"
+    ):
         await api.node(NODE)
     assert len(cloud.took) == 2
     await api.close()
@@ -130,20 +138,14 @@ class Forgetful(set[str]):
 async def test_an_application_credential_logs_in_without_a_scope() -> None:
     cloud = Cloud()
     cloud.keystone.credential = {"id": "c-1", "secret": "s"}
-    settings = structs.replace(
-        QUICK,
-        auth="keystone",
-        keystone_url=IDENTITY,
-        application_credential_id="c-1",
-        application_credential_secret="s",
-    )
-    api = cloud.api(settings)
+    account = OpenStackSettings(keystone_url=IDENTITY, application_credential_id="c-1", password="s")
+    api = cloud.api(account)
 
     assert await api.node(NODE) is not None
     await api.close()
-    wrong = cloud.api(structs.replace(settings, application_credential_secret="other"))
+    wrong = cloud.api(structs.replace(account, password="other"))
     with pytest.raises(
-        CredentialsRefused, match="application credential 'c-1'; check MOOR_IRONIC_APPLICATION"
+        CredentialsRefused, match="application credential 'c-1'; check MOOR_OPENSTACK_APPLICATION"
     ):
         await wrong.node(NODE)
     await wrong.close()
@@ -169,7 +171,7 @@ async def test_a_wrong_password_names_account_and_settings_and_never_itself() ->
 
     assert (
         "Keystone at http://cloud/identity answers 401 to user 'moor' of project 'service'; check "
-        "MOOR_IRONIC_USER, MOOR_IRONIC_PASSWORD" in str(refused.value)
+        "MOOR_OPENSTACK_USER, MOOR_OPENSTACK_PASSWORD" in str(refused.value)
     )
     assert "hunter2" not in str(refused.value)
     assert cloud.took == []
@@ -190,7 +192,7 @@ async def test_keystone_that_is_away_is_asked_again_and_ironic_is_sent_nothing()
     await api.close()
 
 
-ACCOUNT = KeystoneAccount(url=IDENTITY, user="moor", password="of the service")
+ACCOUNT = OpenStackSettings(keystone_url=IDENTITY, user="moor", password="of the service")
 
 
 @pytest.mark.asyncio
@@ -259,11 +261,11 @@ async def test_an_answer_of_keystone_that_is_none_is_an_operational_error(answer
 
 
 @pytest.mark.asyncio
-async def test_without_a_url_the_catalogue_says_where_ironic_is() -> None:
+async def test_keystone_as_the_url_means_that_its_catalogue_says_where_ironic_is() -> None:
     cloud = Cloud()
     other = in_catalogue(interface="internal", url="http://elsewhere/")
     cloud.keystone.catalogue = [{"type": "compute", "endpoints": []}, other, in_catalogue()]
-    api = ironic_api_at(cloud, BY_PASSWORD)
+    api = at_catalogue(cloud, BY_PASSWORD)
 
     assert await api.node(NODE) is not None
     await api.close()
@@ -283,21 +285,29 @@ async def test_a_catalogue_without_ironic_names_the_settings_and_what_it_has(
 ) -> None:
     cloud = Cloud()
     cloud.keystone.catalogue = catalogue
-    api = ironic_api_at(cloud, structs.replace(BY_PASSWORD, region="north"))
+    api = at_catalogue(cloud, structs.replace(BY_PASSWORD, region="north"))
 
     with pytest.raises(
-        WrongAnswer, match=rf"\(it has: {has}\): set MOOR_IRONIC_URL, or correct MOOR_IRONIC_INT"
+        WrongAnswer, match=rf"\(it has: {has}\): set MOOR_IRONIC_URL, or correct MOOR_OPENSTACK_INT"
     ):
         await api.node(NODE)
     await api.close()
 
 
-def ironic_api_at(cloud: Cloud, settings: IronicSettings) -> HttpIronicApi:
-    return cloud.api(settings, url="")
+def at_catalogue(cloud: Cloud, account: OpenStackSettings) -> HttpIronicApi:
+    return cloud.api(account, url="keystone")
 
 
-def test_there_is_no_client_without_url_and_without_keystone() -> None:
-    assert ironic_api(Addresses(), IronicSettings()) is None
+def test_there_is_no_client_without_url() -> None:
+    assert ironic_api(Addresses(), BY_PASSWORD) is None
+
+
+def test_the_catalogue_needs_a_keystone() -> None:
+    with pytest.raises(
+        BadSetting,
+        match=r"ironic_url is 'keystone' \(MOOR_IRONIC_URL\): this needs MOOR_OPENSTACK_KEYSTONE_URL",
+    ):
+        HttpIronicApi("keystone")
 
 
 # Settings
@@ -307,46 +317,41 @@ def test_there_is_no_client_without_url_and_without_keystone() -> None:
     ("environment", "why"),
     [
         (
-            {"AUTH": "keystone"},
-            r"ironic.auth is 'keystone' \(MOOR_IRONIC_AUTH\): this needs MOOR_IRONIC_KEYSTONE_URL, MOOR_IRONIC_USER, MOOR_",
+            {"KEYSTONE_URL": "http://k"},
+            r"openstack.keystone_url is 'http://k' \(MOOR_OPENSTACK_KEYSTONE_URL\): this needs MOOR_OPENSTACK_USER",
         ),
-        ({"AUTH": "basic", "USER": "moor"}, "this needs MOOR_IRONIC_PASSWORD"),
+        ({"USER": "moor"}, "this needs MOOR_OPENSTACK_PASSWORD or MOOR_OPENSTACK_PASSWORD_FILE"),
         (
-            {"AUTH": "keystone", "KEYSTONE_URL": "http://k", "APPLICATION_CREDENTIAL_ID": "c"},
-            "this needs MOOR_IRONIC_APPLICATION_CREDENTIAL_SECRET",
+            {"KEYSTONE_URL": "http://k", "APPLICATION_CREDENTIAL_ID": "c"},
+            r"openstack.application_credential_id is .* this needs MOOR_OPENSTACK_PASSWORD",
         ),
         (
             {
-                "AUTH": "keystone",
                 "KEYSTONE_URL": "http://k",
                 "USER": "moor",
                 "APPLICATION_CREDENTIAL_ID": "c",
-                "APPLICATION_CREDENTIAL_SECRET": "hunter2",
+                "PASSWORD": "hunter2",
             },
             "application_credential_id is set too",
         ),
-        ({"KEYSTONE_URL": "http://k"}, "auth is none, and must be keystone"),
+        ({"APPLICATION_CREDENTIAL_ID": "c", "PASSWORD": "hunter2"}, "this needs MOOR_OPENSTACK_KEYSTONE_URL"),
+        ({"USER": "moor", "PASSWORD": "hunter2", "PASSWORD_FILE": "/p"}, "password is set too"),
         (
             {"KEY_FILE": "/k"},
-            r"ironic.key_file is '/k' \(MOOR_IRONIC_KEY_FILE\): a key without a certificate",
+            r"openstack.key_file is '/k' \(MOOR_OPENSTACK_KEY_FILE\): a key without a certificate",
         ),
-        ({"AUTH": "kerberos"}, "must be basic or keystone or none"),
-        ({"AUTH": "keystone", "PASSWORD": "hunter2"}, "this needs"),
+        ({"SCOPE": "cloud"}, "must be project or system"),
+        ({"PASSWORD": "hunter2"}, r"openstack.password is \*\*\* .* this needs MOOR_OPENSTACK_USER"),
     ],
 )
-def test_settings_that_cannot_log_in_are_told_before_the_start(environment: dict[str, str], why: str) -> None:
+def test_settings_that_cannot_sign_in_are_told_before_the_start(
+    environment: dict[str, str], why: str
+) -> None:
     with pytest.raises(BadSetting, match=why) as wrong:
         ironic_api(
             Addresses(ironic_url="http://ironic"),
-            IRONIC_DAEMONS.read({f"MOOR_IRONIC_{key}": value for key, value in environment.items()}),
+            OPENSTACK.read({f"MOOR_OPENSTACK_{key}": value for key, value in environment.items()}),
         )
-
-    assert "hunter2" not in str(wrong.value)
-
-
-def test_a_user_in_the_url_beside_keystone_is_refused() -> None:
-    with pytest.raises(BadSetting, match=r"it names a user, but ironic\.auth is keystone") as wrong:
-        HttpIronicApi("http://moor:hunter2@cloud/", BY_PASSWORD)
 
     assert "hunter2" not in str(wrong.value)
 
@@ -354,25 +359,35 @@ def test_a_user_in_the_url_beside_keystone_is_refused() -> None:
 @pytest.mark.parametrize("field", ["ca_file", "cert_file"])
 def test_a_file_that_is_not_there_names_its_setting(field: str, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.pem")
-    with pytest.raises(BadSetting, match=rf"ironic.{field} is '{missing}' \(MOOR_IRONIC_{field.upper()}\)"):
-        HttpIronicApi("https://cloud/", structs.replace(QUICK, **{field: missing}))
+    with pytest.raises(
+        BadSetting, match=rf"openstack.{field} is '{missing}' \(MOOR_OPENSTACK_{field.upper()}\)"
+    ):
+        HttpIronicApi("https://cloud/", structs.replace(NOBODY, **{field: missing}))
 
 
 @pytest.mark.asyncio
-async def test_basic_authentication_is_by_settings_too() -> None:
-    asked: list[str] = []
+@pytest.mark.parametrize(
+    ("url", "account"),
+    [
+        ("http://cloud", OpenStackSettings(user="moor", password="p:w")),
+        # A user in the URL signs in there, in place of any other.
+        ("http://moor:p%3Aw@cloud", BY_PASSWORD),
+    ],
+    ids=["by settings", "by the url"],
+)
+async def test_basic_authentication(url: str, account: OpenStackSettings) -> None:
+    asked: list[tuple[str, str | None]] = []
 
     async def node(request: Request) -> Response:
-        asked.append(request.headers["authorization"])
+        asked.append((request.headers["authorization"], request.headers.get("x-auth-token")))
         return JSONResponse(told())
 
     app = Starlette(routes=[Route("/v1/nodes/{id}", node)])
-    settings = structs.replace(QUICK, auth="basic", user="moor", password="p:w")
-    api = HttpIronicApi("http://cloud", settings, transport=httpx.ASGITransport(app))
+    api = HttpIronicApi(url, account, transport=httpx.ASGITransport(app))
     await api.node(NODE)
     await api.close()
 
-    assert asked == ["Basic bW9vcjpwOnc="]
+    assert asked == [("Basic bW9vcjpwOnc=", None)]
 
 
 # Certificates
@@ -395,9 +410,9 @@ class Files:
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(shown)
         self.of_server = server_tls(shown, "", str(self.ca))
 
-    def known_to(self, settings: IronicSettings) -> IronicSettings:
+    def known_to(self, account: OpenStackSettings) -> OpenStackSettings:
         return structs.replace(
-            settings, ca_file=str(self.ca), cert_file=str(self.chain), key_file=str(self.key)
+            account, ca_file=str(self.ca), cert_file=str(self.chain), key_file=str(self.key)
         )
 
 
@@ -416,9 +431,9 @@ async def served(app: ASGIApp, tls: ServerTls) -> AsyncIterator[str]:
 async def test_keystone_and_ironic_are_reached_by_the_certificates_in_the_settings(tmp_path: Path) -> None:
     cloud, files = Cloud(), Files(tmp_path)
     async with served(cloud.app, files.of_server) as url:
-        settings = structs.replace(BY_PASSWORD, keystone_url=f"{url}/identity")
+        account = structs.replace(BY_PASSWORD, keystone_url=f"{url}/identity")
         cloud.keystone.catalogue = [in_catalogue(url=f"{url}/baremetal")]
-        api = HttpIronicApi("", files.known_to(settings))
+        api = HttpIronicApi("keystone", files.known_to(account))
         try:
             assert await api.node(NODE) is not None
         finally:
@@ -433,8 +448,8 @@ async def test_without_the_right_certificates_nobody_is_reached(without: str, tm
     cloud, files = Cloud(), Files(tmp_path)
     changed: dict[str, Any] = {without: ""} | ({"key_file": ""} if without == "cert_file" else {})
     async with served(cloud.app, files.of_server) as url:
-        settings = structs.replace(files.known_to(BY_PASSWORD), keystone_url=f"{url}/identity", **changed)
-        api = HttpIronicApi(f"{url}/baremetal", settings)
+        account = structs.replace(files.known_to(BY_PASSWORD), keystone_url=f"{url}/identity", **changed)
+        api = HttpIronicApi(f"{url}/baremetal", account, limits=QUICK)
         try:
             with pytest.raises(Unavailable, match=r"Keystone at https://127\.0\.0\.1"):
                 await api.node(NODE)
@@ -469,13 +484,13 @@ async def test_a_server_that_refuses_the_certificate_is_told_with_its_reason(
     of_server = server_tls(str(tmp_path / "server"), "", str(files.ca))
     cloud = Cloud()
     async with served(cloud.app, of_server) as url:
-        known = structs.replace(QUICK, ca_file=str(files.ca), cert_file=certificate)
+        known = structs.replace(NOBODY, ca_file=str(files.ca), cert_file=certificate)
         keystone = structs.replace(BY_PASSWORD, ca_file=str(files.ca), cert_file=certificate)
-        for settings, name in (
+        for account, name in (
             (known, "Ironic at"),
             (structs.replace(keystone, keystone_url=f"{url}/identity"), "Keystone at"),
         ):
-            api = HttpIronicApi(f"{url}/baremetal", settings)
+            api = HttpIronicApi(f"{url}/baremetal", account, limits=QUICK)
             with pytest.raises(Unavailable) as refused:
                 await api.node(NODE)
             await api.close()
@@ -491,8 +506,8 @@ async def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(
     files = Files(tmp_path)
     files.key.write_bytes(encrypted(files.key.read_bytes()))
 
-    with pytest.raises(BadSetting, match=r"ironic.cert_file is .* encrypted"):
-        HttpIronicApi("https://cloud/", files.known_to(QUICK))
+    with pytest.raises(BadSetting, match=r"openstack.cert_file is .* encrypted"):
+        HttpIronicApi("https://cloud/", files.known_to(NOBODY))
 
 
 def encrypted(pem: bytes) -> bytes:
@@ -533,14 +548,10 @@ async def test_the_secret_of_an_application_credential_may_be_in_a_file(tmp_path
     cloud, file = Cloud(), tmp_path / "secret"
     cloud.keystone.credential = {"id": "c-1", "secret": "s"}
     file.write_text("s")
-    settings = structs.replace(
-        QUICK,
-        auth="keystone",
-        keystone_url=IDENTITY,
-        application_credential_id="c-1",
-        application_credential_secret_file=str(file),
+    account = OpenStackSettings(
+        keystone_url=IDENTITY, application_credential_id="c-1", password_file=str(file)
     )
-    api = cloud.api(settings)
+    api = cloud.api(account)
 
     assert await api.node(NODE) is not None
     await api.close()
@@ -556,8 +567,8 @@ async def test_basic_authentication_reads_its_file_for_each_request(tmp_path: Pa
         return JSONResponse(told())
 
     app = Starlette(routes=[Route("/v1/nodes/{id}", node)])
-    settings = structs.replace(QUICK, auth="basic", user="moor", password_file=str(file))
-    api = HttpIronicApi("http://cloud", settings, transport=httpx.ASGITransport(app))
+    account = OpenStackSettings(user="moor", password_file=str(file))
+    api = HttpIronicApi("http://cloud", account, transport=httpx.ASGITransport(app))
     with pytest.raises(Unavailable, match=r"password' cannot be read: No such file"):
         await api.node(NODE)
     file.write_text("p:w")
@@ -565,10 +576,3 @@ async def test_basic_authentication_reads_its_file_for_each_request(tmp_path: Pa
     await api.close()
 
     assert asked == ["Basic bW9vcjpwOnc="]
-
-
-def test_a_password_and_its_file_are_not_set_together() -> None:
-    with pytest.raises(BadSetting, match=r"ironic.password_file is '/p' .*password is set too") as wrong:
-        HttpIronicApi("http://cloud", structs.replace(BY_PASSWORD, password="hunter2", password_file="/p"))
-
-    assert "hunter2" not in str(wrong.value)

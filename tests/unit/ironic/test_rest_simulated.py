@@ -7,8 +7,8 @@ import pytest
 
 from engine.inventories import ProviderId
 from ironic_sync.rest import HttpIronicApi, IronicRefused, PatchOperation
-from ironic_sync.settings import IronicSettings
 from kit.errors import CredentialsRefused, Locked, Unavailable
+from kit.rest import RestLimits
 from laboratory.ironic.api import IronicTransport
 from laboratory.ironic.node import SimulatedNode as Simulated
 from laboratory.ironic.script import IronicScript, NodeLocked
@@ -17,7 +17,7 @@ from tests.ironic_clients.passwords import PasswordTransport
 
 pytestmark = pytest.mark.asyncio
 
-QUICK = IronicSettings(rest_retry_delay_s_first=0.001, rest_retry_delay_s_max=0.002, page=10)
+QUICK = RestLimits(retry_delay_s_first=0.001, retry_delay_s_max=0.002)
 NODE = ProviderId(UUID(int=1))
 INSTANCE, VIF = str(UUID(int=500)), str(UUID(int=600))
 
@@ -42,7 +42,9 @@ def ironic_with(count: int) -> SimulatedIronic:
 
 def api_of(ironic: SimulatedIronic, *, has_shards: bool = False) -> HttpIronicApi:
     transport = IronicTransport(ironic)
-    return HttpIronicApi("http://ironic.example", QUICK, has_shards=has_shards, transport=transport)
+    return HttpIronicApi(
+        "http://ironic.example", has_shards=has_shards, page=10, limits=QUICK, transport=transport
+    )
 
 
 async def test_all_nodes_are_read_by_pages_with_their_shards() -> None:
@@ -132,7 +134,7 @@ async def test_a_wrong_password_is_refused_and_the_right_one_is_not() -> None:
     transport = PasswordTransport(ironic_with(1), "moor", "secret")
 
     def api_as(user: str) -> HttpIronicApi:
-        return HttpIronicApi(f"http://{user}ironic.example", QUICK, transport=transport)
+        return HttpIronicApi(f"http://{user}ironic.example", limits=QUICK, transport=transport)
 
     assert await api_as("moor:secret@").node(NODE) is not None
     for user in ("", "moor:wrong@"):

@@ -26,6 +26,7 @@ from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.sweeping import SINGLE_READS_MAX, Adopter, Sweeper
 from kit.parts import PartState, statuses
+from kit.rest import RestLimits
 from laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
 from tests.contracts.stage import until
 from tests.ironic_clients.nodes import create, delete
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.asyncio
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 # Nothing happens because time passes: all that is read again is read because of something.
 RARELY = IronicSettings(sweep_s=3600.0, doubts_s=3600.0, changes_s=3600.0, missing_few=2, missing_share=0.2)
-REST = IronicSettings(rest_tries_max=1)
+REST = RestLimits(tries_max=1)
 HOUR_S, HOUR_US, SECOND_US = 3600.0, 3_600_000_000, 1_000_000
 T0_US = 1_795_159_882_000_000
 Deed = Callable[[httpx.Request], Awaitable[object]]
@@ -96,7 +97,7 @@ class Stand:
         self.ironic_at_s = T0_US / 1e6
         self.ironic = SimulatedIronic(nodes, lambda: self.ironic_at_s, lambda *_: None)
         self.wire = Wire(self.ironic)
-        self.api = HttpIronicApi("http://ironic", REST, transport=self.wire)
+        self.api = HttpIronicApi("http://ironic", limits=REST, transport=self.wire)
         self.store = MemoryIronicStore()
         self.at_us, self.at_s = T0_US, 100.0
         self.writer = NodeWriter(self.store, TERMS, skew_us=2 * SECOND_US, clock_us=lambda: self.at_us)

@@ -5,13 +5,13 @@ from uuid import UUID
 
 import pytest
 import pytest_asyncio
-from msgspec import structs
 
 from engine.inventories import ProviderId
 from ironic_sync.core.notifications import NodeDoubted, NodeNotified, read
 from ironic_sync.rest import HttpIronicApi, IronicRefused, PatchOperation
-from ironic_sync.settings import IronicSettings
 from kit.errors import CredentialsRefused, Locked, Unavailable
+from kit.keystone import OpenStackSettings
+from kit.rest import RestLimits
 from laboratory.ironic import IronicScript, IronicTransport, available_nodes
 from laboratory.ironic.script import NodeLocked
 from tests.ironic_clients.passwords import PasswordTransport
@@ -20,11 +20,13 @@ from tests.unit.ironic_sim.worlds import World
 # ruff: noqa: S106 - this password is for a server inside the tests
 
 INSTANCE = UUID("11111111-2222-3333-4444-555555555555")
-SETTINGS = IronicSettings(page=3, rest_tries_max=2, rest_retry_delay_s_first=0.001)
+LIMITS = RestLimits(tries_max=2, retry_delay_s_first=0.001)
 
 
-def client_of(world: World, settings: IronicSettings = SETTINGS) -> HttpIronicApi:
-    return HttpIronicApi("http://ironic", settings, has_shards=True, transport=IronicTransport(world.ironic))
+def client_of(world: World, page: int = 3) -> HttpIronicApi:
+    return HttpIronicApi(
+        "http://ironic", has_shards=True, page=page, limits=LIMITS, transport=IronicTransport(world.ironic)
+    )
 
 
 @pytest.fixture
@@ -142,11 +144,8 @@ async def test_users_are_asked_for_their_password() -> None:
     world = World(available_nodes(1))
     transport = PasswordTransport(world.ironic, "moor", "secret")
     known, stranger = (
-        HttpIronicApi("http://ironic", settings, transport=transport)
-        for settings in (
-            structs.replace(SETTINGS, auth="basic", user="moor", password="secret"),
-            SETTINGS,
-        )
+        HttpIronicApi("http://ironic", account, limits=LIMITS, transport=transport)
+        for account in (OpenStackSettings(user="moor", password="secret"), OpenStackSettings())
     )
 
     assert await known.node(id_of(world)) is not None

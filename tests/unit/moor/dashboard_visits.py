@@ -21,8 +21,8 @@ from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostSetting, HostState, host_in_cell
 from engine.inventories import ProviderId
-from ironic_sync.settings import IronicSettings
 from kit.errors import Unavailable
+from kit.keystone import OpenStackSettings
 from moor.dashboard.access import Access, OpeningToken, SessionStore
 from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
@@ -138,7 +138,7 @@ class Visited:
         self.url = f"{scheme}://testserver"
         self.watcher = watcher = Watcher(self.cloud, SETTINGS, every_s=0.01)
         letters = LetterPages(LetterReader(watcher.brokers))
-        nodes = NodePages(MetalReader(SETTINGS, IronicSettings))
+        nodes = NodePages(MetalReader(SETTINGS, OpenStackSettings))
         opening = OpeningToken(self.shown.append) if opens else None
         self.access = Access(auth or BasicAuthentication(USERS), self.sessions, port=port, opening=opening)
         self.actions = Actions(self.access, Clouds(self.cloud, letters.reader, self._ordering))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from kit.health import Listen
-from kit.keystone import KeystoneAccount
+from kit.keystone import OpenStackSettings
 from moor.dashboard.access import SessionStore
 from moor.dashboard.service import DashboardOptions, access_of
 from placement_worker.api.auth import (
@@ -24,7 +24,7 @@ from tests.unit.moor.test_dashboard_sessions import HandClock
 
 pytestmark = pytest.mark.asyncio
 
-ACCOUNT = KeystoneAccount(url="http://keystone/identity", user="placement", password=OUR_PASSWORD)
+ACCOUNT = OpenStackSettings(keystone_url="http://keystone/identity", user="placement", password=OUR_PASSWORD)
 HOST_MODE = "/orders/set-host?host=h1&mode=down"
 
 

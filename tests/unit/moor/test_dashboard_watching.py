@@ -15,8 +15,8 @@ from bus.message import Message
 from bus.messages.build import BuildRejected
 from bus.messages.cloud import Overview
 from bus.workers.asking import NoAnswer
-from ironic_sync.settings import IronicSettings
 from kit.errors import Unavailable
+from kit.keystone import OpenStackSettings
 from moor.dashboard.access import Access, SessionStore
 from moor.dashboard.actions import Actions
 from moor.dashboard.app import dashboard_app
@@ -66,7 +66,7 @@ def app_of(caller: Caller | None, asking: Any, watcher: Watcher) -> Starlette:
     letters = LetterPages(LetterReader(watcher.brokers))
     access = Access(As(caller), SessionStore(), port=1)
     actions = Actions(access, Clouds(asking, letters.reader, nullcontext))  # type: ignore[arg-type]
-    nodes = NodePages(MetalReader(SETTINGS, IronicSettings))
+    nodes = NodePages(MetalReader(SETTINGS, OpenStackSettings))
     return dashboard_app(
         CloudPages(asking, watcher), InstancePages(asking), nodes, letters, actions, hosts=["testserver"]
     )

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from kit import rest
+from kit.rest import RestLimits
 from laboratory.ironic import IronicServer, IronicSimSettings, SimulatedIronic, WorkDurations, available_nodes
 from moor.bare_metal.node_command import VERBS
 from moor.commands import app
@@ -177,7 +179,7 @@ def test_a_console_is_switched_on_and_off_and_says_where_it_is() -> None:
 @pytest.fixture
 def _once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request is made once, so that only the command itself waits."""
-    monkeypatch.setenv("MOOR_IRONIC_REST_TRIES_MAX", "1")
+    monkeypatch.setattr(rest, "USUAL", RestLimits(tries_max=1))
 
 
 @pytest.mark.usefixtures("_once")
@@ -218,7 +220,7 @@ def test_a_node_that_ironic_works_on_for_too_long_is_named_and_the_others_are_or
 def test_nodes_without_an_order_are_named_if_ironic_goes_away_or_hangs(
     hangs_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MOOR_IRONIC_REST_ANSWER_S_MAX", "2")
+    monkeypatch.setattr(rest, "USUAL", RestLimits(tries_max=1, answer_s_max=2))
     real = SimulatedIronic.set_maintenance
 
     def for_one(ironic: SimulatedIronic, ident: str, *, is_on: bool, reason: str | None = None) -> Any:

@@ -5,6 +5,7 @@ import pytest
 from bus.addresses import broker_at
 from bus.settings import BusSettings
 from bus.workers.sending import Link
+from kit.keystone import OpenStackSettings
 from kit.settings import tell_followers
 from nova_bridge.cloud import NovaCloud
 from nova_bridge.scheduler.placement_api import PlacementApi
@@ -24,7 +25,7 @@ class KnowsNothing:
 async def test_both_kinds_of_requests_are_weighed_by_the_new_settings() -> None:
     """Requests that name their host have filters of their own, and weighers like all others."""
     choice, asking = SchedulerSettings(), NovaPlacementSettings(url="http://127.0.0.1:1")
-    api = PlacementApi(asking)
+    api = PlacementApi(asking.url, OpenStackSettings())
     (staged,) = nova_parts(
         Link(broker_at("amqp://guest:guest@127.0.0.1:1/nova"), BusSettings()),
         KnowsNothing(),

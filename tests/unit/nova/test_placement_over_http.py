@@ -17,9 +17,10 @@ from engine.inventories import AggregateId, ConsumerId, ProviderId, ProviderStat
 from engine.picture.picture import Picture
 from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, DoesNotFit, Released
 from kit.errors import Unavailable
+from kit.keystone import OpenStackSettings
+from kit.rest import RestLimits
 from nova_bridge.scheduler.placement_api import Conflict, PlacementApi
 from nova_bridge.scheduler.placement_books import HttpBooks, HttpClaims
-from nova_bridge.scheduler.settings import NovaPlacementSettings
 from tests.api.whole_app import server_over
 from tests.contracts.stores import open_store
 from tests.unit.nova.upstream_placement import UpstreamTransport
@@ -28,11 +29,6 @@ pytestmark = pytest.mark.asyncio
 
 RACK = AggregateId(UUID(int=9))
 HOST, CHILD, OTHER = (ProviderId(UUID(int=number)) for number in (1, 2, 3))
-SETTINGS = NovaPlacementSettings(
-    url="http://placement",
-    admin_token_secret="admin",  # noqa: S106 - of noauth2
-    rest_tries_max=1,
-)
 AMOUNTS = (ResourceAmount(provider=HOST, resource="VCPU", amount=2),)
 
 
@@ -44,6 +40,8 @@ class Failing(httpx.AsyncBaseTransport):
         self.at = ""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        # As noauth2 wants it.
+        request.headers.setdefault("X-Auth-Token", "admin")
         if self.at and self.at in request.url.path:
             self.at = ""
             raise httpx.ReadError("reset")
@@ -55,7 +53,9 @@ class HttpWorld:
         self.failing = transport = Failing(transport)
         headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
         self.client = httpx.AsyncClient(transport=transport, base_url="http://placement", headers=headers)
-        self.api = PlacementApi(SETTINGS, transport=transport)
+        self.api = PlacementApi(
+            "http://placement", OpenStackSettings(), limits=RestLimits(tries_max=1), transport=transport
+        )
         self.picture = Picture()
         self.books = HttpBooks(self.api, self.picture, refresh_s=5.0)
         self.claims = HttpClaims(self.api, self.books, chance=random.Random(7))
