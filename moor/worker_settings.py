@@ -15,7 +15,6 @@ from kit.database_settings import DATABASE, DatabaseSettings
 from kit.keystone import OPENSTACK
 from kit.settings import Section, Stated, text_of
 from moor.settings import Sources
-from placement_worker.api.settings import PLACEMENT_API
 from placement_worker.settings import PLACEMENT, PlacementSettings
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 
@@ -28,7 +27,6 @@ __all__ = [
     "LIBVIRT",
     "OPENSTACK",
     "PLACEMENT",
-    "PLACEMENT_API",
     "SCHEDULER",
     "SECTIONS",
     "CloudSettings",
@@ -44,7 +42,6 @@ SECTIONS: Mapping[str, Section[Any]] = {
         SCHEDULER,
         CONDUCTOR,
         PLACEMENT,
-        PLACEMENT_API,
         COMPUTE,
         LIBVIRT,
         IRONIC_DAEMONS,

@@ -10,12 +10,13 @@ import logging
 import random
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from bus.messages.cloud import VALUES_BYTES_MAX
 from bus.messages.placement import LogPosition, ProvidersChanged
 from bus.workers.publisher import Outgoing, Publisher
 from kit.parts import Supervised, wait_at_most
-from placement_worker.settings import PlacementSettings
-from placement_worker.store import ChangeFeed, PlacementStore, Unpublished
+from placement_worker.store import FEED_ENTRIES, ChangeFeed, PlacementStore, Unpublished
 from placement_worker.view import how_many_fit
 
 log = logging.getLogger(__name__)
@@ -23,11 +24,26 @@ log = logging.getLogger(__name__)
 HOLDERS_PER_MESSAGE = 400
 # Members of server groups that joined or left have messages of their own: most claims are in no group.
 MEMBERS_PER_MESSAGE = 400
-# The pause after publishing, as a multiple of the time that publishing took; at most `feed_rest_ms`.
+# The pause after publishing, as a multiple of the time that publishing took; at most `FeedPace.rest_s_max`.
 RESTS_PER_MESSAGE = 2.0
 # Room that this many of each kind of holder leave in a message, at less than 100 bytes each: half of it for whole providers,
 # half for usage.
 CHANGES_ROOM = (VALUES_BYTES_MAX - 3 * HOLDERS_PER_MESSAGE * 100) // 2
+
+
+class FeedPace(Struct, frozen=True):
+    """How often the change log is read. A program that simulates time gives another pace."""
+
+    # The leader looks so often for changes that other processes wrote, as the HTTP API does.
+    poll_s: float = 0.05
+    # The longest pause between two publications, in which changes gather.
+    rest_s_max: float = 0.02
+    # Another process tries so often to become the leader.
+    lead_again_s: float = 1.0
+    entries_max: int = FEED_ENTRIES
+
+
+FEED_PACE = FeedPace()
 
 
 def rest_s(unpublished: Unpublished, took_s: float, max_s: float) -> float:
@@ -51,13 +67,14 @@ class ChangePublisher(Supervised):
         self,
         store: PlacementStore,
         publishers: tuple[Publisher, ...],
-        settings: PlacementSettings,
         chance: random.Random | None = None,
+        *,
+        pace: FeedPace = FEED_PACE,
     ) -> None:
         super().__init__("publish the feed of changes", self._take_part, is_cut_short=False, chance=chance)
         self._store = store
         self._publishers = publishers
-        self._settings = settings
+        self._pace = pace
         self._written = asyncio.Event()
 
     def written(self) -> None:
@@ -70,7 +87,7 @@ class ChangePublisher(Supervised):
                 self.status.well()
                 if feed is not None:
                     await self._lead(feed)
-            await wait_at_most(self.stopping, self._settings.feed_lead_again_ms / 1000)
+            await wait_at_most(self.stopping, self._pace.lead_again_s)
 
     async def stop(self) -> None:
         await super().stop()
@@ -87,15 +104,15 @@ class ChangePublisher(Supervised):
             # Clear first, then read: a write during the reading is seen by the next one.
             self._written.clear()
             began_s = loop.time()
-            unpublished = await feed.read(self._settings.feed_entries_max, is_poll=is_poll)
+            unpublished = await feed.read(self._pace.entries_max, is_poll=is_poll)
             has_said = await self._publish(feed, unpublished)
             if unpublished.is_cut:
                 continue
             if self.stopping.is_set():
                 return
             if not has_said:
-                await wait_at_most(self._written, self._settings.feed_poll_ms / 1000)
-            elif pause_s := rest_s(unpublished, loop.time() - began_s, self._settings.feed_rest_ms / 1000):
+                await wait_at_most(self._written, self._pace.poll_s)
+            elif pause_s := rest_s(unpublished, loop.time() - began_s, self._pace.rest_s_max):
                 await wait_at_most(self.stopping, pause_s)
             is_poll = not has_said and not self._written.is_set()
 

@@ -52,6 +52,7 @@ from bus.messages.placement import (
     TreeKept,
 )
 from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said, Tell, Weighed, answering
+from engine.candidates.budget import SearchLimits
 from engine.capacity import Vocabulary
 from engine.inventories import ConsumerId, ProviderId, ProviderState
 from engine.refusals import NotAllowed, ShapeMoved
@@ -315,6 +316,7 @@ def handlers(
     """The handlers of all messages that placement takes, by message type."""
     crowded = CrowdedOwners(settings.tombstones_max)
     horizon = settings.horizon
+    limits = SearchLimits(settings.search_steps_max, settings.search_bytes_max, VALUES_BYTES_MAX)
 
     async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
         orders = [ask.message for ask in asks]
@@ -356,7 +358,7 @@ def handlers(
         **question_handlers(store),
         **books_handlers(store, vocabulary, clock),
         **host_shape_handlers(store, vocabulary, clock),
-        **candidate_handlers(view, KnownNames(vocabulary, store), Searcher(settings.search_limits)),
+        **candidate_handlers(view, KnownNames(vocabulary, store), Searcher(limits)),
     }
 
 

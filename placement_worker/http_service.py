@@ -8,8 +8,10 @@ import logging
 
 from msgspec import Struct
 
+from engine.candidates.budget import SearchLimits
 from kit.health import Listen
 from kit.http_server import HttpServer
+from kit.settings import require
 from kit.times import now
 from kit.tls import ServerTls
 from placement_worker.admin_writes import WriteBatcher
@@ -17,7 +19,7 @@ from placement_worker.api.auth import Authentication
 from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import Policy
 from placement_worker.api.routes import routes_of
-from placement_worker.api.settings import ApiSettings
+from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
@@ -34,10 +36,23 @@ class ServiceOptions(Struct, frozen=True):
     listen: Listen
     auth: Authentication
     policy: Policy
-    settings: ApiSettings = ApiSettings()
+    settings: PlacementSettings = PlacementSettings()
     tls: ServerTls | None = None
     # On other machines: those of this machine are always trusted.
     proxies: tuple[str, ...] = ()
+    prefix: str = ""
+    cors_origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(
+            not self.prefix or (self.prefix.startswith("/") and not self.prefix.endswith("/")),
+            f"prefix is {self.prefix!r}, must begin with a slash and not end with one",
+        )
+
+    @property
+    def search_limits(self) -> SearchLimits:
+        steps_max, bytes_max = self.settings.search_steps_max, self.settings.search_bytes_max
+        return SearchLimits(steps_max, bytes_max, bytes_max // 2)
 
 
 class PlacementService:
@@ -47,8 +62,10 @@ class PlacementService:
         self._batcher = WriteBatcher(store, STANDARD, now)
         self._view = ProviderView(store)
         self._auth = serving.auth
-        routes = routes_of(self._batcher, self._view, store, STANDARD, serving.settings.search_limits)
-        app = PlacementApp(routes, serving.auth, serving.policy, serving.settings)
+        routes = routes_of(self._batcher, self._view, store, STANDARD, serving.search_limits)
+        app = PlacementApp(
+            routes, serving.auth, serving.policy, prefix=serving.prefix, cors_origins=serving.cors_origins
+        )
         self._server = HttpServer(app, serving.listen, tls=serving.tls, proxies=serving.proxies)
 
     @property

@@ -1,14 +1,12 @@
-"""Settings of placement that an operator may change."""
+"""Settings of placement that an operator may change: of its workers, and of its HTTP API."""
 
 from datetime import timedelta
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from bus.messages.cloud import VALUES_BYTES_MAX
-from engine.candidates.budget import DEFAULT_LIMITS, SearchLimits
-from kit.settings import Bytes, Count, Milliseconds, MillisecondsOr0, Seconds, Section
-from placement_worker.store import FEED_ENTRIES
+from engine.candidates.budget import DEFAULT_LIMITS
+from kit.settings import Bytes, Count, Section
 
 
 class PlacementSettings(Struct, frozen=True):
@@ -34,56 +32,20 @@ class PlacementSettings(Struct, frozen=True):
             "without reading everything again, for more rows."
         ),
     ] = 3600
-    feed_poll_ms: Annotated[
-        Milliseconds,
-        Meta(
-            description="How often the leader looks for changes that other processes wrote. Shorter keeps the schedulers' pictures fresher, for "
-            "more queries."
-        ),
-    ] = 50.0
-    feed_rest_ms: Annotated[
-        MillisecondsOr0,
-        Meta(
-            description="The longest pause between two publications of changes, in which changes gather. Longer costs less under load; shorter "
-            "keeps the schedulers' pictures fresher."
-        ),
-    ] = 20.0
-    feed_lead_again_ms: Annotated[
-        Milliseconds,
-        Meta(
-            description="How often another process tries to become the leader that publishes changes. Shorter resumes the feed sooner after the "
-            "leader's death, for more queries."
-        ),
-    ] = 1_000.0
-    feed_entries_max: Annotated[
-        Count,
-        Meta(
-            description="How many log entries are published at once. More catches up faster after an outage; fewer needs less memory."
-        ),
-    ] = FEED_ENTRIES
-    prune_every_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often old rows are deleted. Shorter makes many small deletes; longer makes fewer large ones."
-        ),
-    ] = 300.0
     search_steps_max: Annotated[
         Count,
         Meta(
-            description="How many steps one search for candidates may take; a step is 0.1 to 0.5 microseconds. More answers harder questions; "
-            "fewer protects the worker from them."
+            description="How many steps one search for candidates may take, asked on the bus or over HTTP; a step is 0.1 to 0.5 microseconds. "
+            "More answers harder questions; fewer protects the process, and its other clients, from them."
         ),
     ] = DEFAULT_LIMITS.steps_max
     search_bytes_max: Annotated[
         Bytes,
         Meta(
-            description="How much memory the tables of one search may take. More answers harder questions; less protects the worker from them."
+            description="How much memory the tables of one search may take; an answer over HTTP may have half as many bytes. More answers harder "
+            "and broader questions; less protects the process from them."
         ),
     ] = DEFAULT_LIMITS.bytes_max
-
-    @property
-    def search_limits(self) -> SearchLimits:
-        return SearchLimits(self.search_steps_max, self.search_bytes_max, VALUES_BYTES_MAX)
 
     @property
     def horizon(self) -> timedelta:
@@ -93,6 +55,6 @@ class PlacementSettings(Struct, frozen=True):
 PLACEMENT = Section(
     "placement",
     PlacementSettings,
-    "placement workers",
-    others=("db_url", "api_*"),
+    "placement workers, and placement's HTTP API",
+    others=("db_url",),
 )

@@ -41,7 +41,7 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.shares import Owner
 
-# How many log entries are read at once, unless an operator sets another number.
+# How many log entries are read at once: more would need more memory.
 FEED_ENTRIES = 500
 
 

@@ -13,7 +13,7 @@ from engine.capacity import Vocabulary
 from kit.parts import Periodic, set_beside
 from kit.process import Part
 from kit.times import now
-from placement_worker.change_publisher import ChangePublisher
+from placement_worker.change_publisher import FEED_PACE, ChangePublisher, FeedPace
 from placement_worker.handlers import handlers
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 STANDARD = Vocabulary(
     classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
 )
+
+# More often would make many small deletes.
+PRUNE_EVERY_S = 300.0
 
 # Queues for what cells report, claim and release; and in QUEUES also what only the API level asks.
 CELLS_QUEUES = ("placement.work", "placement.claims")
@@ -37,6 +40,8 @@ def placement_parts(
     clock: Callable[[], datetime] = now,
     *,
     cells: Mapping[str, Station] | None = None,
+    pace: FeedPace = FEED_PACE,
+    prune_every_s: float = PRUNE_EVERY_S,
 ) -> tuple[Part, ...]:
     """Everything that a placement worker runs: the workers on each broker it has a station on, the feed, and the pruner.
 
@@ -44,7 +49,7 @@ def placement_parts(
     cells. Each worker takes and answers messages of one broker; a broker that is away does not stop the others.
     """
     chance = stations[0].chance
-    changes = ChangePublisher(store, tuple(station.publisher for station in stations), settings, chance)
+    changes = ChangePublisher(store, tuple(station.publisher for station in stations), chance, pace=pace)
     answers = handlers(store, ProviderView(store), settings, vocabulary=STANDARD, clock=clock)
     workers = [
         station.worker(queue, answers, store, committed=changes.written)
@@ -56,14 +61,15 @@ def placement_parts(
         # Without a cell's broker a worker serves all others.
         set_beside((station, *of_cell), f"cell {', '.join(names)}")
         workers += of_cell
-    return (*workers, changes, pruner(store, settings, clock, chance))
+    return (*workers, changes, _pruner(store, settings, clock, chance, prune_every_s))
 
 
-def pruner(
+def _pruner(
     store: PlacementStore,
     settings: PlacementSettings,
     clock: Callable[[], datetime],
-    chance: random.Random | None = None,
+    chance: random.Random,
+    every_s: float,
 ) -> Periodic:
     """Deletes consumers that ended long ago, and log entries that were published long ago."""
 
@@ -73,4 +79,4 @@ def pruner(
         gone = await store.prune(at - 2 * settings.horizon, at - timedelta(seconds=settings.log_kept_s))
         log.debug("forgot %d rows", gone)
 
-    return Periodic("forget what ended long ago", prune, settings.prune_every_s, chance=chance)
+    return Periodic("forget what ended long ago", prune, every_s, chance=chance)

@@ -55,7 +55,6 @@ from moor.worker_settings import (
     LIBVIRT,
     OPENSTACK,
     PLACEMENT,
-    PLACEMENT_API,
     SCHEDULER,
 )
 from placement_worker import __main__ as placement_process
@@ -253,7 +252,7 @@ def placement_api(
     operating.begin()
     addresses = _stated(bus, db, placement_db=placement_db)
     _require_database("placement-api", addresses.placement_db)
-    serving = serving_of(api, tuned(PLACEMENT_API))
+    serving = serving_of(api, tuned(PLACEMENT))
     run_worker(
         placement_process.serve(addresses.placement_db, serving, tuned(DATABASE), operating.health_listen)
     )

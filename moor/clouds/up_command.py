@@ -80,7 +80,7 @@ from moor.options import (
 )
 from moor.placement.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
 from moor.settings import GENERAL, Settings
-from moor.worker_settings import PLACEMENT_API, CloudSettings
+from moor.worker_settings import PLACEMENT, CloudSettings
 from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.store_sql import SqlPlacementStore
 
@@ -133,7 +133,7 @@ def up(
     settings = command_settings(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
     socket = _socket(settings)
     script = faults_in(faults)
-    serving = serving_of(ApiFlags(listen=listen), tuned(PLACEMENT_API))
+    serving = serving_of(ApiFlags(listen=listen), tuned(PLACEMENT))
     web = (
         None
         if dashboard_listen == OFF

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import httpx
 import typer
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from kit.health import Listen, read_listen
 from kit.keystone import OPENSTACK, TIMEOUT_S, check_account
@@ -23,8 +23,8 @@ from placement_worker.api.auth import (
     users_in,
 )
 from placement_worker.api.policy import policy_named
-from placement_worker.api.settings import ApiSettings
 from placement_worker.http_service import ServiceOptions
+from placement_worker.settings import PlacementSettings
 
 DEFAULT_LISTEN = "127.0.0.1:8780"
 
@@ -73,8 +73,8 @@ class ApiFlags(AccessFlags, frozen=True, kw_only=True):
     prefix: Annotated[str, option_of(GENERAL, "prefix", metavar="/PATH")] = ""
 
 
-def serving_of(flags: ApiFlags, settings: ApiSettings | None = None) -> ServiceOptions:
-    """Check the flags of the placement API, and return its options: the flags, and `settings` that have no flag.
+def serving_of(flags: ApiFlags, settings: PlacementSettings | None = None) -> ServiceOptions:
+    """Check the flags of the placement API, and return its options: the flags, and the settings of placement.
 
     Raise typer.BadParameter, which names the wrong flag.
     """
@@ -85,13 +85,11 @@ def serving_of(flags: ApiFlags, settings: ApiSettings | None = None) -> ServiceO
             listen=listen,
             auth=authentication_of(flags),
             policy=policy_named(flags.policy),
-            settings=structs.replace(
-                settings or ApiSettings(),
-                cors_origins=tuple(flags.cors_origin or ()),
-                prefix=flags.prefix,
-            ),
+            settings=settings or PlacementSettings(),
             tls=served_tls(flags),
             proxies=proxies_of(flags),
+            prefix=flags.prefix,
+            cors_origins=tuple(flags.cors_origin or ()),
         )
 
 

@@ -30,7 +30,6 @@ from placement_worker.api.endpoints.names import version_document
 from placement_worker.api.grammar.answers import RenderedAnswer, answer_to, refusal_of
 from placement_worker.api.grammar.routing import HttpRoute, Match, Router
 from placement_worker.api.policy import Policy
-from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values import (
     HEADER,
     JSON,
@@ -225,21 +224,24 @@ class PlacementApp:
         routes: Iterable[HttpRoute],
         auth: Authentication,
         policy: Policy,
-        settings: ApiSettings,
+        *,
+        prefix: str = "",
+        cors_origins: Sequence[str] = (),
     ) -> None:
+        """`prefix` is the path before all paths, which a proxy forwards without removing it, as /placement."""
         self._described = (_ROOT, *routes)
         # It tells nothing that the manual does not, and the author of a client has no token yet.
         document = HttpRoute("GET", openapi_document.PATH, self._document, rule="")
         self._router = Router((*self._described, document))
         self._auth = auth
         self._policy = policy
-        self._settings = settings
-        self._cors = Cors(settings.cors_origins)
+        self._prefix = prefix
+        self._cors = Cors(cors_origins)
         self._metrics = HttpMetrics()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", f"the server offers {scope['type']}, and is set up for HTTP alone"
-        call = Call.of(scope, self._settings)
+        call = Call.of(scope, self._prefix)
         began = time.perf_counter()
         self._metrics.under_way += 1
         try:
@@ -293,7 +295,7 @@ class PlacementApp:
             caller=call.caller,
             params=_decoded(match),
             query=query,
-            body=await body_of(call.headers, receive, self._settings),
+            body=await body_of(call.headers, receive),
         )
         return await match.route.handler(request)
 

@@ -17,8 +17,6 @@ import msgspec
 from msgspec import Struct
 from starlette.types import Receive, Scope
 
-from placement_worker.api.settings import ApiSettings
-
 # Does a client accept this media type? Reads the Accept header as far as needed here: types are not ranked.
 
 
@@ -285,6 +283,10 @@ _LAST_ANSWER: Final[Mapping[str, str]] = {"connection": "close"}
 
 # Each group of a question has a few keys, and a question of many groups hundreds. To parse more costs time before they are refused.
 QUERY_KEYS_MAX: Final = 1_000
+# The largest reshape of a whole cloud's tree is far smaller.
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+# Keys and their values, items of lists: to move a host with a thousand instances takes ten thousand.
+BODY_VALUES_MAX: Final = 50_000
 
 
 class ClientGone(Exception):  # noqa: N818 - named for what happened
@@ -300,13 +302,13 @@ def headers_of(scope: Scope) -> Headers:
     return headers
 
 
-def path_of(scope: Scope, settings: ApiSettings) -> tuple[str, str]:
+def path_of(scope: Scope, mounted_at: str) -> tuple[str, str]:
     """The mount point of the service, and the path below it, as sent: a slash written as %2F does not separate segments."""
     prefix = scope.get("root_path", "").rstrip("/")
     path = scope.get("raw_path", scope["path"].encode()).decode("latin-1").removeprefix(prefix)
-    if settings.prefix and (path == settings.prefix or path.startswith(f"{settings.prefix}/")):
-        prefix += settings.prefix
-        path = path.removeprefix(settings.prefix)
+    if mounted_at and (path == mounted_at or path.startswith(f"{mounted_at}/")):
+        prefix += mounted_at
+        path = path.removeprefix(mounted_at)
     return prefix, path or "/"
 
 
@@ -336,27 +338,27 @@ def has_body(headers: Headers) -> bool:
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
-async def body_of(headers: Headers, receive: Receive, settings: ApiSettings) -> bytes:
+async def body_of(headers: Headers, receive: Receive) -> bytes:
     """Read the whole body of a request.
 
     A body whose stated length is too long is not read at all.
     """
     if not has_body(headers):
         return b""
-    _check_length(_stated_length(headers.get("content-length", "0")), settings)
-    body = await _whole_body(receive, settings)
-    _check_values(body, settings)
+    _check_length(_stated_length(headers.get("content-length", "0")))
+    body = await _whole_body(receive)
+    _check_values(body)
     return body
 
 
-async def _whole_body(receive: Receive, settings: ApiSettings) -> bytes:
+async def _whole_body(receive: Receive) -> bytes:
     body, is_whole = bytearray(), False
     while not is_whole:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         body += message.get("body", b"")
-        _check_length(len(body), settings)
+        _check_length(len(body))
         is_whole = not message.get("more_body", False)
     return bytes(body)
 
@@ -367,27 +369,27 @@ def _stated_length(text: str) -> int:
     return int(text)
 
 
-def _check_length(length: int, settings: ApiSettings) -> None:
-    if length > settings.body_bytes_max:
+def _check_length(length: int) -> None:
+    if length > BODY_BYTES_MAX:
         raise ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"The body has {length} bytes, and at most {settings.body_bytes_max} are allowed",
+            f"The body has {length} bytes, and at most {BODY_BYTES_MAX} are allowed",
             headers=_LAST_ANSWER,
         )
 
 
-def _check_values(body: bytes, settings: ApiSettings) -> None:
+def _check_values(body: bytes) -> None:
     """Refuse a body with too many values, before it is parsed.
 
     Counting its commas is a thousand times as fast as parsing it.
     """
-    if len(body) <= settings.body_values_max:
+    if len(body) <= BODY_VALUES_MAX:
         return
     values = body.count(b",") + 1
-    if values > settings.body_values_max:
+    if values > BODY_VALUES_MAX:
         raise ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"The body has {values} values, and at most {settings.body_values_max} are allowed",
+            f"The body has {values} values, and at most {BODY_VALUES_MAX} are allowed",
         )
 
 
@@ -414,8 +416,8 @@ class Call(Struct):
     route: str = _UNROUTED
 
     @classmethod
-    def of(cls, scope: Scope, settings: ApiSettings) -> "Call":
-        prefix, path = path_of(scope, settings)
+    def of(cls, scope: Scope, mounted_at: str) -> "Call":
+        prefix, path = path_of(scope, mounted_at)
         return cls(scope, scope["method"], prefix, path, headers_of(scope), f"req-{uuid4()}")
 
     @property

@@ -28,6 +28,7 @@ from kit.errors import Locked, TookTooLong, Unavailable
 from kit.process import Part, run_until
 from kit.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade
 from kit.times import now
+from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore, SqlPlacementTransaction
 from placement_worker.wiring import placement_parts
@@ -92,7 +93,8 @@ class Scene:
     async def open(self) -> None:
         self.broker = await declared(MemoryUnderTest())
         here, self.client = self._station("placement"), self._station("client", asks=True)
-        self._run(*placement_parts((here,), self.store, PlacementSettings(feed_lead_again_ms=50)))
+        pace = FeedPace(lead_again_s=0.05)
+        self._run(*placement_parts((here,), self.store, PlacementSettings(), pace=pace))
         self._run(self.client)
         await StoreClient(self.patient).report_one(a_host(VCPU=4 * CLAIMS))
         await self.claim(0)

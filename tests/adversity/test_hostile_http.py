@@ -17,7 +17,6 @@ from placement_worker.api.auth import BelievedToken
 from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
-from placement_worker.api.settings import ApiSettings
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from tests.contracts.stores import open_store
@@ -43,7 +42,7 @@ async def serving() -> AsyncIterator[HttpServer]:
     async with open_store("sqlite") as store:
         desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), ProviderView(store)
         routes = routes_of(desk, view, store, STANDARD)
-        app = PlacementApp(routes, BelievedToken(), policy_named("legacy"), ApiSettings())
+        app = PlacementApp(routes, BelievedToken(), policy_named("legacy"))
         server = HttpServer(app, Listen("127.0.0.1", 0))
         running = asyncio.create_task(server.run())
         try:

@@ -12,7 +12,6 @@ from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.grammar.schemas import VersionedValidators
 from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
-from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values import CONCURRENT_UPDATE, Pieces, Reply, Request, conflict
 
 LIST: Final = "placement:resource_providers:list"
@@ -77,9 +76,14 @@ ROUTES: Final[Sequence[HttpRoute]] = (
 
 
 def app_with(
-    auth: Authentication | None = None, policy: str = "legacy", settings: ApiSettings | None = None
+    auth: Authentication | None = None,
+    policy: str = "legacy",
+    *,
+    prefix: str = "",
+    cors_origins: Sequence[str] = (),
 ) -> PlacementApp:
-    return PlacementApp(ROUTES, auth or NoAuthentication(), policy_named(policy), settings or ApiSettings())
+    auth = auth or NoAuthentication()
+    return PlacementApp(ROUTES, auth, policy_named(policy), prefix=prefix, cors_origins=cors_origins)
 
 
 def client_of(app: PlacementApp) -> httpx.AsyncClient:

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
+from placement_worker.api import values
 from placement_worker.api.auth import BelievedToken
-from placement_worker.api.settings import ApiSettings
 from tests.api.asking_app import app_with, asked
 
 pytestmark = pytest.mark.asyncio
@@ -141,8 +141,9 @@ async def test_more_keys_than_are_read_are_a_400_that_says_how_many() -> None:
     assert "1001 keys, and at most 1000 are allowed" in answer.json()["errors"][0]["detail"]
 
 
-async def test_a_body_that_is_longer_than_is_read_is_a_413() -> None:
-    app = app_with(settings=ApiSettings(body_bytes_max=20))
+async def test_a_body_that_is_longer_than_is_read_is_a_413(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "BODY_BYTES_MAX", 20)
+    app = app_with()
     media = {"content-type": "application/json"}
 
     longer = await asked(app, "POST", "/things", body=b'{"name": "abcdefghijk"}', headers=media)
@@ -152,7 +153,7 @@ async def test_a_body_that_is_longer_than_is_read_is_a_413() -> None:
 
 
 async def test_what_a_proxy_leaves_before_the_path_is_taken_off_and_told() -> None:
-    app = app_with(settings=ApiSettings(prefix="/placement"))
+    app = app_with(prefix="/placement")
 
     assert (await asked(app, "GET", "/placement/things")).json()["prefix"] == "/placement"
     assert (await asked(app, "GET", "/placement")).status_code == 200
@@ -238,7 +239,7 @@ async def test_the_root_tells_the_versions_without_a_token() -> None:
 
 
 async def test_browsers_of_named_origins_may_read_and_others_may_not() -> None:
-    app = app_with(settings=ApiSettings(cors_origins=("https://cloud.example.com",)))
+    app = app_with(cors_origins=("https://cloud.example.com",))
     asks = {"access-control-request-method": "GET", "access-control-request-headers": "X-Auth-Token, x-evil"}
     named, other = {"origin": "https://cloud.example.com"}, {"origin": "https://evil.example.com"}
 

@@ -8,9 +8,9 @@ from uuid import uuid5
 import httpx
 import pytest
 
+from engine.candidates.budget import SearchLimits
 from engine.inventories import ProviderState
-from placement_worker.api.settings import ApiSettings
-from placement_worker.api.values import TOO_COSTLY
+from placement_worker.api.values import BODY_VALUES_MAX, TOO_COSTLY
 from tests.api.whole_app import HOST, NOBODY, Server, a_server, an_allocation
 from tests.contracts.placement_orders import provider
 from tests.hostile_requests import target
@@ -24,7 +24,7 @@ from tests.unit.placement.hard_questions import (
 
 pytestmark = pytest.mark.asyncio
 
-SOME_STEPS = ApiSettings(search_steps_max=1_000_000)
+SOME_STEPS = SearchLimits(steps_max=1_000_000)
 
 
 async def tell(server: Server, world: World) -> None:
@@ -117,7 +117,7 @@ async def test_beside_thirty_searches_of_forty_uneven_trees_others_are_answered(
 
 async def test_what_a_search_holds_is_bounded_too() -> None:
     world, query = a_tight_packing()
-    async with a_server("memory", ApiSettings(search_bytes_max=20_000)) as server:
+    async with a_server("memory", SearchLimits(bytes_max=20_000)) as server:
         await tell(server, world)
 
         assert "at most 20000 are allowed" in too_costly(await server.ask("GET", target(query)))["detail"]
@@ -125,7 +125,7 @@ async def test_what_a_search_holds_is_bounded_too() -> None:
 
 async def test_an_answer_that_is_too_long_is_refused_with_its_length_before_it_is_written() -> None:
     """Nine hundred groups, all of which one host can meet."""
-    async with a_server("memory", ApiSettings(answer_bytes_max=40_000)) as server:
+    async with a_server("memory", SearchLimits(answer_bytes_max=40_000)) as server:
         await server.done(
             "PUT",
             f"/resource_providers/{HOST}/inventories",
@@ -150,8 +150,6 @@ def too_costly(answer: httpx.Response) -> Mapping[str, str]:
 
 # Bodies
 
-VALUES_MAX = ApiSettings().body_values_max
-
 
 @pytest.mark.parametrize(
     ("method", "path"),
@@ -167,12 +165,14 @@ VALUES_MAX = ApiSettings().body_values_max
     ],
 )
 async def test_values_are_counted_before_anybody_reads_them(method: str, path: str) -> None:
-    body = {"traits": ["CUSTOM_A"] * (VALUES_MAX + 5), "resource_provider_generation": 1}
+    body = {"traits": ["CUSTOM_A"] * (BODY_VALUES_MAX + 5), "resource_provider_generation": 1}
     async with a_server("memory") as server:
         status, detail = await server.reason(method, path, body)
 
         assert status == 413
-        assert detail == f"The body has {VALUES_MAX + 6} values, and at most {VALUES_MAX} are allowed"
+        assert (
+            detail == f"The body has {BODY_VALUES_MAX + 6} values, and at most {BODY_VALUES_MAX} are allowed"
+        )
 
 
 async def test_what_is_wrong_with_a_large_body_is_said_with_its_place_and_number() -> None:
@@ -212,4 +212,4 @@ async def test_a_host_is_moved_with_a_thousand_instances() -> None:
         status, _ = await server.reason("POST", "/reshaper", body)
 
         assert status != 413
-        assert json.dumps(body).count(",") < VALUES_MAX // 4
+        assert json.dumps(body).count(",") < BODY_VALUES_MAX // 4

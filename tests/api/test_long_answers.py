@@ -16,7 +16,6 @@ from placement_worker.api.auth import NoAuthentication
 from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
-from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values import (
     DETAIL_CHARACTERS_MAX,
     NEWEST,
@@ -29,6 +28,7 @@ from placement_worker.api.values import (
     with_commas,
 )
 from placement_worker.http_service import PlacementService, ServiceOptions
+from placement_worker.settings import PlacementSettings
 from tests.api.asking_app import LIST
 from tests.api.loop_turns import check_turns
 from tests.api.test_server import ANY_PORT
@@ -116,7 +116,7 @@ async def test_others_run_between_two_pieces_however_fast_the_client_reads() -> 
             return Reply(body=Pieces((b"[1", *[b",1"] * count, b"]")))
 
         routes = (HttpRoute("GET", "/long", pieces, LIST),)
-        app = PlacementApp(routes, NoAuthentication(), policy_named("open"), ApiSettings())
+        app = PlacementApp(routes, NoAuthentication(), policy_named("open"))
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://placement") as client:
             asking = asyncio.ensure_future(client.get("/long"))
@@ -204,7 +204,7 @@ async def serving() -> AsyncIterator[PlacementService]:
     told = (*hard_worlds(), *many_hosts(HOSTS))
     for start in range(0, len(told), 200):
         await StoreClient(store).report(*told[start : start + 200])
-    settings = ApiSettings(search_steps_max=8_000_000)
+    settings = PlacementSettings(search_steps_max=8_000_000)
     service = PlacementService(
         store, ServiceOptions(ANY_PORT, NoAuthentication(), policy_named("open"), settings)
     )

@@ -15,7 +15,6 @@ from placement_worker.api.auth import Authentication, BasicAuthentication, Belie
 from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
-from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values import version_text
 from placement_worker.store import PlacementStore
 from placement_worker.view import ProviderView
@@ -47,7 +46,7 @@ async def asking(
     store: PlacementStore, auth: Authentication, policy: str, headers: dict[str, str]
 ) -> AsyncIterator[httpx.AsyncClient]:
     desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), ProviderView(store)
-    app = PlacementApp(routes_of(desk, view, store, STANDARD), auth, policy_named(policy), ApiSettings())
+    app = PlacementApp(routes_of(desk, view, store, STANDARD), auth, policy_named(policy))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://placement", headers=headers
     ) as client:

@@ -18,11 +18,11 @@ from kit.health import BadAddressError, Listen, read_listen
 from kit.http_server import HttpServer
 from kit.process import hangups_heard
 from kit.tls import ServerTls, server_tls
+from placement_worker.api import values
 from placement_worker.api.auth import NoAuthentication
 from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
-from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values import Reply, Request
 from tests.api.asking_app import LIST, app_with
 
@@ -142,12 +142,14 @@ async def test_what_is_no_request_is_refused_with_the_reason_and_ends_the_connec
 
 
 @pytest.mark.asyncio
-async def test_a_body_that_grows_too_long_while_it_is_sent_is_cut_off() -> None:
-    limits = ApiSettings(body_bytes_max=1_000)
+async def test_a_body_that_grows_too_long_while_it_is_sent_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(values, "BODY_BYTES_MAX", 1_000)
 
     chunk = b"4b1\r\n" + b" " * 0x4B1 + b"\r\n"
     head = b"POST /things HTTP/1.1\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-    async with serving(app_with(settings=limits)) as server:
+    async with serving(app_with()) as server:
         heard = await heard_from(server, head + chunk)
 
     assert heard.startswith(b"HTTP/1.1 413 ")
@@ -173,7 +175,7 @@ async def test_a_header_with_a_line_break_in_it_is_never_sent() -> None:
         return Reply(headers={"x-said": "a\r\nx-forged: b"})
 
     routes = [HttpRoute("GET", "/careless", careless, LIST)]
-    app = PlacementApp(routes, NoAuthentication(), policy_named("legacy"), ApiSettings())
+    app = PlacementApp(routes, NoAuthentication(), policy_named("legacy"))
     async with serving(app) as server, httpx.AsyncClient(base_url=server.url) as client:
         answer = await client.get("/careless")
 
@@ -190,9 +192,7 @@ async def test_stopping_answers_what_is_under_way_and_takes_nothing_new() -> Non
         await may_go_on.wait()
         return Reply(body={"is": "done"})
 
-    app = PlacementApp(
-        [HttpRoute("GET", "/slow", slow, LIST)], NoAuthentication(), policy_named("legacy"), ApiSettings()
-    )
+    app = PlacementApp([HttpRoute("GET", "/slow", slow, LIST)], NoAuthentication(), policy_named("legacy"))
     server = HttpServer(app, ANY_PORT)
     running = asyncio.create_task(server.run())
     async with httpx.AsyncClient(base_url=server.url) as client:

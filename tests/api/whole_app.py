@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from engine.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.api.auth import BelievedToken
 from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
-from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values import NEWEST, Version, version_text
 from placement_worker.store import PlacementStore
 from placement_worker.view import ProviderView
@@ -93,20 +93,19 @@ def an_allocation(generation: int | None = None, **amounts: int) -> dict[str, An
 
 
 @asynccontextmanager
-async def a_server(kind: str, settings: ApiSettings | None = None) -> AsyncIterator[Server]:
-    async with open_store(kind) as store, server_over(store, settings=settings) as server:
+async def a_server(kind: str, limits: SearchLimits = DEFAULT_LIMITS) -> AsyncIterator[Server]:
+    async with open_store(kind) as store, server_over(store, limits=limits) as server:
         await server.fill()
         yield server
 
 
 @asynccontextmanager
 async def server_over(
-    store: PlacementStore, policy: str = "open", settings: ApiSettings | None = None
+    store: PlacementStore, policy: str = "open", limits: SearchLimits = DEFAULT_LIMITS
 ) -> AsyncIterator[Server]:
-    settings = settings or ApiSettings()
     desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), ProviderView(store)
-    routes = routes_of(desk, view, store, STANDARD, settings.search_limits)
-    app = PlacementApp(routes, BelievedToken(), policy_named(policy), settings)
+    routes = routes_of(desk, view, store, STANDARD, limits)
+    app = PlacementApp(routes, BelievedToken(), policy_named(policy))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://placement") as client:
         yield Server(client)
         await view.close()

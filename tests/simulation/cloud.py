@@ -47,7 +47,7 @@ from tests.simulation.real_instances import RealInstances
 from tests.simulation.requests_checker import RequestsChecker
 from tests.simulation.traffic import Traffic
 from tests.simulation.whole_checker import WholeChecker
-from tests.simulation.workers import BUS, IRONIC, PLACEMENT, Rows, Workers, station_name
+from tests.simulation.workers import BUS, FEED_PACE, IRONIC, Rows, Workers, station_name
 from tests.simulation.write_oracle import WriteOracle
 
 # Server groups would come first; no write here locks one.
@@ -151,7 +151,7 @@ class Cloud:
             if process.is_dead:
                 self._start(name)
             process.stop_faults()
-        watch = self._feeds.watch(heard_within_s(BUS, PLACEMENT))
+        watch = self._feeds.watch(heard_within_s(BUS, FEED_PACE))
         self._tasks.append(self._loop.create_task(watch))
 
     async def audit(self) -> list[str]:

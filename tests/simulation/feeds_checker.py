@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from bus.settings import BusSettings
 from engine.picture.picture import Picture
-from placement_worker.settings import PlacementSettings
+from placement_worker.change_publisher import FeedPace
 from tests.simulation.findings import Findings
 from tests.simulation.write_oracle import InspectableStore
 
@@ -17,15 +17,14 @@ HEARD = "each reader of the feed has the newest state"
 SLOW_S = 3.0
 
 
-def heard_within_s(bus: BusSettings, placement: PlacementSettings) -> float:
+def heard_within_s(bus: BusSettings, feed: FeedPace) -> float:
     """How long a scheduler may lack a change when nothing fails any more.
 
     It connects again. A question of before got no answer, and is asked again. And the placement worker that publishes is
     gone: another one notices that, and looks for changes.
     """
     reader_ms = bus.CONNECT_DELAY_MS_MAX + bus.answer_timeout_ms + bus.ask_again_ms
-    publisher_ms = placement.feed_lead_again_ms + placement.feed_poll_ms
-    return (reader_ms + publisher_ms) / 1000 + SLOW_S
+    return reader_ms / 1000 + feed.lead_again_s + feed.poll_s + SLOW_S
 
 
 class FeedsChecker:

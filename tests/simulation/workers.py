@@ -26,6 +26,7 @@ from ironic_sync.settings import IronicSettings
 from ironic_sync.wiring import ironic_parts
 from kit.process import Part, run_until
 from laboratory.computes.driver import SimulatedPool
+from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker import third_party
@@ -62,12 +63,8 @@ BUS = varied(
 PLACEMENT = PlacementSettings(
     horizon_s=16,
     log_kept_s=60,
-    feed_poll_ms=1_000,
-    feed_rest_ms=40,
-    feed_lead_again_ms=1_000,
-    feed_entries_max=5,
-    prune_every_s=3,
 )
+FEED_PACE = FeedPace(poll_s=1.0, rest_s_max=0.04, lead_again_s=1.0, entries_max=5)
 SCHEDULER = SchedulerSettings(
     hosts_poll_s=3.0,
     deadline_poll_s=2.0,
@@ -177,7 +174,9 @@ class Workers:
         match role:
             case "placement":
                 store = FaultyPlacementStore(self._rows.books, process, self._observer)
-                return placement_parts((station,), store, PLACEMENT, process.clock)
+                return placement_parts(
+                    (station,), store, PLACEMENT, process.clock, pace=FEED_PACE, prune_every_s=3.0
+                )
             case "scheduler":
                 rows = FaultySchedulerStore(self._rows.requests, process, self._observer)
                 picture = self.pictures[process.name] = Picture()

@@ -54,6 +54,7 @@ from engine.inventories import (
 from engine.picture.picture import Picture
 from engine.refusals import Claimed
 from kit.process import Part, run_until
+from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
@@ -68,7 +69,7 @@ from tests.stories.layouts import Layout, layout
 from tests.varied import varied
 
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
-SETTLED = PlacementSettings(feed_lead_again_ms=20)
+SETTLED = FeedPace(lead_again_s=0.02)
 # However slow the machine is, a report is not repeated: its copy could be carried out after the next report.
 ASKS_ONCE = varied(SETTINGS, ask_again_ms=SETTINGS.answer_timeout_ms)
 # Its cells have no heartbeats of conductors, however long a test takes.
@@ -241,7 +242,7 @@ class Cloud:
     def placement(self) -> AbstractAsyncContextManager[asyncio.Event]:
         station = Station(self.brokers.at_api("placement"), "placement", settings=SETTINGS)
         below = self._stations_below("placement", SETTINGS)
-        parts = placement_parts((station,), self.books, SETTLED, cells=below)
+        parts = placement_parts((station,), self.books, PlacementSettings(), cells=below, pace=SETTLED)
         return self.running(parts, station, *below.values())
 
     @asynccontextmanager

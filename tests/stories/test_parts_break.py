@@ -99,7 +99,7 @@ class WorkerSetup:
         match self.role:
             case "placement":
                 books = BreakableStore(MemoryPlacementStore(clock), self.faults)
-                return placement_parts((self.station,), books, PlacementSettings(prune_every_s=5), clock)
+                return placement_parts((self.station,), books, PlacementSettings(), clock, prune_every_s=5.0)
             case "scheduler":
                 way_down = BreakableBroker(self.below.as_user(), self.faults)
                 below = Station(way_down, "down", settings=BUS, clock=clock, cells=("c2",))

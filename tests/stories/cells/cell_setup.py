@@ -55,6 +55,7 @@ from engine.inventories import (
 )
 from engine.refusals import Claimed
 from kit.process import Part, run_until
+from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
@@ -325,7 +326,7 @@ async def cell_setup(
             stack.push_async_callback(station.close)
         await stack.enter_async_context(running(stations["client"]))
         placement = placement_parts(
-            (stations["placement"],), placement_books, PlacementSettings(feed_lead_again_ms=20)
+            (stations["placement"],), placement_books, PlacementSettings(), pace=FeedPace(lead_again_s=0.02)
         )
         setup.placement = await stack.enter_async_context(running(*placement, told=setup.placement_told))
         compute = stations["compute"].worker(

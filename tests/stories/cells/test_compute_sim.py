@@ -69,6 +69,7 @@ from laboratory.computes.faults import (
     FaultScript,
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts
+from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest
@@ -169,11 +170,11 @@ class ComputeSetup:
             await station.close()
 
 
-BOOKS = PlacementSettings(feed_lead_again_ms=20)
+PACE = FeedPace(lead_again_s=0.02)
 
 
 @asynccontextmanager
-async def compute_setup(bus: str, settings: PlacementSettings = BOOKS) -> AsyncIterator[ComputeSetup]:
+async def compute_setup(bus: str, pace: FeedPace = PACE) -> AsyncIterator[ComputeSetup]:
     async with AsyncExitStack() as stack:
         under_test = await under_test_of(bus)
         stack.push_async_callback(under_test.close)
@@ -186,7 +187,7 @@ async def compute_setup(bus: str, settings: PlacementSettings = BOOKS) -> AsyncI
         handlers: Handlers = {**dict.fromkeys(kinds, setup.on_answers), HostHolds: setup.on_lists}
         conductor = client.worker("conductor.c1.work", handlers, setup)
         told = asyncio.Event()
-        books = placement_parts((placement,), store, settings)
+        books = placement_parts((placement,), store, PlacementSettings(), pace=pace)
         running = asyncio.create_task(run_until(told, (client, conductor, *books), drain_s_max=PATIENCE_S))
         listening = asyncio.create_task(setup.listen())
         await setup.listening.wait()
@@ -667,7 +668,7 @@ async def test_a_report_is_repeated_until_placement_is_there_to_answer(bus: str)
         running = asyncio.create_task(run_until(told, parts, drain_s_max=PATIENCE_S))
         await until(lambda: compute.asked_again >= 2, "it asks again")
         placement = Station(broker, "placement", settings=SETTINGS)
-        books = placement_parts((placement,), store, BOOKS)
+        books = placement_parts((placement,), store, PlacementSettings(), pace=PACE)
         beside = asyncio.create_task(run_until(told, books, drain_s_max=PATIENCE_S))
         async with asyncio.timeout(PATIENCE_S):
             while len((await store.snapshot_page(0, 10)).providers) < 2:

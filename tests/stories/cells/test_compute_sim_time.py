@@ -32,6 +32,7 @@ from kit.times import now
 from laboratory.computes.driver import root_of, simulated_parts
 from laboratory.computes.faults import Changes, ComesBackLate, Dies, FallsSilent, FaultScript
 from laboratory.computes.hosts import equal_hosts
+from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
@@ -43,7 +44,7 @@ from tests.stories.cells.test_compute_sim import ComputeSetup, compute_setup, de
 
 HOST = "c1-host-00001"
 # No other writer changes these books, so the worker need not poll its log many times a second.
-BOOKS = PlacementSettings(feed_poll_ms=10_000, feed_lead_again_ms=1_000)
+PACE = FeedPace(poll_s=10.0)
 SETTINGS = ComputeSettings(cell="c1", beat_s=10, facts_every_s=5)
 
 
@@ -69,7 +70,7 @@ def test_a_host_whose_answer_was_lost_lists_once_what_it_has_however_short_its_s
 
     async def scenario() -> None:
         async with (
-            compute_setup("memory", BOOKS) as setup,
+            compute_setup("memory", PACE) as setup,
             setup.computing(equal_hosts("c1", 2), script, SETTINGS),
         ):
             await until_s(500)
@@ -92,7 +93,7 @@ def test_a_host_lists_what_it_has_when_its_compute_starts_again() -> None:
     async def scenario() -> None:
         store = MemoryComputeStore(asyncio.get_running_loop().time)
         hosts = equal_hosts("c1", 2)
-        async with compute_setup("memory", BOOKS) as setup:
+        async with compute_setup("memory", PACE) as setup:
             async with setup.computing(hosts, None, SETTINGS, store=store):
                 await until_s(50)
                 await setup.order(spawn(1, HOST))
@@ -110,7 +111,7 @@ def test_a_host_that_is_silent_when_its_compute_starts_lists_what_it_has_when_th
 
     async def scenario() -> None:
         async with (
-            compute_setup("memory", BOOKS) as setup,
+            compute_setup("memory", PACE) as setup,
             setup.computing(equal_hosts("c1", 1), script, SETTINGS),
         ):
             await until_s(10)
@@ -139,7 +140,7 @@ def test_an_hour_with_a_silent_a_late_and_a_dying_host() -> None:
 
     async def scenario() -> None:
         async with (
-            compute_setup("memory", BOOKS) as setup,
+            compute_setup("memory", PACE) as setup,
             setup.computing(equal_hosts("c1", 4), script, SETTINGS),
         ):
             everybody = {root_of(f"c1-host-0000{n}") for n in (1, 2, 3, 4)}
@@ -186,7 +187,7 @@ def test_a_refused_reshape_is_told_and_tried_again_after_a_while_or_with_the_nex
 
     async def scenario() -> None:
         async with (
-            compute_setup("memory", BOOKS) as setup,
+            compute_setup("memory", PACE) as setup,
             setup.computing(equal_hosts("c1", 2), script, SETTINGS),
         ):
             await until_s(50)
@@ -219,7 +220,7 @@ def test_a_compute_reports_its_host_in_full_after_another_reporter_did() -> None
 
     async def scenario() -> None:
         async with (
-            compute_setup("memory", BOOKS) as setup,
+            compute_setup("memory", PACE) as setup,
             setup.computing(equal_hosts("c1", 1), script, SETTINGS),
         ):
             await until_s(50)
@@ -246,7 +247,9 @@ def test_a_report_outlives_the_timeout_of_its_question() -> None:
         await until_s(10 * BUS.answer_timeout_ms / 1000)
         assert stations[0].asked_again > asked
         books = asyncio.create_task(
-            run_until(told, placement_parts(stations[1:], store, BOOKS), drain_s_max=10)
+            run_until(
+                told, placement_parts(stations[1:], store, PlacementSettings(), pace=PACE), drain_s_max=10
+            )
         )
         await until_s(12 * BUS.answer_timeout_ms / 1000)
         assert len((await store.snapshot_page(0, 10)).providers) == 2

@@ -9,6 +9,7 @@ import pytest
 from bus.message import Message
 from bus.workers.station import Station
 from cell_conductor.wiring import conductor_parts
+from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.stage import PATIENCE_S, SETTINGS, until
@@ -52,7 +53,7 @@ async def test_while_placement_is_away_swaps_wait_and_other_work_goes_on(bus: st
         assert row.attempt == 1
 
         again = Station(setup.broker, "placement-again", settings=SETTINGS)
-        parts = placement_parts((again,), setup.books, PlacementSettings(feed_lead_again_ms=20))
+        parts = placement_parts((again,), setup.books, PlacementSettings(), pace=FeedPace(lead_again_s=0.02))
         async with running(*parts):
             # While it is built, no time passes: it would be too late.
             async with asyncio.timeout(PATIENCE_S):

@@ -26,6 +26,7 @@ from kit.process import run_until
 from kit.times import now
 from laboratory.computes.driver import SimulatedDriver, root_of, simulated_parts
 from laboratory.computes.hosts import HostSize, SimulatedHost
+from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest
@@ -37,7 +38,7 @@ from tests.simulation.loop import run_simulated
 HOST = "c1-host-00001"
 FLAT = HostSize(vcpus=8, vcpu_ratio=1.0, ram_mb=8_000, ram_mb_reserved=0)
 SIZES = {"flat": FLAT, "nested": structs.replace(FLAT, numa_nodes=2)}
-BOOKS = PlacementSettings(feed_poll_ms=10_000, feed_lead_again_ms=1_000)
+PACE = FeedPace(poll_s=10.0)
 SETTINGS = ComputeSettings(cell="c1", beat_s=10, facts_every_s=5)
 AMOUNTS = {"VCPU": 3, "MEMORY_MB": 2_000}
 INSTANCES = [ConsumerId(UUID(int=number)) for number in (1, 2)]
@@ -156,7 +157,7 @@ class Cloud:
         self.of_placement = Deaths(dies_at)
         station = Station(self.broker, "placement", settings=BUS)
         store = DyingStore(self.store, self.of_placement)
-        return self._process(station, placement_parts((station,), store, BOOKS))
+        return self._process(station, placement_parts((station,), store, PlacementSettings(), pace=PACE))
 
     def compute(self, shape: str, dies_at: str = "") -> Any:
         station = DyingStation(self.broker, "compute", settings=BUS, asks=True)

@@ -33,7 +33,6 @@ from moor.books.auditing import AuditOptions, AuditResult, audited, with_compute
 from moor.books.books_reader import BooksReader
 from moor.clouds.cloud import cloud
 from moor.worker_settings import CloudSettings
-from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.stage import PATIENCE_S, SETTINGS
@@ -53,7 +52,6 @@ TUNED = CloudSettings(
         drain_s=0.1,
         pools=("nfs:DISK_GB=100000",),
     ),
-    placement=PlacementSettings(feed_lead_again_ms=20),
     scheduler=SchedulerSettings(instances_per_host_max=1000),
     bus=SETTINGS,
 )

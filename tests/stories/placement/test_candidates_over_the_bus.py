@@ -208,7 +208,7 @@ class HeldSearches:
 async def test_a_search_over_its_budget_ends_with_its_numbers_and_claims_are_answered_first(
     bus: str, books: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = PlacementSettings(feed_lead_again_ms=20, search_steps_max=1_000_000)
+    settings = PlacementSettings(search_steps_max=1_000_000)
     async with placement_setup(bus, books, settings=settings) as setup:
         await setup.report(host("h1", 4))
         (only,) = (await first_of(setup, TWO_CPUS)).candidates

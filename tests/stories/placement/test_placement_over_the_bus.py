@@ -55,6 +55,7 @@ from engine.refusals import (
     Superseded,
 )
 from kit.process import run_until
+from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
@@ -66,7 +67,7 @@ from tests.contracts.stores import open_store
 
 pytestmark = pytest.mark.asyncio
 
-SETTLED = PlacementSettings(feed_lead_again_ms=20)
+DEFAULTS, SETTLED = PlacementSettings(), FeedPace(lead_again_s=0.02)
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
 STAGES = pytest.mark.parametrize(
     ("bus", "books"),
@@ -112,7 +113,7 @@ class PlacementSetup:
 
 @asynccontextmanager
 async def placement_setup(
-    bus: str, books: str, user: str = "", settings: PlacementSettings = SETTLED
+    bus: str, books: str, user: str = "", settings: PlacementSettings = DEFAULTS
 ) -> AsyncIterator[PlacementSetup]:
     async with AsyncExitStack() as stack:
         under_test = await under_test_of(bus)
@@ -126,7 +127,11 @@ async def placement_setup(
         setup = PlacementSetup(under_test, broker, client, store)
         told = asyncio.Event()
         running = asyncio.gather(
-            run_until(setup.placement_told, placement_parts((placement,), store, settings), drain_s_max=10),
+            run_until(
+                setup.placement_told,
+                placement_parts((placement,), store, settings, pace=SETTLED),
+                drain_s_max=10,
+            ),
             run_until(told, (client,), drain_s_max=10),
         )
         try:
@@ -359,7 +364,7 @@ async def test_releases_of_unknown_consumers_leave_only_so_many_rows_of_each_cel
 ) -> None:
     """Those of another cell leave theirs."""
     now = datetime.now(UTC)
-    settings = structs.replace(SETTLED, tombstones_max=5)
+    settings = PlacementSettings(tombstones_max=5)
     with caplog.at_level(logging.WARNING):
         async with placement_setup(bus, books, settings=settings) as setup:
             for number in range(1, 4):
@@ -405,7 +410,7 @@ async def test_the_feed_goes_on_in_a_new_term_when_its_leader_stops(bus: str, bo
         other = Station(setup.broker, "placement-2", settings=SETTINGS)
         told = asyncio.Event()
         running = asyncio.create_task(
-            run_until(told, placement_parts((other,), setup.store, SETTLED), drain_s_max=10)
+            run_until(told, placement_parts((other,), setup.store, DEFAULTS, pace=SETTLED), drain_s_max=10)
         )
         before = await setup.store.snapshot_page(0, 1)
         setup.placement_told.set()

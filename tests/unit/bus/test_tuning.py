@@ -65,7 +65,6 @@ ZERO_SAYS_SOMETHING = {
     "scheduler.io_ops_per_host_max",
     "scheduler.instances_per_host_max",
     "scheduler.unsaid_s",
-    "placement.feed_rest_ms",
     "compute.drain_s",
     "bus.drain_ms_max",
     # All of the machine, nothing reserved, CPU 0, or no NUMA cells; names and folders may be called 0.
@@ -453,7 +452,6 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
     environment = {
         "MOOR_BUS_URL": "amqp://h/",
         "MOOR_PLACEMENT_DB_URL": "sqlite:////x",
-        "MOOR_PLACEMENT_API_BODY_S_MAX": "5",
         "MOOR_COMPUTE_HOSTS": "5",
         "MOOR_IRONIC_URL": "http://h/",
         "MOOR_IRONIC_BUS_URL": "amqp://h/",

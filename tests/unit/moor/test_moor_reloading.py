@@ -119,7 +119,7 @@ def test_what_needs_a_restart_is_named_again_until_the_restart(
             "keystone_pasword = 's3cr7t'",
             r"as they are: keystone_pasword \(\S+\): there is no such setting; did you",
         ),
-        ("[scheduler]\nclaims_max = 9\n[placement]\nfeed_poll_ms = -1", "placement.feed_poll_ms is -1"),
+        ("[scheduler]\nclaims_max = 9\n[placement]\nhorizon_s = -1", "placement.horizon_s is -1"),
         (
             "log_level = 'loud'\n[scheduler]\nclaims_max = 9",
             "log_level is 'loud' .* must be one of DEBUG, INFO",

@@ -13,8 +13,7 @@ from bus.workers.publisher import Publisher
 from bus.workers.sending import Outgoing
 from bus.workers.station import Station
 from engine.inventories import GroupId, GroupMember, Holder, ProviderState, ProviderUsage
-from placement_worker.change_publisher import ChangePublisher, messages_of, rest_s
-from placement_worker.settings import PlacementSettings
+from placement_worker.change_publisher import ChangePublisher, FeedPace, messages_of, rest_s
 from placement_worker.store import Unpublished
 from tests.contracts.placement_orders import a_host, a_report, an_id, consumer, provider
 from tests.contracts.store_client import StoreClient
@@ -22,7 +21,7 @@ from tests.memory_stores.placement import MemoryPlacementStore
 
 pytestmark = pytest.mark.asyncio
 
-PAGED = PlacementSettings(feed_entries_max=2, feed_poll_ms=3_600_000.0, feed_rest_ms=3_600_000.0)
+PAGED = FeedPace(entries_max=2, poll_s=3_600.0, rest_s_max=3_600.0)
 PATIENCE_S = 60
 A_STATE = ProviderState(internal=1, id=provider("h1"), name="h1", root=provider("h1"))
 A_USAGE = ProviderUsage(internal=1, id=provider("h1"), base=1, revision=2)
@@ -44,7 +43,7 @@ class RecordingPublisher(Publisher):
 
 async def published_by(client: StoreClient, *, stops_at_once: bool) -> list[ProvidersChanged]:
     publisher = RecordingPublisher(Station(MemoryBroker().as_user(), "a-test"))
-    part = ChangePublisher(client.store, (publisher,), PAGED)
+    part = ChangePublisher(client.store, (publisher,), pace=PAGED)
     running = asyncio.create_task(part.run())
     async with asyncio.timeout(PATIENCE_S):
         # The pauses between two reads are endless here.
@@ -91,10 +90,10 @@ async def test_a_long_log_is_published_to_its_end_without_a_pause_and_before_a_s
 async def test_after_a_short_page_the_next_change_is_published_soon() -> None:
     client = StoreClient(MemoryPlacementStore())
     publisher = RecordingPublisher(Station(MemoryBroker().as_user(), "a-test"))
-    part = ChangePublisher(client.store, (publisher,), PAGED)
+    part = ChangePublisher(client.store, (publisher,), pace=PAGED)
     running = asyncio.create_task(part.run())
 
-    # `feed_rest_ms` is an hour here.
+    # `rest_s_max` is an hour here.
     async with asyncio.timeout(PATIENCE_S):
         for number in range(1, 4):
             await client.report(a_host(f"h{number}"))
