@@ -10,7 +10,7 @@ from bus.workers.health_server import VARIABLE
 from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
 from bus.workers.station import close_all, stations_at
 from kit.sql import DatabaseSettings, upgrade
-from placement_worker.http_service import PlacementService, ServiceOptions
+from placement_worker.api.service import PlacementService, ServiceOptions
 from placement_worker.settings import PLACEMENT, PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts

@@ -81,7 +81,7 @@ from moor.options import (
 from moor.placement.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
 from moor.settings import GENERAL, Settings
 from moor.worker_settings import PLACEMENT, CloudSettings
-from placement_worker.http_service import PlacementService, ServiceOptions
+from placement_worker.api.service import PlacementService, ServiceOptions
 from placement_worker.store_sql import SqlPlacementStore
 
 DEFAULT_CELLS = ("harbour", "island")

@@ -23,7 +23,7 @@ from placement_worker.api.auth import (
     users_in,
 )
 from placement_worker.api.policy import policy_named
-from placement_worker.http_service import ServiceOptions
+from placement_worker.api.service import ServiceOptions
 from placement_worker.settings import PlacementSettings
 
 DEFAULT_LISTEN = "127.0.0.1:8780"

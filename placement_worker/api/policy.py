@@ -2,18 +2,24 @@
 
 The rules have upstream's names and defaults, and oslo.policy reads and judges them: upstream's policy files mean the
 same here, and the `oslopolicy-*` tools work on them. The library costs 0.2 s of CPU at its import and some microseconds a
-judgement. So only a process that serves the API imports it (policy_enforcer.py), and Policy caches its answers.
+judgement. So it is imported where it is used, by a process that serves the API alone, and Policy caches its answers.
 """
 
+# ruff: noqa: PLC0415 - see above
+
+import logging
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import yaml
 
 from placement_worker.api.values import ApiError, Caller
+
+if TYPE_CHECKING:
+    from oslo_policy.policy import Enforcer, RuleDefault
 
 # Upstream's rules by name: the requests that each one guards, and its default text.
 #
@@ -155,10 +161,7 @@ class Policy:
 
         Raises BadPolicyError for a rule that cannot be read, that refers to a missing one, or that refers to itself.
         """
-        # The library takes 0.2 s to load, and only a process that serves the API needs it.
-        from placement_worker.api.policy_enforcer import read_rules  # noqa: PLC0415
-
-        self._enforcer = read_rules(rules)
+        self._enforcer = _enforcer_of(rules)
         # There are few callers, and each repeats the same requests.
         self._allows = lru_cache(maxsize=JUDGED_MAX)(self._judged)
 
@@ -238,3 +241,61 @@ def _file(path: Path) -> Mapping[str, str]:
         if not isinstance(name, str) or not isinstance(rule, str):
             raise BadPolicyError(f"{path}: {name!r} is {rule!r}; both must be strings")
     return written
+
+
+def _enforcer_of(rules: Mapping[str, str]) -> "Enforcer":
+    """An enforcer that judges by these rules. Raises BadPolicyError as Policy does.
+
+    It has a configuration of its own and never reads a file again: a file that an operator edits while the server runs
+    would take effect unchecked.
+    """
+    from oslo_config.cfg import ConfigOpts
+    from oslo_policy import policy as oslo
+
+    # It logs a traceback for what is refused here in one line.
+    logging.getLogger("oslo_policy").setLevel(logging.CRITICAL)
+    enforcer = oslo.Enforcer(ConfigOpts(), rules=oslo.Rules.from_dict(dict(rules)), use_conf=False)
+    for name, text in rules.items():
+        # What oslo.policy cannot read becomes `!`, in part or whole: such a rule would deny its requests without a word.
+        if str(enforcer.rules[name]).count("!") > text.count("!"):
+            raise BadPolicyError(
+                f"{name} is {text!r}: oslo.policy cannot read it. Write kind:value, @ or !, joined by and, or, not, (...)"
+            )
+    try:
+        enforcer.check_rules(raise_on_violation=True)
+    except oslo.InvalidDefinitionError as wrong:
+        said = str(wrong).removesuffix("Check logs for more details.")
+        raise BadPolicyError(f"{said}Each refers to a rule that does not exist, or to itself") from None
+    return enforcer
+
+
+# The entry points of oslo's `oslopolicy-*` tools. The service calls neither: get_enforcer reads oslo's global configuration,
+# which only those tools fill.
+
+
+def list_rules() -> list["RuleDefault"]:
+    """The rules of OpenStack's Placement with their texts (entry point `oslo.policy.policies`)."""
+    from oslo_policy import policy as oslo
+
+    rules: list[RuleDefault] = []
+    for name, (description, *requests) in DOCUMENTED.items():
+        if requests:
+            operations = [
+                oslo.Operation(method=method, path=path)
+                for method, path in (request.split(" ", 1) for request in requests)
+            ]
+            texts = name, LEGACY[name], description
+            rules.append(oslo.DocumentedRuleDefault(*texts, operations, scope_types=["project"]))
+        else:
+            rules.append(oslo.RuleDefault(name, LEGACY[name], description))
+    return rules
+
+
+def get_enforcer() -> "Enforcer":
+    """A policy enforcer with these rules (entry point `oslo.policy.enforcer`)."""
+    from oslo_config import cfg
+    from oslo_policy import policy as oslo
+
+    enforcer = oslo.Enforcer(cfg.CONF)
+    enforcer.register_defaults(list_rules())
+    return enforcer

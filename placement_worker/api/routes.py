@@ -8,10 +8,9 @@ from typing import Any, Final
 from engine.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from engine.capacity import Vocabulary
 from placement_worker.admin_writes import WriteBatcher
-from placement_worker.api.endpoints import allocations, candidates, names, providers
-from placement_worker.api.grammar import queries, schemas
-from placement_worker.api.grammar.routing import Backend, Handler, HttpRoute
-from placement_worker.api.grammar.schemas import Schema
+from placement_worker.api import allocations, candidates, names, providers, queries, schemas
+from placement_worker.api.routing import Backend, Handler, HttpRoute
+from placement_worker.api.schemas import Schema
 from placement_worker.api.values import HEADER, NEWEST, OLDEST, SERVICE, Reply, Request, Version, version_text
 from placement_worker.candidates import Searcher
 from placement_worker.store import Records
@@ -49,27 +48,33 @@ def routes_of(
         HttpRoute("PUT", _PROVIDER, to(providers.update), f"{_RULE}:update", body=schemas.PROVIDER),
         HttpRoute("DELETE", _PROVIDER, to(providers.delete), f"{_RULE}:delete"),
         # Inventories
-        HttpRoute("GET", _INVENTORIES, to(providers.show_all_inventories), f"{_RULE}:inventories:list"),
+        HttpRoute("GET", _INVENTORIES, to(providers.show_inventories), f"{_RULE}:inventories:list"),
         HttpRoute(
             "POST",
             _INVENTORIES,
-            to(providers.create_inventories),
+            to(providers.create_inventory),
             f"{_RULE}:inventories:create",
             body=schemas.NEW_INVENTORY,
         ),
         HttpRoute(
             "PUT",
             _INVENTORIES,
-            to(providers.replace_all),
+            to(providers.replace_inventories),
             f"{_RULE}:inventories:update",
             body=schemas.INVENTORIES,
         ),
-        HttpRoute("DELETE", _INVENTORIES, to(providers.delete_all), f"{_RULE}:inventories:delete", (1, 5)),
-        HttpRoute("GET", _INVENTORY, to(providers.show_inventories), f"{_RULE}:inventories:show"),
         HttpRoute(
-            "PUT", _INVENTORY, to(providers.replace), f"{_RULE}:inventories:update", body=schemas.INVENTORY
+            "DELETE", _INVENTORIES, to(providers.delete_inventories), f"{_RULE}:inventories:delete", (1, 5)
         ),
-        HttpRoute("DELETE", _INVENTORY, to(providers.delete_inventories), f"{_RULE}:inventories:delete"),
+        HttpRoute("GET", _INVENTORY, to(providers.show_inventory), f"{_RULE}:inventories:show"),
+        HttpRoute(
+            "PUT",
+            _INVENTORY,
+            to(providers.replace_inventory),
+            f"{_RULE}:inventories:update",
+            body=schemas.INVENTORY,
+        ),
+        HttpRoute("DELETE", _INVENTORY, to(providers.delete_inventory), f"{_RULE}:inventories:delete"),
         # Aggregates
         HttpRoute("GET", _ITS_AGGREGATES, to(providers.show_aggregates), f"{_RULE}:aggregates:list", (1, 1)),
         HttpRoute(
@@ -81,49 +86,49 @@ def routes_of(
             body=schemas.AGGREGATES,
         ),
         # Traits
-        HttpRoute("GET", _ITS_TRAITS, to(names.show_of_provider), f"{_RULE}:traits:list", (1, 6)),
+        HttpRoute("GET", _ITS_TRAITS, to(names.show_provider_traits), f"{_RULE}:traits:list", (1, 6)),
         HttpRoute(
             "PUT",
             _ITS_TRAITS,
-            to(names.replace_of_provider),
+            to(names.replace_provider_traits),
             f"{_RULE}:traits:update",
             (1, 6),
             body=schemas.TRAITS,
         ),
-        HttpRoute("DELETE", _ITS_TRAITS, to(names.delete_of_provider), f"{_RULE}:traits:delete", (1, 6)),
+        HttpRoute("DELETE", _ITS_TRAITS, to(names.delete_provider_traits), f"{_RULE}:traits:delete", (1, 6)),
         HttpRoute(
-            "GET", "/traits", to(names.show_all_traits), "placement:traits:list", (1, 6), query=queries.TRAITS
+            "GET", "/traits", to(names.show_traits), "placement:traits:list", (1, 6), query=queries.TRAITS
         ),
-        HttpRoute("GET", _TRAIT, to(names.show_traits), "placement:traits:show", (1, 6), tells_json=False),
-        HttpRoute("PUT", _TRAIT, to(names.create_traits), "placement:traits:update", (1, 6)),
-        HttpRoute("DELETE", _TRAIT, to(names.delete_traits), "placement:traits:delete", (1, 6)),
+        HttpRoute("GET", _TRAIT, to(names.show_trait), "placement:traits:show", (1, 6), tells_json=False),
+        HttpRoute("PUT", _TRAIT, to(names.ensure_trait), "placement:traits:update", (1, 6)),
+        HttpRoute("DELETE", _TRAIT, to(names.delete_trait), "placement:traits:delete", (1, 6)),
         # Resource classes
-        HttpRoute("GET", _CLASSES, to(names.show_all), "placement:resource_classes:list", (1, 2)),
+        HttpRoute("GET", _CLASSES, to(names.show_classes), "placement:resource_classes:list", (1, 2)),
         HttpRoute(
             "POST",
             _CLASSES,
-            to(names.create),
+            to(names.create_class),
             "placement:resource_classes:create",
             (1, 2),
             body=schemas.RESOURCE_CLASS,
         ),
-        HttpRoute("GET", _CLASS, to(names.show), "placement:resource_classes:show", (1, 2)),
+        HttpRoute("GET", _CLASS, to(names.show_class), "placement:resource_classes:show", (1, 2)),
         HttpRoute(
             "PUT",
             _CLASS,
-            to(names.rename),
+            to(names.rename_class),
             "placement:resource_classes:update",
             (1, 2),
             (1, 6),
             body=schemas.RESOURCE_CLASS,
         ),
-        HttpRoute("PUT", _CLASS, to(names.ensure), "placement:resource_classes:update", (1, 7)),
-        HttpRoute("DELETE", _CLASS, to(names.delete), "placement:resource_classes:delete", (1, 2)),
+        HttpRoute("PUT", _CLASS, to(names.ensure_class), "placement:resource_classes:update", (1, 7)),
+        HttpRoute("DELETE", _CLASS, to(names.delete_class), "placement:resource_classes:delete", (1, 2)),
         # Allocations and usages
         HttpRoute(
             "GET",
             f"{_PROVIDER}/allocations",
-            to(allocations.show_of_provider_allocations),
+            to(allocations.show_provider_allocations),
             f"{_RULE}:allocations:list",
         ),
         HttpRoute(
@@ -143,11 +148,11 @@ def routes_of(
             body=schemas.ALLOCATIONS,
         ),
         HttpRoute("DELETE", _CONSUMER, to(allocations.delete), "placement:allocations:delete"),
-        HttpRoute("GET", f"{_PROVIDER}/usages", to(allocations.show_of_provider), f"{_RULE}:usages"),
+        HttpRoute("GET", f"{_PROVIDER}/usages", to(allocations.show_provider_usages), f"{_RULE}:usages"),
         HttpRoute(
             "GET",
             "/usages",
-            to(allocations.show_of_project),
+            to(allocations.show_project_usages),
             "placement:usages",
             (1, 9),
             query=queries.USAGES,

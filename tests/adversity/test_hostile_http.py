@@ -14,9 +14,9 @@ from kit.health import Listen
 from kit.http_server import HttpServer
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.api.auth import BelievedToken
-from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
+from placement_worker.api.service import PlacementApp
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from tests.contracts.stores import open_store

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from placement_worker.api.grammar.routing import HttpRoute
+from placement_worker.api.routing import HttpRoute
 from placement_worker.api.values import NEWEST, Version
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Sent, Server, a_server
 from tests.pages.placement_openapi import every_route

@@ -8,10 +8,10 @@ import httpx
 
 from kit.errors import Unavailable
 from placement_worker.api.auth import Authentication, NoAuthentication
-from placement_worker.api.grammar.routing import HttpRoute
-from placement_worker.api.grammar.schemas import VersionedValidators
-from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
+from placement_worker.api.routing import HttpRoute
+from placement_worker.api.schemas import VersionedValidators
+from placement_worker.api.service import PlacementApp
 from placement_worker.api.values import CONCURRENT_UPDATE, Pieces, Reply, Request, conflict
 
 LIST: Final = "placement:resource_providers:list"

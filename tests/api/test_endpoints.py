@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from placement_worker.api.grammar.routing import PAGE
+from placement_worker.api.routing import PAGE
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Server, a_server, an_allocation
 
 pytestmark = pytest.mark.asyncio

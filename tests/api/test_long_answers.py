@@ -13,9 +13,9 @@ import pytest
 from fastjsonschema import JsonSchemaValueException
 
 from placement_worker.api.auth import NoAuthentication
-from placement_worker.api.grammar.routing import HttpRoute
-from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
+from placement_worker.api.routing import HttpRoute
+from placement_worker.api.service import PlacementApp, PlacementService, ServiceOptions
 from placement_worker.api.values import (
     DETAIL_CHARACTERS_MAX,
     NEWEST,
@@ -27,7 +27,6 @@ from placement_worker.api.values import (
     rows_in_turns,
     with_commas,
 )
-from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.settings import PlacementSettings
 from tests.api.asking_app import LIST
 from tests.api.loop_turns import check_turns

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 
 from placement_worker.admin_writes import WriteBatcher
-from placement_worker.api.grammar.routing import HttpRoute
 from placement_worker.api.policy import DOCUMENTED, ENDPOINT, LEGACY, OPEN, SECURE
 from placement_worker.api.routes import routes_of
+from placement_worker.api.routing import HttpRoute
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from tests.memory_stores.placement import MemoryPlacementStore

@@ -12,9 +12,9 @@ import pytest
 
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.api.auth import Authentication, BasicAuthentication, BelievedToken, users_in
-from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
+from placement_worker.api.service import PlacementApp
 from placement_worker.api.values import version_text
 from placement_worker.store import PlacementStore
 from placement_worker.view import ProviderView

@@ -20,9 +20,9 @@ from kit.process import hangups_heard
 from kit.tls import ServerTls, server_tls
 from placement_worker.api import values
 from placement_worker.api.auth import NoAuthentication
-from placement_worker.api.grammar.routing import HttpRoute
-from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
+from placement_worker.api.routing import HttpRoute
+from placement_worker.api.service import PlacementApp
 from placement_worker.api.values import Reply, Request
 from tests.api.asking_app import LIST, app_with
 

@@ -11,9 +11,9 @@ import httpx
 from engine.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.api.auth import BelievedToken
-from placement_worker.api.http_app import PlacementApp
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
+from placement_worker.api.service import PlacementApp
 from placement_worker.api.values import NEWEST, Version, version_text
 from placement_worker.store import PlacementStore
 from placement_worker.view import ProviderView

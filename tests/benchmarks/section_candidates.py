@@ -13,7 +13,7 @@ from engine.candidates.provider_index import ProviderIndex
 from engine.candidates.query import CandidatesQuery
 from engine.candidates.search import find_candidates
 from engine.inventories import InventoryState, ProviderState
-from placement_worker.api.grammar.queries import candidates_query
+from placement_worker.api.queries import candidates_query
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees
 from tests.benchmarks.cpu import OneProcess
 from tests.benchmarks.measuring import Details, Effort, Result, Work, measured

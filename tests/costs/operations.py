@@ -20,7 +20,7 @@ from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_clou
 from moor.asking import hearing, until_choosable
 from moor.client.requests import new_request_ids
 from moor.worker_settings import CloudSettings
-from placement_worker.api.grammar.queries import candidates_query
+from placement_worker.api.queries import candidates_query
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.benchmarks.books import SqliteBooks, asked, handled, handlers_on
 from tests.benchmarks.clouds import hosts_alone

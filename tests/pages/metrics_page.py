@@ -6,7 +6,7 @@ from bus.workers import handling as of_workers
 from cell_conductor import handlers as of_conductors
 from ironic_sync import applying as of_daemons
 from kit.metrics import BUCKETS_S, Metric
-from placement_worker.api import http_app as of_placement_api
+from placement_worker.api import service as of_placement_api
 from scheduler_worker import metrics as of_schedulers
 
 INTRODUCTION = f"""# Metrics

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 from engine.capacity import Vocabulary
 from placement_worker.admin_writes import WriteBatcher
-from placement_worker.api.endpoints.names import version_document
-from placement_worker.api.grammar.routing import HttpRoute
+from placement_worker.api.names import version_document
 from placement_worker.api.routes import routes_of
+from placement_worker.api.routing import HttpRoute
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.view import ProviderView
 

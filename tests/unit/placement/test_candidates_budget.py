@@ -8,7 +8,7 @@ from engine.candidates.budget import Budget, CutError, SearchLimits
 from engine.candidates.query import CandidatesQuery, Group
 from engine.candidates.search import find_candidates
 from engine.refusals import TooCostly
-from placement_worker.api.endpoints.candidates import Summaries, requests_text
+from placement_worker.api.candidates import Summaries, requests_text
 from tests.unit.placement.candidate_worlds import World, asking
 from tests.unit.placement.hard_questions import (
     Asked,

@@ -11,7 +11,7 @@ from engine.candidates.budget import Budget
 from engine.candidates.query import CandidatesQuery, FoundCandidates, Group
 from engine.candidates.search import find_candidates
 from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState, ProviderUsage
-from placement_worker.api.endpoints.candidates import Summaries, listed, requests_text
+from placement_worker.api.candidates import Summaries, listed, requests_text
 from placement_worker.view import ProviderReplica
 
 RACK = AggregateId(UUID(int=99))

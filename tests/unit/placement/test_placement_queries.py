@@ -7,9 +7,9 @@ import pytest
 
 from engine.candidates.query import CandidatesQuery, Group
 from engine.inventories import AggregateId, ProviderId
-from placement_worker.api.grammar import queries
-from placement_worker.api.grammar.queries import ProviderQuery, candidates_query, provider_query, traits_named
-from placement_worker.api.grammar.schemas import Validator
+from placement_worker.api import queries
+from placement_worker.api.queries import ProviderQuery, candidates_query, provider_query, traits_named
+from placement_worker.api.schemas import Validator
 from placement_worker.api.values import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, NEWEST, ApiError, Version
 
 A = AggregateId(UUID("9323b2b1-82c9-4e91-bdff-e95e808ef954"))

@@ -18,8 +18,8 @@ from bus.messages.administration import (
     UnknownTrait,
 )
 from engine.refusals import NotAllowed
-from placement_worker.api.grammar import queries, schemas
-from placement_worker.api.grammar.answers import (
+from placement_worker.api import queries, schemas
+from placement_worker.api.answers import (
     NO_SUCH_CLASS,
     NO_SUCH_TRAIT,
     HttpRefusal,
@@ -28,7 +28,7 @@ from placement_worker.api.grammar.answers import (
     refusal,
     standard_first,
 )
-from placement_worker.api.grammar.routing import Backend, path_provider
+from placement_worker.api.routing import Backend, path_provider
 from placement_worker.api.values import (
     CONCURRENT_UPDATE,
     NEWEST,
@@ -40,15 +40,15 @@ from placement_worker.api.values import (
     version_text,
 )
 
-_CREATE_REFUSED: Final[Refusals] = {
+_CLASS_CREATE_REFUSED: Final[Refusals] = {
     AlreadyThere: HttpRefusal(HTTPStatus.CONFLICT, "Conflicting resource class already exists: {name}")
 }
-_RENAME_REFUSED: Final[Refusals] = {
+_CLASS_RENAME_REFUSED: Final[Refusals] = {
     UnknownClass: HttpRefusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
     AlreadyThere: HttpRefusal(HTTPStatus.CONFLICT, "Resource class already exists: {name}"),
     NotAllowed: HttpRefusal(HTTPStatus.BAD_REQUEST, "Cannot update standard resource class {name}"),
 }
-_DELETE_REFUSED: Final[Refusals] = {
+_CLASS_DELETE_REFUSED: Final[Refusals] = {
     UnknownClass: HttpRefusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
     NameInUse: HttpRefusal(
         HTTPStatus.CONFLICT, "{doing}: Class is in use in inventory. One that has it is {provider}."
@@ -57,34 +57,39 @@ _DELETE_REFUSED: Final[Refusals] = {
 }
 
 
-async def show_all(books: Backend, request: Request) -> Reply:
-    rows = [_row(name, request) for name in classes_in_order(await books.names.every("classes"))]
+async def show_classes(books: Backend, request: Request) -> Reply:
+    rows = [_class_row(name, request) for name in classes_in_order(await books.names.every("classes"))]
     return Reply(body={"resource_classes": rows}, is_fresh=True)
 
 
-async def show(books: Backend, request: Request) -> Reply:
+async def show_class(books: Backend, request: Request) -> Reply:
     name = request.params["name"]
     if await books.names.unknown("classes", (name,)):
         raise not_found(NO_SUCH_CLASS.format(names=name))
-    return Reply(body=_row(name, request), is_fresh=True)
+    return Reply(body=_class_row(name, request), is_fresh=True)
 
 
-async def create(books: Backend, request: Request) -> Reply:
+async def create_class(books: Backend, request: Request) -> Reply:
     name = schemas.RESOURCE_CLASS.at(request.version).body(request.body)["name"]
-    await books.write(CreateClass(name=name), f"Unable to create resource class {name}", _CREATE_REFUSED)
-    return Reply(HTTPStatus.CREATED, headers={"location": _url(name, request)})
+    await books.write(
+        CreateClass(name=name), f"Unable to create resource class {name}", _CLASS_CREATE_REFUSED
+    )
+    return Reply(HTTPStatus.CREATED, headers={"location": _class_url(name, request)})
 
 
-async def rename(books: Backend, request: Request) -> Reply:
+async def rename_class(books: Backend, request: Request) -> Reply:
     """Rename a resource class. Only until version 1.6 of the API."""
     name, to = request.params["name"], schemas.RESOURCE_CLASS.at(request.version).body(request.body)["name"]
     await books.write(
-        RenameClass(name=name, to=to), f"Unable to rename resource class {name}", _RENAME_REFUSED, name=name
+        RenameClass(name=name, to=to),
+        f"Unable to rename resource class {name}",
+        _CLASS_RENAME_REFUSED,
+        name=name,
     )
-    return Reply(body=_row(to, request), is_fresh=True)
+    return Reply(body=_class_row(to, request), is_fresh=True)
 
 
-async def ensure(books: Backend, request: Request) -> Reply:
+async def ensure_class(books: Backend, request: Request) -> Reply:
     """Make sure that the resource class exists, whichever client created it. From version 1.7 of the API on."""
     name = request.params["name"]
     schemas.RESOURCE_CLASS.at(request.version).check({"name": name})
@@ -92,23 +97,23 @@ async def ensure(books: Backend, request: Request) -> Reply:
     if not isinstance(verdict, Done | AlreadyThere):
         raise refusal(verdict, f"Unable to create resource class {name}")
     status = HTTPStatus.CREATED if isinstance(verdict, Done) else HTTPStatus.NO_CONTENT
-    return Reply(status, headers={"location": _url(name, request)})
+    return Reply(status, headers={"location": _class_url(name, request)})
 
 
-async def delete(books: Backend, request: Request) -> Reply:
+async def delete_class(books: Backend, request: Request) -> Reply:
     name = request.params["name"]
     await books.write(
-        DeleteClass(name=name), f"Error in delete resource class {name}", _DELETE_REFUSED, name=name
+        DeleteClass(name=name), f"Error in delete resource class {name}", _CLASS_DELETE_REFUSED, name=name
     )
     return Reply(HTTPStatus.NO_CONTENT)
 
 
-def _url(name: str, request: Request) -> str:
+def _class_url(name: str, request: Request) -> str:
     return f"{request.prefix}/resource_classes/{name}"
 
 
-def _row(name: str, request: Request) -> dict[str, object]:
-    return {"name": name, "links": [{"rel": "self", "href": _url(name, request)}]}
+def _class_row(name: str, request: Request) -> dict[str, object]:
+    return {"name": name, "links": [{"rel": "self", "href": _class_url(name, request)}]}
 
 
 # Traits: the names that exist, and those of a provider.
@@ -122,7 +127,7 @@ MOVED_MEANWHILE: Final[Refusals] = {
         CONCURRENT_UPDATE,
     )
 }
-_TRAITS_DELETE_REFUSED: Final[Refusals] = {
+_TRAIT_DELETE_REFUSED: Final[Refusals] = {
     UnknownTrait: HttpRefusal(HTTPStatus.NOT_FOUND, NO_SUCH_TRAIT),
     NameInUse: HttpRefusal(
         HTTPStatus.CONFLICT,
@@ -132,7 +137,7 @@ _TRAITS_DELETE_REFUSED: Final[Refusals] = {
 }
 
 
-async def show_all_traits(books: Backend, request: Request) -> Reply:
+async def show_traits(books: Backend, request: Request) -> Reply:
     query = queries.TRAITS.at(request.version).query(request.query)
     names = await books.names.every("traits")
     if "name" in query:
@@ -144,14 +149,14 @@ async def show_all_traits(books: Backend, request: Request) -> Reply:
     return Reply(body={"traits": names}, is_fresh=True)
 
 
-async def show_traits(books: Backend, request: Request) -> Reply:
+async def show_trait(books: Backend, request: Request) -> Reply:
     name = request.params["name"]
     if await books.names.unknown("traits", (name,)):
         raise not_found(NO_SUCH_TRAIT.format(names=name))
     return Reply(HTTPStatus.NO_CONTENT, is_fresh=True)
 
 
-async def create_traits(books: Backend, request: Request) -> Reply:
+async def ensure_trait(books: Backend, request: Request) -> Reply:
     name = request.params["name"]
     if not schemas.CUSTOM_TRAIT.allows(name):
         raise bad_request(
@@ -165,20 +170,20 @@ async def create_traits(books: Backend, request: Request) -> Reply:
     return Reply(status, headers={"location": f"{request.prefix}/traits/{name}"}, is_fresh=True)
 
 
-async def delete_traits(books: Backend, request: Request) -> Reply:
+async def delete_trait(books: Backend, request: Request) -> Reply:
     name = request.params["name"]
     await books.write(
-        DeleteTrait(name=name), f"Unable to delete trait {name}", _TRAITS_DELETE_REFUSED, name=name
+        DeleteTrait(name=name), f"Unable to delete trait {name}", _TRAIT_DELETE_REFUSED, name=name
     )
     return Reply(HTTPStatus.NO_CONTENT)
 
 
-async def show_of_provider(books: Backend, request: Request) -> Reply:
+async def show_provider_traits(books: Backend, request: Request) -> Reply:
     state = await books.provider(request)
-    return _of(state.traits, state.generation)
+    return _provider_traits(state.traits, state.generation)
 
 
-async def replace_of_provider(books: Backend, request: Request) -> Reply:
+async def replace_provider_traits(books: Backend, request: Request) -> Reply:
     # Placement checks this body before it looks for the provider; with all other bodies it is the other way round.
     said = schemas.TRAITS.at(request.version).body(request.body)
     provider = path_provider(request)
@@ -188,10 +193,10 @@ async def replace_of_provider(books: Backend, request: Request) -> Reply:
         f"Unable to set the traits of resource provider {provider}",
         MOVED_MEANWHILE,
     )
-    return _of(traits, written.generation)
+    return _provider_traits(traits, written.generation)
 
 
-async def delete_of_provider(books: Backend, request: Request) -> Reply:
+async def delete_provider_traits(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
     await books.write(
         SetTraits(provider=provider, generation=None, traits=()),
@@ -200,7 +205,7 @@ async def delete_of_provider(books: Backend, request: Request) -> Reply:
     return Reply(HTTPStatus.NO_CONTENT)
 
 
-def _of(traits: tuple[str, ...], generation: int) -> Reply:
+def _provider_traits(traits: tuple[str, ...], generation: int) -> Reply:
     return Reply(
         body={"traits": standard_first(traits), "resource_provider_generation": generation}, is_fresh=True
     )

@@ -27,9 +27,8 @@ from engine.candidates.columns import Flags
 from engine.candidates.provider_index import ProviderIndex
 from engine.candidates.query import Group
 from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState, ReportedInventory
-from placement_worker.api.endpoints.names import MOVED_MEANWHILE
-from placement_worker.api.grammar import queries, schemas
-from placement_worker.api.grammar.answers import (
+from placement_worker.api import queries, schemas
+from placement_worker.api.answers import (
     IN_USE,
     NO_SUCH_CLASS,
     HttpRefusal,
@@ -37,8 +36,9 @@ from placement_worker.api.grammar.answers import (
     classes_in_order,
     refusal,
 )
-from placement_worker.api.grammar.queries import ProviderQuery, provider_query, traits_named
-from placement_worker.api.grammar.routing import Backend, path_provider
+from placement_worker.api.names import MOVED_MEANWHILE
+from placement_worker.api.queries import ProviderQuery, provider_query, traits_named
+from placement_worker.api.routing import Backend, path_provider
 from placement_worker.api.values import (
     CONCURRENT_UPDATE,
     INVENTORY_IN_USE,
@@ -220,7 +220,7 @@ _ONE_REFUSED: Final[Refusals] = {
     # The path names the class, not the body, so it is a 404.
     UnknownClass: HttpRefusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
 }
-_INVENTORIES_DELETE_REFUSED: Final[Refusals] = {
+_DROP_REFUSED: Final[Refusals] = {
     InventoryAbsent: HttpRefusal(
         HTTPStatus.NOT_FOUND, "No inventory of class {resource} found for delete, of {provider}"
     ),
@@ -232,20 +232,20 @@ _INVENTORIES_DELETE_REFUSED: Final[Refusals] = {
 }
 
 
-async def show_all_inventories(books: Backend, request: Request) -> Reply:
-    state = await books.provider(request)
-    return _all(state.generation, state.inventories)
-
-
 async def show_inventories(books: Backend, request: Request) -> Reply:
+    state = await books.provider(request)
+    return _inventories_reply(state.generation, state.inventories)
+
+
+async def show_inventory(books: Backend, request: Request) -> Reply:
     state = await books.provider(request)
     resource = request.params["resource_class"]
     if resource not in state.inventories:
         raise not_found(f"No inventory of class {resource} for {state.id}")
-    return _one(state.generation, state.inventories[resource])
+    return _inventory_reply(state.generation, state.inventories[resource])
 
 
-async def replace_all(books: Backend, request: Request) -> Reply:
+async def replace_inventories(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
     said = await books.body_for_provider(schemas.INVENTORIES, request)
     doing = f"Unable to update inventory for resource provider {provider}"
@@ -253,10 +253,10 @@ async def replace_all(books: Backend, request: Request) -> Reply:
     inventories = inventories_in(said)
     await _check_capacity(books, inventories, request, generation, doing)
     order = SetInventories(provider=provider, generation=generation, inventories=inventories)
-    return _all(await _replaced(books, order, doing), inventories)
+    return _inventories_reply(await _replaced(books, order, doing), inventories)
 
 
-async def create_inventories(books: Backend, request: Request) -> Reply:
+async def create_inventory(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
     said = await books.body_for_provider(schemas.NEW_INVENTORY, request)
     resource = said["resource_class"]
@@ -269,10 +269,10 @@ async def create_inventories(books: Backend, request: Request) -> Reply:
     )
     written = await books.write_provider(order, doing)
     url = f"{request.prefix}/resource_providers/{provider}/inventories/{resource}"
-    return _one(written.generation, inventory, HTTPStatus.CREATED, location=url)
+    return _inventory_reply(written.generation, inventory, HTTPStatus.CREATED, location=url)
 
 
-async def replace(books: Backend, request: Request) -> Reply:
+async def replace_inventory(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
     said = await books.body_for_provider(schemas.INVENTORY, request)
     resource = request.params["resource_class"]
@@ -282,20 +282,20 @@ async def replace(books: Backend, request: Request) -> Reply:
     await _check_capacity(books, {resource: inventory}, request, generation, doing)
     order = PutInventory(provider=provider, generation=generation, resource=resource, inventory=inventory)
     written = await books.write_provider(order, doing, _ONE_REFUSED)
-    return _one(written.generation, inventory)
+    return _inventory_reply(written.generation, inventory)
 
 
-async def delete_all(books: Backend, request: Request) -> Reply:
+async def delete_inventories(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
     order = SetInventories(provider=provider, generation=None, inventories={})
     await _replaced(books, order, f"Unable to delete inventory of resource provider {provider}")
     return Reply(HTTPStatus.NO_CONTENT)
 
 
-async def delete_inventories(books: Backend, request: Request) -> Reply:
+async def delete_inventory(books: Backend, request: Request) -> Reply:
     resource = request.params["resource_class"]
     order = DropInventory(provider=path_provider(request), resource=resource)
-    await books.write(order, f"Inventory of {resource} not deleted", _INVENTORIES_DELETE_REFUSED)
+    await books.write(order, f"Inventory of {resource} not deleted", _DROP_REFUSED)
     return Reply(HTTPStatus.NO_CONTENT)
 
 
@@ -365,29 +365,31 @@ def _held(state: ProviderState | None) -> tuple[str, ...]:
     return tuple(resource for resource, inventory in inventories.items() if inventory.used)
 
 
-def _all(generation: int, inventories: Mapping[str, ReportedInventory | InventoryState]) -> Reply:
+def _inventories_reply(
+    generation: int, inventories: Mapping[str, ReportedInventory | InventoryState]
+) -> Reply:
     return Reply(
         body={
             "resource_provider_generation": generation,
             "inventories": {
-                resource: _row_inventories(inventory) for resource, inventory in inventories.items()
+                resource: _inventory_row(inventory) for resource, inventory in inventories.items()
             },
         },
         is_fresh=True,
     )
 
 
-def _one(
+def _inventory_reply(
     generation: int,
     inventory: ReportedInventory | InventoryState,
     status: HTTPStatus = HTTPStatus.OK,
     **headers: str,
 ) -> Reply:
-    body = {**_row_inventories(inventory), "resource_provider_generation": generation}
+    body = {**_inventory_row(inventory), "resource_provider_generation": generation}
     return Reply(status, body, headers, is_fresh=True)
 
 
-def _row_inventories(inventory: ReportedInventory | InventoryState) -> dict[str, object]:
+def _inventory_row(inventory: ReportedInventory | InventoryState) -> dict[str, object]:
     # Without the usage.
     return {name: getattr(inventory, name) for name in ReportedInventory.__struct_fields__}
 
@@ -400,7 +402,7 @@ _GENERATIONS: Version = (1, 19)
 
 async def show_aggregates(books: Backend, request: Request) -> Reply:
     state = await books.provider(request)
-    return _rendered(state.aggregates, state.generation, request.version)
+    return _aggregates_reply(state.aggregates, state.generation, request.version)
 
 
 async def replace_aggregates(books: Backend, request: Request) -> Reply:
@@ -419,10 +421,10 @@ async def replace_aggregates(books: Backend, request: Request) -> Reply:
         f"Unable to set the aggregates of resource provider {provider}",
         MOVED_MEANWHILE,
     )
-    return _rendered(aggregates, written.generation, request.version)
+    return _aggregates_reply(aggregates, written.generation, request.version)
 
 
-def _rendered(aggregates: tuple[AggregateId, ...], generation: int, version: Version) -> Reply:
+def _aggregates_reply(aggregates: tuple[AggregateId, ...], generation: int, version: Version) -> Reply:
     body: dict[str, object] = {"aggregates": [str(one) for one in aggregates]}
     if version >= _GENERATIONS:
         body["resource_provider_generation"] = generation

@@ -13,10 +13,10 @@ from engine.candidates.provider_index import ProviderIndex
 from engine.candidates.query import CandidatePattern, CandidatesQuery, FoundCandidates
 from engine.candidates.search import find_candidates
 from engine.refusals import TooCostly
-from placement_worker.api.grammar import queries
-from placement_worker.api.grammar.answers import standard_first, too_costly
-from placement_worker.api.grammar.queries import candidates_query, traits_named
-from placement_worker.api.grammar.routing import Backend
+from placement_worker.api import queries
+from placement_worker.api.answers import standard_first, too_costly
+from placement_worker.api.queries import candidates_query, traits_named
+from placement_worker.api.routing import Backend
 from placement_worker.api.values import Pieces, Reply, Request, Version, pieces_of
 from placement_worker.candidates import Searcher
 

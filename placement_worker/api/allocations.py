@@ -15,10 +15,10 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import NO_OWNER
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount
-from placement_worker.api.endpoints.providers import inventories_in
-from placement_worker.api.grammar import queries, schemas
-from placement_worker.api.grammar.routing import PAGE, Backend
-from placement_worker.api.grammar.schemas import uuid_in
+from placement_worker.api import queries, schemas
+from placement_worker.api.providers import inventories_in
+from placement_worker.api.routing import PAGE, Backend
+from placement_worker.api.schemas import uuid_in
 from placement_worker.api.values import Reply, Request, Version, bad_request, not_found
 from placement_worker.store import Holdings
 
@@ -31,7 +31,7 @@ UNKNOWN = "unknown"
 _ALL = "all"
 
 
-async def show_of_provider(books: Backend, request: Request) -> Reply:
+async def show_provider_usages(books: Backend, request: Request) -> Reply:
     state = await books.provider(request)
     used = {resource: inventory.used for resource, inventory in state.inventories.items()}
     return Reply(
@@ -40,7 +40,7 @@ async def show_of_provider(books: Backend, request: Request) -> Reply:
     )
 
 
-async def show_of_project(books: Backend, request: Request) -> Reply:
+async def show_project_usages(books: Backend, request: Request) -> Reply:
     query = queries.USAGES.at(request.version).query(request.query)
     usages = await books.records.usages(query["project_id"], query.get("user_id", ""))
     if request.version < _BY_TYPE:
@@ -81,7 +81,7 @@ async def show(books: Backend, request: Request) -> Reply:
     return Reply(body=_of_consumer(holdings, request.version), is_fresh=True)
 
 
-async def show_of_provider_allocations(books: Backend, request: Request) -> Reply:
+async def show_provider_allocations(books: Backend, request: Request) -> Reply:
     state = await books.provider(request)
     allocations: dict[str, dict[str, object]] = {}
     after: ConsumerId | None = None

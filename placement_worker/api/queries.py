@@ -10,7 +10,7 @@
     same_subtree=_A,_B                      the providers of these groups are at or below one of them (from 1.36 on)
 
 The first four and `in_tree` may end in a suffix; keys with one suffix make a group: a number (from 1.25 on), or a word (from 1.33 on).
-query_schemas.py says which keys exist at which version.
+The schemas at the end of the file say which keys exist at which version.
 """
 
 import re
@@ -23,17 +23,17 @@ from msgspec import Struct
 
 from engine.candidates.query import CandidatesQuery, Group
 from engine.inventories import INTEGER_MAX, AggregateId, ProviderId
-from placement_worker.api.grammar.schemas import (
+from placement_worker.api.schemas import (
     LABEL,
     NAME,
     SUFFIX,
+    UUID_TEXT,
     Schema,
     Schemas,
     VersionedValidators,
     record,
     uuid_in,
 )
-from placement_worker.api.grammar.schemas import UUID as QUERY_SCHEMAS_UUID
 from placement_worker.api.values import (
     BAD_VALUE,
     DUPLICATE_KEY,
@@ -42,9 +42,6 @@ from placement_worker.api.values import (
     Version,
     bad_request,
 )
-
-# Single values of a query: amounts, traits, aggregates, trees. The grammar as a whole is in queries.py.
-
 
 Traits = tuple[tuple[str, ...], ...]
 Aggregates = tuple[tuple[AggregateId, ...], ...]
@@ -388,12 +385,10 @@ def traits_named(groups: Iterable[Group], *of_root: str) -> set[str]:
 
 # The keys that a query may have at each microversion, as JSON Schema.
 #
-# The values are read by queries.py. The schemas here check a value only where Placement, too, answers with an error of
-# JSON Schema.
-
+# A schema checks a value only where Placement, too, answers with an error of JSON Schema.
 
 TEXT: Schema = {"type": "string"}
-_QUERY_SCHEMAS_NUMBERED = "[1-9][0-9]*"
+_NUMBERED_SUFFIX = "[1-9][0-9]*"
 _LIMIT: Schema = {"type": "string", "pattern": "^[1-9][0-9]*$", "minLength": 1}
 _POLICY: Schema = {"type": "string", "enum": ["none", "isolate"]}
 
@@ -407,10 +402,10 @@ def _growing(added: Mapping[Version, dict[str, Schema]], *, required: tuple[str,
 PROVIDERS = VersionedValidators(
     _growing(
         {
-            (1, 0): {"name": TEXT, "uuid": QUERY_SCHEMAS_UUID},
+            (1, 0): {"name": TEXT, "uuid": UUID_TEXT},
             (1, 3): {"member_of": TEXT},
             (1, 4): {"resources": TEXT},
-            (1, 14): {"in_tree": QUERY_SCHEMAS_UUID},
+            (1, 14): {"in_tree": UUID_TEXT},
             (1, 18): {"required": TEXT},
         }
     )
@@ -435,7 +430,7 @@ def _grouped(suffix: str, grouped: tuple[str, ...], **others: Schema) -> Schema:
     }
 
 
-_QUERY_SCHEMAS_OF_A_GROUP = ("resources", "required", "member_of")
+_GROUP_KEYS = ("resources", "required", "member_of")
 CANDIDATES = VersionedValidators(
     {
         **_growing(
@@ -447,12 +442,10 @@ CANDIDATES = VersionedValidators(
             },
             required=("resources",),
         ),
-        (1, 25): _grouped(_QUERY_SCHEMAS_NUMBERED, _QUERY_SCHEMAS_OF_A_GROUP),
-        (1, 31): _grouped(_QUERY_SCHEMAS_NUMBERED, (*_QUERY_SCHEMAS_OF_A_GROUP, "in_tree")),
-        (1, 33): _grouped(SUFFIX, (*_QUERY_SCHEMAS_OF_A_GROUP, "in_tree")),
-        (1, 35): _grouped(SUFFIX, (*_QUERY_SCHEMAS_OF_A_GROUP, "in_tree"), root_required=TEXT),
-        (1, 36): _grouped(
-            SUFFIX, (*_QUERY_SCHEMAS_OF_A_GROUP, "in_tree"), root_required=TEXT, same_subtree=TEXT
-        ),
+        (1, 25): _grouped(_NUMBERED_SUFFIX, _GROUP_KEYS),
+        (1, 31): _grouped(_NUMBERED_SUFFIX, (*_GROUP_KEYS, "in_tree")),
+        (1, 33): _grouped(SUFFIX, (*_GROUP_KEYS, "in_tree")),
+        (1, 35): _grouped(SUFFIX, (*_GROUP_KEYS, "in_tree"), root_required=TEXT),
+        (1, 36): _grouped(SUFFIX, (*_GROUP_KEYS, "in_tree"), root_required=TEXT, same_subtree=TEXT),
     }
 )

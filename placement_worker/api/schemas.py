@@ -1,13 +1,15 @@
-"""The bodies of requests at each microversion, as JSON Schema: validators.py checks them, placement_worker/api/routes.py publishes them.
+"""The bodies of requests at each microversion, as JSON Schema, and the validators that check them. routes.py publishes them.
 
-Clients of Placement see the constraints' names and patterns in errors, so each is written here as Placement's API has it.
+A body or a query that does not match its schema is a 400 that names the place and the value. Two validators read the same
+schema. A compiled one decides in a few microseconds whether it matches. If it does not, a slow one says what is wrong, in
+the words that Placement's clients know.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
-from uuid import UUID as VALIDATORS_UUID
+from uuid import UUID
 
 import fastjsonschema
 import jsonschema
@@ -17,19 +19,12 @@ from jsonschema.validators import extend
 from engine.inventories import INTEGER_MAX
 from placement_worker.api.values import DETAIL_CHARACTERS_MAX, ApiError, Version, bad_request
 
-# Does a body or a query match its schema? If not, the client gets a 400 that names the place and the value.
-#
-# Two validators read the same schema. A compiled one decides in a few microseconds whether it matches. If it does not, a slow
-# one says what is wrong, in the words that Placement's clients know.
-
-
 # For larger bodies the fast validator's shorter message is used: to find the best message, and to print a body for people,
 # takes a thousand times as long as to decide.
 LAID_OUT_BYTES_MAX = 8_192
 SHOWN_CHARACTERS_MAX = 200
 _BODY = "JSON does not validate"
 _QUERY = "Invalid query string parameters"
-
 
 Schema = dict[str, Any]
 # The schemas of one kind of body or query, by the version that introduced each.
@@ -136,10 +131,10 @@ def _briefly(problem: _Problem) -> str:
     return f"{problem.message[:DETAIL_CHARACTERS_MAX]}. Got: {got}"
 
 
-def uuid_in(text: str) -> VALIDATORS_UUID | None:
+def uuid_in(text: str) -> UUID | None:
     """Parse a UUID in any case, with hyphens anywhere; None if the text is no UUID."""
     try:
-        return VALIDATORS_UUID(text)
+        return UUID(text)
     except ValueError:
         return None
 
@@ -197,6 +192,9 @@ _FORMATS = jsonschema.FormatChecker(())
 _FORMATS.checks("uuid")(is_uuid)
 _Explainer: Any = extend(jsonschema.Draft202012Validator, {"pattern": _matches})  # type: ignore[no-untyped-call]
 
+
+# The schemas. Clients of Placement see the constraints' names and patterns in errors, so each is written as Placement's API has it.
+
 NAME = "^[A-Z0-9_]+$"
 CUSTOM_NAME = "^CUSTOM_[A-Z0-9_]+$"
 # Thirty-six of these characters; whether they make a UUID is checked afterwards.
@@ -209,7 +207,7 @@ INVENTORIES_MAX = 200
 QUALITIES_MAX = 400
 MANY = 1_000
 
-UUID: Schema = {"type": "string", "format": "uuid"}
+UUID_TEXT: Schema = {"type": "string", "format": "uuid"}
 LABEL: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
 INTEGER: Schema = {"type": "integer"}
 
@@ -236,11 +234,11 @@ def whole(at_least: int) -> Schema:
 
 
 _PROVIDER = {"name": {"type": "string", "minLength": 1, "maxLength": 200}}
-_PARENT = {"parent_provider_uuid": {"anyOf": [UUID, {"type": "null"}]}}
+_PARENT = {"parent_provider_uuid": {"anyOf": [UUID_TEXT, {"type": "null"}]}}
 NEW_PROVIDER = VersionedValidators(
     {
-        (1, 0): record(_PROVIDER | {"uuid": UUID}, required=("name",)),
-        (1, 14): record(_PROVIDER | {"uuid": UUID} | _PARENT, required=("name",)),
+        (1, 0): record(_PROVIDER | {"uuid": UUID_TEXT}, required=("name",)),
+        (1, 14): record(_PROVIDER | {"uuid": UUID_TEXT} | _PARENT, required=("name",)),
     }
 )
 PROVIDER = VersionedValidators(
@@ -281,7 +279,7 @@ INVENTORIES = VersionedValidators({(1, 0): _INVENTORIES})
 
 _AGGREGATES: Schema = {
     "type": "array",
-    "items": UUID,
+    "items": UUID_TEXT,
     "uniqueItems": True,
     "maxItems": QUALITIES_MAX,
 }
@@ -329,7 +327,7 @@ _MAPPINGS = {
     "mappings": {
         "type": "object",
         "minProperties": 1,
-        "patternProperties": {f"^({SUFFIX})?$": {"type": "array", "minItems": 1, "items": UUID}},
+        "patternProperties": {f"^({SUFFIX})?$": {"type": "array", "minItems": 1, "items": UUID_TEXT}},
     }
 }
 _CONSUMER_TYPE = {"consumer_type": {**LABEL, "pattern": NAME}}
@@ -339,7 +337,7 @@ _LIST_OF_ALLOCATIONS: Schema = {
     "minItems": 1,
     "maxItems": MANY,
     "items": record(
-        {"resource_provider": record({"uuid": UUID}, required=("uuid",)), "resources": _RESOURCES},
+        {"resource_provider": record({"uuid": UUID_TEXT}, required=("uuid",)), "resources": _RESOURCES},
         required=("resource_provider", "resources"),
     ),
 }

@@ -15,7 +15,7 @@ from msgspec import Struct
 from bus.messages.administration import Done, ProviderWritten, Write
 from engine.inventories import ProviderId, ProviderState
 from placement_worker.admin_writes import WriteBatcher
-from placement_worker.api.grammar.answers import (
+from placement_worker.api.answers import (
     AS_USUAL,
     NO_SUCH_CLASS,
     NO_SUCH_TRAIT,
@@ -23,7 +23,7 @@ from placement_worker.api.grammar.answers import (
     no_such_provider,
     refusal,
 )
-from placement_worker.api.grammar.schemas import VersionedValidators, uuid_in
+from placement_worker.api.schemas import VersionedValidators, uuid_in
 from placement_worker.api.values import (
     NEWEST,
     OLDEST,
