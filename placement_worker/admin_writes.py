@@ -65,14 +65,14 @@ from placement_worker.core.allocation_writes import (
     keys_of_allocation_writes,
 )
 from placement_worker.core.drafts import decide_quotas, keys_of_quotas
-from placement_worker.core.ledger import ForestKeys, keys_of_shares
+from placement_worker.core.ledger import ForestKeys, Ledger, keys_of_shares
 from placement_worker.core.provider_writes import (
     decide_names,
     decide_provider_writes,
     keys_of_name_writes,
     keys_of_provider_writes,
 )
-from placement_worker.store import PlacementTransaction, Records
+from placement_worker.store import AdminDecision, PlacementStore, PlacementTransaction
 
 Verdicts = tuple[WriteVerdict, ...]
 WriteBatch = Callable[[PlacementTransaction, Sequence[Any], Vocabulary, datetime], Awaitable[Verdicts]]
@@ -91,12 +91,13 @@ async def write_allocations(
     tx: PlacementTransaction, writes: Sequence[AllocationWrite], vocabulary: Vocabulary, now: datetime
 ) -> Verdicts:
     keys = keys_of_allocation_writes(writes)
-    if len(writes) == 1 and (claim := await tx.at_once(keys)) is not None:
-        decision = decide_allocations(claim.ledger, writes, vocabulary, now)
-        if await claim.is_written(decision.changes):
-            return decision.verdicts
-    ledger = await tx.lock_allocations(keys)
-    decision = decide_allocations(ledger, writes, vocabulary, now)
+
+    def decide(ledger: Ledger) -> AdminDecision:
+        return decide_allocations(ledger, writes, vocabulary, now)
+
+    if len(writes) == 1 and (decided := await tx.decided_at_once(keys, decide)):
+        return decided.verdicts
+    decision = decide(await tx.lock_claims(keys))
     await tx.write_claims(decision.changes)
     return decision.verdicts
 
@@ -131,7 +132,7 @@ async def write_reshapes(
         await lock_reshapes(tx, writes)
     verdicts: list[WriteVerdict] = []
     for reshape in writes:
-        ledger = await tx.lock_allocations(allocation_keys_of(reshape))
+        ledger = await tx.lock_claims(allocation_keys_of(reshape))
         forest = await tx.lock_trees(forest_keys_of(reshape))
         decision = decide_reshape(ledger, forest, reshape, vocabulary, now)
         await tx.write_trees(decision.trees)
@@ -146,7 +147,7 @@ async def lock_reshapes(tx: PlacementTransaction, reshapes: Sequence[Reshape]) -
     First come the consumers and the providers that their allocations name, then the trees whose inventories change.
     """
     shares = [allocation_keys_of(reshape) for reshape in reshapes]
-    await tx.lock_allocations(
+    await tx.lock_claims(
         keys_of_shares(
             consumers=[one for keys in shares for one in keys.consumers],
             providers=[one for keys in shares for one in keys.providers],
@@ -351,13 +352,13 @@ def write_handlers(vocabulary: Vocabulary, clock: Callable[[], datetime]) -> Han
     return {kind: handlers[batch] for kind, batch in WRITES.items()}
 
 
-def question_handlers(records: Records) -> Handlers:
+def question_handlers(store: PlacementStore) -> Handlers:
     return {
-        AskConsumer: answering(partial(_consumer, records)),
-        AskHolders: answering(partial(_holders, records)),
-        AskUsages: answering(partial(_usages, records)),
-        AskNames: answering(partial(_names, records)),
-        AskQuotas: answering(partial(_quotas, records)),
+        AskConsumer: answering(partial(_consumer, store)),
+        AskHolders: answering(partial(_holders, store)),
+        AskUsages: answering(partial(_usages, store)),
+        AskNames: answering(partial(_names, store)),
+        AskQuotas: answering(partial(_quotas, store)),
     }
 
 
@@ -377,32 +378,32 @@ def _in_words(verdict: WriteVerdict) -> str:
     return f"{verdict.__struct_config__.tag}: {what}"
 
 
-async def _consumer(records: Records, ask: AskConsumer) -> ConsumerFound:
-    return ConsumerFound(consumer=await records.consumer(ask.consumer))
+async def _consumer(store: PlacementStore, ask: AskConsumer) -> ConsumerFound:
+    return ConsumerFound(consumer=await store.consumer(ask.consumer))
 
 
-async def _usages(records: Records, ask: AskUsages) -> UsagesFound:
-    return UsagesFound(usages=await records.usages(ask.project, ask.user))
+async def _usages(store: PlacementStore, ask: AskUsages) -> UsagesFound:
+    return UsagesFound(usages=await store.usages(ask.project, ask.user))
 
 
-async def _holders(records: Records, ask: AskHolders) -> HoldersFound:
+async def _holders(store: PlacementStore, ask: AskHolders) -> HoldersFound:
     """Answer which consumers hold something of a provider: as many as fit into one message.
 
     The next page starts after the last consumer of this one.
     """
-    holders = await records.holders_of(ask.provider, ask.after, ask.limit + 1)
+    holders = await store.holders_of(ask.provider, ask.after, ask.limit + 1)
     page = page_that_fits(holders[: ask.limit])
     return HoldersFound(holders=page, next=page[-1].id if len(page) < len(holders) else None)
 
 
-async def _names(records: Records, ask: AskNames) -> NamesFound:
-    names = await records.custom_names(ask.of, ask.after, ask.limit + 1)
+async def _names(store: PlacementStore, ask: AskNames) -> NamesFound:
+    names = await store.custom_names(ask.of, ask.after, ask.limit + 1)
     if len(names) <= ask.limit:
         return NamesFound(names=names)
     return NamesFound(names=names[: ask.limit], next=names[ask.limit - 1])
 
 
-async def _quotas(records: Records, ask: AskQuotas) -> QuotasFound:
-    found = await records.quotas(ask.project, ask.after, ask.limit + 1)
+async def _quotas(store: PlacementStore, ask: AskQuotas) -> QuotasFound:
+    found = await store.quotas(ask.project, ask.after, ask.limit + 1)
     page = page_that_fits(found[: ask.limit])
     return QuotasFound(quotas=page, next=page[-1].project if len(page) < len(found) else "")

@@ -70,7 +70,7 @@ from placement_worker.core.host_reshapes import (
     tree_keys_of,
     unused,
 )
-from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
+from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport, keys_of_orders
 from placement_worker.core.mending import decide_mends, keys_of_mends
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import NO_CELL, MovedRoots, Owner, owners_of_tombstones, room_for_tombstones
@@ -97,7 +97,9 @@ def together_handlers(clock: Callable[[], datetime], horizon: timedelta) -> Hand
             else:
                 readable[number] = [SentOrder(claim, ask.cell) for claim in claims]
         if readable:
-            ledger = await tx.lock_claims([sent.order for claims in readable.values() for sent in claims])
+            ledger = await tx.lock_claims(
+                keys_of_orders([sent.order for claims in readable.values() for sent in claims])
+            )
             decision = decide_together(ledger, [*readable.values()], clock(), horizon)
             await tx.write_claims(decision.changes)
             answers |= zip(readable, map(_told, decision.verdicts), strict=True)
@@ -140,7 +142,7 @@ def books_handlers(store: PlacementStore, vocabulary: Vocabulary, clock: Callabl
 
     async def on_mends(asks: Sequence[Received[MendConsumer]], tx: PlacementTransaction) -> list[Said]:
         mends = [ask.message for ask in asks]
-        ledger = await tx.lock_allocations(keys_of_mends(mends))
+        ledger = await tx.lock_claims(keys_of_mends(mends))
         decision = decide_mends(ledger, mends, vocabulary, clock())
         await tx.write_claims(decision.changes)
         answered = zip(asks, decision.verdicts, strict=True)
@@ -234,7 +236,7 @@ async def reshape(
 ) -> ReshapeVerdict:
     """Judge a reshape, and write its steps if all of them are granted."""
     order = sent.order
-    ledger = await tx.lock_allocations(consumer_keys_of(order))
+    ledger = await tx.lock_claims(consumer_keys_of(order))
     forest = await tx.lock_trees(tree_keys_of(order))
     verdict = judge_reshape(ledger, forest, sent, vocabulary, now)
     if not isinstance(verdict, ReportAccepted):
@@ -243,7 +245,7 @@ async def reshape(
     growth = decide_growth(forest, sent, vocabulary)
     await tx.write_trees(growth.changes)
     # The locks are held already. This reads the ids of new providers, and generations that have grown.
-    ledger = await tx.lock_allocations(consumer_keys_of(order))
+    ledger = await tx.lock_claims(consumer_keys_of(order))
     moves = decide_moves(ledger, order, now)
     await tx.write_claims(moves.changes)
     final = decide_final_report(await tx.lock_trees(tree_keys_of(order)), sent, vocabulary)
@@ -320,7 +322,7 @@ def handlers(
 
     async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
         orders = [ask.message for ask in asks]
-        ledger = await tx.lock_claims(orders)
+        ledger = await tx.lock_claims(keys_of_orders(orders))
         room: Mapping[Owner, int] | None = None
         releases = [order for order in orders if isinstance(order, ReleaseClaim)]
         if releases and (owners := owners_of_tombstones(ledger, releases)):

@@ -5,14 +5,14 @@ sharing providers in the order of their internal ids. It reads what it decides o
 that locks and reads at once would judge the state from before its wait.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
 
 from msgspec import Struct
 
-from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
+from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage, WriteVerdict
 from bus.messages.audit import BookEntry
 from bus.messages.placement import LogPosition, MembersPage, ProviderGone, RevisionsPage, SnapshotPage
 from engine.inventories import (
@@ -26,9 +26,9 @@ from engine.inventories import (
 )
 from placement_worker.core.drafts import QuotaKeys
 from placement_worker.core.ledger import (
+    BatchDecision,
     ClaimChanges,
     ClaimKeys,
-    ClaimOrder,
     Forest,
     ForestKeys,
     Ledger,
@@ -45,33 +45,24 @@ from placement_worker.core.shares import Owner
 FEED_ENTRIES = 500
 
 
-class AtOnce(Protocol):
-    """A claim that comes alone, decided by rows that are not locked."""
-
-    @property
-    def ledger(self) -> Ledger: ...
-
-    async def is_written(self, changes: ClaimChanges) -> bool:
-        """Write and commit these changes, if they grant the claim, and if it was decided by what is still true. Otherwise
-        nothing is written.
-        """
+# A decision about administrators' allocations, and the function that decides by the rows that a store reads.
+AdminDecision = BatchDecision[WriteVerdict, ClaimChanges]
+DecideAllocations = Callable[[Ledger], AdminDecision]
 
 
 class PlacementTransaction(Protocol):
     """One transaction on placement's tables: all or nothing. Its writes appear in the change log when it commits."""
 
-    async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
-        """Lock all rows that these orders need, then read them."""
+    async def lock_claims(self, keys: ClaimKeys) -> Ledger:
+        """Lock all rows that a batch of orders, or of administrators' writes of allocations, needs, then read them."""
 
     async def tombstones(self, owners: Sequence[Owner], limit: int) -> Mapping[Owner, int]:
         """How many rows of consumers each of these owners has that a release left before any claim. Counting stops at `limit`."""
 
-    async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
-        """Lock all rows that administrators' writes of allocations need, then read them."""
-
-    async def at_once(self, keys: ClaimKeys) -> AtOnce | None:
-        """Begin a claim of one new consumer without locks. None if these keys are of anything else, or if the store has no
-        use for it. If it is not written then, the transaction goes on as if this was never called. It comes first.
+    async def decided_at_once(self, keys: ClaimKeys, decide: DecideAllocations) -> AdminDecision | None:
+        """Decide a claim of one new consumer by rows that are not locked, then write and commit it, if it is granted and was
+        decided by what is still true. None if nothing was written: these keys are of anything else, it was not granted, the rows
+        have changed, or the store has no use for it. Then the transaction goes on as if this was never called. It comes first.
         """
 
     async def write_claims(self, changes: ClaimChanges) -> None: ...
@@ -92,7 +83,7 @@ class PlacementTransaction(Protocol):
         """
 
     async def lock_trees(self, keys: ForestKeys) -> Forest:
-        """Lock the trees of the named providers, then read them whole. A transaction that also needs `lock_allocations`
+        """Lock the trees of the named providers, then read them whole. A transaction that also needs `lock_claims`
         calls that first.
         """
 
@@ -156,10 +147,11 @@ class Holdings(Struct, frozen=True):
     generations: Mapping[ProviderId, int]
 
 
-class Records(Protocol):
-    """Data that only the database has, and no copy of the providers in memory: which consumer holds what, and custom
-    names.
-    """
+class PlacementStore(Protocol):
+    def transaction(self) -> AbstractAsyncContextManager[PlacementTransaction]:
+        """Commits at a normal exit, rolls back on any exception. Each step may raise `Transient`: try again."""
+
+    # What only the database has, and no copy of the providers in memory: which consumer holds what, and custom names.
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         """The state of a consumer; None if it holds nothing."""
@@ -194,10 +186,7 @@ class Records(Protocol):
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         """A page of the custom names of this kind that follow `after`, sorted by bytes."""
 
-
-class PlacementStore(Records, Protocol):
-    def transaction(self) -> AbstractAsyncContextManager[PlacementTransaction]:
-        """Commits at a normal exit, rolls back on any exception. Each step may raise `Transient`: try again."""
+    # What readers with a copy of the providers in memory ask.
 
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
 

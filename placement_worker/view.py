@@ -24,7 +24,7 @@ from engine.inventories import ProviderId, ProviderState, ProviderUsage
 from engine.providers import KnownProviders
 from kit.parts import SharedRuns
 from kit.retrying import Retrying
-from placement_worker.store import Records, Unpublished
+from placement_worker.store import PlacementStore, Unpublished
 
 # A copy of all providers in memory, from which reads are answered: by id, by name and by tree.
 
@@ -173,16 +173,16 @@ class ProviderView:
 
 
 # How many names are read from the database at once.
-CLASSES_AND_TRAITS_PAGE = 500
+NAMES_PAGE = 500
 
 
 class KnownNames:
-    def __init__(self, standard: Vocabulary, records: Records) -> None:
+    def __init__(self, standard: Vocabulary, store: PlacementStore) -> None:
         self._standard: Mapping[KindOfNames, AbstractSet[str]] = {
             "classes": standard.classes,
             "traits": standard.traits,
         }
-        self._records = records
+        self._store = store
 
     async def every(self, of: KindOfNames) -> list[str]:
         """All names of this kind: the standard ones first, then the custom ones."""
@@ -201,9 +201,7 @@ class KnownNames:
 
     async def _all_custom(self, of: KindOfNames) -> list[str]:
         names: list[str] = []
-        while page := await self._records.custom_names(
-            of, names[-1] if names else "", CLASSES_AND_TRAITS_PAGE
-        ):
+        while page := await self._store.custom_names(of, names[-1] if names else "", NAMES_PAGE):
             names += page
         return names
 

@@ -42,7 +42,7 @@ async def show_provider_usages(books: Backend, request: Request) -> Reply:
 
 async def show_project_usages(books: Backend, request: Request) -> Reply:
     query = queries.USAGES.at(request.version).query(request.query)
-    usages = await books.records.usages(query["project_id"], query.get("user_id", ""))
+    usages = await books.store.usages(query["project_id"], query.get("user_id", ""))
     if request.version < _BY_TYPE:
         return Reply(body={"usages": _together(usages)}, is_fresh=True)
     return Reply(body={"usages": _by_type(usages, query.get("consumer_type"))}, is_fresh=True)
@@ -75,7 +75,7 @@ _TYPES: Version = (1, 38)
 async def show(books: Backend, request: Request) -> Reply:
     """The allocations of a consumer. An unknown consumer holds nothing, and is no error."""
     found = uuid_in(request.params["consumer_uuid"])
-    holdings = None if found is None else await books.records.holdings(ConsumerId(found))
+    holdings = None if found is None else await books.store.holdings(ConsumerId(found))
     if holdings is None:
         return Reply(body={"allocations": {}}, is_fresh=True)
     return Reply(body=_of_consumer(holdings, request.version), is_fresh=True)
@@ -87,7 +87,7 @@ async def show_provider_allocations(books: Backend, request: Request) -> Reply:
     after: ConsumerId | None = None
     is_last = False
     while not is_last:
-        page = await books.records.holders_of(state.id, after, PAGE)
+        page = await books.store.holders_of(state.id, after, PAGE)
         for holder in page:
             row: dict[str, object] = {"resources": _held_of(holder, state.id)}
             if request.version >= _GENERATIONS:

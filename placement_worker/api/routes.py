@@ -13,7 +13,7 @@ from placement_worker.api.routing import Backend, Handler, HttpRoute
 from placement_worker.api.schemas import Schema
 from placement_worker.api.values import HEADER, NEWEST, OLDEST, SERVICE, Reply, Request, Version, version_text
 from placement_worker.candidates import Searcher
-from placement_worker.store import Records
+from placement_worker.store import PlacementStore
 from placement_worker.view import KnownNames, ProviderView
 
 _RULE = "placement:resource_providers"
@@ -32,11 +32,11 @@ _CONSUMER = "/allocations/{consumer_uuid}"
 def routes_of(
     writer: WriteBatcher,
     view: ProviderView,
-    records: Records,
+    store: PlacementStore,
     standard: Vocabulary,
     limits: SearchLimits = DEFAULT_LIMITS,
 ) -> tuple[HttpRoute, ...]:
-    books = Backend(writer, view, records, KnownNames(standard, records))
+    books = Backend(writer, view, store, KnownNames(standard, store))
 
     def to(endpoint: Callable[[Backend, Request], Awaitable[Reply]]) -> Handler:
         return partial(endpoint, books)

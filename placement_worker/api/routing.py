@@ -35,7 +35,7 @@ from placement_worker.api.values import (
     not_found,
     version_text,
 )
-from placement_worker.store import Records
+from placement_worker.store import PlacementStore
 from placement_worker.view import KnownNames, ProviderReplica, ProviderView
 
 Handler = Callable[[Request], Awaitable[Reply]]
@@ -119,13 +119,13 @@ PAGE = 1_000
 class Backend(Struct, frozen=True):
     """Where endpoints read and write.
 
-    Providers are read from memory (`view`). `records` are read from the database each time: there is too much of them for
-    memory, or they are needed too rarely.
+    Providers are read from memory (`view`). Everything else is read from the database (`store`) each time: there is too much of it for
+    memory, or it is needed too rarely.
     """
 
     writer: WriteBatcher
     view: ProviderView
-    records: Records
+    store: PlacementStore
     names: KnownNames
 
     async def write(

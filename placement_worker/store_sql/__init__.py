@@ -33,20 +33,27 @@ from placement_worker.core.drafts import QuotaKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
     ClaimKeys,
-    ClaimOrder,
     Forest,
     ForestKeys,
     Ledger,
     QuotaBook,
     TreeChanges,
-    keys_of_orders,
 )
-from placement_worker.store import AtOnce, ChangeFeed, Holdings, Unpublished
+from placement_worker.store import AdminDecision, ChangeFeed, DecideAllocations, Holdings, Unpublished
 from placement_worker.store_sql import consumers as consumer_reads
 from placement_worker.store_sql.audit import audit, recount
-from placement_worker.store_sql.claim_statements import PostgresClaims, SqliteClaims
-from placement_worker.store_sql.claims import ClaimLocks
-from placement_worker.store_sql.log import SqlFeed, begin_term, changes_since, unchanged_since, usage_since
+from placement_worker.store_sql.claims import ClaimLocks, QuotaCache, SqliteClaims
+from placement_worker.store_sql.log import (
+    SqlFeed,
+    begin_term,
+    changes_page,
+    changes_since,
+    prune_log,
+    revisions_page,
+    snapshot_page,
+    unchanged_since,
+    usage_since,
+)
 from placement_worker.store_sql.names import (
     CachedVocabulary,
     VocabularyCache,
@@ -55,16 +62,7 @@ from placement_worker.store_sql.names import (
     lock_names,
     write_names,
 )
-from placement_worker.store_sql.provider_cache import (
-    CachedProviders,
-    ProviderCache,
-    changes_page,
-    members_page,
-    prune_groups,
-    prune_log,
-    revisions_page,
-    snapshot_page,
-)
+from placement_worker.store_sql.postgres_claims import PostgresClaims
 from placement_worker.store_sql.providers import (
     LockedTrees,
     lock_trees,
@@ -73,13 +71,8 @@ from placement_worker.store_sql.providers import (
     read_trees_of,
     state_of,
 )
-from placement_worker.store_sql.quotas import (
-    QuotaCache,
-    lock_quotas,
-    quotas_page,
-    recount_quotas,
-    write_quotas,
-)
+from placement_worker.store_sql.quotas import lock_quotas, quotas_page, recount_quotas, write_quotas
+from placement_worker.store_sql.rows import CachedProviders, ProviderCache
 from placement_worker.store_sql.trees import are_single_providers, write_single_providers, write_trees
 from placement_worker.tables import consumers, resource_classes
 
@@ -102,20 +95,17 @@ class SqlPlacementTransaction:
         self._locked = LockedTrees()
         self.writes_quotas = False
 
-    async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
-        return await self._claims.lock(keys_of_orders(orders))
-
     tombstones = runs(consumer_reads.tombstones)
 
-    async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
+    async def lock_claims(self, keys: ClaimKeys) -> Ledger:
         ledger = await self._claims.lock(keys)
         if not custom_of(keys.classes):
             return ledger
         classes = await self._transaction.run(existing_names, resource_classes, keys.classes)
         return structs.replace(ledger, classes=classes)
 
-    async def at_once(self, keys: ClaimKeys) -> AtOnce | None:
-        return None if custom_of(keys.classes) else await self._claims.at_once(keys)
+    async def decided_at_once(self, keys: ClaimKeys, decide: DecideAllocations) -> AdminDecision | None:
+        return None if custom_of(keys.classes) else await self._claims.decided_at_once(keys, decide)
 
     async def write_claims(self, changes: ClaimChanges) -> None:
         await self._claims.write(changes)
@@ -221,7 +211,7 @@ class SqlPlacementStore:
     changes_page = _reads_by(changes_page)
     _changes_since = _reads_by(changes_since)
     revisions_page = reads(revisions_page)
-    members_page = reads(members_page)
+    members_page = reads(consumer_reads.members_page)
 
     holders_of = _reads_named(consumer_reads.holders_of)
     books_page = _reads_named(consumer_reads.books_page)
@@ -301,5 +291,5 @@ def _prune(connection: Connection, ended_before: datetime, logged_before: dateti
     over = over.with_for_update(skip_locked=True)
     forgotten = connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over)))
     expired = prune_tombstones(connection, ended_before)
-    empty = prune_groups(connection)
+    empty = consumer_reads.prune_groups(connection)
     return forgotten.rowcount + expired + empty + prune_log(connection, logged_before)

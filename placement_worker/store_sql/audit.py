@@ -17,13 +17,14 @@ from kit.sql import among
 from placement_worker.core.drafts import wrong_quota
 from placement_worker.store_sql import log
 from placement_worker.store_sql.log import LogEntry
-from placement_worker.store_sql.names import NOTHING, CachedVocabulary, Used, decode_used, encode_amounts
+from placement_worker.store_sql.names import CachedVocabulary
 from placement_worker.store_sql.quotas import wrong_quotas
+from placement_worker.store_sql.rows import NOTHING, Used, decode_used, encode_amounts
 from placement_worker.tables import consumers, holders, inventories, providers, resource_classes
 
 # What follows from the amounts that consumers hold, for the audit that compares and for the recount that corrects.
 #
-# To sum over many providers or consumers, the database unfolds their JSON (names.py) into rows.
+# To sum over many providers or consumers, the database unfolds their JSON (rows.py) into rows.
 
 
 def used_amounts(connection: Connection) -> Subquery:

@@ -1,370 +1,48 @@
-"""Reads and writes consumers and what they hold. Where one statement for both databases would cost too much, each has its
-own.
+"""Lock and read what a batch of claims touches, by a constant number of statements, and write what the decision has changed.
+
+The statements that are rare are the same on both databases. Those that each boot writes are each database's own: SQLite's are
+at the end, PostgreSQL's in postgres_claims.py.
+
+No statement both locks and checks. In PostgreSQL's READ COMMITTED, a statement that waited for a row sees that row's new
+version, but everything it joins as it was before the wait. If it also checked, a batch would be granted what others had
+taken meanwhile, without any error (measured: 7,050 claims where 4,000 fit). So locks come first, and later statements read.
+On SQLite, after BEGIN IMMEDIATE the writer has the file for itself, so everything read stays valid until the end.
 """
 
+import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Generic, NamedTuple, TypeVar
-from uuid import UUID
+from typing import Any, Generic, TypeVar
 
+import sqlalchemy as sa
 from msgspec import Struct
+from sqlalchemy import Connection
 
-from engine.capacity import ProviderRow
-from engine.inventories import ConsumerId, GroupId, ProviderId, ResourceAmount, ServerGroup
+from engine.inventories import GroupId, ProviderId, ServerGroup
 from kit.errors import Bug, Transient
-from kit.sql import RowColumns, Transaction
-from placement_worker.core.allocation_writes import new_consumer
-from placement_worker.core.claims import claimed_consumer
+from kit.sql import RowColumns, SqliteTransaction, Transaction, Values, driver_of, moment_text
+from kit.times import now
 from placement_worker.core.drafts import HARD
-from placement_worker.core.ledger import ClaimChanges, ClaimKeys, Consumer, GroupBook, GroupRow, Ledger, Quota
-from placement_worker.store import AtOnce
+from placement_worker.core.ledger import ClaimChanges, ClaimKeys, GroupRow, Ledger, Quota
+from placement_worker.store import AdminDecision, DecideAllocations
 from placement_worker.store_sql import log
-from placement_worker.store_sql.names import (
-    NOTHING,
-    CachedNames,
-    Held,
+from placement_worker.store_sql.names import CachedNames
+from placement_worker.store_sql.quotas import LAST_QUOTA, LOCK_QUOTAS, quota_of
+from placement_worker.store_sql.rows import (
+    CachedProviders,
+    ClaimRows,
+    ConsumerRecord,
+    ConsumerRow,
     Statement,
-    Used,
-    decode_held,
-    decode_used,
-    encode_amounts,
+    UsageRow,
+    classes_in,
     id_of,
     portable,
     rows_of,
+    text_of,
 )
-from placement_worker.store_sql.provider_cache import CachedProviders, UsageRow
-from placement_worker.store_sql.quotas import ClaimQuotas, QuotaCache, kept_of, text_of_kept
-from placement_worker.tables import consumers, holders, providers, server_groups
-
-# Translate claims between rows and values: the code that PostgreSQL and SQLite share, beside their statements.
-#
-# A few statements read a batch and a few write it, however many claims it has. Rows are matched with the orders by the
-# integers of their ids: a UUID is hashed and compared in Python, an integer is not.
-
-
-# uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held, kept
-ConsumerRow = Sequence[Any]
-# consumer's uuid, group's uuid, host's uuid: text on SQLite
-MemberRow = tuple[UUID | str, UUID | str, UUID | str | None]
-# id, uuid, root's id, root's uuid, base, generation, shape, used, consumers; then as in a `StockRow`, from the cell on
-FoundProvider = Sequence[Any]
-# provider's id, consumer's id
-HolderRow = tuple[int, int]
-
-
-class ConsumerRecord(Struct, frozen=True, gc=False):
-    """A consumer's row and its holdings, both as values and in the form in which the database stores them."""
-
-    row: Consumer
-    amounts: tuple[ResourceAmount, ...] = ()
-    held: Held = {}
-
-    @property
-    def text(self) -> str:
-        return encode_amounts(self.held) if self.held else NOTHING
-
-
-class ConsumerWrites(NamedTuple):
-    """Everything that a batch writes about consumers: the rows to write, and each consumer's holdings before and after."""
-
-    consumers: list[ConsumerRecord]
-    moved: list[tuple[int, Held, Held]]
-
-
-_NOTHING_HELD: Held = {}
-
-
-def classes_in(rows: Iterable[FoundProvider]) -> set[int]:
-    return {row[10] for row in rows if row[10] is not None}
-
-
-class ClaimRows:
-    """The rows that a transaction has locked for claims, or only read for a claim at once (claim_statements.py), by internal ids.
-
-    It makes the `Ledger` of them by which claims are decided, and translates the changes back into rows.
-    """
-
-    def __init__(self, keys: ClaimKeys, classes: CachedNames, providers: CachedProviders) -> None:
-        self.keys = keys
-        self.providers = providers
-        self._classes = classes
-        self.consumer_ids: dict[int, int] = {}
-        # Internal ids of the providers that are named or held, as far as they exist, by the integers of their public ids.
-        self.provider_ids: dict[int, int] = {}
-        self._provider_rows: dict[int, ProviderRow] = {}
-        self._rows: dict[int, ConsumerRecord] = {}
-        self._groups: dict[GroupId, GroupBook] = {}
-        self.quotas: Mapping[str, Quota] = {}
-
-    # From rows to the ledger
-
-    def unknown(self) -> list[ProviderId]:
-        """Those of the providers named by the claims whose internal ids are not in the cache."""
-        return self._not_cached(self.keys.providers)
-
-    def _not_cached(self, providers: Collection[ProviderId]) -> list[ProviderId]:
-        by_id, ids = self.providers.by_id, self.provider_ids
-        for provider in providers:
-            if (known := by_id(number := provider.int)) is not None:
-                ids[number] = known.number
-        return [one for one in providers if one.int not in ids]
-
-    def roots(self) -> set[int]:
-        """The roots of the known providers, as the cache has them."""
-        of = self.providers.of
-        return {of(number).root for number in self.provider_ids.values()}
-
-    def found(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            self.provider_ids[self.providers.of(number).id.int] = number
-
-    def learn(self, rows: Sequence[FoundProvider], names: Mapping[int, str]) -> int:
-        """Add providers that were looked up, with their inventories, to the cache; returns how many they are. `names` has the names
-        of their classes.
-        """
-        bases = {row[0]: row[4] for row in rows}
-        self.providers.found(row[:4] for row in rows)
-        self.providers.read(bases, [(row[0], *row[9:]) for row in rows], names)
-        self.found(bases)
-        return len(bases)
-
-    def add_consumers(self, rows: Iterable[ConsumerRow]) -> list[int]:
-        """Add locked rows of consumers. Returns the internal ids of the providers they hold that are not in the cache."""
-        mine = {consumer.int: consumer for consumer in self.keys.consumers}
-        unknown: dict[int, None] = {}
-        for (
-            uuid,
-            _,
-            kind,
-            project,
-            user,
-            cell,
-            generation,
-            attempt,
-            ended_at,
-            host,
-            group,
-            text,
-            kept,
-        ) in rows:
-            consumer = mine[uuid.int]
-            row = Consumer(
-                id=consumer,
-                type=kind,
-                project=project,
-                user=user,
-                cell=cell,
-                generation=generation,
-                attempt=attempt,
-                ended_at=ended_at,
-                host=None if host is None else ProviderId(host),
-                group=None if group is None else GroupId(group),
-                kept=() if kept is None else kept_of(kept),
-            )
-            held = decode_held(text)
-            self._rows[consumer.int] = ConsumerRecord(row, held=held)
-            unknown |= {one: None for one in held if self.providers.by_number(one) is None}
-        return list(unknown)
-
-    def held_classes(self) -> set[int]:
-        """The resource classes that the consumers hold, by internal id."""
-        of_class = [amounts for kept in self._rows.values() for amounts in kept.held.values()]
-        return {class_id for amounts in of_class for class_id in amounts}
-
-    def find_held(self) -> None:
-        """Translate the stored holdings of the consumers into amounts. A provider that does not exist is left out: the
-        audit reports it.
-        """
-        for consumer, kept in self._rows.items():
-            if kept.held:
-                self._rows[consumer] = ConsumerRecord(kept.row, tuple(self._amounts_of(kept.held)), kept.held)
-
-    def projects_of_holders(self) -> set[str]:
-        return {record.row.project for record in self._rows.values() if record.held}
-
-    def kept(self, changes: ClaimChanges) -> list[tuple[int, str | None]]:
-        """The consumers for which another amount is kept than before, each with this amount."""
-        before = self._rows
-        # A consumer keeps something only beside another one that was there before.
-        return [
-            (self.consumer_ids[row.id.int], text_of_kept(row.kept))
-            for row in (changes.consumers if before else ())
-            if row.kept != (old.row.kept if (old := before.get(row.id.int)) else ())
-        ]
-
-    def unknown_hosts(self) -> list[ProviderId]:
-        """The hosts of this batch's consumers that the cache lacks.
-
-        They are looked up, since placement counts the consumers of each host.
-        """
-        rows = [kept.row for kept in self._rows.values() if kept.held]
-        return self._not_cached({row.host: None for row in rows if row.host is not None})
-
-    def _amounts_of(self, held: Held) -> Iterator[ResourceAmount]:
-        names = self._classes.names
-        for number, of_class in held.items():
-            known = self.providers.by_number(number)
-            if known is None:
-                continue
-            self.provider_ids[known.id.int] = number
-            for class_id, amount in of_class.items():
-                yield ResourceAmount(provider=known.id, resource=names[class_id], amount=amount)
-
-    def add_roots(self, rows: Iterable[UsageRow]) -> None:
-        """When administrators write allocations, remember the roots of these providers as possible hosts of the consumers.
-
-        Such a write does not name the consumers' hosts, so any of these roots may become one.
-        """
-        if self.keys.allocations:
-            self.found({row[1] for row in rows})
-
-    def add_providers(self, rows: Iterable[UsageRow]) -> None:
-        of = self.providers.of
-        for number, root, _, generation, shape, text, consumer_count in rows:
-            known = of(number)
-            by_class = decode_used(text)
-            used = {name: by_class.get(class_id, 0) for class_id, name in known.classes.items()}
-            is_root = root == number
-            self._provider_rows[known.id.int] = ProviderRow(
-                known.id,
-                known.id if is_root else of(root).id,
-                known.cell,
-                generation,
-                shape if is_root else None,
-                known.limits,
-                used,
-                consumer_count,
-            )
-
-    def add_groups(self, known: Iterable[GroupRow], members: Iterable[MemberRow]) -> None:
-        of_group: dict[UUID, list[tuple[ConsumerId, ProviderId]]] = {}
-        for uuid, group, host in members:
-            if host is not None:
-                living = of_group.setdefault(id_of(group), [])
-                living.append((ConsumerId(id_of(uuid)), ProviderId(id_of(host))))
-        for each in known:
-            group = each.definition.id
-            self._groups[group] = GroupBook(each, tuple(of_group.get(group, ())))
-
-    def ledger(self) -> Ledger:
-        rows = self._rows
-        return Ledger(
-            consumers={
-                (number := consumer.int): rows[number].row if number in rows else Consumer(consumer)
-                for consumer in self.keys.consumers
-            },
-            held={number: kept.amounts for number, kept in rows.items() if kept.amounts},
-            providers=self._provider_rows,
-            groups=self._groups,
-            quotas=self.quotas,
-        )
-
-    # From changes back to rows
-
-    def optimistic_rows(self) -> list[ConsumerRecord]:
-        """The row of each consumer as it will be if the consumer is new and its claim is granted, as most are."""
-        return [self._optimistic_row(consumer) for consumer in self.keys.consumers]
-
-    def _optimistic_row(self, consumer: ConsumerId) -> ConsumerRecord:
-        try:
-            if order := self.keys.claims.get(consumer.int):
-                amounts = order.share.amounts
-                return ConsumerRecord(claimed_consumer(order, 0), amounts, self._held_of(amounts))
-            if allocations := self.keys.allocations.get(consumer.int):
-                held = self._held_of(allocations.amounts)
-                return ConsumerRecord(
-                    new_consumer(allocations, self._cell_of(held)), allocations.amounts, held
-                )
-        except KeyError:
-            # It names a provider or class that does not exist or is not in the cache: it is written after the decision.
-            pass
-        return ConsumerRecord(Consumer(consumer))
-
-    def _cell_of(self, held: Held) -> str:
-        cells = [self.providers.of(number).cell for number in held]
-        return next((cell for cell in cells if cell), "")
-
-    def _held_of(self, amounts: Iterable[ResourceAmount]) -> Held:
-        numbers, class_ids = self.provider_ids, self._classes.ids
-        held: Held = {}
-        last = -1
-        of_provider: Used = {}
-        for amount in amounts:
-            # Amounts of one provider usually come one after another.
-            if amount.provider.int != last:
-                last = amount.provider.int
-                of_provider = held.setdefault(numbers[last], {})
-            class_id = class_ids[amount.resource]
-            of_provider[class_id] = of_provider.get(class_id, 0) + amount.amount
-        return held
-
-    def consumer_writes(
-        self, changes: ClaimChanges, optimistic_rows: Mapping[int, ConsumerRecord]
-    ) -> "ConsumerWrites":
-        """What to write about consumers, without the rows that were inserted in their final state already."""
-        kept = ConsumerWrites([], [])
-        held = {consumer.int: amounts for consumer, amounts in changes.held}
-        for row in changes.consumers:
-            number = row.id.int
-            before = self._rows.get(number)
-            amounts = held.pop(number, None)
-            if amounts is None:
-                kept.consumers.append(ConsumerRecord(row, held=before.held if before else {}))
-                continue
-            record = optimistic_rows.get(number)
-            if record is None or record.amounts != amounts or record.row != row:
-                record = ConsumerRecord(row, amounts, self._held_of(amounts))
-                kept.consumers.append(record)
-            kept.moved.append((number, before.held if before else _NOTHING_HELD, record.held))
-        # Consumers whose rows are deleted.
-        rows = self._rows
-        kept.moved.extend((number, rows[number].held, _NOTHING_HELD) for number in held if number in rows)
-        return kept
-
-    def holders(self, kept: "ConsumerWrites") -> tuple[list[HolderRow], list[HolderRow]]:
-        """Rows to delete and rows to insert in the table that says which consumer holds something of which provider."""
-        ids = self.consumer_ids
-        ended: list[HolderRow] = []
-        begun: list[HolderRow] = []
-        for consumer, before, after in kept.moved:
-            number = ids[consumer]
-            if before:
-                ended += [(provider, number) for provider in before if provider not in after]
-            begun += [(provider, number) for provider in after if provider not in before]
-        return ended, begun
-
-    def touched(self, changes: ClaimChanges) -> Iterator[tuple[int, int, str, int]]:
-        """For each changed provider: internal id, generation, usage, and the number of consumers whose host it is."""
-        ids, class_ids = self.provider_ids, self._classes.ids
-        for one in changes.touched:
-            used = {class_ids[name]: amount for name, amount in one.used.items()}
-            yield ids[one.provider.int], one.generation, encode_amounts(used), one.consumers
-
-    def counted(self, changes: ClaimChanges) -> list[tuple[int, int]]:
-        """For each provider whose count changed: its internal id, and the number of consumers whose host it is."""
-        return [(self.provider_ids[provider.int], count) for provider, count in changes.counted]
-
-    def log_body(self, changes: ClaimChanges) -> bytes | None:
-        ids = self.provider_ids
-        entry = log.LogEntry(
-            used=tuple([ids[one.provider.int] for one in changes.touched]),
-            claimed=changes.claimed,
-            ended=changes.ended,
-            joined=changes.joined,
-            left=changes.left,
-        )
-        return log.body_of(entry)
-
-
-# Lock and read what a batch of claims touches, by a constant number of statements, and write what is rare. The statements are
-# the same on both databases; those that each boot writes are each database's own.
-#
-# No statement both locks and checks. In PostgreSQL's READ COMMITTED, a statement that waited for a row sees that row's new
-# version, but everything it joins as it was before the wait. If it also checked, a batch would be granted what others had
-# taken meanwhile, without any error (measured: 7,050 claims where 4,000 fit). So locks come first, and later statements read.
-# On SQLite, after BEGIN IMMEDIATE the writer has the file for itself, so everything read stays valid until the end.
-
+from placement_worker.tables import consumers, holders, providers, quotas, server_groups
 
 _ROOT = "JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])"
 _FIND_BY_NUMBER = portable(
@@ -438,6 +116,10 @@ WHERE holders.provider_id = ANY (ARRAY[old.provider_id]) AND holders.consumer_id
     "DELETE FROM holders WHERE provider_id = ?1 AND consumer_id = ?2",
 )
 
+# Of the projects that have a quota: most batches concern none.
+_PROJECTS_OF = portable("SELECT DISTINCT project_id FROM consumers WHERE uuid = ANY ($1::text::uuid[])")
+_WRITE_QUOTAS = RowColumns(quotas, "project_id", "used", free_texts=("project_id", "used")).update()
+
 AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
 
 
@@ -449,7 +131,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         transaction: AnyTransaction,
         classes: CachedNames,
         providers: CachedProviders,
-        limited: QuotaCache,
+        limited: "QuotaCache",
     ) -> None:
         self._transaction = transaction
         self._quotas = ClaimQuotas(transaction, limited)
@@ -474,8 +156,8 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         await self._lock_providers(locked)
         return locked.ledger()
 
-    async def at_once(self, keys: ClaimKeys) -> AtOnce | None:  # noqa: ARG002 - only PostgreSQL has use for it
-        """See `PlacementTransaction.at_once`."""
+    async def decided_at_once(self, keys: ClaimKeys, decide: DecideAllocations) -> AdminDecision | None:  # noqa: ARG002 - only PostgreSQL has use for it
+        """See `PlacementTransaction.decided_at_once`."""
         return None
 
     async def write(self, changes: ClaimChanges) -> None:
@@ -602,3 +284,156 @@ def check_written(written: tuple[int, int], wanted: tuple[int, int]) -> None:
             f"claims not written: {written[0]} of {wanted[0]} providers and {written[1]} of {wanted[1]} consumers exist, "
             "although all of them were locked"
         )
+
+
+def log_body(locked: ClaimRows, changes: ClaimChanges) -> bytes | None:
+    ids = locked.provider_ids
+    entry = log.LogEntry(
+        used=tuple([ids[one.provider.int] for one in changes.touched]),
+        claimed=changes.claimed,
+        ended=changes.ended,
+        joined=changes.joined,
+        left=changes.left,
+    )
+    return log.body_of(entry)
+
+
+# The quotas of the projects that a batch concerns: see quotas.py.
+
+
+class KnownProjects(Struct, frozen=True):
+    """The projects that have a quota, and the highest id of a quota's row."""
+
+    last: int
+    limited: frozenset[str]
+
+
+class QuotaCache:
+    """The projects that have a quota, as a process knows them; None before they are read, and after one was outdated."""
+
+    def __init__(self) -> None:
+        self.known: KnownProjects | None = None
+
+
+class ClaimQuotas:
+    """The quotas that one transaction of claims needs."""
+
+    def __init__(self, transaction: Transaction, cache: QuotaCache) -> None:
+        self._transaction = transaction
+        self._cache = cache
+        self._known = cache.known
+        self._locked: frozenset[str] = frozenset()
+
+    async def lock(self, keys: ClaimKeys) -> Mapping[str, Quota]:
+        """Lock and read the quotas of all projects that the batch concerns. Most batches concern none."""
+        if self._known is None:
+            self._cache.known = self._known = await self._transaction.run(_known_projects)
+        if not (limited := self._known.limited):
+            return {}
+        rows = await rows_of(self._transaction, _PROJECTS_OF, keys.maybe_known())
+        self._locked = limited & (keys.projects() | {row[0] for row in rows})
+        found = await LOCK_QUOTAS.fetch(self._transaction, self._locked)
+        return {project: quota_of(project, limits, used) for project, limits, used in found}
+
+    def last_if_none(self) -> int | None:
+        """The highest id of a quota's row, if no project is known to have a limit; None if one has, or if that is not known."""
+        known = self._cache.known
+        return None if known is None or known.limited else known.last
+
+    def check_projects(self, projects: Collection[str]) -> None:
+        """These are the projects of the locked consumers. A consumer may have changed its project before it was locked."""
+        known = self._known
+        if known is not None and known.limited and not (known.limited & {*projects} <= self._locked):
+            raise Transient("a consumer changed its project while the batch began: the batch is tried again")
+
+    def check_last(self, last: int) -> None:
+        """`last` is the highest id of a quota's row, now that the batch is written."""
+        assert self._known is not None, "claims are written only after they were locked"
+        if last != self._known.last:
+            self._cache.known = None
+            raise Transient("a project got its first limit, or lost its last one: the batch is tried again")
+
+    async def write_used(self, changed: Sequence[Quota]) -> None:
+        rows = [(one.project, text_of(one.used)) for one in changed]
+        await _WRITE_QUOTAS.change(self._transaction, rows)
+
+
+def _known_projects(connection: Connection) -> KnownProjects:
+    rows = connection.execute(sa.select(quotas.c.id, quotas.c.project_id)).all()
+    return KnownProjects(max([id_ for id_, _ in rows], default=0), frozenset(project for _, project in rows))
+
+
+# Claims on SQLite. BEGIN IMMEDIATE has locked the whole file, so no rows are locked here.
+
+
+_CONSUMER = (
+    *("type", "project_id", "user_id", "cell", "generation", "attempt"),
+    *("ended_at", "host", "server_group", "held"),
+)
+# An empty string stands for NULL: the driver takes longer to bind a None.
+_NULLS = {name: f"NULLIF(new.{name}, '')" for name in ("ended_at", "host", "server_group")}
+_ADD_CONSUMERS = RowColumns(consumers, "id", *_CONSUMER, "uuid").insert(**_NULLS)
+_KEEP_CONSUMERS = RowColumns(consumers, "id", *_CONSUMER).update(**_NULLS)
+_TOUCH = RowColumns(providers, "id", "generation", "used", "consumers").update(revision="kept.revision + 1")
+_HOLD = RowColumns(holders, "provider_id", "consumer_id").insert()
+
+_LOG = f"{log.ON_SQLITE} RETURNING {LAST_QUOTA}"
+
+# The highest id ever given, also to rows that are deleted.
+_LAST_CONSUMER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'consumers'"
+
+
+class SqliteClaims(ClaimLocks[SqliteTransaction]):
+    """Reads and writes claims on SQLite, each row by a statement of its own."""
+
+    async def _lock_consumers(self, locked: ClaimRows) -> Sequence[ConsumerRow]:
+        rows = await LOCK_CONSUMERS.fetch(self._transaction, locked.keys.consumers)
+        locked.consumer_ids.update((row[0].int, row[1]) for row in rows)
+        return rows
+
+    async def _write(self, locked: ClaimRows, changes: ClaimChanges) -> int:
+        # In one piece: to enter the transaction for each statement would cost a lone boot more than its statements.
+        return await self._transaction.run(_write, locked, changes)
+
+
+def _write(connection: Connection, locked: ClaimRows, changes: ClaimChanges) -> int:
+    driver, ids = driver_of(connection), locked.consumer_ids
+    kept = locked.consumer_writes(changes, {})
+    known = [one for one in kept.consumers if one.row.id.int in ids]
+    if len(known) < len(kept.consumers):
+        _add_consumers(driver, locked, [one for one in kept.consumers if one.row.id.int not in ids])
+    touched = list(locked.touched(changes))
+    rows = [(ids[one.row.id.int], *_values(one)) for one in known]
+    written = (
+        driver.executemany(_TOUCH.on_sqlite, touched).rowcount,
+        driver.executemany(_KEEP_CONSUMERS.on_sqlite, rows).rowcount,
+    )
+    check_written(written, (len(touched), len(known)))
+    ended, begun = locked.holders(kept)
+    driver.executemany(END_HOLDING.on_sqlite, ended)
+    driver.executemany(_HOLD.on_sqlite, begun)
+    if (body := log_body(locked, changes)) is None:
+        (last_quota,) = driver.execute(f"SELECT {LAST_QUOTA}").fetchone()
+    else:
+        (last_quota,) = driver.execute(_LOG, (moment_text(now()), body)).fetchone()
+    return int(last_quota)
+
+
+def _add_consumers(driver: sqlite3.Connection, locked: ClaimRows, new: Sequence[ConsumerRecord]) -> None:
+    """Insert new consumers, with ids that are chosen here: SQLite returns the id of only one inserted row at a time."""
+    (last,) = driver.execute(_LAST_CONSUMER).fetchone()
+    ids = locked.consumer_ids
+    ids.update((one.row.id.int, number) for number, one in enumerate(new, start=last + 1))
+    rows = [(ids[one.row.id.int], *_values(one), one.row.id.hex) for one in new]
+    driver.executemany(_ADD_CONSUMERS.on_sqlite, rows)
+
+
+def _values(record: ConsumerRecord) -> Values:
+    row = record.row
+    return (
+        *(row.type, row.project, row.user, row.cell, row.generation, row.attempt),
+        "" if row.ended_at is None else moment_text(row.ended_at),
+        "" if row.host is None else row.host.hex,
+        "" if row.group is None else row.group.hex,
+        record.text,
+    )

@@ -10,21 +10,15 @@ from sqlalchemy import Connection, Row
 
 from bus.messages.administration import ConsumerState, TypeUsage
 from bus.messages.audit import BookEntry
-from engine.inventories import ConsumerId, ProviderId, ResourceAmount
+from bus.messages.placement import MembersPage
+from engine.inventories import ConsumerId, GroupMember, ProviderId, ResourceAmount
 from kit.sql import Transaction, among
 from placement_worker.core.shares import Owner
 from placement_worker.store import Holdings
 from placement_worker.store_sql import log
-from placement_worker.store_sql.names import (
-    NOTHING,
-    CachedVocabulary,
-    Held,
-    Statement,
-    decode_held,
-    id_of,
-    rows_of,
-)
-from placement_worker.tables import TOMBSTONE, change_log, consumers, holders, providers
+from placement_worker.store_sql.names import CachedVocabulary
+from placement_worker.store_sql.rows import NOTHING, Held, Statement, decode_held, id_of, rows_of
+from placement_worker.tables import TOMBSTONE, change_log, consumers, holders, providers, server_groups
 
 # With a row for each provider that gives something. Nova's computes ask for this a dozen times for each instance that they get.
 _CONSUMER = Statement(
@@ -212,3 +206,43 @@ def _tombstones_of(connection: Connection, cell: str, project: str, limit: int) 
         .limit(limit)
     )
     return int(connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0)
+
+
+# Members of server groups.
+
+
+def members_page(connection: Connection, after: int, limit: int) -> MembersPage:
+    number = consumers.c.id
+    rows = connection.execute(
+        sa.select(number, consumers.c.uuid, consumers.c.server_group, consumers.c.attempt, consumers.c.host)
+        .where(consumers.c.server_group.is_not(None), consumers.c.host.is_not(None), number > after)
+        # Most consumers are in no group: an index of all ids would be walked in vain.
+        .order_by(number + 0)
+        .limit(limit + 1)
+    ).all()
+    page = rows[:limit]
+    return MembersPage(
+        members=tuple(
+            [
+                GroupMember(group=row.server_group, consumer=row.uuid, attempt=row.attempt, host=row.host)
+                for row in page
+            ]
+        ),
+        next=page[-1].id if len(rows) > limit else None,
+    )
+
+
+def prune_groups(connection: Connection) -> int:
+    """Delete server groups without members.
+
+    They are locked first, and then looked at again: a claim may have joined one while the first statement waited.
+    """
+    is_empty = ~sa.exists().where(consumers.c.server_group == server_groups.c.uuid)
+    empty = connection.scalars(
+        sa.select(server_groups.c.uuid).where(is_empty).with_for_update(skip_locked=True)
+    ).all()
+    if not empty:
+        return 0
+    return connection.execute(
+        sa.delete(server_groups).where(among(connection, server_groups.c.uuid, empty), is_empty)
+    ).rowcount

@@ -15,15 +15,8 @@ from kit.errors import Transient
 from kit.sql import Transaction, among, insert
 from kit.times import now
 from placement_worker.core.ledger import Forest, ForestKeys, ProviderBook, TreeBook
-from placement_worker.store_sql.names import (
-    CachedVocabulary,
-    Statement,
-    decode_used,
-    existing_names,
-    id_of,
-    portable,
-    rows_of,
-)
+from placement_worker.store_sql.names import CachedVocabulary, existing_names
+from placement_worker.store_sql.rows import Statement, decode_used, id_of, portable, rows_of
 from placement_worker.tables import providers, resource_classes, traits, tree_tombstones
 
 # Read providers with all their contents, by the drivers' own statements.

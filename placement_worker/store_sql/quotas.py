@@ -1,7 +1,7 @@
 """Quotas of projects: their rows, and which projects have one.
 
 Most projects have none, and their claims must not pay for those that have. So each process keeps the list of limited projects
-in memory, with the highest id of a quota's row. A batch with none of them reads and locks nothing. The statement that writes a
+in memory, with the highest id of a quota's row (claims.py). A batch with none of them reads and locks nothing. The statement that writes a
 batch also returns the highest id as it is then: if it is another one, the list was outdated, and the batch is tried again.
 
 That decides it for certain. A new row is made under a lock of the table `consumers` that waits for all transactions that have
@@ -10,11 +10,9 @@ row, or it sees the new row when it writes.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
-import msgspec
 import sqlalchemy as sa
-from msgspec import Struct
 from sqlalchemy import Connection
 
 from engine.capacity import custom_of
@@ -22,100 +20,27 @@ from engine.inventories import QuotaState
 from kit.errors import Transient
 from kit.sql import RowColumns, Transaction, among
 from placement_worker.core.drafts import QuotaKeys, counted
-from placement_worker.core.ledger import ClaimKeys, Quota, QuotaBook
-from placement_worker.store_sql.names import (
-    NOTHING,
-    CachedVocabulary,
-    decode_held,
-    existing_names,
-    portable,
-    rows_of,
-)
+from placement_worker.core.ledger import Quota, QuotaBook
+from placement_worker.store_sql.names import CachedVocabulary, existing_names
+from placement_worker.store_sql.rows import NOTHING, decode_by_name, decode_held, kept_of, text_of
 from placement_worker.tables import consumers, quotas, resource_classes
 
 LAST_QUOTA = "(SELECT coalesce(max(id), 0) FROM quotas)"
 
 # In the order of the projects. A row that was waited for is returned as it is then.
-_LOCK = RowColumns(quotas, "project_id", "limits", "used").lock("project_id")
-_WRITE_USED = RowColumns(quotas, "project_id", "used", free_texts=("project_id", "used")).update()
-_PROJECTS = portable("SELECT DISTINCT project_id FROM consumers WHERE uuid = ANY ($1::text::uuid[])")
+LOCK_QUOTAS = RowColumns(quotas, "project_id", "limits", "used").lock("project_id")
 # It waits for all who write consumers, and they wait for it. Not long: they stand in line behind it meanwhile.
 _COUNTING = (
     sa.text("SET LOCAL lock_timeout = '2s'"),
     sa.text("LOCK TABLE consumers IN SHARE ROW EXCLUSIVE MODE"),
 )
 
-_encode = msgspec.json.Encoder(order="sorted").encode
-_decode = msgspec.json.Decoder(dict[str, int]).decode
-
-
-class KnownProjects(Struct, frozen=True):
-    """The projects that have a quota, and the highest id of a quota's row."""
-
-    last: int
-    limited: frozenset[str]
-
-
-class QuotaCache:
-    """The projects that have a quota, as a process knows them; None before they are read, and after one was outdated."""
-
-    def __init__(self) -> None:
-        self.known: KnownProjects | None = None
-
-
-class ClaimQuotas:
-    """The quotas that one transaction of claims needs."""
-
-    def __init__(self, transaction: Transaction, cache: QuotaCache) -> None:
-        self._transaction = transaction
-        self._cache = cache
-        self._known = cache.known
-        self._locked: frozenset[str] = frozenset()
-
-    async def lock(self, keys: ClaimKeys) -> Mapping[str, Quota]:
-        """Lock and read the quotas of all projects that the batch concerns. Most batches concern none."""
-        if self._known is None:
-            self._cache.known = self._known = await self._transaction.run(_known_projects)
-        if not (limited := self._known.limited):
-            return {}
-        rows = await rows_of(self._transaction, _PROJECTS, keys.maybe_known())
-        self._locked = limited & (keys.projects() | {row[0] for row in rows})
-        found = await _LOCK.fetch(self._transaction, self._locked)
-        return {project: _quota(project, limits, used) for project, limits, used in found}
-
-    def last_if_none(self) -> int | None:
-        """The highest id of a quota's row, if no project is known to have a limit; None if one has, or if that is not known."""
-        known = self._cache.known
-        return None if known is None or known.limited else known.last
-
-    def check_projects(self, projects: Collection[str]) -> None:
-        """These are the projects of the locked consumers. A consumer may have changed its project before it was locked."""
-        known = self._known
-        if known is not None and known.limited and not (known.limited & {*projects} <= self._locked):
-            raise Transient("a consumer changed its project while the batch began: the batch is tried again")
-
-    def check_last(self, last: int) -> None:
-        """`last` is the highest id of a quota's row, now that the batch is written."""
-        assert self._known is not None, "claims are written only after they were locked"
-        if last != self._known.last:
-            self._cache.known = None
-            raise Transient("a project got its first limit, or lost its last one: the batch is tried again")
-
-    async def write_used(self, changed: Sequence[Quota]) -> None:
-        rows = [(one.project, _text(one.used)) for one in changed]
-        await _WRITE_USED.change(self._transaction, rows)
-
-
-def _known_projects(connection: Connection) -> KnownProjects:
-    rows = connection.execute(sa.select(quotas.c.id, quotas.c.project_id)).all()
-    return KnownProjects(max([id_ for id_, _ in rows], default=0), frozenset(project for _, project in rows))
-
 
 async def lock_quotas(transaction: Transaction, vocabulary: CachedVocabulary, keys: QuotaKeys) -> QuotaBook:
     """Lock the quotas of these projects. A project that has none gets a row, which counts what the project uses now."""
     projects, classes = keys
-    found = await _LOCK.fetch(transaction, projects)
-    book = {project: _quota(project, limits, used) for project, limits, used in found}
+    found = await LOCK_QUOTAS.fetch(transaction, projects)
+    book = {project: quota_of(project, limits, used) for project, limits, used in found}
     if new := sorted(projects - book.keys()):
         book |= await transaction.run(_make, vocabulary, new)
     existing = await transaction.run(existing_names, resource_classes, custom_of(classes))
@@ -132,7 +57,7 @@ def _make(connection: Connection, vocabulary: CachedVocabulary, projects: Sequen
     used = used_by_projects(connection, vocabulary, projects)
     made_now = {project: Quota(project, used=used.get(project, {})) for project in projects}
     rows = [
-        {"project_id": project, "limits": NOTHING, "used": _text(quota.used)}
+        {"project_id": project, "limits": NOTHING, "used": text_of(quota.used)}
         for project, quota in made_now.items()
     ]
     connection.execute(sa.insert(quotas), rows)
@@ -144,7 +69,7 @@ def write_quotas(connection: Connection, changed: Sequence[Quota]) -> None:
     for quota in sorted(changed, key=lambda one: one.project):
         mine = quotas.c.project_id == quota.project
         if quota.limits:
-            connection.execute(sa.update(quotas).where(mine).values(limits=_text(quota.limits)))
+            connection.execute(sa.update(quotas).where(mine).values(limits=text_of(quota.limits)))
         else:
             connection.execute(sa.delete(quotas).where(mine))
 
@@ -158,7 +83,7 @@ def quotas_page(connection: Connection, project: str, after: str, limit: int) ->
         .order_by(quotas.c.project_id)
         .limit(limit)
     )
-    found = [_quota(*row) for row in rows]
+    found = [quota_of(*row) for row in rows]
     return tuple(
         [QuotaState(project=one.project, limits=dict(one.limits), used=dict(one.used)) for one in found]
     )
@@ -169,7 +94,7 @@ def wrong_quotas(connection: Connection, vocabulary: CachedVocabulary) -> list[t
     rows = connection.execute(
         sa.select(quotas.c.project_id, quotas.c.limits, quotas.c.used).order_by(quotas.c.project_id)
     )
-    stored = [_quota(*row) for row in rows]
+    stored = [quota_of(*row) for row in rows]
     if not stored:
         return []
     used = used_by_projects(connection, vocabulary, [one.project for one in stored])
@@ -189,7 +114,7 @@ def recount_quotas(connection: Connection, vocabulary: CachedVocabulary) -> None
     for quota, right in wrong_quotas(connection, vocabulary):
         if quota.project in wrong:
             mine = quotas.c.project_id == quota.project
-            connection.execute(sa.update(quotas).where(mine).values(used=_text(right)))
+            connection.execute(sa.update(quotas).where(mine).values(used=text_of(right)))
 
 
 def used_by_projects(
@@ -216,17 +141,5 @@ def used_by_projects(
     return {project: dict(sums) for project, sums in used.items()}
 
 
-def kept_of(text: str | None) -> tuple[tuple[str, int], ...]:
-    return () if text is None else tuple(_decode(text).items())
-
-
-def text_of_kept(kept: Sequence[tuple[str, int]]) -> str | None:
-    return _text(dict(kept)) if kept else None
-
-
-def _quota(project: str, limits: str, used: str) -> Quota:
-    return Quota(project, _decode(limits), _decode(used))
-
-
-def _text(amounts: Mapping[str, int]) -> str:
-    return _encode(amounts).decode()
+def quota_of(project: str, limits: str, used: str) -> Quota:
+    return Quota(project, decode_by_name(limits), decode_by_name(used))

@@ -27,8 +27,9 @@ from placement_worker.core.forest import limit_values
 from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
 from placement_worker.store_sql import log
 from placement_worker.store_sql.log import LogEntry
-from placement_worker.store_sql.names import NOTHING, CachedVocabulary, encode_amounts, revive
+from placement_worker.store_sql.names import CachedVocabulary, revive
 from placement_worker.store_sql.providers import LockedTrees, clear_tombstones, write_tombstones
+from placement_worker.store_sql.rows import NOTHING, encode_amounts
 from placement_worker.tables import (
     consumers,
     inventories,

@@ -27,9 +27,7 @@ from bus.messages.administration import (
 )
 from engine.inventories import ProviderId
 from engine.refusals import DoesNotFit
-from placement_worker.core.ledger import ClaimChanges
-from placement_worker.store_sql import SqlPlacementStore, claim_statements
-from placement_worker.store_sql.claim_statements import ClaimAtOnce
+from placement_worker.store_sql import SqlPlacementStore, postgres_claims
 from tests.contracts.admin_client import AdminClient, allocations, holding
 from tests.contracts.placement_orders import amounts, consumer, inventories, provider
 from tests.contracts.sql_stores import as_owner, migrated_database
@@ -93,13 +91,13 @@ async def placement() -> AsyncIterator[Placement]:
 def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each claim that was begun at once was written at once."""
     results: list[bool] = []
-    is_written = ClaimAtOnce.is_written
+    write_at_once = postgres_claims.write_at_once
 
-    async def noted(claim: ClaimAtOnce, changes: ClaimChanges) -> bool:
-        results.append(await is_written(claim, changes))
+    async def noted(*values: Any) -> bool:
+        results.append(await write_at_once(*values))
         return results[-1]
 
-    monkeypatch.setattr(ClaimAtOnce, "is_written", noted)
+    monkeypatch.setattr(postgres_claims, "write_at_once", noted)
     return results
 
 
@@ -114,7 +112,7 @@ async def test_it_is_one_statement_and_leaves_the_rows_that_a_locked_claim_leave
     for is_locked in (False, True):
         async with a_placement() as there:
             if is_locked:
-                monkeypatch.setattr("placement_worker.store_sql.claim_statements.begun_at_once", never)
+                monkeypatch.setattr(postgres_claims.PostgresClaims, "decided_at_once", never)
             for number in range(4):
                 assert await there.claim(f"web-{number}", HOST, OTHER) == Done()
             assert await there.claim("web-4", OTHER) == Done()
@@ -171,16 +169,16 @@ async def test_what_others_write_meanwhile_is_judged_as_if_it_had_waited(
 ) -> None:
     await placement.known()
     interfere, is_right = CASES[case]
-    is_written = ClaimAtOnce.is_written
+    write_at_once = postgres_claims.write_at_once
 
-    async def late(claim: ClaimAtOnce, changes: ClaimChanges) -> bool:
+    async def late(*values: Any) -> bool:
         assert isinstance(await interfere(placement), Done | ProviderWritten)
-        return await is_written(claim, changes)
+        return await write_at_once(*values)
 
     if when == "before it is decided":
         assert isinstance(await interfere(placement), Done | ProviderWritten)
     else:
-        monkeypatch.setattr(ClaimAtOnce, "is_written", late)
+        monkeypatch.setattr(postgres_claims, "write_at_once", late)
     written.clear()
     verdict = await placement.claim("mine")
 
@@ -276,11 +274,11 @@ async def test_two_servers_with_many_clients_fill_the_hosts_to_the_last_place(
 async def test_a_statement_that_does_not_compare_again_after_its_wait_would_be_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    careless = claim_statements.CLAIM.replace(
+    careless = postgres_claims.CLAIM.replace(
         "(SELECT count(*) FROM made) = 1 AND", "(SELECT count(*) FROM made) = 1 AND providers.id = seen.id OR"
     )
-    assert careless != claim_statements.CLAIM
-    monkeypatch.setattr(claim_statements, "CLAIM", careless)
+    assert careless != postgres_claims.CLAIM
+    monkeypatch.setattr(postgres_claims, "CLAIM", careless)
     with pytest.raises(AssertionError):
         await _filled_and_audited()
 

@@ -23,11 +23,10 @@ from kit.errors import Transient
 from kit.sql import open_database
 from placement_worker import tables
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimOrder, SentOrder
+from placement_worker.core.ledger import ClaimOrder, SentOrder, keys_of_orders
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.claim_statements import PostgresClaims
-from placement_worker.store_sql.claims import ClaimRows
-from placement_worker.store_sql.provider_cache import UsageRow
+from placement_worker.store_sql.postgres_claims import PostgresClaims
+from placement_worker.store_sql.rows import ClaimRows, UsageRow
 from tests.contracts.placement_orders import (
     HORIZON,
     NOON,
@@ -139,7 +138,7 @@ async def _work(store: SqlPlacementStore, run: _Run, chance: random.Random) -> N
 
 async def _ask(store: SqlPlacementStore, run: _Run, orders: Sequence[ClaimOrder]) -> None:
     async with store.transaction() as tx:
-        ledger = await tx.lock_claims(orders)
+        ledger = await tx.lock_claims(keys_of_orders(orders))
         decision = decide_claims(ledger, [SentOrder(order) for order in orders], NOON, HORIZON)
         await tx.write_claims(decision.changes)
     run.committed += 1

@@ -23,7 +23,7 @@ from kit.errors import Transient
 from kit.sql import Transaction
 from placement_worker.admin_writes import write_quotas
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimOrder, SentOrder
+from placement_worker.core.ledger import ClaimOrder, SentOrder, keys_of_orders
 from placement_worker.store_sql import SqlPlacementStore, quotas
 from tests.contracts.placement_orders import (
     HORIZON,
@@ -170,7 +170,7 @@ async def work(store: SqlPlacementStore, run: Run, chance: random.Random) -> Non
         while True:
             try:
                 async with store.transaction() as tx:
-                    ledger = await tx.lock_claims(orders)
+                    ledger = await tx.lock_claims(keys_of_orders(orders))
                     sent = [SentOrder(order) for order in orders]
                     decision = decide_claims(ledger, sent, NOON, HORIZON)
                     await asyncio.sleep(0)

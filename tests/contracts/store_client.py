@@ -6,7 +6,7 @@ from datetime import datetime
 from bus.messages.placement import ReportInventory, ReportVerdict
 from engine.inventories import ConsumerId, ProviderId, ProviderState, ResourceAmount
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, SentOrder, SentReport
+from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, SentOrder, SentReport, keys_of_orders
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementStore
@@ -23,7 +23,7 @@ class StoreClient:
 
     async def judge(self, asked: Sequence[SentOrder], now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
         async with self.store.transaction() as tx:
-            ledger = await tx.lock_claims([one.order for one in asked])
+            ledger = await tx.lock_claims(keys_of_orders([one.order for one in asked]))
             decision = decide_claims(ledger, asked, now, HORIZON)
             await tx.write_claims(decision.changes)
         return decision.verdicts
@@ -47,7 +47,7 @@ class StoreClient:
     async def ledger(self, *orders: ClaimOrder) -> Ledger:
         """The ledger that these orders would be judged by."""
         async with self.store.transaction() as tx:
-            ledger = await tx.lock_claims(orders)
+            ledger = await tx.lock_claims(keys_of_orders(orders))
             # Rows made for consumers that were only looked at are deleted again.
             await tx.write_claims(decide_claims(ledger, (), NOON, HORIZON).changes)
         return ledger

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.asyncio
 class MendingClient(StoreClient):
     async def mend(self, *mends: MendConsumer) -> tuple[WriteVerdict, ...]:
         async with self.store.transaction() as tx:
-            ledger = await tx.lock_allocations(keys_of_mends(mends))
+            ledger = await tx.lock_claims(keys_of_mends(mends))
             decision = decide_mends(ledger, mends, VOCABULARY, NOON)
             await tx.write_claims(decision.changes)
         return decision.verdicts

@@ -11,7 +11,7 @@ from msgspec import structs
 from bus.messages.placement import LogPosition
 from engine.inventories import Holder, ProviderUsage
 from engine.refusals import AlreadyClaimed, Claimed, Released, TooOld
-from placement_worker.core.ledger import ClaimChanges, Touched
+from placement_worker.core.ledger import ClaimChanges, Touched, keys_of_orders
 from placement_worker.store import ChangeFeed, Unpublished
 from tests.contracts.placement_orders import (
     CLEANUP,
@@ -284,7 +284,7 @@ async def test_what_changes_nothing_is_not_told(client: StoreClient, feed: Chang
 async def test_what_was_rolled_back_is_not_told(client: StoreClient, feed: ChangeFeed) -> None:
     async def cancelled() -> None:
         async with client.store.transaction() as tx:
-            await tx.lock_claims((a_claim(),))
+            await tx.lock_claims(keys_of_orders((a_claim(),)))
             await tx.write_claims(
                 ClaimChanges(
                     touched=(Touched(HOST, 9, NOTHING_USED),), claimed=(Holder(consumer=WEB, attempt=1),)
@@ -363,7 +363,9 @@ async def test_the_audit_finds_what_contradicts_itself(client: StoreClient) -> N
     found = []
     for changes in planted:
         async with client.store.transaction() as tx:
-            await tx.lock_claims((a_release(WEB), a_release(DB), a_claim(), a_claim(a_share(OTHER_HOST))))
+            await tx.lock_claims(
+                keys_of_orders((a_release(WEB), a_release(DB), a_claim(), a_claim(a_share(OTHER_HOST))))
+            )
             await tx.write_claims(changes)
         found.append(" ".join(await client.store.audit()))
 

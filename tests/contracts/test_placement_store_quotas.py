@@ -22,7 +22,7 @@ from engine.refusals import AlreadyClaimed, Claimed, OverLimit, QuotaExceeded, R
 from kit.errors import Transient
 from placement_worker.admin_writes import write_allocations, write_quotas
 from placement_worker.core.claims import decide_together
-from placement_worker.core.ledger import ClaimChanges, SentOrder, keys_of_shares
+from placement_worker.core.ledger import ClaimChanges, SentOrder, keys_of_orders, keys_of_shares
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
     CLEANUP,
@@ -309,7 +309,7 @@ async def test_a_claim_for_many_that_finds_no_room_counts_nothing(client: StoreC
 
 async def together(client: StoreClient, claims: list[SentOrder]) -> object:
     async with client.store.transaction() as tx:
-        ledger = await tx.lock_claims([each.order for each in claims])
+        ledger = await tx.lock_claims(keys_of_orders([each.order for each in claims]))
         decision = decide_together(ledger, [claims], NOON, HORIZON)
         await tx.write_claims(decision.changes)
     return decision.verdicts[0]
@@ -319,7 +319,7 @@ async def test_a_wrong_count_is_found_and_corrected(client: StoreClient) -> None
     await limit(client, VCPU=4)
     await client.ask(claiming("a", 2))
     async with client.store.transaction() as tx:
-        ledger = await tx.lock_allocations(keys_of_shares([consumer("a")], []))
+        ledger = await tx.lock_claims(keys_of_shares([consumer("a")], []))
         wrong = replace(ledger.quotas[SHOP], used={"VCPU": 3})
         await tx.write_claims(ClaimChanges(quotas=(wrong,)))
 

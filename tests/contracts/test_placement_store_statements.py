@@ -12,7 +12,7 @@ from bus.messages.placement import ClaimResources
 from engine.refusals import Claimed, DoesNotFit
 from placement_worker.core.ledger import ClaimKeys, Ledger
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.claim_statements import PostgresClaims
+from placement_worker.store_sql.postgres_claims import PostgresClaims
 from tests.contracts import placement_orders as orders
 from tests.contracts.sql_stores import as_owner, migrated_database
 from tests.contracts.store_client import StoreClient

@@ -26,8 +26,9 @@ from placement_worker.core.ledger import (
 from placement_worker.core.shares import Owner
 from placement_worker.store import (
     FEED_ENTRIES,
-    AtOnce,
+    AdminDecision,
     ChangeFeed,
+    DecideAllocations,
     Holdings,
     PlacementStore,
     PlacementTransaction,
@@ -152,21 +153,17 @@ class _BooksTransaction:
             self._observer.locks(kind, after=tuple(self._locked))
             self._locked.setdefault(kind, set()).update(new)
 
-    async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
-        self._lock("consumers", [order.consumer for order in orders])
-        self.orders = orders
-        return await self._inner.lock_claims(orders)
+    async def lock_claims(self, keys: ClaimKeys) -> Ledger:
+        self._lock("consumers", keys.consumers)
+        self.orders = keys.orders
+        return await self._inner.lock_claims(keys)
 
     async def write_claims(self, changes: ClaimChanges) -> None:
         self.written.append(changes)
         await self._inner.write_claims(changes)
 
-    async def at_once(self, keys: ClaimKeys) -> AtOnce | None:
-        return await self._inner.at_once(keys)
-
-    async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
-        self._lock("consumers", keys.consumers)
-        return await self._inner.lock_allocations(keys)
+    async def decided_at_once(self, keys: ClaimKeys, decide: DecideAllocations) -> AdminDecision | None:
+        return await self._inner.decided_at_once(keys, decide)
 
     async def lock_quotas(self, keys: QuotaKeys) -> QuotaBook:
         self._lock("quotas", keys[0])

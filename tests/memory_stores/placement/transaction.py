@@ -27,7 +27,6 @@ from placement_worker.core.drafts import QuotaKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
     ClaimKeys,
-    ClaimOrder,
     Consumer,
     Forest,
     ForestKeys,
@@ -43,9 +42,9 @@ from placement_worker.core.ledger import (
     Touched,
     TreeBook,
     TreeChanges,
-    keys_of_orders,
 )
 from placement_worker.core.shares import Owner, is_tombstone
+from placement_worker.store import AdminDecision, DecideAllocations
 from tests.memory_stores.placement.memory_tables import (
     Logged,
     MemoryTables,
@@ -73,21 +72,19 @@ class MemoryTransaction:
         self._joined: list[GroupMember] = []
         self._left: list[Holder] = []
 
-    async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
-        return self._ledger(keys_of_orders(orders))
-
     async def tombstones(self, owners: Sequence[Owner], limit: int) -> dict[Owner, int]:
         rows = [row for row in self._tables.consumers.values() if is_tombstone(row)]
         return {owner: min(limit, sum((row.cell, row.project) == owner for row in rows)) for owner in owners}
 
-    async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
+    async def lock_claims(self, keys: ClaimKeys) -> Ledger:
         providers = self._tables.providers
         # A consumer that an administrator gives something, without a host, may live at any of these roots from now on.
-        roots = [providers[one].root for one in keys.providers if one in providers]
+        named = () if keys.orders else keys.providers
+        roots = [providers[one].root for one in named if one in providers]
         classes = frozenset(name for name in keys.classes if name in self._tables.custom["classes"])
         return structs.replace(self._ledger(keys, roots), classes=classes)
 
-    async def at_once(self, keys: ClaimKeys) -> None:
+    async def decided_at_once(self, keys: ClaimKeys, decide: DecideAllocations) -> AdminDecision | None:
         """It has no locks that could be saved."""
 
     def _ledger(self, keys: ClaimKeys, roots: Sequence[ProviderId] = ()) -> Ledger:

@@ -99,16 +99,16 @@ class _DyingTransaction:
 
     @property
     def is_reshape(self) -> bool:
-        return self._calls["lock_allocations"] > 0 and self._calls["lock_trees"] > 0
+        return self._calls["lock_claims"] > 0 and self._calls["lock_trees"] > 0
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._tx, name)
-        if name not in ("lock_allocations", "lock_trees", "write_trees", "write_claims"):
+        if name not in ("lock_claims", "lock_trees", "write_trees", "write_claims"):
             return real
 
         async def call(*arguments: Any) -> Any:
             self._calls[name] += 1
-            if self.is_reshape or name == "lock_allocations":
+            if self.is_reshape or name == "lock_claims":
                 await self._deaths.at(f"before {name} {self._calls[name]}")
             return await real(*arguments)
 
@@ -122,10 +122,10 @@ COMPUTE_DIES = [
 ]
 PLACEMENT_DIES = [
     *(
-        "before lock_allocations 1",
+        "before lock_claims 1",
         "before lock_trees 1",
         "before write_trees 1",
-        "before lock_allocations 2",
+        "before lock_claims 2",
     ),
     *(
         "before write_claims 1",

@@ -50,7 +50,7 @@ from engine.inventories import (
 )
 from engine.refusals import Claimed, ClaimVerdict
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, SentOrder, SentReport
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, SentOrder, SentReport, keys_of_orders
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from tests.memory_stores.placement import MemoryPlacementStore
@@ -368,7 +368,7 @@ class World:
 
     async def _placement(self, order: ClaimOrder) -> ClaimVerdict:
         async with self.books.transaction() as tx:
-            ledger = await tx.lock_claims([order])
+            ledger = await tx.lock_claims(keys_of_orders([order]))
             decision = decide_claims(ledger, [SentOrder(order)], self.now, timedelta(hours=24))
             await tx.write_claims(decision.changes)
         (verdict,) = decision.verdicts
@@ -379,7 +379,7 @@ class World:
         """The hosts where it holds something."""
         order = ReleaseClaim(cell="c1", consumer=consumer, attempt=1, issued_at=self.now)
         async with self.books.transaction() as tx:
-            ledger = await tx.lock_claims([order])
+            ledger = await tx.lock_claims(keys_of_orders([order]))
             # Rows that only a lookup created are removed.
             is_new = ledger.consumers[consumer.int].attempt == 0
             await tx.write_claims(ClaimChanges(forgotten=(consumer,) if is_new else ()))

@@ -7,9 +7,15 @@ import pytest
 from bus.messages.administration import SetAllocations
 from engine.capacity import InventoryLimits
 from placement_worker.core.allocation_writes import decide_allocations, keys_of_allocation_writes
-from placement_worker.store_sql.claims import ClaimRows, ConsumerRecord, ConsumerWrites
 from placement_worker.store_sql.names import CachedNames, NameCache
-from placement_worker.store_sql.provider_cache import CachedProvider, CachedProviders, ProviderCache
+from placement_worker.store_sql.rows import (
+    CachedProvider,
+    CachedProviders,
+    ClaimRows,
+    ConsumerRecord,
+    ConsumerWrites,
+    ProviderCache,
+)
 from placement_worker.tables import resource_classes
 from tests.contracts.admin_client import allocations, holding
 from tests.contracts.placement_orders import HOST, NOON, VOCABULARY, WEB, amounts, consumer

@@ -10,12 +10,12 @@ from engine.inventories import ReportedProvider
 from engine.refusals import Claimed, DoesNotFit, NotAllowed, Released
 from kit.errors import Transient
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
+from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport, keys_of_orders
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementTransaction
-from placement_worker.store_sql import SqlPlacementStore, provider_cache
+from placement_worker.store_sql import SqlPlacementStore, rows
 from tests.contracts.placement_orders import (
     DB,
     HORIZON,
@@ -177,7 +177,7 @@ async def test_a_consumer_releases_a_claim_that_only_another_store_has_cached(
 async def test_rows_evicted_from_the_cache_are_read_again(
     two_stores: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provider_cache, "PROVIDERS_MAX", 1)
+    monkeypatch.setattr(rows, "PROVIDERS_MAX", 1)
     ours, _ = two_stores
     await ours.report(a_host("host-2"))
 
@@ -243,7 +243,7 @@ async def _abandoned(client: StoreClient, work: Callable[[PlacementTransaction],
 async def _reported_and_read(tx: PlacementTransaction) -> None:
     forest = await tx.lock_trees(keys_of_reports((_grown(),)))
     await tx.write_trees(decide_reports(forest, (SentReport(_grown()),), VOCABULARY).changes)
-    await tx.lock_claims((a_claim(ONE_CPU),))
+    await tx.lock_claims(keys_of_orders((a_claim(ONE_CPU),)))
 
 
 async def _until_taken(client: StoreClient, report: ReportInventory) -> ReportVerdict:
@@ -270,7 +270,7 @@ def _grown() -> ReportInventory:
 
 
 async def _claim(tx: PlacementTransaction, order: ClaimOrder) -> None:
-    ledger = await tx.lock_claims((order,))
+    ledger = await tx.lock_claims(keys_of_orders((order,)))
     decision = decide_claims(ledger, (SentOrder(order),), NOON, HORIZON)
     assert decision.verdicts == (Claimed(),)
     await tx.write_claims(decision.changes)
