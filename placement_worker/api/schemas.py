@@ -1,4 +1,4 @@
-"""The bodies of requests at each microversion, as JSON Schema, and the validators that check them. routes.py publishes them.
+"""The bodies of requests at each microversion, as JSON Schema, and the validators that check them.
 
 A body or a query that does not match its schema is a 400 that names the place and the value. Two validators read the same
 schema. A compiled one decides in a few microseconds whether it matches. If it does not, a slow one says what is wrong, in

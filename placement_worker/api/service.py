@@ -8,7 +8,7 @@ The steps that all requests share, in this order:
     authenticate (401) ▶ version (400, 406) ▶ content type present (400) ▶ route (404, 405) ▶ client accepts JSON (406)
     and sends JSON (415) ▶ policy (403) ▶ read the body (413) ▶ the handler ▶ render, count, log
 
-`GET /`, `GET /openapi.json` and `GET /metrics` need no authentication. An ApiError from a handler is the answer. An
+`GET /` and `GET /metrics` need no authentication. An ApiError from a handler is the answer. An
 unreachable database is a 503, which clients retry. Every other exception is a bug: a 500, with details in the log only.
 """
 
@@ -36,7 +36,6 @@ from kit.settings import require
 from kit.times import now
 from kit.tls import ServerTls
 from placement_worker.admin_writes import WriteBatcher
-from placement_worker.api import routes as openapi_document
 from placement_worker.api.answers import RenderedAnswer, answer_to, refusal_of
 from placement_worker.api.auth import Authentication
 from placement_worker.api.names import version_document
@@ -69,7 +68,6 @@ log = logging.getLogger(__name__)
 
 # The version document needs no policy: clients read it to learn what they may ask.
 _ROOT = HttpRoute("GET", "/", version_document, rule="", tells_json=False)
-_FOR_EVERYBODY: Final = (_ROOT.path, openapi_document.PATH)
 
 # The reasons go to the log only: they name hosts, and more.
 _UNAVAILABLE: Final = ApiError(
@@ -155,10 +153,7 @@ class PlacementApp:
         cors_origins: Sequence[str] = (),
     ) -> None:
         """`prefix` is the path before all paths, which a proxy forwards without removing it, as /placement."""
-        self._described = (_ROOT, *routes)
-        # It tells nothing that the manual does not, and the author of a client has no token yet.
-        document = HttpRoute("GET", openapi_document.PATH, self._document, rule="")
-        self._router = Router((*self._described, document))
+        self._router = Router((_ROOT, *routes))
         self._auth = auth
         self._policy = policy
         self._prefix = prefix
@@ -205,7 +200,7 @@ class PlacementApp:
             return refusal_of(call, _FAILED)
 
     async def _reply(self, call: Call, receive: Receive) -> Reply:
-        if call.path not in _FOR_EVERYBODY:
+        if call.path != _ROOT.path:
             call.caller = await self._auth.caller(call.headers, call.client)
         call.version = version = version_asked(call.headers.get(HEADER, ""))
         _check_type_is_said(call.headers)
@@ -224,9 +219,6 @@ class PlacementApp:
             body=await body_of(call.headers, receive),
         )
         return await match.route.handler(request)
-
-    async def _document(self, request: Request) -> Reply:
-        return Reply(body=openapi_document.openapi(self._described, request.version))
 
 
 def _check_type_is_said(headers: Headers) -> None:

@@ -270,17 +270,3 @@ async def test_where_something_is_is_told_with_the_host_that_was_asked() -> None
     answer = await asked(APP, "GET", "/elsewhere", headers={"host": "cloud.example.com:8780"})
 
     assert answer.headers["location"] == "http://cloud.example.com:8780/things/a"
-
-
-@pytest.mark.asyncio
-async def test_the_openapi_document_of_the_version_asked_for_is_served_to_everybody() -> None:
-    app = app_with(auth=BelievedToken())
-
-    newest, oldest = [
-        await asked(app, "GET", "/openapi.json", version=version) for version in ("1.39", "1.0")
-    ]
-
-    assert newest.json()["info"]["version"] == "1.39"
-    assert "delete" in newest.json()["paths"]["/things/{name}"]
-    assert "delete" not in oldest.json()["paths"]["/things/{name}"]
-    assert (await asked(app, "PUT", "/openapi.json")).status_code == 405

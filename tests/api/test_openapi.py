@@ -2,9 +2,8 @@
 
 import pytest
 
-from placement_worker.api.routes import openapi
 from placement_worker.api.values import NEWEST, version_text
-from tests.pages.placement_openapi import every_route
+from tests.pages.placement_openapi import every_route, openapi
 
 
 @pytest.mark.parametrize("minor", range(NEWEST[1] + 1))

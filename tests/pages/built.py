@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from placement_worker.api.routes import openapi
 from tests.pages import (
     bus_reference,
     client_page,
@@ -17,7 +16,7 @@ from tests.pages import (
     placement_reference,
     settings_page,
 )
-from tests.pages.placement_openapi import every_route
+from tests.pages.placement_openapi import every_route, openapi
 
 
 def pages() -> dict[str, str]:

@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from placement_worker.api.routes import openapi
 from tests.pages.markdown import table
-from tests.pages.placement_openapi import every_route
+from tests.pages.placement_openapi import every_route, openapi
 
 HEAD = """# Placement's HTTP API: all endpoints
 

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from placement_worker.api.routes import openapi
-from tests.pages.placement_openapi import every_route
+from tests.pages.placement_openapi import every_route, openapi
 from tests.pages.placement_reference import page
 
 
