@@ -40,9 +40,10 @@ from placement_worker.core.ledger import (
     TreeChanges,
 )
 from placement_worker.store import AdminDecision, ChangeFeed, DecideAllocations, Holdings, Unpublished
-from placement_worker.store_sql import consumers as consumer_reads
+from placement_worker.store_sql import consumers, log
 from placement_worker.store_sql.audit import audit, recount
 from placement_worker.store_sql.claims import ClaimLocks, QuotaCache, SqliteClaims
+from placement_worker.store_sql.consumers import lock_quotas, quotas_page, recount_quotas, write_quotas
 from placement_worker.store_sql.log import (
     SqlFeed,
     begin_term,
@@ -63,18 +64,17 @@ from placement_worker.store_sql.names import (
     write_names,
 )
 from placement_worker.store_sql.postgres_claims import PostgresClaims
-from placement_worker.store_sql.providers import (
+from placement_worker.store_sql.rows import CachedProviders, ProviderCache
+from placement_worker.store_sql.trees import (
     LockedTrees,
     lock_trees,
     numbers_of,
     prune_tombstones,
     read_trees_of,
     state_of,
+    write_trees,
 )
-from placement_worker.store_sql.quotas import lock_quotas, quotas_page, recount_quotas, write_quotas
-from placement_worker.store_sql.rows import CachedProviders, ProviderCache
-from placement_worker.store_sql.trees import are_single_providers, write_single_providers, write_trees
-from placement_worker.tables import consumers, resource_classes
+from placement_worker.tables import resource_classes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class SqlPlacementTransaction:
         self._locked = LockedTrees()
         self.writes_quotas = False
 
-    tombstones = runs(consumer_reads.tombstones)
+    tombstones = runs(consumers.tombstones)
 
     async def lock_claims(self, keys: ClaimKeys) -> Ledger:
         ledger = await self._claims.lock(keys)
@@ -105,7 +105,7 @@ class SqlPlacementTransaction:
         return structs.replace(ledger, classes=classes)
 
     async def decided_at_once(self, keys: ClaimKeys, decide: DecideAllocations) -> AdminDecision | None:
-        return None if custom_of(keys.classes) else await self._claims.decided_at_once(keys, decide)
+        return await self._claims.decided_at_once(keys, decide)
 
     async def write_claims(self, changes: ClaimChanges) -> None:
         await self._claims.write(changes)
@@ -126,11 +126,8 @@ class SqlPlacementTransaction:
         return forest
 
     async def write_trees(self, changes: TreeChanges) -> None:
-        if are_single_providers(changes, self._locked):
-            if changes.trees:
-                await write_single_providers(self._transaction, self._vocabulary, changes, self._locked)
-            return
-        await self._transaction.run(write_trees, self._vocabulary, changes, self._locked.roots)
+        if changes.trees:
+            await self._transaction.run(_write_trees, self._vocabulary, changes, self._locked)
 
     lock_names = runs(lock_names)
     write_names = runs(write_names)
@@ -155,11 +152,10 @@ def _reads_by(
     """
 
     async def read(self: "SqlPlacementStore", /, *values: P.args, **named: P.kwargs) -> T:
-        vocabulary, database = CachedVocabulary(self._known), self._database
-        async with database.reading_by_keys() if by_keys else database.reading() as transaction:
-            found = await query(transaction, vocabulary, *values, **named)
-        vocabulary.committed()
-        return found
+        database = self._database
+        with self._known.begun() as vocabulary:
+            async with database.reading_by_keys() if by_keys else database.reading() as transaction:
+                return await query(transaction, vocabulary, *values, **named)
 
     return read
 
@@ -193,16 +189,16 @@ class SqlPlacementStore:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
-        vocabulary, providers = CachedVocabulary(self._known), CachedProviders(self._providers)
-        async with self._database.writing() as transaction:
-            claims = (
-                self.postgres_claims(transaction, vocabulary.classes, providers, self._limited)
-                if isinstance(transaction, PostgresTransaction)
-                else SqliteClaims(transaction, vocabulary.classes, providers, self._limited)
-            )
-            begun = SqlPlacementTransaction(transaction, claims, vocabulary)
-            yield begun
-        vocabulary.committed()
+        providers = CachedProviders(self._providers)
+        with self._known.begun() as vocabulary:
+            async with self._database.writing() as transaction:
+                claims = (
+                    self.postgres_claims(transaction, vocabulary.classes, providers, self._limited)
+                    if isinstance(transaction, PostgresTransaction)
+                    else SqliteClaims(transaction, vocabulary.classes, providers, self._limited)
+                )
+                begun = SqlPlacementTransaction(transaction, claims, vocabulary)
+                yield begun
         providers.committed()
         if begun.writes_quotas:
             self._limited.known = None
@@ -211,12 +207,12 @@ class SqlPlacementStore:
     changes_page = _reads_by(changes_page)
     _changes_since = _reads_by(changes_since)
     revisions_page = reads(revisions_page)
-    members_page = reads(consumer_reads.members_page)
+    members_page = reads(consumers.members_page)
 
-    holders_of = _reads_named(consumer_reads.holders_of)
-    books_page = _reads_named(consumer_reads.books_page)
-    book_entries = _reads_named(consumer_reads.book_entries)
-    usages = _reads_named(consumer_reads.usages)
+    holders_of = _reads_named(consumers.holders_of)
+    books_page = _reads_named(consumers.books_page)
+    book_entries = _reads_named(consumers.book_entries)
+    usages = _reads_named(consumers.usages)
     custom_names = reads(custom_names)
     quotas = reads(quotas_page)
 
@@ -224,14 +220,12 @@ class SqlPlacementStore:
         if isinstance(self._database, PostgresDatabase):
             # Most times nothing is new: then this is one round trip to the server, and a transaction would be three. Claims alone
             # are a second one, and a transaction would be four more.
-            vocabulary = CachedVocabulary(self._known)
-            async with self._database.reading_each() as statements:
-                if (cursor := await unchanged_since(statements, since)) is not None:
-                    return Unpublished(cursor=cursor)
-                usage = await usage_since(statements, vocabulary, since)
-            vocabulary.committed()
-            if usage is not None:
-                return usage
+            with self._known.begun() as vocabulary:
+                async with self._database.reading_each() as statements:
+                    if (cursor := await unchanged_since(statements, since)) is not None:
+                        return Unpublished(cursor=cursor)
+                    if (usage := await usage_since(statements, vocabulary, since)) is not None:
+                        return usage
         return await self._changes_since(since)
 
     async def consumer(self, which: ConsumerId) -> ConsumerState | None:
@@ -242,11 +236,9 @@ class SqlPlacementStore:
         return await _READ_AGAIN(self._holdings, which)
 
     async def _holdings(self, which: ConsumerId) -> Holdings | None:
-        vocabulary = CachedVocabulary(self._known)
-        async with self._database.reading_each() as statements:
-            found = await consumer_reads.holdings(statements, vocabulary, which)
-        vocabulary.committed()
-        return found
+        with self._known.begun() as vocabulary:
+            async with self._database.reading_each() as statements:
+                return await consumers.holdings(statements, vocabulary, which)
 
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
@@ -274,12 +266,19 @@ class SqlPlacementStore:
             return await transaction.run(_prune, ended_before, logged_before)
 
     async def audit(self) -> tuple[str, ...]:
-        vocabulary = CachedVocabulary(self._known)
-        async with self._database.reading(takes_long=True) as transaction:
-            return await transaction.run(audit, vocabulary)
+        with self._known.begun() as vocabulary:
+            async with self._database.reading(takes_long=True) as transaction:
+                return await transaction.run(audit, vocabulary)
 
     async def close(self) -> None:
         await self._database.close()
+
+
+def _write_trees(
+    connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedTrees
+) -> None:
+    changed, gone = write_trees(connection, vocabulary, changes, locked)
+    log.append(connection, log.LogEntry(providers=changed, gone=gone))
 
 
 def _prune(connection: Connection, ended_before: datetime, logged_before: datetime) -> int:
@@ -287,9 +286,5 @@ def _prune(connection: Connection, ended_before: datetime, logged_before: dateti
 
     Those are deleted another time. So nothing is waited for, and the locks need no order.
     """
-    over = sa.select(consumers.c.id).where(consumers.c.ended_at < ended_before)
-    over = over.with_for_update(skip_locked=True)
-    forgotten = connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over)))
-    expired = prune_tombstones(connection, ended_before)
-    empty = consumer_reads.prune_groups(connection)
-    return forgotten.rowcount + expired + empty + prune_log(connection, logged_before)
+    ended = consumers.prune_ended(connection, ended_before) + prune_tombstones(connection, ended_before)
+    return ended + consumers.prune_groups(connection) + prune_log(connection, logged_before)

@@ -16,9 +16,9 @@ from bus.messages.audit import BESIDE_INSTANCES
 from kit.sql import among
 from placement_worker.core.drafts import wrong_quota
 from placement_worker.store_sql import log
+from placement_worker.store_sql.consumers import wrong_quotas
 from placement_worker.store_sql.log import LogEntry
 from placement_worker.store_sql.names import CachedVocabulary
-from placement_worker.store_sql.quotas import wrong_quotas
 from placement_worker.store_sql.rows import NOTHING, Used, decode_used, encode_amounts
 from placement_worker.tables import consumers, holders, inventories, providers, resource_classes
 

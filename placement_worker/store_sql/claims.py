@@ -27,8 +27,8 @@ from placement_worker.core.drafts import HARD
 from placement_worker.core.ledger import ClaimChanges, ClaimKeys, GroupRow, Ledger, Quota
 from placement_worker.store import AdminDecision, DecideAllocations
 from placement_worker.store_sql import log
+from placement_worker.store_sql.consumers import LAST_QUOTA, LOCK_QUOTAS, quota_of
 from placement_worker.store_sql.names import CachedNames
-from placement_worker.store_sql.quotas import LAST_QUOTA, LOCK_QUOTAS, quota_of
 from placement_worker.store_sql.rows import (
     CachedProviders,
     ClaimRows,
@@ -298,7 +298,7 @@ def log_body(locked: ClaimRows, changes: ClaimChanges) -> bytes | None:
     return log.body_of(entry)
 
 
-# The quotas of the projects that a batch concerns: see quotas.py.
+# The quotas of the projects that a batch concerns: see consumers.py.
 
 
 class KnownProjects(Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""Read what consumers hold: by consumer, by provider, by project and user, and for an audit. Nothing is locked."""
+"""What consumers hold, as it is read: by consumer, by provider, by project and user, and for an audit. And the quotas of projects."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,14 +11,37 @@ from sqlalchemy import Connection, Row
 from bus.messages.administration import ConsumerState, TypeUsage
 from bus.messages.audit import BookEntry
 from bus.messages.placement import MembersPage
-from engine.inventories import ConsumerId, GroupMember, ProviderId, ResourceAmount
-from kit.sql import Transaction, among
+from engine.capacity import custom_of
+from engine.inventories import ConsumerId, GroupMember, ProviderId, QuotaState, ResourceAmount
+from kit.errors import Transient
+from kit.sql import RowColumns, Transaction, among
+from placement_worker.core.drafts import QuotaKeys, counted
+from placement_worker.core.ledger import Quota, QuotaBook
 from placement_worker.core.shares import Owner
 from placement_worker.store import Holdings
 from placement_worker.store_sql import log
-from placement_worker.store_sql.names import CachedVocabulary
-from placement_worker.store_sql.rows import NOTHING, Held, Statement, decode_held, id_of, rows_of
-from placement_worker.tables import TOMBSTONE, change_log, consumers, holders, providers, server_groups
+from placement_worker.store_sql.names import CachedVocabulary, existing_names
+from placement_worker.store_sql.rows import (
+    NOTHING,
+    Held,
+    Statement,
+    decode_by_name,
+    decode_held,
+    id_of,
+    kept_of,
+    rows_of,
+    text_of,
+)
+from placement_worker.tables import (
+    TOMBSTONE,
+    change_log,
+    consumers,
+    holders,
+    providers,
+    quotas,
+    resource_classes,
+    server_groups,
+)
 
 # With a row for each provider that gives something. Nova's computes ask for this a dozen times for each instance that they get.
 _CONSUMER = Statement(
@@ -80,33 +103,45 @@ def holders_of(
 def usages(
     connection: Connection, vocabulary: CachedVocabulary, project: str, user: str
 ) -> tuple[TypeUsage, ...]:
-    """Sum up what the consumers of a project, or of one of its users, hold, by consumer type.
-
-    The database counts consumers that hold the same, and their JSON is read here. That costs less than to let the
-    database unfold the JSON into a row for each amount.
-    """
-    theirs = [consumers.c.held != NOTHING, consumers.c.project_id == project]
-    if user:
-        theirs.append(consumers.c.user_id == user)
-    alike = sa.select(consumers.c.type, consumers.c.held, sa.func.count()).where(*theirs)
+    """Sum up what the consumers of a project, or of one of its users, hold, by consumer type."""
+    theirs = [consumers.c.project_id == project, *([consumers.c.user_id == user] if user else [])]
     counts: Counter[str] = Counter()
-    used: dict[str, Counter[int]] = {}
-    for kind, text, count in connection.execute(alike.group_by(consumers.c.type, consumers.c.held)):
-        counts[kind] += count
-        of_kind = used.setdefault(kind, Counter())
-        for of_provider in decode_held(text).values():
-            for class_id, amount in of_provider.items():
-                of_kind[class_id] += amount * count
-    classes = {class_id for of_kind in used.values() for class_id in of_kind}
-    names = vocabulary.classes.naming_now(connection, classes)
+    used: dict[str, Counter[str]] = {}
+    for row, sums in _alike(connection, vocabulary, (consumers.c.type,), *theirs):
+        counts[row.type] += row.number
+        _add(used.setdefault(row.type, Counter()), sums, row.number)
     return tuple(
-        TypeUsage(
-            type=kind,
-            consumers=counts[kind],
-            used={names[class_id]: amount for class_id, amount in used[kind].items()},
-        )
-        for kind in sorted(counts)
+        TypeUsage(type=kind, consumers=counts[kind], used=dict(used[kind])) for kind in sorted(counts)
     )
+
+
+def _alike(
+    connection: Connection,
+    vocabulary: CachedVocabulary,
+    columns: Sequence[sa.Column[Any]],
+    *which: sa.ColumnElement[bool],
+) -> Iterator[tuple[Any, Counter[str]]]:
+    """Each kind of consumer that differs in these columns or in what it holds: its `number`, and the sums of what one holds.
+
+    The database counts consumers that are alike, and their JSON is read here. That costs less than to let the database
+    unfold the JSON into a row for each amount.
+    """
+    alike = (*columns, consumers.c.held)
+    query = sa.select(*alike, sa.func.count().label("number")).where(consumers.c.held != NOTHING, *which)
+    rows: Sequence[Any] = connection.execute(query.group_by(*alike)).all()
+    held = [decode_held(row.held) for row in rows]
+    classes = {one for each in held for used in each.values() for one in used}
+    names = vocabulary.classes.naming_now(connection, classes)
+    for row, of_one in zip(rows, held, strict=True):
+        sums = Counter[str]()
+        for used in of_one.values():
+            _add(sums, {names[class_id]: amount for class_id, amount in used.items()}, 1)
+        yield row, sums
+
+
+def _add(sums: Counter[str], amounts: Mapping[str, int], times: int) -> None:
+    for name, amount in amounts.items():
+        sums[name] += amount * times
 
 
 def books_page(
@@ -232,6 +267,12 @@ def members_page(connection: Connection, after: int, limit: int) -> MembersPage:
     )
 
 
+def prune_ended(connection: Connection, ended_before: datetime) -> int:
+    over = sa.select(consumers.c.id).where(consumers.c.ended_at < ended_before)
+    over = over.with_for_update(skip_locked=True)
+    return connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over))).rowcount
+
+
 def prune_groups(connection: Connection) -> int:
     """Delete server groups without members.
 
@@ -246,3 +287,123 @@ def prune_groups(connection: Connection) -> int:
     return connection.execute(
         sa.delete(server_groups).where(among(connection, server_groups.c.uuid, empty), is_empty)
     ).rowcount
+
+
+# Quotas of projects: their rows, and which projects have one.
+#
+# Most projects have none, and their claims must not pay for those that have. So each process keeps the list of limited projects
+# in memory, with the highest id of a quota's row (claims.py). A batch with none of them reads and locks nothing. The statement that writes a
+# batch also returns the highest id as it is then: if it is another one, the list was outdated, and the batch is tried again.
+#
+# That decides it for certain. A new row is made under a lock of the table `consumers` that waits for all transactions that have
+# written consumers, and that none of them gets meanwhile. So a batch either was committed before, and is counted in the new
+# row, or it sees the new row when it writes.
+
+LAST_QUOTA = "(SELECT coalesce(max(id), 0) FROM quotas)"
+
+# In the order of the projects. A row that was waited for is returned as it is then.
+LOCK_QUOTAS = RowColumns(quotas, "project_id", "limits", "used").lock("project_id")
+# It waits for all who write consumers, and they wait for it. Not long: they stand in line behind it meanwhile.
+_COUNTING = (
+    sa.text("SET LOCAL lock_timeout = '2s'"),
+    sa.text("LOCK TABLE consumers IN SHARE ROW EXCLUSIVE MODE"),
+)
+
+
+async def lock_quotas(transaction: Transaction, vocabulary: CachedVocabulary, keys: QuotaKeys) -> QuotaBook:
+    """Lock the quotas of these projects. A project that has none gets a row, which counts what the project uses now."""
+    projects, classes = keys
+    found = await LOCK_QUOTAS.fetch(transaction, projects)
+    book = {project: quota_of(project, limits, used) for project, limits, used in found}
+    if new := sorted(projects - book.keys()):
+        book |= await transaction.run(_make, vocabulary, new)
+    existing = await transaction.run(existing_names, resource_classes, custom_of(classes))
+    return QuotaBook(book, existing)
+
+
+def _make(connection: Connection, vocabulary: CachedVocabulary, projects: Sequence[str]) -> dict[str, Quota]:
+    if connection.dialect.name == "postgresql":
+        for statement in _COUNTING:
+            connection.execute(statement)
+    there = sa.select(quotas.c.project_id).where(among(connection, quotas.c.project_id, projects))
+    if made := connection.scalars(there).all():
+        raise Transient(f"project {made[0]} got its first limit meanwhile: the order is tried again")
+    used = used_by_projects(connection, vocabulary, projects)
+    made_now = {project: Quota(project, used=used.get(project, {})) for project in projects}
+    rows = [
+        {"project_id": project, "limits": NOTHING, "used": text_of(quota.used)}
+        for project, quota in made_now.items()
+    ]
+    connection.execute(sa.insert(quotas), rows)
+    return made_now
+
+
+def write_quotas(connection: Connection, changed: Sequence[Quota]) -> None:
+    """Write the limits of these quotas. One without a limit is deleted."""
+    for quota in sorted(changed, key=lambda one: one.project):
+        mine = quotas.c.project_id == quota.project
+        if quota.limits:
+            connection.execute(sa.update(quotas).where(mine).values(limits=text_of(quota.limits)))
+        else:
+            connection.execute(sa.delete(quotas).where(mine))
+
+
+def quotas_page(connection: Connection, project: str, after: str, limit: int) -> tuple[QuotaState, ...]:
+    """The quota of a project; or if none is named, a page of all, in the order of projects."""
+    mine = quotas.c.project_id == project if project else quotas.c.project_id > after
+    rows = connection.execute(
+        sa.select(quotas.c.project_id, quotas.c.limits, quotas.c.used)
+        .where(mine)
+        .order_by(quotas.c.project_id)
+        .limit(limit)
+    )
+    found = [quota_of(*row) for row in rows]
+    return tuple(
+        [QuotaState(project=one.project, limits=dict(one.limits), used=dict(one.used)) for one in found]
+    )
+
+
+def wrong_quotas(connection: Connection, vocabulary: CachedVocabulary) -> list[tuple[Quota, dict[str, int]]]:
+    """The quotas whose row does not say what the consumers of the project use, each with what they use."""
+    rows = connection.execute(
+        sa.select(quotas.c.project_id, quotas.c.limits, quotas.c.used).order_by(quotas.c.project_id)
+    )
+    stored = [quota_of(*row) for row in rows]
+    if not stored:
+        return []
+    used = used_by_projects(connection, vocabulary, [one.project for one in stored])
+    return [(one, right) for one in stored if (right := used.get(one.project, {})) != one.used]
+
+
+def recount_quotas(connection: Connection, vocabulary: CachedVocabulary) -> None:
+    """Correct the quotas that count wrong. Their rows are locked first: so each claim of their projects is either committed,
+    and counted, or has not begun.
+    """
+    wrong = [one.project for one, _ in wrong_quotas(connection, vocabulary)]
+    if not wrong:
+        return
+    # In the order in which claims lock them; the database may sort texts otherwise.
+    for project in sorted(wrong):
+        connection.execute(sa.select(quotas.c.id).where(quotas.c.project_id == project).with_for_update())
+    for quota, right in wrong_quotas(connection, vocabulary):
+        if quota.project in wrong:
+            mine = quotas.c.project_id == quota.project
+            connection.execute(sa.update(quotas).where(mine).values(used=text_of(right)))
+
+
+def used_by_projects(
+    connection: Connection, vocabulary: CachedVocabulary, projects: Sequence[str]
+) -> dict[str, dict[str, int]]:
+    """The usage of these projects, by class and as instances."""
+    columns = consumers.c.project_id, consumers.c.type, consumers.c.kept
+    used: dict[str, Counter[str]] = {}
+    for row, sums in _alike(
+        connection, vocabulary, columns, among(connection, consumers.c.project_id, projects)
+    ):
+        counts = counted(row.type, kept_of(row.kept), sums)
+        _add(used.setdefault(row.project_id, Counter()), counts, row.number)
+    return {project: dict(sums) for project, sums in used.items()}
+
+
+def quota_of(project: str, limits: str, used: str) -> Quota:
+    return Quota(project, decode_by_name(limits), decode_by_name(used))

@@ -32,8 +32,8 @@ from placement_worker.store_sql.names import (
     CachedVocabulary,
     VocabularyCache,
 )
-from placement_worker.store_sql.providers import read_states
 from placement_worker.store_sql.rows import decode_used, portable, rows_of
+from placement_worker.store_sql.trees import read_states
 from placement_worker.tables import change_log, feed, providers
 
 # Cursors into the change log, as readers keep them: on PostgreSQL a snapshot, on SQLite a position.
@@ -517,13 +517,11 @@ class SqlFeed:
             async with self._session.reading_each() as statements:
                 if (cursor := await unchanged_since(statements, self._cursor)) is not None:
                     return Unpublished(cursor=cursor)
-        vocabulary = CachedVocabulary(self._known)
-        async with self._session.reading_by_keys() as transaction:
-            read = await read_log(transaction, self._cursor, entries_max)
-            assert read is not None, f"only what is published is pruned; this is not: {self._cursor}"
-            found = await _unpublished(transaction, vocabulary, read)
-        vocabulary.committed()
-        return found
+        with self._known.begun() as vocabulary:
+            async with self._session.reading_by_keys() as transaction:
+                read = await read_log(transaction, self._cursor, entries_max)
+                assert read is not None, f"only what is published is pruned; this is not: {self._cursor}"
+                return await _unpublished(transaction, vocabulary, read)
 
     async def mark(self, position: int, cursor: str) -> None:
         term = self.published.term

@@ -4,9 +4,10 @@ A delete locks the name's row. A use of the name holds it in place: on PostgreSQ
 to it, or by a lock of the same strength. So a name is either deleted or used, whichever transaction comes first.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Table
@@ -211,19 +212,22 @@ class CachedNames:
             self._known.names = self._known.names | self.names
 
 
-class VocabularyCache:
-    def __init__(self) -> None:
-        self.classes = NameCache(resource_classes)
-        self.traits = NameCache(traits)
-
-
-class CachedVocabulary:
+class CachedVocabulary(NamedTuple):
     """The names of resource classes and of traits, as one transaction sees them."""
 
-    def __init__(self, known: VocabularyCache) -> None:
-        self.classes = CachedNames(known.classes)
-        self.traits = CachedNames(known.traits)
+    classes: CachedNames
+    traits: CachedNames
 
-    def committed(self) -> None:
-        self.classes.committed()
-        self.traits.committed()
+
+class VocabularyCache:
+    def __init__(self) -> None:
+        self._classes = NameCache(resource_classes)
+        self._traits = NameCache(traits)
+
+    @contextmanager
+    def begun(self) -> Iterator[CachedVocabulary]:
+        """The names for a transaction inside this context, which is committed at a normal exit."""
+        vocabulary = CachedVocabulary(CachedNames(self._classes), CachedNames(self._traits))
+        yield vocabulary
+        vocabulary.classes.committed()
+        vocabulary.traits.committed()

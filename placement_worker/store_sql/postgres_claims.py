@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 
+from engine.capacity import custom_of
 from kit.errors import Transient
 from kit.sql import PostgresTransaction, array_of, columns_of
 from kit.times import now
@@ -22,7 +23,7 @@ from placement_worker.store_sql.claims import (
     check_written,
     log_body,
 )
-from placement_worker.store_sql.quotas import LAST_QUOTA
+from placement_worker.store_sql.consumers import LAST_QUOTA
 from placement_worker.store_sql.rows import ClaimRows, ConsumerRecord, ConsumerRow, UsageRow, classes_in
 
 # Waits for a transaction that has inserted the same consumer and has not committed yet. No other transaction can see rows
@@ -302,8 +303,13 @@ def _is_granted(changes: ClaimChanges, record: ConsumerRecord) -> bool:
 
 
 def _is_new_consumer(keys: ClaimKeys) -> bool:
-    """Are these the keys of a claim of one consumer that has no row yet, as its writer says?"""
-    if len(keys.consumers) != 1 or len(keys.allocations) != 1 or not keys.providers:
+    """Are these the keys of a claim of one consumer that has no row yet, as its writer says, and of standard classes alone?"""
+    if (
+        len(keys.consumers) != 1
+        or len(keys.allocations) != 1
+        or not keys.providers
+        or custom_of(keys.classes)
+    ):
         return False
     (claimed,) = keys.allocations.values()
     return claimed.judges_generation and claimed.generation is None

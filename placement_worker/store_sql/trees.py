@@ -1,35 +1,36 @@
-"""Write trees of providers, by the same statements on PostgreSQL and SQLite."""
+"""Trees of providers: read, locked and written by the same statements on PostgreSQL and SQLite, and tombstones of deleted trees.
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+Outside of a reading transaction each statement sees what was committed when it began. So a caller that decides by what it
+reads locks first.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
+import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection, Table
-from sqlalchemy import Row as TreesRow
 
 from bus.messages.placement import ProviderGone
-from engine.inventories import ProviderId
-from kit.errors import Bug, Transient
-from kit.sql import (
-    PostgresTransaction,
-    SqliteTransaction,
-    Transaction,
-    among,
-    columns_of,
-    driver_of,
-    is_duplicate,
-    moment_text,
-)
+from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState
+from kit.errors import Transient
+from kit.sql import Transaction, among, insert, is_duplicate
 from kit.times import now
 from placement_worker.core.forest import limit_values
-from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
-from placement_worker.store_sql import log
-from placement_worker.store_sql.log import LogEntry
-from placement_worker.store_sql.names import CachedVocabulary, revive
-from placement_worker.store_sql.providers import LockedTrees, clear_tombstones, write_tombstones
-from placement_worker.store_sql.rows import NOTHING, encode_amounts
+from placement_worker.core.ledger import Forest, ForestKeys, ProviderBook, TreeBook, TreeChanges
+from placement_worker.store_sql.names import CachedVocabulary, existing_names, revive
+from placement_worker.store_sql.rows import (
+    NOTHING,
+    Statement,
+    decode_used,
+    encode_amounts,
+    id_of,
+    portable,
+    rows_of,
+)
 from placement_worker.tables import (
     consumers,
     inventories,
@@ -38,18 +39,281 @@ from placement_worker.tables import (
     providers,
     resource_classes,
     traits,
+    tree_tombstones,
+)
+
+# An operator's traits have negative numbers.
+_READ = """
+SELECT providers.id, providers.uuid, root.id, root.uuid, parent.uuid, providers.name, providers.cell,
+       providers.generation, providers.revision, root.shape, providers.epoch, providers.sequence,
+       providers.consumers, providers.used,
+       (
+           SELECT json_agg(CASE WHEN mark.set_by_operator THEN -mark.trait_id ELSE mark.trait_id END)::text
+           FROM provider_traits AS mark WHERE mark.provider_id = ANY (ARRAY[providers.id])
+       ),
+       (
+           SELECT json_agg(member.aggregate)::text
+           FROM provider_aggregates AS member WHERE member.provider_id = ANY (ARRAY[providers.id])
+       ),
+       providers.made_by_name
+FROM providers
+JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])
+LEFT JOIN providers AS parent ON parent.id = ANY (ARRAY[providers.parent_id])
+WHERE {} = ANY ($1::text::bigint[])
+ORDER BY providers.id + 0
+"""
+_OF_TREES = portable(_READ.format("providers.root_id"))
+_OF_NUMBERS = portable(_READ.format("providers.id"))
+
+_STOCKS = portable(
+    "SELECT provider_id, class_id, total, reserved, min_unit, max_unit, step_size, allocation_ratio"
+    " FROM inventories WHERE provider_id = ANY ($1::text::bigint[])"
+)
+
+_decode_numbers = msgspec.json.Decoder(tuple[int, ...]).decode
+_decode_ids = msgspec.json.Decoder(tuple[UUID, ...]).decode
+
+
+class StoredProvider(Struct, frozen=True, gc=False):
+    """A provider as it is stored, with classes and traits by number. `shape` is its tree's. `epoch` and `sequence` are valid
+    for a root only. An operator's traits have negative numbers.
+    """
+
+    number: int
+    id: ProviderId
+    root: int
+    root_id: ProviderId
+    parent: ProviderId | None
+    name: str
+    cell: str
+    generation: int
+    revision: int
+    shape: int
+    epoch: int
+    sequence: int
+    consumers: int
+    inventories: Mapping[int, InventoryState]
+    traits: tuple[int, ...]
+    aggregates: tuple[AggregateId, ...]
+    made_by_name: bool
+
+
+def numbers_of(connection: Connection, of: Collection[ProviderId]) -> list[int]:
+    """The internal ids of these providers, as far as they exist."""
+    return [*connection.scalars(sa.select(providers.c.id).where(among(connection, providers.c.uuid, of)))]
+
+
+async def read_trees_of(
+    transaction: Transaction, vocabulary: CachedVocabulary, roots: Collection[int]
+) -> list[StoredProvider]:
+    """All providers of the trees of these roots (internal ids), ordered by internal id."""
+    return await _read(transaction, vocabulary, await rows_of(transaction, _OF_TREES, roots))
+
+
+async def read_states(
+    transaction: Transaction, vocabulary: CachedVocabulary, numbers: Collection[int]
+) -> tuple[ProviderState, ...]:
+    """States of the providers that still exist, in the form that messages have, ordered by internal id."""
+    stored = await _read(transaction, vocabulary, await rows_of(transaction, _OF_NUMBERS, numbers))
+    return tuple([state_of(one, vocabulary) for one in stored])
+
+
+def tree_books(stored: Iterable[StoredProvider], vocabulary: CachedVocabulary) -> dict[ProviderId, TreeBook]:
+    """Combine stored providers into whole trees, by the ids of their roots."""
+    trees: dict[ProviderId, dict[ProviderId, ProviderBook]] = {}
+    roots = []
+    for one in stored:
+        trees.setdefault(one.root_id, {})[one.id] = _book(one, vocabulary)
+        if one.number == one.root:
+            roots.append(one)
+    return {
+        one.id: TreeBook(
+            root=one.id,
+            cell=one.cell,
+            shape=one.shape,
+            epoch=one.epoch,
+            sequence=one.sequence,
+            providers=trees[one.id],
+        )
+        for one in roots
+    }
+
+
+def state_of(stored: StoredProvider, vocabulary: CachedVocabulary) -> ProviderState:
+    """The state of a stored provider, as messages have it: operators' traits and reported traits are one list there."""
+    classes, traits = vocabulary.classes.names, vocabulary.traits.names
+    return ProviderState(
+        internal=stored.number,
+        id=stored.id,
+        name=stored.name,
+        root=stored.root_id,
+        parent=stored.parent,
+        cell=stored.cell,
+        generation=stored.generation,
+        shape=stored.shape,
+        revision=stored.revision,
+        inventories={classes[class_id]: stock for class_id, stock in stored.inventories.items()},
+        traits=tuple(sorted({traits[abs(number)] for number in stored.traits})),
+        aggregates=tuple(sorted(stored.aggregates)),
+        consumers=stored.consumers,
+        made_by_name=stored.made_by_name,
+    )
+
+
+def _book(stored: StoredProvider, vocabulary: CachedVocabulary) -> ProviderBook:
+    classes, traits = vocabulary.classes.names, vocabulary.traits.names
+    return ProviderBook(
+        id=stored.id,
+        name=stored.name,
+        parent=stored.parent,
+        generation=stored.generation,
+        inventories={classes[class_id]: stock for class_id, stock in stored.inventories.items()},
+        traits=frozenset([traits[number] for number in stored.traits if number > 0]),
+        operator_traits=frozenset([traits[-number] for number in stored.traits if number < 0]),
+        aggregates=frozenset(stored.aggregates),
+        made_by_name=stored.made_by_name,
+    )
+
+
+async def _read(
+    transaction: Transaction, vocabulary: CachedVocabulary, rows: Sequence[Any]
+) -> list[StoredProvider]:
+    """Complete these rows of providers with their inventories.
+
+    Afterwards the cache has the names of all their resource classes and traits.
+    """
+    stocks = await rows_of(transaction, _STOCKS, [row[0] for row in rows])
+    used = {row[0]: decode_used(row[13]) for row in rows}
+    inventories: dict[int, dict[int, InventoryState]] = {number: {} for number in used}
+    for number, class_id, *fields in stocks:
+        fields.append(used[number].get(class_id, 0))
+        inventories[number][class_id] = InventoryState(*fields)
+    stored = [_stored(row, inventories[row[0]]) for row in rows]
+    await vocabulary.classes.naming(transaction, {number for one in stored for number in one.inventories})
+    await vocabulary.traits.naming(transaction, {abs(number) for one in stored for number in one.traits})
+    return stored
+
+
+def _stored(row: Sequence[Any], inventories: Mapping[int, InventoryState]) -> StoredProvider:
+    number, uuid, root, root_uuid, parent, *fields, _, traits, aggregates, made_by_name = row
+    values: tuple[Any, ...] = (
+        *(number, id_of(uuid), root, id_of(root_uuid), None if parent is None else id_of(parent)),
+        *(*fields, inventories, _decode_numbers(traits or "[]"), _decode_ids(aggregates or "[]")),
+        bool(made_by_name),
+    )
+    return StoredProvider(*values)
+
+
+# Lock the trees that a batch names, then read them whole.
+
+# This statement only locks; later ones read the trees. It looks up the roots once, before it waits for any of them.
+_LOCK = Statement(
+    """
+SELECT id FROM providers
+WHERE id = ANY (ARRAY(SELECT root_id FROM providers WHERE uuid = ANY($1::text::uuid[]))) AND root_id = id
+ORDER BY id + 0
+FOR NO KEY UPDATE
+""",
+    "SELECT DISTINCT root_id FROM providers WHERE uuid IN (SELECT value FROM json_each(?))",
 )
 
 
+_root = providers.alias("root")
+
+
+class LockedTrees(Struct, frozen=True):
+    """The trees of a batch, as they are stored."""
+
+    trees: Mapping[ProviderId, TreeBook] = {}
+    providers: Mapping[ProviderId, StoredProvider] = {}
+
+
+async def lock_trees(
+    transaction: Transaction, vocabulary: CachedVocabulary, keys: ForestKeys
+) -> tuple[Forest, LockedTrees]:
+    """Lock the roots by one statement, then read their trees by later ones."""
+    roots = [row[0] for row in await rows_of(transaction, _LOCK, keys.trees)]
+    stored = await read_trees_of(transaction, vocabulary, roots)
+    locked = LockedTrees(tree_books(stored, vocabulary), {one.id: one for one in stored})
+    # Names are unique, and a provider of a locked tree keeps its name: no other provider can take it.
+    names = keys.names - {one.name for one in stored}
+    others = (keys.trees | keys.providers) - locked.providers.keys()
+    # A provider that is below another one now may have left a tombstone, if it was a root before.
+    below = keys.trees - locked.trees.keys()
+    if not (others or below or names or keys.classes or keys.traits):
+        return Forest(locked.trees), locked
+    forest = await transaction.run(_look_beyond, locked.trees, others, names, keys)
+    if strayed := forest.elsewhere.keys() & keys.trees:
+        raise Transient(
+            f"{len(strayed)} providers moved to another tree while their locks were awaited: the batch is tried again"
+        )
+    return forest, locked
+
+
+def _look_beyond(
+    connection: Connection,
+    trees: Mapping[ProviderId, TreeBook],
+    others: Collection[ProviderId],
+    names: Collection[str],
+    keys: ForestKeys,
+) -> Forest:
+    """The locked trees, together with what else the batch must know.
+
+    That is tombstones, the trees of other named providers, the owners of provider names, and which custom names exist.
+    """
+    tombstones = lock_tombstones(connection, keys.trees - trees.keys())
+    bearers = _bearers(connection, names)
+    return Forest(
+        {**tombstones, **trees},
+        _elsewhere(connection, others),
+        {row.name: row.uuid for row in bearers},
+        {row.uuid: row.cell for row in bearers},
+        existing_names(connection, resource_classes, keys.classes),
+        existing_names(connection, traits, keys.traits),
+    )
+
+
+def _elsewhere(connection: Connection, keys: Collection[ProviderId]) -> dict[ProviderId, ProviderId]:
+    """The roots of these providers, which are outside of the locked trees.
+
+    They are read without locks, since a batch that names one can only be refused. If a provider is created meanwhile, the
+    batch fails when it inserts the same one.
+    """
+    if not keys:
+        return {}
+    rows = connection.execute(
+        sa.select(providers.c.uuid, _root.c.uuid.label("root"))
+        .join(_root, _root.c.id == providers.c.root_id)
+        .where(among(connection, providers.c.uuid, keys))
+    )
+    return {row.uuid: row.root for row in rows}
+
+
+def _bearers(connection: Connection, names: Collection[str]) -> Sequence[Any]:
+    """The providers that have these names, with the cells of their trees."""
+    if not names:
+        return ()
+    query = (
+        sa.select(providers.c.name, providers.c.uuid, _root.c.cell)
+        .join(_root, _root.c.id == providers.c.root_id)
+        .where(among(connection, providers.c.name, names))
+    )
+    return connection.execute(query).all()
+
+
+# Write trees, as far as they differ from what is stored.
+
+
 def write_trees(
-    connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: Collection[int]
-) -> None:
-    """Write what changed in these trees, and add the changed providers to the change log."""
+    connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedTrees
+) -> tuple[tuple[int, ...], tuple[ProviderGone, ...]]:
+    """Write what changed in these locked trees. Returns the internal ids of the changed providers, and the deleted ones."""
     try:
-        gone = _remove(connection, changes.removed)
-        stored = _stored(connection, changes, locked)
+        gone = _remove(connection, changes.removed, locked)
+        # A removed provider that is there again is a new one.
+        stored = {one.id: one for one in locked.providers.values() if one.id not in changes.removed}
         books = _changed_books(changes)
-        ids = {row.uuid: row.id for row in stored.values()}
+        ids = {one.id: one.number for one in stored.values()}
         ids |= _number(connection, [provider for provider in books if provider not in ids])
         used_classes, used_traits = _classes_of(books.values()), _traits_of(books.values())
         vocabulary.classes.make(connection, used_classes)
@@ -72,14 +336,13 @@ def write_trees(
                 f"another transaction has just written the same provider: {error.orig}"
             ) from error
         raise
-    touched = sorted(ids[provider] for provider in books)
-    log.append(connection, LogEntry(providers=tuple(touched), gone=gone))
+    return tuple(sorted(ids[provider] for provider in books)), gone
 
 
-def _is_planted(tree: TreeBook, stored: Mapping[ProviderId, TreesRow[Any]]) -> bool:
+def _is_planted(tree: TreeBook, stored: Mapping[ProviderId, StoredProvider]) -> bool:
     """Is this tree new: did the database have no tree with this root?"""
     before = stored.get(tree.root)
-    return bool(tree.providers) and (before is None or before.root_id != before.id)
+    return bool(tree.providers) and (before is None or before.root != before.number)
 
 
 def _changed_books(changes: TreeChanges) -> dict[ProviderId, ProviderBook]:
@@ -92,34 +355,17 @@ def _changed_books(changes: TreeChanges) -> dict[ProviderId, ProviderBook]:
     }
 
 
-def _remove(connection: Connection, removed: Sequence[ProviderId]) -> tuple[ProviderGone, ...]:
+def _remove(
+    connection: Connection, removed: Sequence[ProviderId], locked: LockedTrees
+) -> tuple[ProviderGone, ...]:
     if not removed:
         return ()
-    rows = connection.execute(
-        sa.select(providers.c.id, providers.c.uuid, providers.c.revision)
-        .where(among(connection, providers.c.uuid, removed))
-        .order_by(providers.c.id + 0)
-    ).all()
-    ids = [row.id for row in rows]
+    rows = sorted([locked.providers[one] for one in removed], key=lambda row: row.number)
+    ids = [row.number for row in rows]
     for table in (inventories, provider_traits, provider_aggregates):
         connection.execute(sa.delete(table).where(among(connection, table.c.provider_id, ids)))
     connection.execute(sa.delete(providers).where(among(connection, providers.c.id, ids)))
-    return tuple(ProviderGone(internal=row.id, id=row.uuid, revision=row.revision + 1) for row in rows)
-
-
-def _stored(
-    connection: Connection, changes: TreeChanges, locked: Collection[int]
-) -> dict[ProviderId, TreesRow[Any]]:
-    """The rows of the roots, of all changed providers, and of their parents, as far as they exist."""
-    needed = {tree.root for tree in changes.trees} | set(changes.changed)
-    needed |= {book.parent for book in _changed_books(changes).values() if book.parent is not None}
-    rows = connection.execute(sa.select(providers).where(among(connection, providers.c.uuid, needed)))
-    stored = {row.uuid: row for row in rows}
-    for row in stored.values():
-        if row.root_id not in locked:
-            # A missing row could not be locked here either. This one exists by now, and must not be overwritten.
-            raise Transient(f"another transaction has just written the same provider: {row.uuid}")
-    return stored
+    return tuple(ProviderGone(internal=row.number, id=row.id, revision=row.revision + 1) for row in rows)
 
 
 def _number(connection: Connection, new: Sequence[ProviderId]) -> dict[ProviderId, int]:
@@ -151,7 +397,7 @@ def _write_providers(
     connection: Connection,
     vocabulary: CachedVocabulary,
     changes: TreeChanges,
-    stored: Mapping[ProviderId, TreesRow[Any]],
+    stored: Mapping[ProviderId, StoredProvider],
     ids: Mapping[ProviderId, int],
 ) -> None:
     changed, class_ids = set(changes.changed), vocabulary.classes.ids
@@ -182,7 +428,7 @@ def _write_providers(
                 "made_by_name": book.made_by_name,
             }
             if before:
-                known.append(row | {"key": before.id, "old_name": before.name})
+                known.append(row | {"key": before.number, "old_name": before.name})
             else:
                 new.append(row | {"consumers": living.get(book.id, 0), "id": ids[book.id], "uuid": book.id})
     _free_names(connection, [row["key"] for row in known if row["name"] != row["old_name"]])
@@ -223,7 +469,7 @@ _BY_KEY = sa.update(providers).where(providers.c.id == sa.bindparam("key"))
 
 
 def _write_numbers(
-    connection: Connection, changes: TreeChanges, stored: Mapping[ProviderId, TreesRow[Any]]
+    connection: Connection, changes: TreeChanges, stored: Mapping[ProviderId, StoredProvider]
 ) -> None:
     """Write the epoch and sequence of the last report to roots that the report has not changed otherwise.
 
@@ -231,7 +477,7 @@ def _write_numbers(
     """
     changed = set(changes.changed)
     numbers = [
-        {"key": before.id, "epoch": tree.epoch, "sequence": tree.sequence}
+        {"key": before.number, "epoch": tree.epoch, "sequence": tree.sequence}
         for tree in changes.trees
         if tree.providers and tree.root not in changed
         for before in (stored[tree.root],)
@@ -259,20 +505,6 @@ def _write_contents(
     _rewrite(connection, inventories, _inventory_rows(vocabulary, old), _inventory_rows(vocabulary, books))
     _rewrite(connection, provider_traits, _trait_rows(vocabulary, old), _trait_rows(vocabulary, books))
     _rewrite(connection, provider_aggregates, _aggregate_rows(old), _aggregate_rows(books))
-
-
-def write_traits(
-    connection: Connection,
-    vocabulary: CachedVocabulary,
-    books: Sequence[tuple[int, ProviderBook, ProviderBook]],
-) -> None:
-    """Write the traits of stored providers. Each is given by its internal id, its state before and its state after."""
-    before = [(number, old) for number, old, _ in books]
-    after = [(number, new) for number, _, new in books]
-    known, wanted = (_traits_of(book for _, book in numbered) for numbered in (before, after))
-    vocabulary.traits.make(connection, wanted)
-    _rewrite(connection, provider_traits, _trait_rows(vocabulary, before), _trait_rows(vocabulary, after))
-    revive(connection, traits, wanted - known)
 
 
 def _aggregate_rows(books: Iterable[Numbered]) -> set[tuple[Any, ...]]:
@@ -327,151 +559,81 @@ def _rewrite(
         connection.execute(sa.insert(table), made)
 
 
-# Write trees of one provider that keep their resource classes, such as nodes that become reserved or free, by one
-# statement.
-#
-# In a running cloud most reports are of this kind. Until such a report is written, a scheduler may choose a host that it
-# must not choose.
+# Tombstones: they stay when a tree is deleted, so that a new tree under the same root continues its counters.
 
 
-_ON_POSTGRESQL = """
-WITH counted AS (
-    UPDATE providers
-    SET generation = new.generation, revision = new.revision, base = new.base, shape = new.shape, epoch = new.epoch,
-        sequence = new.sequence
-    FROM unnest($1::text::bigint[], $2::text::bigint[], $3::text::bigint[], $4::text::bigint[], $5::text::bigint[],
-                $6::text::bigint[], $7::text::bigint[])
-        AS new (generation, revision, base, shape, epoch, sequence, id)
-    WHERE providers.id = ANY (ARRAY[new.id])
-    RETURNING 1
-), stocked AS (
-    UPDATE inventories
-    SET total = new.total, reserved = new.reserved, min_unit = new.min_unit, max_unit = new.max_unit,
-        step_size = new.step_size, allocation_ratio = new.allocation_ratio
-    FROM unnest($8::text::bigint[], $9::text::bigint[], $10::text::bigint[], $11::text::bigint[],
-                $12::text::bigint[], $13::text::float8[], $14::text::bigint[], $15::text::bigint[])
-        AS new (total, reserved, min_unit, max_unit, step_size, allocation_ratio, provider_id, class_id)
-    WHERE inventories.provider_id = ANY (ARRAY[new.provider_id]) AND inventories.class_id = new.class_id
-    RETURNING 1
-), logged AS (
-    INSERT INTO change_log (written_by, at, body)
-    SELECT pg_current_xact_id(), $16::timestamptz, $17::bytea
-    WHERE $17::bytea IS NOT NULL
-)
-SELECT (SELECT count(*) FROM counted), (SELECT count(*) FROM stocked)
-"""
-_COUNT_ON_SQLITE = """
-UPDATE providers SET generation = ?, revision = ?, base = ?, shape = ?, epoch = ?, sequence = ? WHERE id = ?
-"""
-_STOCK_ON_SQLITE = """
-UPDATE inventories
-SET total = ?, reserved = ?, min_unit = ?, max_unit = ?, step_size = ?, allocation_ratio = ?
-WHERE provider_id = ? AND class_id = ?
-"""
-_COUNTERS, _AMOUNTS = 7, 8
-
-Row = tuple[Any, ...]
+_COUNTERS = ("cell", "shape", "epoch", "sequence")
 
 
-class _Written(Struct, frozen=True):
-    """The values that one write of single-provider trees stores, in the order of the statements' parameters."""
+def lock_tombstones(connection: Connection, roots: Collection[ProviderId]) -> dict[ProviderId, TreeBook]:
+    """Lock and read the tombstones of these trees. The caller has locked the roots before.
 
-    counters: Sequence[Row]
-    stocks: Sequence[Row]
-    at: datetime
-    body: bytes | None
-
-
-def are_single_providers(changes: TreeChanges, locked: LockedTrees) -> bool:
-    """Has each of these trees only one provider, before and after, and does that keep its name, cell, classes and
-    aggregates?
+    If a tree was deleted while the caller waited for its root, the tombstone is found here.
     """
-    return not changes.removed and all(
-        (before := locked.trees.get(tree.root)) is not None and _is_lone(before, tree)
-        for tree in changes.trees
+    if not roots:
+        return {}
+    rows = connection.execute(
+        sa.select(tree_tombstones)
+        .where(among(connection, tree_tombstones.c.root, roots))
+        .order_by(tree_tombstones.c.root)
+        .with_for_update()
     )
-
-
-def _is_lone(before: TreeBook, after: TreeBook) -> bool:
-    if not (len(before.providers) == 1 == len(after.providers)) or before.cell != after.cell:
-        return False
-    old, new = before.providers[before.root], after.providers.get(before.root)
-    return new is not None and (
-        (old.name, old.parent, old.aggregates, old.made_by_name)
-        == (new.name, new.parent, new.aggregates, new.made_by_name)
-        and old.inventories.keys() == new.inventories.keys()
-        and all(stock.used == new.inventories[name].used for name, stock in old.inventories.items())
-    )
-
-
-async def write_single_providers(
-    transaction: Transaction, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedTrees
-) -> None:
-    books = [
-        (locked.providers[tree.root].number, locked.trees[tree.root].providers[tree.root], book)
-        for tree in changes.trees
-        for book in tree.providers.values()
-    ]
-    if marked := [each for each in books if _are_remarked(*each[1:])]:
-        await transaction.run(write_traits, vocabulary, marked)
-    changed = frozenset(changes.changed)
-    written = _Written(
-        [_counters(tree, locked, changed) for tree in changes.trees],
-        [row for number, old, new in books for row in _stocks(number, old, new, vocabulary)],
-        now(),
-        log.body_of(
-            log.LogEntry(providers=tuple(sorted(locked.providers[provider].number for provider in changed)))
-        ),
-    )
-    if isinstance(transaction, PostgresTransaction):
-        await _write_on_postgresql(transaction, written)
-    elif isinstance(transaction, SqliteTransaction):
-        await transaction.run(_write_on_sqlite, written)
-
-
-def _are_remarked(old: ProviderBook, new: ProviderBook) -> bool:
-    return old.traits != new.traits or old.operator_traits != new.operator_traits
-
-
-def _counters(tree: TreeBook, locked: LockedTrees, changed: frozenset[ProviderId]) -> Row:
-    """Generation, revision, shape and report number to write for a tree. The revision grows only if the provider changed."""
-    stored, book = locked.providers[tree.root], tree.providers[tree.root]
-    revision, base = stored.revision, stored.base
-    if tree.root in changed:
-        revision = base = revision + 1
-    return (book.generation, revision, base, tree.shape, tree.epoch, tree.sequence, stored.number)
-
-
-def _stocks(number: int, old: ProviderBook, new: ProviderBook, vocabulary: CachedVocabulary) -> Iterator[Row]:
-    for name, stock in new.inventories.items():
-        if stock != old.inventories[name]:
-            yield (*limit_values(stock), number, vocabulary.classes.ids[name])
-
-
-async def _write_on_postgresql(transaction: PostgresTransaction, written: _Written) -> None:
-    ((counted, stocked),) = await transaction.fetch(
-        _ON_POSTGRESQL,
-        *(columns_of(written.counters, _COUNTERS) or ("{}",) * _COUNTERS),
-        *(columns_of(written.stocks, _AMOUNTS) or ("{}",) * _AMOUNTS),
-        written.at,
-        written.body,
-    )
-    _check(written, counted, stocked)
-
-
-def _write_on_sqlite(connection: Connection, written: _Written) -> None:
-    driver = driver_of(connection)
-    counted = driver.executemany(_COUNT_ON_SQLITE, written.counters).rowcount
-    stocked = driver.executemany(_STOCK_ON_SQLITE, written.stocks).rowcount
-    _check(written, counted, stocked)
-    if written.body is not None:
-        driver.execute(log.ON_SQLITE, (moment_text(written.at), written.body))
-
-
-def _check(written: _Written, counted: int, stocked: int) -> None:
-    wanted = len(written.counters), len(written.stocks)
-    if (max(counted, 0), max(stocked, 0)) != wanted:
-        raise Bug(
-            f"reports not written: {counted} of {wanted[0]} providers and {stocked} of {wanted[1]} inventories exist, "
-            "although all of them were locked"
+    return {
+        row.root: TreeBook(
+            root=row.root, cell=row.cell, shape=row.shape, epoch=row.epoch, sequence=row.sequence
         )
+        for row in rows
+    }
+
+
+def write_tombstones(connection: Connection, trees: Iterable[TreeBook]) -> None:
+    """Write tombstones for those of these trees that have no providers any more.
+
+    Existing rows are updated, not deleted and inserted anew: a transaction that waits for the row must still find it.
+    """
+    left = [
+        {"root": tree.root, "felled_at": now(), **{name: getattr(tree, name) for name in _COUNTERS}}
+        for tree in trees
+        if not tree.providers
+    ]
+    if not left:
+        return
+    new = insert(connection, tree_tombstones)
+    kept: dict[str, sa.ColumnElement[Any]] = {name: new.excluded[name] for name in ("felled_at", *_COUNTERS)}
+    # If there was no row to lock, another transaction may have inserted one meanwhile: shapes never count backwards.
+    kept["shape"] = sa.case(
+        (tree_tombstones.c.shape > new.excluded.shape, tree_tombstones.c.shape), else_=new.excluded.shape
+    )
+    connection.execute(new.on_conflict_do_update(index_elements=[tree_tombstones.c.root], set_=kept), left)
+
+
+def clear_tombstones(connection: Connection, recreated: Collection[TreeBook]) -> None:
+    """Delete the tombstones of trees that exist again.
+
+    Another transaction may have created and deleted a tree with the same root since this transaction looked for the
+    tombstone. There was none then, so nothing was locked. The tombstone that the other transaction left has a shape that
+    is not lower than that of the new tree. Then Transient is raised, and the batch is tried again. If it is not raised,
+    no other transaction can create such a tree before this one ends, since this one has written the new trees' providers.
+    """
+    if not recreated:
+        return
+    shapes = {tree.root: tree.shape for tree in recreated}
+    cleared = connection.execute(
+        sa.delete(tree_tombstones)
+        .where(among(connection, tree_tombstones.c.root, shapes))
+        .returning(tree_tombstones.c.root, tree_tombstones.c.shape)
+    ).all()
+    for root, shape in cleared:
+        if shape >= shapes[root]:
+            raise Transient(
+                f"another transaction has just deleted the tree of {root}, at shape {shape}: the batch is tried again"
+            )
+
+
+def prune_tombstones(connection: Connection, felled_before: datetime) -> int:
+    expired = (
+        sa.select(tree_tombstones.c.root)
+        .where(tree_tombstones.c.felled_at < felled_before)
+        .with_for_update(skip_locked=True)
+    )
+    return connection.execute(sa.delete(tree_tombstones).where(tree_tombstones.c.root.in_(expired))).rowcount

@@ -24,7 +24,7 @@ from kit.sql import Transaction
 from placement_worker.admin_writes import write_quotas
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder, keys_of_orders
-from placement_worker.store_sql import SqlPlacementStore, quotas
+from placement_worker.store_sql import SqlPlacementStore, claims, consumers
 from tests.contracts.placement_orders import (
     HORIZON,
     NOON,
@@ -94,7 +94,8 @@ async def test_a_limit_that_comes_while_six_connections_claim_holds_and_counts_r
 async def test_a_quota_read_before_its_lock_would_be_noticed(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quotas, "_LOCK", ReadsWithoutLock())
+    for module in (claims, consumers):
+        monkeypatch.setattr(module, "LOCK_QUOTAS", ReadsWithoutLock())
 
     assert (await stressed(url)).problems != []
 
@@ -102,7 +103,7 @@ async def test_a_quota_read_before_its_lock_would_be_noticed(
 async def test_a_first_limit_that_waits_for_no_claims_would_be_noticed(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quotas, "_COUNTING", (sa.text("SELECT 1"),))
+    monkeypatch.setattr(consumers, "_COUNTING", (sa.text("SELECT 1"),))
 
     for _ in range(TRIES):
         if (await stressed(url)).problems:
