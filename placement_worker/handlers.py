@@ -59,6 +59,7 @@ from engine.refusals import NotAllowed, ShapeMoved
 from kit.errors import Bug
 from placement_worker.admin_writes import question_handlers, write_handlers
 from placement_worker.candidates import Searcher, candidate_handlers
+from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
 from placement_worker.core.claims import Refusal, TogetherJudgement, claims_of, decide_claims, decide_together
 from placement_worker.core.host_reshapes import (
     SentReshape,
@@ -71,7 +72,6 @@ from placement_worker.core.host_reshapes import (
     unused,
 )
 from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport, keys_of_orders
-from placement_worker.core.mending import decide_mends, keys_of_mends
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import NO_CELL, MovedRoots, Owner, owners_of_tombstones, room_for_tombstones
 from placement_worker.core.swaps import ClaimJudgement
@@ -79,8 +79,188 @@ from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
 from placement_worker.view import KnownNames, ProviderView, bytes_of, how_many_fit
 
-# Answer claims in which one request asks for many consumers at once.
+log = logging.getLogger(__name__)
 
+# An id in a list of a message: 36 characters, quotes and a comma.
+ID_BYTES = 39
+
+
+def handlers(
+    store: PlacementStore,
+    view: ProviderView,
+    settings: PlacementSettings,
+    *,
+    vocabulary: Vocabulary,
+    clock: Callable[[], datetime],
+) -> Handlers:
+    """The handlers of all messages that placement takes, by message type."""
+    crowded = CrowdedOwners(settings.tombstones_max)
+    horizon = settings.horizon
+    limits = SearchLimits(settings.search_steps_max, settings.search_bytes_max, VALUES_BYTES_MAX)
+
+    async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
+        orders = [ask.message for ask in asks]
+        ledger = await tx.lock_claims(keys_of_orders(orders))
+        room: Mapping[Owner, int] | None = None
+        releases = [order for order in orders if isinstance(order, ReleaseClaim)]
+        if releases and (owners := owners_of_tombstones(ledger, releases)):
+            counted = await tx.tombstones(owners, settings.tombstones_max)
+            room = room_for_tombstones(counted, settings.tombstones_max)
+            crowded.tell(room, clock())
+        sent = [SentOrder(ask.message, ask.cell) for ask in asks]
+        decision = decide_claims(ledger, sent, clock(), horizon, room)
+        await tx.write_claims(decision.changes)
+        trees = await _trees_of(decision.verdicts, tx)
+        return [
+            _claim_answered(ask, verdict, trees) for ask, verdict in zip(asks, decision.verdicts, strict=True)
+        ]
+
+    async def on_reports(asks: Sequence[Received[ReportInventory]], tx: PlacementTransaction) -> list[Said]:
+        forest = await tx.lock_trees(keys_of_reports([ask.message for ask in asks]))
+        decision = decide_reports(forest, [SentReport(ask.message, ask.cell) for ask in asks], vocabulary)
+        await tx.write_trees(decision.changes)
+        said: list[Said] = []
+        for ask, verdict in zip(asks, decision.verdicts, strict=True):
+            said.append(Answer(ask, ReportAnswered(root=ask.message.root, verdict=verdict)))
+            said += _report_refused(ask, verdict)
+        return said
+
+    return {
+        ClaimResources: on_claims,
+        SwapClaim: on_claims,
+        ReleaseClaim: on_claims,
+        **together_handlers(clock, horizon),
+        ReportInventory: on_reports,
+        AskSnapshot: answering(partial(_snapshot_page, store)),
+        AskRevisions: answering(lambda ask: store.revisions_page(ask.after, ask.limit)),
+        AskMembers: answering(lambda ask: store.members_page(ask.after, ask.limit)),
+        **write_handlers(vocabulary, clock),
+        **question_handlers(store),
+        **books_handlers(store, vocabulary, clock),
+        **host_shape_handlers(store, vocabulary, clock),
+        **candidate_handlers(view, KnownNames(vocabulary, store), Searcher(limits)),
+    }
+
+
+async def _trees_of(
+    verdicts: Sequence[ClaimJudgement], tx: PlacementTransaction
+) -> Mapping[ProviderId, list[ProviderState]]:
+    """Read the trees that have changed since the senders of these claims saw them, by their roots.
+
+    They are read once for all claims of the batch.
+    """
+    roots = dict.fromkeys(
+        root for verdict in verdicts if isinstance(verdict, MovedRoots) for root in verdict.roots
+    )
+    trees: dict[ProviderId, list[ProviderState]] = {root: [] for root in roots}
+    if roots:
+        for provider in await tx.read_trees(tuple(roots)):
+            trees[provider.root].append(provider)
+    return trees
+
+
+def _claim_answered(
+    ask: Received[ClaimOrder],
+    judgement: ClaimJudgement,
+    trees: Mapping[ProviderId, list[ProviderState]],
+) -> Said:
+    order = ask.message
+    verdict = _moved(judgement, trees) if isinstance(judgement, MovedRoots) else judgement
+    if isinstance(verdict, NotAllowed) and not ask.reply_to:
+        # No one waits for an answer, and an invalid order must not vanish: it becomes a dead letter.
+        return Bury(ask, f"{verdict.field}: {verdict.reason}")
+    return Answer(ask, ClaimAnswered(consumer=order.consumer, attempt=order.attempt, verdict=verdict))
+
+
+def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]]) -> ShapeMoved:
+    """The refusal for a claim whose trees have changed, with their new state, so that the sender need not ask for it.
+
+    Only as many trees as fit into one message are included. The sender reads the others itself.
+    """
+    states: list[ProviderState] = []
+    room = VALUES_BYTES_MAX - ID_BYTES * (len(verdict.roots) + len(verdict.gone))
+    for root in verdict.roots:
+        size = sum(map(bytes_of, trees[root]))
+        if size <= room:
+            states += trees[root]
+            room -= size
+    return ShapeMoved(roots=verdict.roots, trees=tuple(states), gone=verdict.gone)
+
+
+def _report_refused(ask: Received[ReportInventory], verdict: ReportVerdict) -> tuple[Tell, ...]:
+    """The event `InventoryRefused` for a refused report, since most reporters do not wait for an answer.
+
+    There is none for an outdated report, which may be a redelivered one, nor for `TreeKept`: only a reporter that waits
+    for the answer gets that verdict.
+    """
+    if isinstance(verdict, ReportAccepted | ReportOutdated | TreeKept):
+        return ()
+    report = ask.message
+    return (Tell(InventoryRefused(cell=report.cell, root=report.root, verdict=verdict), ask),)
+
+
+TOLD_AGAIN = timedelta(minutes=1)
+
+
+class CrowdedOwners:
+    """Warns of owners whose releases leave no rows any more, since they came before their claims too often (core/shares.py)."""
+
+    def __init__(self, tombstones_max: int) -> None:
+        self._max = tombstones_max
+        self._told_at: dict[Owner, datetime] = {}
+
+    def tell(self, room: Mapping[Owner, int], now: datetime) -> None:
+        """Log a warning for each owner without room, but not more than once a minute."""
+        self._told_at = {owner: at for owner, at in self._told_at.items() if now - at < TOLD_AGAIN}
+        for owner, left in room.items():
+            if not left and owner not in self._told_at:
+                self._told_at[owner] = now
+                cell, project = owner
+                log.warning(
+                    "%s has left %d rows by releases that came before their claims, as many as placement.tombstones_max allows: "
+                    "further ones leave none, and a claim that comes after its release is granted until `moor audit` finds it",
+                    f"the API level for project {project}" if cell == NO_CELL else f"cell {cell}",
+                    self._max,
+                )
+
+
+# Pages of providers, for readers that keep a copy of all.
+
+# Each page of changes repeats what is gone: a reader that missed more than this reads all providers instead.
+GONE_PER_PAGE_MAX = 500
+GONE_BYTES_MAX = 120
+# The first page of changes has all members that joined or left server groups; beyond this, all members are read.
+MEMBERS_PER_PAGE_MAX = 500
+MEMBER_BYTES_MAX = 150
+
+
+async def _snapshot_page(store: PlacementStore, ask: AskSnapshot) -> SnapshotPage:
+    """Answer a question for a page of providers, cut so that it fits into one message.
+
+    The page has only what changed since the asker's cursor, if the change log reaches back so far and the changes are
+    few. Otherwise it is a page of all providers.
+    """
+    if ask.since:
+        changes = await store.changes_page(ask.since, ask.after, ask.limit)
+        if changes is not None and len(changes.gone) <= GONE_PER_PAGE_MAX:
+            if ask.after:
+                return fitting(structs.replace(changes, joined=(), left=()))
+            if len(changes.joined) + len(changes.left) <= MEMBERS_PER_PAGE_MAX:
+                return fitting(changes)
+    return fitting(await store.snapshot_page(ask.after, ask.limit))
+
+
+def fitting(page: SnapshotPage) -> SnapshotPage:
+    """Cut a page of providers so that it fits into one message. The next page then starts at the cut."""
+    members = MEMBER_BYTES_MAX * (len(page.joined) + len(page.left))
+    fit = how_many_fit(page.providers, VALUES_BYTES_MAX - GONE_BYTES_MAX * len(page.gone) - members)
+    if fit == len(page.providers):
+        return page
+    kept = page.providers[:fit]
+    return structs.replace(page, providers=kept, next=kept[-1].internal)
+
+
+# Answer claims in which one request asks for many consumers at once.
 
 # How many consumers one transaction claims for at most: all its locks are held until the last of them is judged.
 CONSUMERS_AT_ONCE_MAX = 2_000
@@ -129,7 +309,6 @@ def _refused(consumer: ConsumerId, refusal: Refusal) -> RefusedPlace:
 
 # Handlers of an audit's questions to placement, and of the writes that correct what the audit has found.
 
-
 # How many contradictions an answer has; their number is always told.
 CONTRADICTIONS_MAX = 500
 
@@ -153,14 +332,14 @@ def books_handlers(store: PlacementStore, vocabulary: Vocabulary, clock: Callabl
         return [Answer(ask, WriteAnswered(verdict=Done())) for ask in asks]
 
     return {
-        AskBooks: answering(lambda ask: _page(store, ask, clock())),
+        AskBooks: answering(lambda ask: _books_page(store, ask, clock())),
         AskContradictions: ReadOnly(on_contradictions),
         MendConsumer: on_mends,
         RecountBooks: on_recounts,
     }
 
 
-async def _page(store: PlacementStore, ask: AskBooks, now: datetime) -> BooksFound:
+async def _books_page(store: PlacementStore, ask: AskBooks, now: datetime) -> BooksFound:
     """Answer an audit's question for consumers: as many as fit into one message.
 
     The next page starts after the last consumer of this one.
@@ -175,38 +354,9 @@ async def _page(store: PlacementStore, ask: AskBooks, now: datetime) -> BooksFou
     return BooksFound(consumers=page, next=page[-1].id if len(page) < len(found) else None)
 
 
-# Warns of owners whose releases leave no rows any more, since they came before their claims too often (placement_worker/core/shares.py).
-
-
-log = logging.getLogger(__name__)
-
-TOLD_AGAIN = timedelta(minutes=1)
-
-
-class CrowdedOwners:
-    def __init__(self, tombstones_max: int) -> None:
-        self._max = tombstones_max
-        self._told_at: dict[Owner, datetime] = {}
-
-    def tell(self, room: Mapping[Owner, int], now: datetime) -> None:
-        """Log a warning for each owner without room, but not more than once a minute."""
-        self._told_at = {owner: at for owner, at in self._told_at.items() if now - at < TOLD_AGAIN}
-        for owner, left in room.items():
-            if not left and owner not in self._told_at:
-                self._told_at[owner] = now
-                cell, project = owner
-                log.warning(
-                    "%s has left %d rows by releases that came before their claims, as many as placement.tombstones_max allows: "
-                    "further ones leave none, and a claim that comes after its release is granted until `moor audit` finds it",
-                    f"the API level for project {project}" if cell == NO_CELL else f"cell {cell}",
-                    self._max,
-                )
-
-
 # Handlers of computes that bring a host into a new shape: what its tree is now, and the reshape itself.
 #
 # The rules are in placement_worker/core/host_reshapes.py.
-
 
 HOLDERS_PER_PAGE = 500
 
@@ -222,7 +372,7 @@ def host_shape_handlers(
         return said
 
     async def on_questions(asks: Sequence[Received[AskHostShape]]) -> list[Said]:
-        return [Answer(ask, await _found(store, ask)) for ask in asks]
+        return [Answer(ask, await _host_shape(store, ask)) for ask in asks]
 
     return {
         # One in each transaction: a second one would lock its consumers after the trees of the first.
@@ -258,7 +408,7 @@ async def reshape(
     return structs.replace(written, shape_moved=True)
 
 
-async def _found(store: PlacementStore, ask: Received[AskHostShape]) -> HostShapeFound:
+async def _host_shape(store: PlacementStore, ask: Received[AskHostShape]) -> HostShapeFound:
     """What placement has of a host's tree. Providers and holders are read one after another: if something changes meanwhile,
     the reshape that is based on it is refused.
     """
@@ -295,153 +445,3 @@ async def _found(store: PlacementStore, ask: Received[AskHostShape]) -> HostShap
         holders=page,
         next=page[-1].consumer if is_cut and page else None,
     )
-
-
-# Each page of changes repeats what is gone: a reader that missed more than this reads all providers instead.
-GONE_PER_PAGE_MAX = 500
-GONE_BYTES_MAX = 120
-# The first page of changes has all members that joined or left server groups; beyond this, all members are read.
-MEMBERS_PER_PAGE_MAX = 500
-MEMBER_BYTES_MAX = 150
-# An id in a list of a message: 36 characters, quotes and a comma.
-ID_BYTES = 39
-
-
-def handlers(
-    store: PlacementStore,
-    view: ProviderView,
-    settings: PlacementSettings,
-    *,
-    vocabulary: Vocabulary,
-    clock: Callable[[], datetime],
-) -> Handlers:
-    """The handlers of all messages that placement takes, by message type."""
-    crowded = CrowdedOwners(settings.tombstones_max)
-    horizon = settings.horizon
-    limits = SearchLimits(settings.search_steps_max, settings.search_bytes_max, VALUES_BYTES_MAX)
-
-    async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
-        orders = [ask.message for ask in asks]
-        ledger = await tx.lock_claims(keys_of_orders(orders))
-        room: Mapping[Owner, int] | None = None
-        releases = [order for order in orders if isinstance(order, ReleaseClaim)]
-        if releases and (owners := owners_of_tombstones(ledger, releases)):
-            counted = await tx.tombstones(owners, settings.tombstones_max)
-            room = room_for_tombstones(counted, settings.tombstones_max)
-            crowded.tell(room, clock())
-        sent = [SentOrder(ask.message, ask.cell) for ask in asks]
-        decision = decide_claims(ledger, sent, clock(), horizon, room)
-        await tx.write_claims(decision.changes)
-        trees = await _trees_of(decision.verdicts, tx)
-        return [
-            _claim_answered(ask, verdict, trees) for ask, verdict in zip(asks, decision.verdicts, strict=True)
-        ]
-
-    async def on_reports(asks: Sequence[Received[ReportInventory]], tx: PlacementTransaction) -> list[Said]:
-        forest = await tx.lock_trees(keys_of_reports([ask.message for ask in asks]))
-        decision = decide_reports(forest, [SentReport(ask.message, ask.cell) for ask in asks], vocabulary)
-        await tx.write_trees(decision.changes)
-        said: list[Said] = []
-        for ask, verdict in zip(asks, decision.verdicts, strict=True):
-            said.append(Answer(ask, ReportAnswered(root=ask.message.root, verdict=verdict)))
-            said += _refusal(ask, verdict)
-        return said
-
-    return {
-        ClaimResources: on_claims,
-        SwapClaim: on_claims,
-        ReleaseClaim: on_claims,
-        **together_handlers(clock, horizon),
-        ReportInventory: on_reports,
-        AskSnapshot: answering(partial(_page_handlers, store)),
-        AskRevisions: answering(lambda ask: store.revisions_page(ask.after, ask.limit)),
-        AskMembers: answering(lambda ask: store.members_page(ask.after, ask.limit)),
-        **write_handlers(vocabulary, clock),
-        **question_handlers(store),
-        **books_handlers(store, vocabulary, clock),
-        **host_shape_handlers(store, vocabulary, clock),
-        **candidate_handlers(view, KnownNames(vocabulary, store), Searcher(limits)),
-    }
-
-
-async def _page_handlers(store: PlacementStore, ask: AskSnapshot) -> SnapshotPage:
-    """Answer a question for a page of providers, cut so that it fits into one message.
-
-    The page has only what changed since the asker's cursor, if the change log reaches back so far and the changes are
-    few. Otherwise it is a page of all providers.
-    """
-    if ask.since:
-        changes = await store.changes_page(ask.since, ask.after, ask.limit)
-        if changes is not None and len(changes.gone) <= GONE_PER_PAGE_MAX:
-            if ask.after:
-                return fitting(structs.replace(changes, joined=(), left=()))
-            if len(changes.joined) + len(changes.left) <= MEMBERS_PER_PAGE_MAX:
-                return fitting(changes)
-    return fitting(await store.snapshot_page(ask.after, ask.limit))
-
-
-def fitting(page: SnapshotPage) -> SnapshotPage:
-    """Cut a page of providers so that it fits into one message. The next page then starts at the cut."""
-    members = MEMBER_BYTES_MAX * (len(page.joined) + len(page.left))
-    fit = how_many_fit(page.providers, VALUES_BYTES_MAX - GONE_BYTES_MAX * len(page.gone) - members)
-    if fit == len(page.providers):
-        return page
-    kept = page.providers[:fit]
-    return structs.replace(page, providers=kept, next=kept[-1].internal)
-
-
-async def _trees_of(
-    verdicts: Sequence[ClaimJudgement], tx: PlacementTransaction
-) -> Mapping[ProviderId, list[ProviderState]]:
-    """Read the trees that have changed since the senders of these claims saw them, by their roots.
-
-    They are read once for all claims of the batch.
-    """
-    roots = dict.fromkeys(
-        root for verdict in verdicts if isinstance(verdict, MovedRoots) for root in verdict.roots
-    )
-    trees: dict[ProviderId, list[ProviderState]] = {root: [] for root in roots}
-    if roots:
-        for provider in await tx.read_trees(tuple(roots)):
-            trees[provider.root].append(provider)
-    return trees
-
-
-def _claim_answered(
-    ask: Received[ClaimOrder],
-    judgement: ClaimJudgement,
-    trees: Mapping[ProviderId, list[ProviderState]],
-) -> Said:
-    order = ask.message
-    verdict = _moved(judgement, trees) if isinstance(judgement, MovedRoots) else judgement
-    if isinstance(verdict, NotAllowed) and not ask.reply_to:
-        # No one waits for an answer, and an invalid order must not vanish: it becomes a dead letter.
-        return Bury(ask, f"{verdict.field}: {verdict.reason}")
-    return Answer(ask, ClaimAnswered(consumer=order.consumer, attempt=order.attempt, verdict=verdict))
-
-
-def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]]) -> ShapeMoved:
-    """The refusal for a claim whose trees have changed, with their new state, so that the sender need not ask for it.
-
-    Only as many trees as fit into one message are included. The sender reads the others itself.
-    """
-    states: list[ProviderState] = []
-    room = VALUES_BYTES_MAX - ID_BYTES * (len(verdict.roots) + len(verdict.gone))
-    for root in verdict.roots:
-        size = sum(map(bytes_of, trees[root]))
-        if size <= room:
-            states += trees[root]
-            room -= size
-    return ShapeMoved(roots=verdict.roots, trees=tuple(states), gone=verdict.gone)
-
-
-def _refusal(ask: Received[ReportInventory], verdict: ReportVerdict) -> tuple[Tell, ...]:
-    """The event `InventoryRefused` for a refused report, since most reporters do not wait for an answer.
-
-    There is none for an outdated report, which may be a redelivered one, nor for `TreeKept`: only a reporter that waits
-    for the answer gets that verdict.
-    """
-    if isinstance(verdict, ReportAccepted | ReportOutdated | TreeKept):
-        return ()
-    report = ask.message
-    return (Tell(InventoryRefused(cell=report.cell, root=report.root, verdict=verdict), ask),)

@@ -4,15 +4,29 @@ The reports of a batch are judged one after another, each on the forest as the e
 a later report, reach into another cell or tree, or take away what consumers hold.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from bus.messages.placement import ReportAccepted, ReportInventory, ReportOutdated, ReportVerdict, TreeKept
+from bus.messages.placement import (
+    InventoryInUse,
+    ReportAccepted,
+    ReportInventory,
+    ReportOutdated,
+    ReportVerdict,
+    TreeKept,
+)
 from engine.capacity import CUSTOM, Vocabulary
 from engine.inventories import ProviderId, ReportedInventory, ReportedProvider
 from engine.refusals import NotAllowed
-from placement_worker.core.forest import ForestDraft, flaw_of, is_same_to_claims, lost_in_tree, reported_tree
+from placement_worker.core.forest import (
+    ForestDraft,
+    Providers,
+    depths_under,
+    is_same_to_claims,
+    lost_inventory,
+    with_usage,
+)
 from placement_worker.core.ledger import (
     BatchDecision,
     Forest,
@@ -22,58 +36,6 @@ from placement_worker.core.ledger import (
     TreeBook,
     TreeChanges,
 )
-
-# Known names of classes and traits; and whether an inventory report is valid, whatever is stored.
-
-
-def report_problem(report: ReportInventory, vocabulary: Vocabulary) -> NotAllowed | None:
-    """The first error in an inventory report that makes it invalid, whatever is stored; None if there is none."""
-    return next(_nonsense(report, vocabulary), None)
-
-
-def _nonsense(report: ReportInventory, vocabulary: Vocabulary) -> Iterator[NotAllowed]:
-    named = set()
-    for position, provider in enumerate(report.providers):
-        if provider.id in named:
-            yield NotAllowed(
-                field=f"providers[{position}].id", reason=f"provider {provider.id} is reported twice"
-            )
-        named.add(provider.id)
-        yield from _nonsense_about(provider, f"providers[{position}]", vocabulary)
-    for position, removed in enumerate(report.removed):
-        if removed in named:
-            yield NotAllowed(
-                field=f"removed[{position}]",
-                reason=f"provider {removed} is to be removed, but the report also names it elsewhere",
-            )
-        named.add(removed)
-
-
-def _nonsense_about(provider: ReportedProvider, at: str, vocabulary: Vocabulary) -> Iterator[NotAllowed]:
-    for resource, inventory in (provider.inventories or {}).items():
-        field = f"{at}.inventories.{resource}"
-        if not vocabulary.knows_class(resource):
-            yield NotAllowed(
-                field=field,
-                reason=f"resource class {resource!r} is neither a standard one nor starts with {CUSTOM}",
-            )
-        if reason := _disagreement(inventory):
-            yield NotAllowed(field=field, reason=reason)
-    for position, trait in enumerate(provider.traits or ()):
-        if not vocabulary.knows_trait(trait):
-            yield NotAllowed(
-                field=f"{at}.traits[{position}]",
-                reason=f"trait {trait!r} is neither a standard one nor starts with {CUSTOM}",
-            )
-
-
-def _disagreement(inventory: ReportedInventory) -> str:
-    if inventory.reserved > inventory.total:
-        return f"reserved is {inventory.reserved}, more than the total of {inventory.total}"
-    if inventory.min_unit > inventory.max_unit:
-        return f"min_unit is {inventory.min_unit}, more than the max_unit of {inventory.max_unit}"
-    return ""
-
 
 # As long as Placement's API allows.
 _NAME_MAX = 200
@@ -290,3 +252,147 @@ def _is_moved(tree: TreeBook, providers: dict[ProviderId, ProviderBook]) -> bool
     return tree.providers.keys() != providers.keys() or any(
         not is_same_to_claims(book, providers[book.id]) for book in tree.providers.values()
     )
+
+
+# The provider tree as an inventory report changes it, and whether the result is a valid tree.
+#
+# The new tree is built beside the current one and checked as a whole. So a report is accepted or refused as a whole, and
+# a report may name its providers in any order.
+
+
+def reported_tree(standing: Providers, report: ReportInventory) -> dict[ProviderId, ProviderBook]:
+    """The tree's providers after the report. A provider that the report does not change stays the same object."""
+    providers = dict(standing)
+    for reported in report.providers:
+        providers[reported.id] = _rewritten(standing.get(reported.id), reported)
+    for removed in report.removed:
+        providers.pop(removed, None)
+    return providers
+
+
+def flaw_of(providers: Providers, report: ReportInventory) -> NotAllowed | None:
+    """Why these providers do not form one tree under the report's root. None if they do, or if there are no providers."""
+    if not providers:
+        return None
+    if report.root not in providers:
+        return NotAllowed(
+            field="root",
+            reason=f"provider {report.root} would be missing from its own tree: it neither exists nor is reported, "
+            "or it is removed while others stay",
+        )
+    return next(_flaws(providers, report), None)
+
+
+def lost_in_tree(standing: Providers, providers: Providers) -> InventoryInUse | None:
+    """The refusal of a report that would remove an inventory in use, for the first one. A smaller inventory is no loss."""
+    kept = {provider: book.inventories for provider, book in providers.items()}
+    losses = (lost_inventory(book, kept.get(book.id, ())) for book in standing.values())
+    return next(filter(None, losses), None)
+
+
+def _rewritten(book: ProviderBook | None, reported: ReportedProvider) -> ProviderBook:
+    old = book or ProviderBook(id=reported.id, name=reported.name)
+    new = structs.replace(
+        old if reported.inventories is None else _restocked(old, reported.inventories),
+        name=reported.name,
+        parent=old.parent if reported.parent is None else reported.parent,
+        traits=old.traits if reported.traits is None else frozenset(reported.traits),
+        aggregates=(old.aggregates if reported.aggregates is None else frozenset(reported.aggregates)).union(
+            reported.joins
+        ),
+    )
+    if book and new.name == book.name and is_same_to_claims(new, book):
+        # Nothing visible changed, even if a trait that an operator set is now also the reporter's.
+        return new
+    return structs.replace(new, generation=old.generation + 1)
+
+
+def _restocked(old: ProviderBook, reported: Mapping[str, ReportedInventory]) -> ProviderBook:
+    """The provider with the reported inventories, and no others: from now on it is its reporter's."""
+    inventories = {
+        name: with_usage(old.inventories.get(name), inventory) for name, inventory in reported.items()
+    }
+    return structs.replace(old, inventories=inventories, made_by_name=False)
+
+
+def _flaws(providers: Providers, report: ReportInventory) -> Iterator[NotAllowed]:
+    for position, reported in enumerate(report.providers):
+        parent = providers[reported.id].parent
+        field = f"providers[{position}].parent"
+        if reported.id == report.root:
+            if parent is not None:
+                yield NotAllowed(field=field, reason=f"provider {reported.id} is the root, and has no parent")
+        elif parent is None:
+            yield NotAllowed(
+                field=field, reason=f"provider {reported.id} is not the root, and needs a parent"
+            )
+        elif parent not in providers:
+            yield NotAllowed(
+                field=field, reason=f"provider {parent} is neither in the tree of {report.root} nor reported"
+            )
+    removed = {provider: position for position, provider in enumerate(report.removed)}
+    for book in providers.values():
+        if book.parent in removed:
+            yield NotAllowed(
+                field=f"removed[{removed[book.parent]}]",
+                reason=f"provider {book.parent} still has a child, {book.id}",
+            )
+    under_root = depths_under(report.root, providers)
+    for position, reported in enumerate(report.providers):
+        if reported.id not in under_root:
+            yield NotAllowed(
+                field=f"providers[{position}].parent",
+                reason=f"provider {reported.id} would be below itself, not below the root",
+            )
+
+
+# Is an inventory report valid, whatever is stored?
+
+
+def report_problem(report: ReportInventory, vocabulary: Vocabulary) -> NotAllowed | None:
+    """The first error in an inventory report that makes it invalid, whatever is stored; None if there is none."""
+    return next(_nonsense(report, vocabulary), None)
+
+
+def _nonsense(report: ReportInventory, vocabulary: Vocabulary) -> Iterator[NotAllowed]:
+    named = set()
+    for position, provider in enumerate(report.providers):
+        if provider.id in named:
+            yield NotAllowed(
+                field=f"providers[{position}].id", reason=f"provider {provider.id} is reported twice"
+            )
+        named.add(provider.id)
+        yield from _nonsense_about(provider, f"providers[{position}]", vocabulary)
+    for position, removed in enumerate(report.removed):
+        if removed in named:
+            yield NotAllowed(
+                field=f"removed[{position}]",
+                reason=f"provider {removed} is to be removed, but the report also names it elsewhere",
+            )
+        named.add(removed)
+
+
+def _nonsense_about(provider: ReportedProvider, at: str, vocabulary: Vocabulary) -> Iterator[NotAllowed]:
+    for resource, inventory in (provider.inventories or {}).items():
+        field = f"{at}.inventories.{resource}"
+        if not vocabulary.knows_class(resource):
+            yield NotAllowed(
+                field=field,
+                reason=f"resource class {resource!r} is neither a standard one nor starts with {CUSTOM}",
+            )
+        if reason := _disagreement(inventory):
+            yield NotAllowed(field=field, reason=reason)
+    for position, trait in enumerate(provider.traits or ()):
+        if not vocabulary.knows_trait(trait):
+            yield NotAllowed(
+                field=f"{at}.traits[{position}]",
+                reason=f"trait {trait!r} is neither a standard one nor starts with {CUSTOM}",
+            )
+
+
+def _disagreement(inventory: ReportedInventory) -> str:
+    if inventory.reserved > inventory.total:
+        return f"reserved is {inventory.reserved}, more than the total of {inventory.total}"
+    if inventory.min_unit > inventory.max_unit:
+        return f"min_unit is {inventory.min_unit}, more than the max_unit of {inventory.max_unit}"
+    return ""

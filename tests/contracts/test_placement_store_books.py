@@ -13,7 +13,7 @@ from bus.messages.audit import BookEntry, MendConsumer, MendedClaim, SeenConsume
 from engine.inventories import ShapeSeen
 from engine.refusals import DoesNotFit, NotAllowed, Released
 from kit.sql import open_database, write_once
-from placement_worker.core.mending import decide_mends, keys_of_mends
+from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
