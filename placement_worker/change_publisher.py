@@ -99,12 +99,11 @@ class ChangePublisher(Supervised):
         """
         log.info("leading the feed", extra={"term": feed.published.term})
         loop = asyncio.get_running_loop()
-        is_poll = False
         while True:
             # Clear first, then read: a write during the reading is seen by the next one.
             self._written.clear()
             began_s = loop.time()
-            unpublished = await feed.read(self._pace.entries_max, is_poll=is_poll)
+            unpublished = await feed.read(self._pace.entries_max)
             has_said = await self._publish(feed, unpublished)
             if unpublished.is_cut:
                 continue
@@ -114,7 +113,6 @@ class ChangePublisher(Supervised):
                 await wait_at_most(self._written, self._pace.poll_s)
             elif pause_s := rest_s(unpublished, loop.time() - began_s, self._pace.rest_s_max):
                 await wait_at_most(self.stopping, pause_s)
-            is_poll = not has_said and not self._written.is_set()
 
     async def _publish(self, feed: ChangeFeed, unpublished: Unpublished) -> bool:
         messages = list(messages_of(unpublished, feed.published))

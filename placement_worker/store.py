@@ -128,9 +128,8 @@ class ChangeFeed(Protocol):
     def published(self) -> LogPosition:
         """The position in the change log of the last message that is known to be published."""
 
-    async def read(self, entries_max: int = FEED_ENTRIES, *, is_poll: bool = False) -> Unpublished:
-        """Read committed entries that are not marked as published yet: as many as `entries_max`, or a few more. With `is_poll` none
-        is expected, and that there is none is found cheaply.
+    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
+        """Read committed entries that are not marked as published yet: as many as `entries_max`, or a few more.
 
         Entries of one transaction come together, and so do those that an earlier reading had to skip. An entry that
         commits late is found by a later reading.

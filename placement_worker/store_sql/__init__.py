@@ -52,7 +52,6 @@ from placement_worker.store_sql.log import (
     prune_log,
     revisions_page,
     snapshot_page,
-    unchanged_since,
     usage_since,
 )
 from placement_worker.store_sql.names import (
@@ -218,14 +217,9 @@ class SqlPlacementStore:
 
     async def changes_since(self, since: str) -> Unpublished | None:
         if isinstance(self._database, PostgresDatabase):
-            # Most times nothing is new: then this is one round trip to the server, and a transaction would be three. Claims alone
-            # are a second one, and a transaction would be four more.
             with self._known.begun() as vocabulary:
-                async with self._database.reading_each() as statements:
-                    if (cursor := await unchanged_since(statements, since)) is not None:
-                        return Unpublished(cursor=cursor)
-                    if (usage := await usage_since(statements, vocabulary, since)) is not None:
-                        return usage
+                if (usage := await usage_since(self._database, vocabulary, since)) is not None:
+                    return usage
         return await self._changes_since(since)
 
     async def consumer(self, which: ConsumerId) -> ConsumerState | None:

@@ -5,7 +5,7 @@ PostgreSQL numbers rows before their commit, so a reader that went by numbers wo
 cursor is a snapshot instead: the next reading takes each row whose transaction that snapshot did not see. SQLite has one
 writer at a time, so rows commit in the order of their numbers, and its cursor is a number.
 
-Most times nothing or only usage has changed. So that case is cheap: one statement, or two.
+Most times nothing or only usage has changed. So that case is cheap: one statement.
 """
 
 import re
@@ -24,7 +24,14 @@ from sqlalchemy.types import UserDefinedType
 from bus.messages.placement import LogPosition, ProviderGone, RevisionsPage, SnapshotPage
 from engine.inventories import GroupMember, Holder, ProviderId, ProviderState, ProviderUsage
 from kit.errors import Transient
-from kit.sql import PostgresSession, PostgresTransaction, SqliteDatabase, Transaction, driver_of
+from kit.sql import (
+    PostgresDatabase,
+    PostgresSession,
+    PostgresTransaction,
+    SqliteDatabase,
+    Transaction,
+    driver_of,
+)
 from kit.times import now
 from placement_worker.store import FEED_ENTRIES, Unpublished
 from placement_worker.store_sql.names import (
@@ -317,20 +324,25 @@ async def changes_since(
     return None if read is None else await _unpublished(transaction, vocabulary, read)
 
 
-async def unchanged_since(transaction: Transaction, since: str) -> str | None:
-    """The cursor of now, if the log has nothing since this one; None if it has, or if it does not reach back so far."""
-    read = await read_log(transaction, since, 1)
-    return read.cursor if read is not None and read.entry == _UNCHANGED and not read.is_cut else None
-
-
 async def usage_since(
-    transaction: Transaction, vocabulary: CachedVocabulary, since: str
+    session: PostgresDatabase | PostgresSession,
+    vocabulary: CachedVocabulary,
+    since: str,
+    entries_max: int = ALL_ENTRIES,
 ) -> Unpublished | None:
-    """As `changes_since`, by one statement of PostgreSQL. None if more has changed than the usage of providers."""
+    """As `changes_since`, by one statement of PostgreSQL: a transaction would be three more round trips to the server. None if
+    more has changed than the usage of providers.
+    """
     if Snapshot.of(since) is None:
         return None
-    (row,) = await transaction.fetch(_READ_WITH_USAGE, since, ALL_ENTRIES)
-    read = _log_of_row(row, since, ALL_ENTRIES)
+    async with session.reading_each() as statements:
+        (row,) = await statements.fetch(_READ_WITH_USAGE, since, entries_max)
+        return await _usage_in(statements, vocabulary, row, _log_of_row(row, since, entries_max))
+
+
+async def _usage_in(
+    transaction: Transaction, vocabulary: CachedVocabulary, row: Sequence[Any], read: LogRead | None
+) -> Unpublished | None:
     if read is None or read.entry.providers or read.entry.gone:
         return None
     rows = _decode_usage(row[6] or "[]")
@@ -511,13 +523,13 @@ class SqlFeed:
         self.published = published
         self._cursor = cursor
 
-    async def read(self, entries_max: int = FEED_ENTRIES, *, is_poll: bool = False) -> Unpublished:
+    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
         """Read the next changes to publish. All of them come from one database snapshot."""
-        if is_poll and isinstance(self._session, PostgresSession):
-            async with self._session.reading_each() as statements:
-                if (cursor := await unchanged_since(statements, self._cursor)) is not None:
-                    return Unpublished(cursor=cursor)
         with self._known.begun() as vocabulary:
+            if isinstance(self._session, PostgresSession):
+                usage = await usage_since(self._session, vocabulary, self._cursor, entries_max)
+                if usage is not None:
+                    return usage
             async with self._session.reading_by_keys() as transaction:
                 read = await read_log(transaction, self._cursor, entries_max)
                 assert read is not None, f"only what is published is pruned; this is not: {self._cursor}"

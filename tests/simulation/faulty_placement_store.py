@@ -207,9 +207,9 @@ class _Feed:
     def published(self) -> LogPosition:
         return self._inner.published
 
-    async def read(self, entries_max: int = FEED_ENTRIES, *, is_poll: bool = False) -> Unpublished:
+    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
         await reach_database(self._process)
-        return await self._inner.read(entries_max, is_poll=is_poll)
+        return await self._inner.read(entries_max)
 
     async def mark(self, position: int, cursor: str) -> None:
         await self._process.point("in_timer")

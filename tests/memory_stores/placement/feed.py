@@ -17,7 +17,7 @@ class MemoryFeed:
     def published(self) -> LogPosition:
         return self._tables.published
 
-    async def read(self, entries_max: int = FEED_ENTRIES, *, is_poll: bool = False) -> Unpublished:  # noqa: ARG002 - nothing is cheaper here
+    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
         async with self._lock:
             return logged_since(self._tables, self._tables.marked, entries_max)
 

@@ -166,8 +166,8 @@ class _FrozenFeed:
     def published(self) -> LogPosition:
         return self._feed.published
 
-    async def read(self, entries_max: int = FEED_ENTRIES, *, is_poll: bool = False) -> Unpublished:
-        read = await self._feed.read(entries_max, is_poll=is_poll)
+    async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
+        read = await self._feed.read(entries_max)
         return structs.replace(read, providers=self._books.as_frozen(read.providers))
 
     async def mark(self, position: int, cursor: str) -> None:
