@@ -1,4 +1,4 @@
-"""Administrators' writes: load, decide, save. The rules are in core/.
+"""Administrators' writes, from the bus and over HTTP: load, decide, save. The rules are in core/.
 
 Each function writes a batch of one kind in its own transaction. Kinds do not mix: consumers are locked before trees, so a
 transaction that locked a consumer after a tree could deadlock with another one.
@@ -331,8 +331,7 @@ def _fail(batch: Sequence[_PendingWrite], problem: Exception) -> None:
             asked.answer.set_exception(problem)
 
 
-# Handlers for administrators' writes, and for questions about consumers and names, as they arrive on the bus. The writes
-# themselves are in admin_writes.py; the HTTP API uses the same functions.
+# Handlers for administrators' writes, and for questions about consumers and names, as they arrive on the bus.
 
 
 def write_handlers(vocabulary: Vocabulary, clock: Callable[[], datetime]) -> Handlers:

@@ -26,10 +26,19 @@ from kit.parts import SharedRuns
 from kit.retrying import Retrying
 from placement_worker.store import PlacementStore, Unpublished
 
-# A copy of all providers in memory, from which reads are answered: by id, by name and by tree.
+log = logging.getLogger(__name__)
+
+# How many providers are read at once.
+PAGE = 1_000
+# A garbage collection over ten thousand providers blocks the process for a second. Providers stay once they are read, and are
+# in no reference cycle, so they are frozen: the collector skips them.
+FROZEN_MIN = 1_000
+TRIES_MAX = 4
 
 
 class ProviderReplica(KnownProviders):
+    """A copy of all providers in memory, from which reads are answered: by id, by name and by tree."""
+
     def __init__(self) -> None:
         super().__init__()
         self._by_name: dict[str, ProviderId] = {}
@@ -83,16 +92,6 @@ class ProviderReplica(KnownProviders):
             del self._by_name[before.name]
         if after is not None:
             self._by_name[after.name] = after.id
-
-
-log = logging.getLogger(__name__)
-
-# How many providers are read at once.
-PAGE = 1_000
-# A garbage collection over ten thousand providers blocks the process for a second. Providers stay once they are read, and are
-# in no reference cycle, so they are frozen: the collector skips them.
-FROZEN_MIN = 1_000
-TRIES_MAX = 4
 
 
 class Books(Protocol):
@@ -171,7 +170,6 @@ class ProviderView:
 # A name that a provider has exists. Names that no provider has are asked for rarely, so they are looked up in the database
 # each time: no list here has to be kept up to date.
 
-
 # How many names are read from the database at once.
 NAMES_PAGE = 500
 
@@ -206,8 +204,7 @@ class KnownNames:
         return names
 
 
-# How many providers fit into one message. No message may be larger than its readers accept.
-
+# How many providers fit into one message: no message may be larger than its readers accept.
 
 _encode = msgspec.json.Encoder().encode
 

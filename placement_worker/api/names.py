@@ -1,4 +1,4 @@
-"""Resource classes: the names that exist."""
+"""Resource classes and traits: the names that exist, and the traits of a provider. And the version document."""
 
 from http import HTTPStatus
 from typing import Final
@@ -93,11 +93,15 @@ async def ensure_class(books: Backend, request: Request) -> Reply:
     """Make sure that the resource class exists, whichever client created it. From version 1.7 of the API on."""
     name = request.params["name"]
     schemas.RESOURCE_CLASS.at(request.version).check({"name": name})
-    verdict = await books.writer.ask(CreateClass(name=name))
-    if not isinstance(verdict, Done | AlreadyThere):
-        raise refusal(verdict, f"Unable to create resource class {name}")
-    status = HTTPStatus.CREATED if isinstance(verdict, Done) else HTTPStatus.NO_CONTENT
+    status = await _ensured(books, CreateClass(name=name), f"Unable to create resource class {name}")
     return Reply(status, headers={"location": _class_url(name, request)})
+
+
+async def _ensured(books: Backend, order: CreateClass | CreateTrait, doing: str) -> HTTPStatus:
+    verdict = await books.writer.ask(order)
+    if not isinstance(verdict, Done | AlreadyThere):
+        raise refusal(verdict, doing)
+    return HTTPStatus.CREATED if isinstance(verdict, Done) else HTTPStatus.NO_CONTENT
 
 
 async def delete_class(books: Backend, request: Request) -> Reply:
@@ -163,10 +167,7 @@ async def ensure_trait(books: Backend, request: Request) -> Reply:
             "The trait is invalid. A valid trait must be no longer than 255 characters, start with the prefix "
             '"CUSTOM_" and use following characters: "A"-"Z", "0"-"9" and "_"'
         )
-    verdict = await books.writer.ask(CreateTrait(name=name))
-    if not isinstance(verdict, Done | AlreadyThere):
-        raise refusal(verdict, f"Unable to create trait {name}")
-    status = HTTPStatus.CREATED if isinstance(verdict, Done) else HTTPStatus.NO_CONTENT
+    status = await _ensured(books, CreateTrait(name=name), f"Unable to create trait {name}")
     return Reply(status, headers={"location": f"{request.prefix}/traits/{name}"}, is_fresh=True)
 
 

@@ -1,8 +1,4 @@
-"""The microversion of a request. The header is OpenStack's: `OpenStack-API-Version: placement 1.39`.
-
-A header may name several services; the last entry for placement counts. A client that names no version for placement gets
-the oldest one.
-"""
+"""What a request, its answer and its refusal are made of: what arrives and what handlers see, before an answer is rendered."""
 
 import asyncio
 import re
@@ -17,160 +13,10 @@ import msgspec
 from msgspec import Struct
 from starlette.types import Receive, Scope
 
-# Does a client accept this media type? Reads the Accept header as far as needed here: types are not ranked.
-
-
-JSON: Final = "application/json"
-HTML: Final = "text/html"
-TEXT: Final = "text/plain"
-_WORD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_RANGE: Final = re.compile(rf"\s*{_WORD}/{_WORD}(\s*;\s*{_WORD}=({_WORD}|\"[^\"]*\"))*\s*", re.ASCII)
-
-
-# Few clients, which send the same header again and again.
-@lru_cache(maxsize=256)
-def accepts(header: str, media: str) -> bool:
-    """Does a client with this Accept header take this media type?
-
-    An empty header accepts every type, and so does a header that cannot be parsed, as in Placement.
-    """
-    if not header.strip() or not all(_RANGE.fullmatch(part) for part in header.split(",") if part.strip()):
-        return True
-    whole = media.partition("/")[0] + "/*"
-    named = dict(_ranges(header))
-    for wanted in (media, whole, "*/*"):
-        if wanted in named:
-            return named[wanted]
-    return False
-
-
-def _ranges(header: str) -> list[tuple[str, bool]]:
-    """The media ranges of the header, each with whether the client accepts it: a weight of 0 means that it does not."""
-    found = []
-    for part in header.split(","):
-        media, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        weights = [
-            text.partition("=")[2].strip() for text in parameters if text.partition("=")[0].strip() == "q"
-        ]
-        found.append((media, not (weights and weights[-1].strip("0") in ("", "."))))
-    return found
-
-
-# Long answers in pieces, which are sent one after another so that other requests are answered in between.
+# The microversion of a request. The header is OpenStack's: `OpenStack-API-Version: placement 1.39`.
 #
-# To join a hundred megabytes into one text, and to copy that to the socket, would block the process for a quarter of a
-# second.
-
-
-PIECE_BYTES = 256 * 1024
-# Rows that are written between two turns of the event loop: about two milliseconds.
-_ROWS_AT_ONCE = 200
-
-_encode = msgspec.json.Encoder().encode
-Row = TypeVar("Row")
-
-
-class Pieces(Struct, frozen=True):
-    """The body of an answer as pieces of JSON text, at least one."""
-
-    of: tuple[bytes, ...]
-
-
-def pieces_of(parts: Iterable[bytes], size: int = PIECE_BYTES) -> Pieces:
-    """Join short parts to pieces of at least `size` bytes; only the last piece may be shorter."""
-    return Pieces((*_joined(parts, size),))
-
-
-def with_commas(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The parts with a comma between each two."""
-    for number, part in enumerate(parts):
-        if number:
-            yield b","
-        yield part
-
-
-async def rows_in_turns(
-    before: bytes, states: Sequence[Row], row: Callable[[Row], object], after: bytes
-) -> Pieces:
-    """Encode a list of any length as JSON between `before` and `after`. Other requests run while it is encoded."""
-    texts = []
-    for start in range(0, len(states), _ROWS_AT_ONCE):
-        if start:
-            await asyncio.sleep(0)
-        texts.append(b",".join([_encode(row(state)) for state in states[start : start + _ROWS_AT_ONCE]]))
-    return pieces_of((before, *with_commas(texts), after))
-
-
-def _joined(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
-    some: list[bytes] = []
-    length = 0
-    for part in parts:
-        some.append(part)
-        length += len(part)
-        if length >= size:
-            yield b"".join(some)
-            some, length = [], 0
-    yield b"".join(some)
-
-
-# Refusals: the errors that handlers raise, and the codes by which clients tell them apart.
-
-
-# Clients branch on these codes, from version 1.23 on.
-UNDEFINED: Final = "placement.undefined_code"
-INVENTORY_IN_USE: Final = "placement.inventory.inuse"
-CONCURRENT_UPDATE: Final = "placement.concurrent_update"
-DUPLICATE_NAME: Final = "placement.duplicate_name"
-PROVIDER_IN_USE: Final = "placement.resource_provider.inuse"
-CANNOT_DELETE_PARENT: Final = "placement.resource_provider.cannot_delete_parent"
-PROVIDER_NOT_FOUND: Final = "placement.resource_provider.not_found"
-DUPLICATE_KEY: Final = "placement.query.duplicate_key"
-BAD_VALUE: Final = "placement.query.bad_value"
-MISSING_VALUE: Final = "placement.query.missing_value"
-# Placement itself has no such code: its searches have no limit.
-TOO_COSTLY: Final = "placement.query.too_costly"
-
-# Details may quote what a client sent, which may be megabytes long.
-DETAIL_CHARACTERS_MAX: Final = 4_000
-_NONE: Final[Mapping[str, str]] = {}
-
-
-class ApiError(Exception):
-    """Ends a request with this status. Handlers raise it, and the steps before them; one place renders it.
-
-    `detail` is for people and is sent as one line: what was wrong, which value, which numbers. `extra` goes into the
-    error's body beside the usual keys.
-    """
-
-    def __init__(
-        self,
-        status: HTTPStatus,
-        detail: str,
-        code: str = UNDEFINED,
-        *,
-        headers: Mapping[str, str] = _NONE,
-        extra: Mapping[str, str] = _NONE,
-    ) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = (
-            detail if len(detail) <= DETAIL_CHARACTERS_MAX else f"{detail[:DETAIL_CHARACTERS_MAX]} ..."
-        )
-        self.code = code
-        self.headers = headers
-        self.extra = extra
-
-
-def bad_request(detail: str, code: str = UNDEFINED) -> ApiError:
-    return ApiError(HTTPStatus.BAD_REQUEST, detail, code)
-
-
-def not_found(detail: str) -> ApiError:
-    return ApiError(HTTPStatus.NOT_FOUND, detail, UNDEFINED)
-
-
-def conflict(detail: str, code: str = UNDEFINED) -> ApiError:
-    return ApiError(HTTPStatus.CONFLICT, detail, code)
+# A header may name several services; the last entry for placement counts. A client that names no version for placement gets
+# the oldest one.
 
 
 SERVICE: Final = "placement"
@@ -270,6 +116,66 @@ class Reply(Struct, frozen=True):
     body: object = None
     headers: Mapping[str, str] = {}
     is_fresh: bool = False
+
+
+# Refusals: the errors that handlers raise, and the codes by which clients tell them apart.
+
+
+# Clients branch on these codes, from version 1.23 on.
+UNDEFINED: Final = "placement.undefined_code"
+INVENTORY_IN_USE: Final = "placement.inventory.inuse"
+CONCURRENT_UPDATE: Final = "placement.concurrent_update"
+DUPLICATE_NAME: Final = "placement.duplicate_name"
+PROVIDER_IN_USE: Final = "placement.resource_provider.inuse"
+CANNOT_DELETE_PARENT: Final = "placement.resource_provider.cannot_delete_parent"
+PROVIDER_NOT_FOUND: Final = "placement.resource_provider.not_found"
+DUPLICATE_KEY: Final = "placement.query.duplicate_key"
+BAD_VALUE: Final = "placement.query.bad_value"
+MISSING_VALUE: Final = "placement.query.missing_value"
+# Placement itself has no such code: its searches have no limit.
+TOO_COSTLY: Final = "placement.query.too_costly"
+
+# Details may quote what a client sent, which may be megabytes long.
+DETAIL_CHARACTERS_MAX: Final = 4_000
+_NONE: Final[Mapping[str, str]] = {}
+
+
+class ApiError(Exception):
+    """Ends a request with this status. Handlers raise it, and the steps before them; one place renders it.
+
+    `detail` is for people and is sent as one line: what was wrong, which value, which numbers. `extra` goes into the
+    error's body beside the usual keys.
+    """
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        detail: str,
+        code: str = UNDEFINED,
+        *,
+        headers: Mapping[str, str] = _NONE,
+        extra: Mapping[str, str] = _NONE,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = (
+            detail if len(detail) <= DETAIL_CHARACTERS_MAX else f"{detail[:DETAIL_CHARACTERS_MAX]} ..."
+        )
+        self.code = code
+        self.headers = headers
+        self.extra = extra
+
+
+def bad_request(detail: str, code: str = UNDEFINED) -> ApiError:
+    return ApiError(HTTPStatus.BAD_REQUEST, detail, code)
+
+
+def not_found(detail: str) -> ApiError:
+    return ApiError(HTTPStatus.NOT_FOUND, detail, UNDEFINED)
+
+
+def conflict(detail: str, code: str = UNDEFINED) -> ApiError:
+    return ApiError(HTTPStatus.CONFLICT, detail, code)
 
 
 # The parts of a request as they arrive: headers, path, query and body, each within its limit.
@@ -429,3 +335,99 @@ class Call(Struct):
     def counted_method(self) -> str:
         """The HTTP method as the metrics count it. Unknown methods may be any word, so they are counted as one."""
         return self.method if self.method in ("GET", "POST", "PUT", "DELETE") else "other"
+
+
+# Does a client accept this media type? Reads the Accept header as far as needed here: types are not ranked.
+
+
+JSON: Final = "application/json"
+HTML: Final = "text/html"
+TEXT: Final = "text/plain"
+_WORD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_RANGE: Final = re.compile(rf"\s*{_WORD}/{_WORD}(\s*;\s*{_WORD}=({_WORD}|\"[^\"]*\"))*\s*", re.ASCII)
+
+
+# Few clients, which send the same header again and again.
+@lru_cache(maxsize=256)
+def accepts(header: str, media: str) -> bool:
+    """Does a client with this Accept header take this media type?
+
+    An empty header accepts every type, and so does a header that cannot be parsed, as in Placement.
+    """
+    if not header.strip() or not all(_RANGE.fullmatch(part) for part in header.split(",") if part.strip()):
+        return True
+    whole = media.partition("/")[0] + "/*"
+    named = dict(_ranges(header))
+    for wanted in (media, whole, "*/*"):
+        if wanted in named:
+            return named[wanted]
+    return False
+
+
+def _ranges(header: str) -> list[tuple[str, bool]]:
+    """The media ranges of the header, each with whether the client accepts it: a weight of 0 means that it does not."""
+    found = []
+    for part in header.split(","):
+        media, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        weights = [
+            text.partition("=")[2].strip() for text in parameters if text.partition("=")[0].strip() == "q"
+        ]
+        found.append((media, not (weights and weights[-1].strip("0") in ("", "."))))
+    return found
+
+
+# Long answers in pieces, which are sent one after another so that other requests are answered in between.
+#
+# To join a hundred megabytes into one text, and to copy that to the socket, would block the process for a quarter of a
+# second.
+
+
+PIECE_BYTES = 256 * 1024
+# Rows that are written between two turns of the event loop: about two milliseconds.
+_ROWS_AT_ONCE = 200
+
+_encode = msgspec.json.Encoder().encode
+Row = TypeVar("Row")
+
+
+class Pieces(Struct, frozen=True):
+    """The body of an answer as pieces of JSON text, at least one."""
+
+    of: tuple[bytes, ...]
+
+
+def pieces_of(parts: Iterable[bytes], size: int = PIECE_BYTES) -> Pieces:
+    """Join short parts to pieces of at least `size` bytes; only the last piece may be shorter."""
+    return Pieces((*_joined(parts, size),))
+
+
+def with_commas(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts with a comma between each two."""
+    for number, part in enumerate(parts):
+        if number:
+            yield b","
+        yield part
+
+
+async def rows_in_turns(
+    before: bytes, states: Sequence[Row], row: Callable[[Row], object], after: bytes
+) -> Pieces:
+    """Encode a list of any length as JSON between `before` and `after`. Other requests run while it is encoded."""
+    texts = []
+    for start in range(0, len(states), _ROWS_AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        texts.append(b",".join([_encode(row(state)) for state in states[start : start + _ROWS_AT_ONCE]]))
+    return pieces_of((before, *with_commas(texts), after))
+
+
+def _joined(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
+    some: list[bytes] = []
+    length = 0
+    for part in parts:
+        some.append(part)
+        length += len(part)
+        if length >= size:
+            yield b"".join(some)
+            some, length = [], 0
+    yield b"".join(some)
