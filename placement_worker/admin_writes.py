@@ -64,8 +64,8 @@ from placement_worker.core.allocation_writes import (
     forest_keys_of,
     keys_of_allocation_writes,
 )
-from placement_worker.core.drafts import decide_quotas, keys_of_quotas
 from placement_worker.core.ledger import ForestKeys, Ledger, keys_of_shares
+from placement_worker.core.limits import decide_quotas, keys_of_quotas
 from placement_worker.core.provider_writes import (
     decide_names,
     decide_provider_writes,

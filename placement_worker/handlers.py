@@ -60,7 +60,15 @@ from kit.errors import Bug
 from placement_worker.admin_writes import question_handlers, write_handlers
 from placement_worker.candidates import Searcher, candidate_handlers
 from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
-from placement_worker.core.claims import Refusal, TogetherJudgement, claims_of, decide_claims, decide_together
+from placement_worker.core.claims import (
+    Refusal,
+    TogetherJudgement,
+    claims_of,
+    decide_claims,
+    decide_together,
+    keys_of_orders,
+)
+from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.host_reshapes import (
     SentReshape,
     consumer_keys_of,
@@ -71,9 +79,9 @@ from placement_worker.core.host_reshapes import (
     tree_keys_of,
     unused,
 )
-from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport, keys_of_orders
+from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
+from placement_worker.core.owners import NO_CELL, Owner, owners_of_tombstones, room_for_tombstones
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.core.shares import NO_CELL, MovedRoots, Owner, owners_of_tombstones, room_for_tombstones
 from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
@@ -203,7 +211,7 @@ TOLD_AGAIN = timedelta(minutes=1)
 
 
 class CrowdedOwners:
-    """Warns of owners whose releases leave no rows any more, since they came before their claims too often (core/shares.py)."""
+    """Warns of owners whose releases leave no rows any more, since they came before their claims too often (core/owners.py)."""
 
     def __init__(self, tombstones_max: int) -> None:
         self._max = tombstones_max

@@ -24,7 +24,6 @@ from engine.inventories import (
     ProviderUsage,
     QuotaState,
 )
-from placement_worker.core.drafts import QuotaKeys
 from placement_worker.core.ledger import (
     BatchDecision,
     ClaimChanges,
@@ -39,7 +38,8 @@ from placement_worker.core.ledger import (
     StoredNames,
     TreeChanges,
 )
-from placement_worker.core.shares import Owner
+from placement_worker.core.limits import QuotaKeys
+from placement_worker.core.owners import Owner
 
 # How many log entries are read at once: more would need more memory.
 FEED_ENTRIES = 500

@@ -14,8 +14,8 @@ this row alone placement recognises a message that comes twice, late or in the w
                             consumer
 
 A release ends each row of its own attempt or a lower one. Without a row it creates one, a tombstone, so that a claim of the
-same owner which it overtook finds it. Before all that it is judged whose the consumer is (shares.py). Rows of ended consumers are deleted after a horizon; a claim or release older than the horizon that finds no row
-is refused.
+same owner which it overtook finds it. Before all that it is judged whose the consumer is (owners.py). Rows of ended
+consumers are deleted after a horizon; a claim or release older than the horizon that finds no row is refused.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from msgspec import structs
 
 from bus.messages.administration import AllClaimed, ClaimPlace, ClaimTogether, ShareTemplate, TemplateAmount
 from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim, SwapClaim
-from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ShapeSeen, Share
+from engine.inventories import ConsumerId, GroupId, ProviderId, ResourceAmount, ServerGroup, ShapeSeen, Share
 from engine.refusals import (
     AlreadyClaimed,
     Claimed,
@@ -38,19 +38,25 @@ from engine.refusals import (
     Superseded,
     TooOld,
 )
-from placement_worker.core.drafts import ConsumerDraft, LedgerDraft, counted, ended_row, sums_of
-from placement_worker.core.ledger import BatchDecision, ClaimChanges, ClaimOrder, Consumer, Ledger, SentOrder
-from placement_worker.core.shares import (
-    ATTEMPT_AHEAD_MAX,
+from placement_worker.core.drafts import (
+    ConsumerDraft,
+    LedgerDraft,
     MovedRoots,
-    Owner,
-    binds,
-    judge_owner,
+    ended_row,
     judge_place,
     merged_amounts,
-    owner_of,
-    wrong_cell,
 )
+from placement_worker.core.ledger import (
+    BatchDecision,
+    ClaimChanges,
+    ClaimKeys,
+    ClaimOrder,
+    Consumer,
+    Ledger,
+    SentOrder,
+)
+from placement_worker.core.limits import counted, sums_of
+from placement_worker.core.owners import ATTEMPT_AHEAD_MAX, Owner, binds, judge_owner, owner_of, wrong_cell
 from placement_worker.core.swaps import CLAIMED, ClaimJudgement, already_claimed, superseded, swap
 
 
@@ -207,11 +213,48 @@ def _too_old(horizon: timedelta) -> TooOld:
     return TooOld(horizon_s=int(horizon.total_seconds()))
 
 
+def keys_of_orders(orders: Sequence[ClaimOrder]) -> ClaimKeys:
+    consumers: dict[int, ConsumerId] = {}
+    providers: dict[int, ProviderId] = {}
+    groups: dict[GroupId, ServerGroup] = {}
+    claims: dict[int, ClaimResources] = {}
+    for order in orders:
+        number = order.consumer.int
+        if isinstance(order, ClaimResources):
+            if number not in consumers:
+                claims[number] = order
+            consumers[number] = order.consumer
+        else:
+            consumers[number] = order.consumer
+            if isinstance(order, ReleaseClaim):
+                continue
+            if order.heir is not None:
+                consumers[order.heir.id.int] = order.heir.id
+            if order.returns is not None:
+                consumers[order.returns.int] = order.returns
+        if order.group is not None:
+            groups.setdefault(order.group.id, order.group)
+        share = order.share
+        providers[share.host.int] = share.host
+        for amount in share.amounts:
+            providers[amount.provider.int] = amount.provider
+        for seen in share.shapes:
+            providers[seen.root.int] = seen.root
+    return ClaimKeys(
+        consumers=[consumers[number] for number in sorted(consumers)],
+        providers=list(providers.values()),
+        groups=[groups[group] for group in sorted(groups)],
+        claims=claims,
+        allocations={},
+        orders=orders,
+    )
+
+
 # May all of these claims be granted, right now? If not, none of them is.
 #
 # A claim for many consumers is one message (`ClaimTogether`). It has templates, each with what many shares have in common, and for
 # each consumer a `ClaimPlace`, which adds the providers to a template. `taken_together` makes these of single claims, and
-# `claims_of` turns them back. Single claims are judged as all others are (claims.py), one after another:
+# `claims_of` turns them back. Single claims are judged as all others are, one after another:
 # each takes from what the earlier ones left free. If one is refused, all are undone.
 
 

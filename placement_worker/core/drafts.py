@@ -1,311 +1,29 @@
-"""The books while one batch is decided: each decision changes a copy in memory, on which the next one is judged."""
+"""The ledger while one batch is decided: a copy of consumers and usage that changes in memory; and whether a share fits in it.
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+To copy frozen values for each order would cost more than all decisions. So the orders of the batch change this draft in
+place, one after another, and `LedgerDraft.changes` makes frozen values of it once. Providers and consumers are found by
+the integers of their ids, as in the ledger.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from bus.messages.administration import Done, SetQuota, UnknownClass, WriteVerdict
-from bus.messages.placement import ReleaseClaim, SwapClaim
-from engine.capacity import SavedUsage, UsageDraft, Vocabulary, unknown_names
+from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
+from engine.capacity import SavedUsage, UsageDraft, shortfall_of
 from engine.inventories import (
-    INSTANCES,
+    SHARE_CELL,
     ConsumerId,
-    GroupId,
-    GroupMember,
     Holder,
     ProviderId,
     ResourceAmount,
-    ServerGroup,
+    Share,
 )
-from engine.refusals import GroupRefused, NotAllowed, OverLimit, QuotaExceeded
-from placement_worker.core.ledger import (
-    SHARED,
-    BatchDecision,
-    ClaimChanges,
-    ClaimOrder,
-    Consumer,
-    GroupRow,
-    Ledger,
-    Quota,
-    QuotaBook,
-    Touched,
-)
-
-# The quotas of the projects of one batch, while it is decided: does a claim bring its project over a limit?
-#
-# Consumers count by their type:
-#
-#     type of consumer        what it counts
-#     MIGRATION               what its instance gave up by the move, beyond its new share: a revert gives that back
-#     CLEANUP                 nothing: a host that is silent is no fault of the project
-#     INSTANCE                what it holds, and one instance
-#     any other               what it holds
-#
-# So a move counts once: instance and migration together count the larger of both shares, of each class. Only growth is judged,
-# by claims and swaps; whatever was written by name counts without being judged. A release, and a consumer that holds nothing
-# such as an offloaded instance, count nothing.
-
-
-Counted = dict[str, int]
-SavedQuotas = Mapping[str, Counted]
-
-
-def sums_of(held: Iterable[ResourceAmount]) -> Counted:
-    sums: Counted = {}
-    for each in held:
-        sums[each.resource] = sums.get(each.resource, 0) + each.amount
-    return sums
-
-
-def counted(type_: str, kept: Iterable[tuple[str, int]], held: Mapping[str, int]) -> Counted:
-    """The amounts by which a consumer counts that holds `held`, by class; empty if it holds nothing."""
-    if not held or type_ == "CLEANUP":
-        return {}
-    if type_ == "MIGRATION":
-        return dict(kept)
-    return {**held, INSTANCES: 1} if type_ == "INSTANCE" else dict(held)
-
-
-def given_up(
-    before: Iterable[ResourceAmount], after: Iterable[ResourceAmount]
-) -> tuple[tuple[str, int], ...]:
-    """The part of the amounts before a move that the amounts after it lack, of each class."""
-    now = sums_of(after)
-    lost = {name: amount - now.get(name, 0) for name, amount in sums_of(before).items()}
-    return tuple([(name, amount) for name, amount in sorted(lost.items()) if amount > 0])
-
-
-class QuotasDraft:
-    def __init__(self, quotas: Mapping[str, Quota]) -> None:
-        self._quotas = quotas
-        self._used: dict[str, Counted] = {project: dict(quota.used) for project, quota in quotas.items()}
-
-    def judge(
-        self, project: str, type_: str, held: Mapping[str, int], given_back: Mapping[str, int] | None = None
-    ) -> QuotaExceeded | None:
-        """Why a consumer of this project may not hold these amounts; `given_back` is what it holds now, None if it is new."""
-        quota = self._quotas.get(project)
-        if quota is None:
-            return None
-        before = counted(type_, (), given_back or {})
-        after = counted(type_, (), held)
-        return self.judge_growth(
-            project, {name: amount - before.get(name, 0) for name, amount in after.items()}
-        )
-
-    def judge_growth(self, project: str, growth: Mapping[str, int]) -> QuotaExceeded | None:
-        quota, used = self._quotas.get(project), self._used.get(project, {})
-        if quota is None:
-            return None
-        over = [
-            OverLimit(name=name, limit=limit, used=used.get(name, 0), asked=asked)
-            for name, limit in sorted(quota.limits.items())
-            if (asked := growth.get(name, 0)) > 0 and used.get(name, 0) + asked > limit
-        ]
-        return QuotaExceeded(project=project, over=tuple(over)) if over else None
-
-    def changed(
-        self,
-        before: Consumer,
-        had: Iterable[ResourceAmount],
-        after: Consumer,
-        has: Iterable[ResourceAmount],
-    ) -> None:
-        """Count the consumer as it is after a change of its row, or of what it holds."""
-        self._add(before, had, -1)
-        self._add(after, has, 1)
-
-    def _add(self, row: Consumer, held: Iterable[ResourceAmount], sign: int) -> None:
-        used = self._used.get(row.project)
-        if used is None:
-            return
-        for name, amount in counted(row.type, row.kept, sums_of(held)).items():
-            used[name] = used.get(name, 0) + sign * amount
-
-    def saved(self) -> SavedQuotas:
-        return {project: dict(used) for project, used in self._used.items()}
-
-    def restore(self, was: SavedQuotas) -> None:
-        self._used = {project: dict(used) for project, used in was.items()}
-
-    def changes(self) -> tuple[Quota, ...]:
-        """The quotas of which another amount is used now."""
-        used = {project: nonzero(amounts) for project, amounts in self._used.items()}
-        return tuple(
-            [
-                structs.replace(quota, used=used[project])
-                for project, quota in sorted(self._quotas.items())
-                if used[project] != nonzero(quota.used)
-            ]
-        )
-
-
-def nonzero(amounts: Mapping[str, int]) -> Counted:
-    return {name: amount for name, amount in sorted(amounts.items()) if amount}
-
-
-# The members of server groups while one batch is decided: on which host is each, and may one more be there?
-#
-#     anti-affinity         A host has at most `max_per_host` members.
-#     affinity              All members are on one host. The first member chooses it.
-#     soft policies         They forbid nothing. The scheduler prefers hosts by them.
-#
-# A member is a consumer that holds something and whose row names the group. The cleanup consumer of a silent host is a
-# member, since the instance may still run there. A migration on another host than its instance's is a member, since the
-# instance may come back. A release ends the membership. Only claims and swaps are judged by the policy; a consumer that an
-# administrator writes counts as a member without being judged.
-#
-# The first claim of the API level defines its group and says of which project it is; from then on no claim may name another policy
-# under the same id. The API level knows whose groups are: if it claims for a second project, the group is shared by all. A
-# cell's consumer joins no group of another project, since its members count for everybody. A cell may claim before the API
-# level does, as for an instance that was offloaded for so long that the group's row was pruned. That defines the group only
-# until the API level does.
-
-
-HARD = ("affinity", "anti-affinity")
-# A refusal names so many of the members that stand against it.
-NAMED_MAX = 10
-
-
-class SavedGroups(NamedTuple):
-    known: Mapping[GroupId, GroupRow]
-    written: Mapping[GroupId, GroupRow]
-    members: Mapping[GroupId, Mapping[ConsumerId, ProviderId]]
-    joined: int
-    left: int
-
-
-class GroupsDraft:
-    """The server groups that a batch names. `written` are the rows that the batch makes or changes."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._known = {group: book.row for group, book in ledger.groups.items()}
-        # The host of each member.
-        self._members = _members(ledger)
-        self.written: dict[GroupId, GroupRow] = {}
-        self.joined: list[GroupMember] = []
-        self.left: list[Holder] = []
-
-    def judge(
-        self,
-        group: ServerGroup,
-        host: ProviderId,
-        leaving: Collection[ConsumerId],
-        leaves: Collection[ProviderId] = (),
-    ) -> GroupRefused | None:
-        """Why a consumer may not live on this host as a member of the group. The members in `leaving` do not count;
-        nor, in an affinity group, do those on the hosts that it `leaves`.
-        """
-        others = [
-            (other, there) for other, there in self._members.get(group.id, {}).items() if other not in leaving
-        ]
-        if group.policy == "anti-affinity":
-            against = [(other, there) for other, there in others if there == host]
-            return _refused(group, against) if len(against) >= group.max_per_host else None
-        if group.policy == "affinity":
-            against = [(other, there) for other, there in others if there not in (host, *leaves)]
-            return _refused(group, against) if against else None
-        return None
-
-    def judge_joining(self, group: ServerGroup, project: str, *, by_cell: bool) -> NotAllowed | None:
-        """Why no consumer of this project may join the group; `by_cell`: the order comes from a cell."""
-        known = self._known.get(group.id)
-        if known is None or (known.project is None and not by_cell):
-            return None
-        if by_cell and known.project not in (None, SHARED, project):
-            return NotAllowed(field="group.id", reason=f"server group {group.id} is another project's")
-        return self.other_definition(group)
-
-    def joined_by(self, group: ServerGroup, project: str, *, by_cell: bool) -> None:
-        """Write the group's row, if this claim says something new of it: the claim of a member was granted."""
-        known = self._known.get(group.id)
-        if known is None:
-            row = GroupRow(group, None if by_cell else project)
-        elif by_cell or known.project in (SHARED, project):
-            return
-        else:
-            row = GroupRow(group, project if known.project is None else SHARED)
-        self._known[group.id] = self.written[group.id] = row
-
-    def changed(self, before: Consumer, after: Consumer, *, is_alive: bool) -> None:
-        """Update the members of server groups after a consumer's row changed from `before` to `after`."""
-        if before.group is not None:
-            self._members.get(before.group, {}).pop(after.id, None)
-        if is_alive and after.group is not None and after.host is not None:
-            self._members.setdefault(after.group, {})[after.id] = after.host
-            self.joined.append(
-                GroupMember(group=after.group, consumer=after.id, attempt=after.attempt, host=after.host)
-            )
-        elif before.group is not None:
-            # The release may be of a later attempt than the one that it ends.
-            self.left.append(Holder(consumer=after.id, attempt=max(before.attempt, after.attempt)))
-
-    def saved(self, groups: AbstractSet[GroupId]) -> SavedGroups:
-        """A copy of these groups and their members as they are now, to restore them later."""
-        members = {group: dict(self._members.get(group, {})) for group in groups}
-        return SavedGroups(dict(self._known), dict(self.written), members, len(self.joined), len(self.left))
-
-    def restore(self, was: SavedGroups) -> None:
-        self._known, self.written = dict(was.known), dict(was.written)
-        self._members |= {group: dict(members) for group, members in was.members.items()}
-        del self.joined[was.joined :]
-        del self.left[was.left :]
-
-    def other_definition(self, group: ServerGroup) -> NotAllowed | None:
-        """The refusal of an order that names this server group with another policy or limit than the one that is stored."""
-        row = self._known.get(group.id)
-        if row is None or row.definition == group:
-            return None
-        known = row.definition
-        if known.policy != group.policy:
-            return NotAllowed(
-                field="group.policy",
-                reason=f"server group {group.id} is known as {known.policy!r}, and this claim says {group.policy!r}",
-            )
-        return NotAllowed(
-            field="group.max_per_host",
-            reason=f"server group {group.id} is known with {known.max_per_host}, and this claim says {group.max_per_host}",
-        )
-
-
-def _members(ledger: Ledger) -> dict[GroupId, dict[ConsumerId, ProviderId]]:
-    """The members of each group, with their hosts. For a consumer of the batch `ledger.consumers` counts, not
-    `GroupBook.members`: the store may have inserted its row as if its claim were granted.
-    """
-    members = {
-        group: {who: host for who, host in book.members if who.int not in ledger.consumers}
-        for group, book in ledger.groups.items()
-    }
-    for number, row in ledger.consumers.items():
-        if row.group is not None and row.host is not None and ledger.held.get(number):
-            members.setdefault(row.group, {})[row.id] = row.host
-    return members
-
-
-def _refused(group: ServerGroup, against: list[tuple[ConsumerId, ProviderId]]) -> GroupRefused:
-    # In the order of ids, so that every store names the same ones.
-    against.sort()
-    host = against[0][1]
-    there = [who for who, at in against if at == host]
-    return GroupRefused(
-        group=group.id,
-        policy=group.policy,
-        host=host,
-        members=tuple(there[:NAMED_MAX]),
-        count=len(there),
-        max_per_host=group.max_per_host,
-    )
-
-
-# The ledger while one batch is decided: a copy of consumers and usage that changes in memory.
-#
-# To copy frozen values for each order would cost more than all decisions. So the orders of the batch change this draft in
-# place, one after another, and `LedgerDraft.changes` makes frozen values of it once. Providers and consumers are found by
-# the integers of their ids, as in the ledger.
-
+from engine.refusals import DoesNotFit, GroupRefused, HostFull, NotAllowed, Shortfall
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, Touched
+from placement_worker.core.limits import GroupsDraft, QuotasDraft, SavedGroups, SavedQuotas
 
 # How much of which classes of which providers, in the order in which they are named.
 Amounts = dict[UsageDraft, dict[str, int]]
@@ -586,48 +304,195 @@ def consumers_of(order: ClaimOrder) -> tuple[ConsumerId, ...]:
     return (order.consumer, *heir, *returns)
 
 
-# The quotas after a batch of orders to set limits: each order changes only the limits that it names.
+# May a consumer have this share?
+#
+# The cells are judged first: an order for one cell learns nothing about a provider of another cell. Then the shapes: if a
+# tree has changed since the sender read it, the amounts may be wrong, and are not judged. Then all amounts are judged.
 
 
-# The projects that the batch names, and the resource classes that it limits.
-QuotaKeys = tuple[frozenset[str], frozenset[str]]
-
-
-def keys_of_quotas(orders: Sequence[SetQuota]) -> QuotaKeys:
-    classes = {name for order in orders for name in order.limits}
-    return frozenset(order.project for order in orders), frozenset(classes - {INSTANCES})
-
-
-def decide_quotas(
-    book: QuotaBook, orders: Sequence[SetQuota], vocabulary: Vocabulary
-) -> BatchDecision[WriteVerdict, tuple[Quota, ...]]:
-    """Judge each order on the quotas as the earlier ones left them. The changes are the quotas of all projects that the batch
-    names: one without limits is to be deleted.
+class MovedRoots(Struct, frozen=True):
+    """The refusal of a claim whose sender saw older trees. It names only roots: the handler reads their trees and answers
+    `ShapeMoved`. `gone` are providers that do not exist any more.
     """
-    quotas = dict(book.quotas)
-    verdicts: list[WriteVerdict] = []
-    for order in orders:
-        # A limit of a class that was deleted meanwhile may still be removed.
-        named = {name for name, limit in order.limits.items() if name != INSTANCES and limit is not None}
-        if unknown := unknown_names(named, vocabulary.classes, book.classes):
-            verdicts.append(UnknownClass(names=unknown))
-            continue
-        quota = quotas[order.project]
-        quotas[order.project] = structs.replace(quota, limits=_changed(quota.limits, order.limits))
-        verdicts.append(Done())
-    return BatchDecision(tuple(verdicts), tuple(quotas.values()))
+
+    roots: tuple[ProviderId, ...] = ()
+    gone: tuple[ProviderId, ...] = ()
 
 
-def _changed(limits: Mapping[str, int], by: Mapping[str, int | None]) -> dict[str, int]:
-    merged = {**limits, **by}
-    return {name: limit for name, limit in sorted(merged.items()) if limit is not None}
+ShareRefused = DoesNotFit | MovedRoots | NotAllowed
 
 
-def wrong_quota(quota: Quota, used: Mapping[str, int]) -> str:
-    """The sentence of an audit about a quota whose row does not say what its project's consumers use."""
-    names = sorted({*quota.used, *used})
-    wrong = next(name for name in names if quota.used.get(name, 0) != used.get(name, 0))
-    return (
-        f"the quota of project {quota.project} counts {quota.used.get(wrong, 0)} of {wrong}, "
-        f"but its consumers use {used.get(wrong, 0)}"
+def judge_place(
+    draft: LedgerDraft,
+    order: ClaimResources | SwapClaim,
+    held: Amounts,
+    leaving: Sequence[Consumer] = (),
+    *,
+    joins: str | None,
+    by_cell: bool,
+) -> Amounts | ShareRefused | GroupRefused:
+    """Judge the share of a claim or swap (`judge_share`), then the policy of its server group.
+
+    The consumers in `leaving` give up their hosts, and `held` is the sum of the amounts that they give up. Members of
+    an affinity group on the hosts that the order names in `leaves` do not count.
+
+    `joins` is the project of a consumer that would join the server group, None if it is a member already. `by_cell`: a cell's
+    sender gives the order. If all agree, the group's row says so.
+    """
+    host = order.share.host
+    # The usual claim leaves no place, and asks nothing.
+    has_place = bool(leaving) and any(lives_on(one, host) for one in leaving)
+    wanted = judge_share(draft, order.cell, order.share, held, has_place=has_place)
+    group = order.group
+    if group is None or not isinstance(wanted, dict):
+        return wanted
+    if joins is not None and (foreign := draft.groups.judge_joining(group, joins, by_cell=by_cell)):
+        return foreign
+    leaves = order.leaves if isinstance(order, SwapClaim) else ()
+    against = draft.groups.judge(group, host, [one.id for one in leaving], leaves)
+    if against is not None:
+        return against
+    if joins is not None:
+        draft.groups.joined_by(group, joins, by_cell=by_cell)
+    return wanted
+
+
+def lives_on(consumer: Consumer, host: ProviderId) -> bool:
+    return consumer.host is not None and consumer.host.int == host.int
+
+
+def judge_share(
+    draft: LedgerDraft, cell: str, share: Share, held: Amounts, *, has_place: bool = False
+) -> Amounts | ShareRefused:
+    """The amounts that the share takes from each provider, if the consumer may have all of it; otherwise the refusal.
+
+    `held` are the amounts that consumers give back in the same step. `has_place`: the share's host already counts a
+    consumer that gives up its place for this one, so a limit on the number of consumers does not matter.
+    """
+    host = draft.usage(share.host)
+    if host and host.row.cell not in ("", cell):
+        return _foreign(host, cell)
+    gone: list[ProviderId] = [] if host else [share.host]
+    wanted = _wanted(draft, cell, share, gone)
+    if not isinstance(wanted, dict):
+        return wanted
+    moved = _moved(draft, cell, share, gone)
+    if not isinstance(moved, list):
+        return moved
+    if share.shapes:
+        moved += _unseen(share, wanted)
+    if moved or gone:
+        return MovedRoots(tuple(dict.fromkeys(moved)), tuple(dict.fromkeys(gone)))
+    if host and (misplaced := _misplaced(host, wanted)):
+        return misplaced
+    short = _shortfalls(wanted, held)
+    full = _full(host, share, has_place=has_place) if host and share.instances_max else None
+    return DoesNotFit(shortfalls=_as_asked(short, share), full=full) if short or full else wanted
+
+
+def merged_amounts(share: Share, wanted: Amounts) -> tuple[ResourceAmount, ...]:
+    """A share's amounts as they are stored: if it names a class of a provider several times, their sum is one amount."""
+    if sum(map(len, wanted.values())) == len(share.amounts):
+        return share.amounts
+    return amounts_in(wanted)
+
+
+def _wanted(draft: LedgerDraft, cell: str, share: Share, gone: list[ProviderId]) -> Amounts | NotAllowed:
+    wanted: Amounts = {}
+    of_provider: dict[str, int] = {}
+    last = -1
+    for amount in share.amounts:
+        # Amounts of one provider usually come one after another.
+        if amount.provider.int != last:
+            last = amount.provider.int
+            usage = draft.usage(amount.provider)
+            if usage is None:
+                gone.append(amount.provider)
+                of_provider = {}
+                continue
+            if usage.row.cell not in ("", cell):
+                return _foreign(usage, cell)
+            of_provider = wanted.setdefault(usage, {})
+        resource = amount.resource
+        of_provider[resource] = of_provider.get(resource, 0) + amount.amount
+    return wanted
+
+
+def _moved(
+    draft: LedgerDraft, cell: str, share: Share, gone: list[ProviderId]
+) -> list[ProviderId] | NotAllowed:
+    moved: list[ProviderId] = []
+    for seen in share.shapes:
+        usage = draft.usage(seen.root)
+        if usage is None:
+            gone.append(seen.root)
+        elif usage.row.cell not in ("", cell):
+            return _foreign(usage, cell)
+        elif usage.row.shape != seen.shape:
+            # If a root became a part of another tree, the caller must see that tree.
+            moved.append(usage.row.root)
+    return moved
+
+
+def _unseen(share: Share, wanted: Amounts) -> list[ProviderId]:
+    """Roots of trees that the share takes from although its `shapes` do not name them: a provider has changed its tree since
+    the sender read it.
+    """
+    if len(share.shapes) == 1:
+        # The usual case; to build a set of one costs more than to compare.
+        seen_root = share.shapes[0].root.int
+        return [usage.row.root for usage in wanted if usage.row.root.int != seen_root]
+    seen = {each.root.int for each in share.shapes}
+    return [usage.row.root for usage in wanted if usage.row.root.int not in seen]
+
+
+def _misplaced(host: UsageDraft, wanted: Amounts) -> NotAllowed | None:
+    """The refusal of a share whose host is no root, or that takes nothing from its host's tree; None otherwise. A consumer
+    without an amount in the tree would not keep the host from being removed.
+    """
+    root = host.row.root.int
+    if root != host.row.id.int:
+        return NotAllowed(
+            field="share.host",
+            reason=f"provider {host.row.id} is not a root: it is in the tree of {host.row.root}",
+        )
+    for usage in wanted:
+        if usage.row.root.int == root:
+            return None
+    return NotAllowed(
+        field="share.amounts", reason=f"the share takes nothing from the tree of its host, {host.row.id}"
     )
+
+
+def _full(host: UsageDraft, share: Share, *, has_place: bool) -> HostFull | None:
+    """The refusal if the host already counts as many consumers as the share allows (`instances_max`), or more; None
+    otherwise. A consumer that already lives there may stay (`has_place`).
+    """
+    if host.consumers < share.instances_max or has_place:
+        return None
+    return HostFull(host=share.host, instances=host.consumers, instances_max=share.instances_max)
+
+
+def _shortfalls(wanted: Amounts, held: Amounts) -> list[Shortfall]:
+    """Why some of the wanted amounts cannot be given. An amount that the consumer already holds is not judged again: an
+    instance can leave its host although a pool from which it keeps an amount has shrunk.
+    """
+    short: list[Shortfall] = []
+    for usage, of_provider in wanted.items():
+        given_back = held.get(usage, {})
+        for resource, asked in of_provider.items():
+            held_of_it = given_back.get(resource, 0)
+            if asked != held_of_it and (shortfall := shortfall_of(usage, resource, asked, held_of_it)):
+                short.append(shortfall)
+    return short
+
+
+def _as_asked(short: Sequence[Shortfall], share: Share) -> tuple[Shortfall, ...]:
+    """Sort the shortfalls by the order in which the share first names their providers and classes."""
+    places = list(dict.fromkeys((amount.provider, amount.resource) for amount in share.amounts))
+    return tuple(sorted(short, key=lambda each: places.index((each.provider, each.resource))))
+
+
+def _foreign(usage: UsageDraft, cell: str) -> NotAllowed:
+    reason = f"provider {usage.row.id} is of cell {usage.row.cell!r}, not of {cell!r}"
+    return NotAllowed(field=SHARE_CELL, reason=reason)

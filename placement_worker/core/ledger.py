@@ -283,8 +283,6 @@ class NameChange(Struct, frozen=True):
 StoredNames = Mapping[KindOfNames, NamesInUse]
 NameChanges = Mapping[KindOfNames, NameChange]
 
-# The rows that a batch of orders or allocation writes must lock and read, named by their public ids: its keys.
-
 
 class ClaimKeys(Struct, frozen=True):
     """The rows that a batch must lock and read. Each is named once; consumers and groups are in the order of locking.
@@ -314,43 +312,6 @@ class ClaimKeys(Struct, frozen=True):
     def maybe_known(self) -> list[ConsumerId]:
         """The consumers that the batch does not merely claim for: their rows say of which projects they are."""
         return [one for one in self.consumers if one.int not in self.claims]
-
-
-def keys_of_orders(orders: Sequence[ClaimOrder]) -> ClaimKeys:
-    consumers: dict[int, ConsumerId] = {}
-    providers: dict[int, ProviderId] = {}
-    groups: dict[GroupId, ServerGroup] = {}
-    claims: dict[int, ClaimResources] = {}
-    for order in orders:
-        number = order.consumer.int
-        if isinstance(order, ClaimResources):
-            if number not in consumers:
-                claims[number] = order
-            consumers[number] = order.consumer
-        else:
-            consumers[number] = order.consumer
-            if isinstance(order, ReleaseClaim):
-                continue
-            if order.heir is not None:
-                consumers[order.heir.id.int] = order.heir.id
-            if order.returns is not None:
-                consumers[order.returns.int] = order.returns
-        if order.group is not None:
-            groups.setdefault(order.group.id, order.group)
-        share = order.share
-        providers[share.host.int] = share.host
-        for amount in share.amounts:
-            providers[amount.provider.int] = amount.provider
-        for seen in share.shapes:
-            providers[seen.root.int] = seen.root
-    return ClaimKeys(
-        consumers=[consumers[number] for number in sorted(consumers)],
-        providers=list(providers.values()),
-        groups=[groups[group] for group in sorted(groups)],
-        claims=claims,
-        allocations={},
-        orders=orders,
-    )
 
 
 def keys_of_shares(

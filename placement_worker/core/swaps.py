@@ -38,23 +38,18 @@ from placement_worker.core.drafts import (
     Amounts,
     ConsumerDraft,
     LedgerDraft,
-    amounts_in,
-    given_up,
-    left_over,
-    summed,
-    sums_of,
-)
-from placement_worker.core.ledger import Consumer
-from placement_worker.core.shares import (
     MovedRoots,
     ShareRefused,
-    is_of_same_owner,
-    is_tombstone,
+    amounts_in,
     judge_place,
+    left_over,
     lives_on,
     merged_amounts,
-    taken,
+    summed,
 )
+from placement_worker.core.ledger import Consumer
+from placement_worker.core.limits import given_up, sums_of
+from placement_worker.core.owners import is_of_same_owner, is_tombstone, taken
 
 # All verdicts that claims, swaps and releases can get, and how the common ones of claims and swaps are made.
 

@@ -29,7 +29,6 @@ from kit.sql import (
     runs,
     write_once,
 )
-from placement_worker.core.drafts import QuotaKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
     ClaimKeys,
@@ -39,6 +38,7 @@ from placement_worker.core.ledger import (
     QuotaBook,
     TreeChanges,
 )
+from placement_worker.core.limits import QuotaKeys
 from placement_worker.store import AdminDecision, ChangeFeed, DecideAllocations, Holdings, Unpublished
 from placement_worker.store_sql import consumers, log
 from placement_worker.store_sql.audit import audit, recount

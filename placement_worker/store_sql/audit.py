@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from bus.messages.audit import BESIDE_INSTANCES
 from kit.sql import among
-from placement_worker.core.drafts import wrong_quota
+from placement_worker.core.limits import wrong_quota
 from placement_worker.store_sql import log
 from placement_worker.store_sql.consumers import wrong_quotas
 from placement_worker.store_sql.log import LogEntry

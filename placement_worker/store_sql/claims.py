@@ -23,8 +23,8 @@ from engine.inventories import GroupId, ProviderId, ServerGroup
 from kit.errors import Bug, Transient
 from kit.sql import RowColumns, SqliteTransaction, Transaction, Values, driver_of, moment_text
 from kit.times import now
-from placement_worker.core.drafts import HARD
 from placement_worker.core.ledger import ClaimChanges, ClaimKeys, GroupRow, Ledger, Quota
+from placement_worker.core.limits import HARD
 from placement_worker.store import AdminDecision, DecideAllocations
 from placement_worker.store_sql import log
 from placement_worker.store_sql.consumers import LAST_QUOTA, LOCK_QUOTAS, quota_of

@@ -15,9 +15,9 @@ from engine.capacity import custom_of
 from engine.inventories import ConsumerId, GroupMember, ProviderId, QuotaState, ResourceAmount
 from kit.errors import Transient
 from kit.sql import RowColumns, Transaction, among
-from placement_worker.core.drafts import QuotaKeys, counted
 from placement_worker.core.ledger import Quota, QuotaBook
-from placement_worker.core.shares import Owner
+from placement_worker.core.limits import QuotaKeys, counted
+from placement_worker.core.owners import Owner
 from placement_worker.store import Holdings
 from placement_worker.store_sql import log
 from placement_worker.store_sql.names import CachedVocabulary, existing_names

@@ -19,8 +19,8 @@ from engine.refusals import Claimed, GroupRefused
 from kit.errors import Transient
 from kit.sql import open_database
 from placement_worker import tables
-from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimOrder, GroupRow, SentOrder, keys_of_orders
+from placement_worker.core.claims import decide_claims, keys_of_orders
+from placement_worker.core.ledger import ClaimOrder, GroupRow, SentOrder
 from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.store_sql.postgres_claims import PostgresClaims

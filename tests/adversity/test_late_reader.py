@@ -18,8 +18,8 @@ from engine.refusals import Claimed
 from kit.errors import Unavailable
 from kit.sql import PostgresDatabase, open_database
 from kit.times import now
-from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import SentOrder, keys_of_orders
+from placement_worker.core.claims import decide_claims, keys_of_orders
+from placement_worker.core.ledger import SentOrder
 from placement_worker.store import ChangeFeed, PlacementTransaction
 from placement_worker.store_sql import SqlPlacementStore, log
 from placement_worker.tables import change_log

@@ -22,8 +22,8 @@ from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 from kit.errors import Transient
 from kit.sql import open_database
 from placement_worker import tables
-from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimOrder, SentOrder, keys_of_orders
+from placement_worker.core.claims import decide_claims, keys_of_orders
+from placement_worker.core.ledger import ClaimOrder, SentOrder
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.store_sql.postgres_claims import PostgresClaims
 from placement_worker.store_sql.rows import ClaimRows, UsageRow

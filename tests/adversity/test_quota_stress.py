@@ -22,8 +22,8 @@ from engine.refusals import QuotaExceeded
 from kit.errors import Transient
 from kit.sql import Transaction
 from placement_worker.admin_writes import write_quotas
-from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimOrder, SentOrder, keys_of_orders
+from placement_worker.core.claims import decide_claims, keys_of_orders
+from placement_worker.core.ledger import ClaimOrder, SentOrder
 from placement_worker.store_sql import SqlPlacementStore, claims, consumers
 from tests.contracts.placement_orders import (
     HORIZON,

@@ -5,8 +5,8 @@ from datetime import datetime
 
 from bus.messages.placement import ReportInventory, ReportVerdict
 from engine.inventories import ConsumerId, ProviderId, ProviderState, ResourceAmount
-from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, SentOrder, SentReport, keys_of_orders
+from placement_worker.core.claims import decide_claims, keys_of_orders
+from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, SentOrder, SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementStore

@@ -32,7 +32,7 @@ from bus.messages.administration import (
 from bus.messages.placement import InventoryInUse, ReportAccepted
 from engine.inventories import InventoryState, ReportedInventory
 from engine.refusals import AlreadyClaimed, Claimed, NotAllowed
-from placement_worker.core.shares import MovedRoots
+from placement_worker.core.drafts import MovedRoots
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (
     CELL,

@@ -13,8 +13,8 @@ from bus.workers.handling import Answer, ReadOnly, Received
 from engine.inventories import ConsumerId, ProviderId, ReportedProvider, ResourceAmount
 from engine.refusals import Claimed, DoesNotFit, NotAllowed, ShapeMoved
 from placement_worker.admin_writes import WriteBatcher
+from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.host_reshapes import SentReshape
-from placement_worker.core.shares import MovedRoots
 from placement_worker.handlers import host_shape_handlers, reshape
 from tests.contracts.placement_orders import (
     DB,

@@ -22,9 +22,9 @@ from engine.refusals import (
     TooOld,
 )
 from kit.errors import Transient
-from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import SentOrder, keys_of_orders
-from placement_worker.core.shares import MovedRoots
+from placement_worker.core.claims import decide_claims, keys_of_orders
+from placement_worker.core.drafts import MovedRoots
+from placement_worker.core.ledger import SentOrder
 from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,

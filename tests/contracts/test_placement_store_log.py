@@ -11,7 +11,8 @@ from msgspec import structs
 from bus.messages.placement import LogPosition
 from engine.inventories import Holder, ProviderUsage
 from engine.refusals import AlreadyClaimed, Claimed, Released, TooOld
-from placement_worker.core.ledger import ClaimChanges, Touched, keys_of_orders
+from placement_worker.core.claims import keys_of_orders
+from placement_worker.core.ledger import ClaimChanges, Touched
 from placement_worker.store import ChangeFeed, Unpublished
 from tests.contracts.placement_orders import (
     CLEANUP,

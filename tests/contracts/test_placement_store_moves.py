@@ -24,7 +24,7 @@ from engine.refusals import (
     Superseded,
 )
 from placement_worker.admin_writes import write_allocations
-from placement_worker.core.shares import MovedRoots
+from placement_worker.core.drafts import MovedRoots
 from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,

@@ -21,8 +21,8 @@ from engine.inventories import INSTANCES, ProviderId, QuotaState, Share
 from engine.refusals import AlreadyClaimed, Claimed, OverLimit, QuotaExceeded, Released
 from kit.errors import Transient
 from placement_worker.admin_writes import write_allocations, write_quotas
-from placement_worker.core.claims import decide_together
-from placement_worker.core.ledger import ClaimChanges, SentOrder, keys_of_orders, keys_of_shares
+from placement_worker.core.claims import decide_together, keys_of_orders
+from placement_worker.core.ledger import ClaimChanges, SentOrder, keys_of_shares
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
     CLEANUP,

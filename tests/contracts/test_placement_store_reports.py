@@ -17,9 +17,9 @@ from bus.messages.placement import (
 )
 from engine.inventories import InventoryState, ProviderId, ReportedInventory, ReportedProvider
 from engine.refusals import NotAllowed
+from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.ledger import SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.core.shares import MovedRoots
 from tests.contracts.placement_orders import (
     HOST,
     OTHER_HOST,

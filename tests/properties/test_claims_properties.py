@@ -22,7 +22,7 @@ from engine.refusals import (
     Superseded,
     TooOld,
 )
-from placement_worker.core.shares import MovedRoots
+from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.swaps import ClaimJudgement
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
 from tests.contracts.store_client import StoreClient

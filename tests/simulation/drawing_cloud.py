@@ -18,7 +18,7 @@ from laboratory.computes.faults import (
     FaultScript,
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost
-from placement_worker.core.drafts import HARD
+from placement_worker.core.limits import HARD
 from tests.simulation.admin_ops import EVERY_ACTION
 from tests.simulation.faults import (
     BROKEN_BODIES,

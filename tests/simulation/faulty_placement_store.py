@@ -8,7 +8,6 @@ from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.audit import BookEntry
 from bus.messages.placement import LogPosition, MembersPage, RevisionsPage, SnapshotPage
 from engine.inventories import ConsumerId, ProviderId, ProviderState, QuotaState
-from placement_worker.core.drafts import QuotaKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
     ClaimKeys,
@@ -23,7 +22,8 @@ from placement_worker.core.ledger import (
     StoredNames,
     TreeChanges,
 )
-from placement_worker.core.shares import Owner
+from placement_worker.core.limits import QuotaKeys
+from placement_worker.core.owners import Owner
 from placement_worker.store import (
     FEED_ENTRIES,
     AdminDecision,

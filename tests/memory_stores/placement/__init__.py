@@ -14,7 +14,7 @@ from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.audit import BookEntry
 from bus.messages.placement import LogPosition, MembersPage, RevisionsPage, SnapshotPage
 from engine.inventories import ConsumerId, GroupMember, ProviderId, QuotaState
-from placement_worker.core.drafts import wrong_quota
+from placement_worker.core.limits import wrong_quota
 from placement_worker.store import ChangeFeed, Holdings, PlacementTransaction, Unpublished
 from tests.memory_stores.placement.audit import contradictions
 from tests.memory_stores.placement.feed import MemoryFeed, logged_since

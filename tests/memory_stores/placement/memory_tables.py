@@ -21,8 +21,8 @@ from engine.inventories import (
     ProviderUsage,
     ResourceAmount,
 )
-from placement_worker.core.drafts import counted, sums_of
 from placement_worker.core.ledger import Consumer, GroupRow, ProviderBook, Quota, TreeBook
+from placement_worker.core.limits import counted, sums_of
 
 
 class ProviderEntry(Struct, frozen=True):

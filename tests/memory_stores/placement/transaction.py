@@ -23,7 +23,6 @@ from engine.inventories import (
     ProviderState,
     ResourceAmount,
 )
-from placement_worker.core.drafts import QuotaKeys
 from placement_worker.core.ledger import (
     ClaimChanges,
     ClaimKeys,
@@ -43,7 +42,8 @@ from placement_worker.core.ledger import (
     TreeBook,
     TreeChanges,
 )
-from placement_worker.core.shares import Owner, is_tombstone
+from placement_worker.core.limits import QuotaKeys
+from placement_worker.core.owners import Owner, is_tombstone
 from placement_worker.store import AdminDecision, DecideAllocations
 from tests.memory_stores.placement.memory_tables import (
     Logged,

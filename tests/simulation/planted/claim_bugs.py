@@ -10,7 +10,7 @@ from engine import capacity
 from engine.inventories import INTEGER_MAX
 from engine.refusals import Claimed, Released
 from placement_worker import admin_writes, handlers
-from placement_worker.core import claims, drafts, shares
+from placement_worker.core import claims, drafts
 from tests.simulation.replacing import replaced
 
 NO_HORIZON = timedelta(days=36_500)
@@ -41,7 +41,7 @@ def claim_without_capacity_check() -> AbstractContextManager[None]:
 
         return shortfall_of
 
-    return replaced(shares, "shortfall_of", planted)
+    return replaced(drafts, "shortfall_of", planted)
 
 
 def claim_after_its_own_release() -> AbstractContextManager[None]:
@@ -109,12 +109,12 @@ def horizon_not_checked() -> AbstractContextManager[None]:
 
 def limit_of_a_host_not_checked() -> AbstractContextManager[None]:
     """A host accepts every claim that fits, however many instances it has."""
-    return replaced(shares, "_full", lambda _real: lambda *_, **__: None)
+    return replaced(drafts, "_full", lambda _real: lambda *_, **__: None)
 
 
 def changed_shape_granted() -> AbstractContextManager[None]:
     """A claim is granted if it fits, whatever shape its sender saw."""
-    return replaced(shares, "_moved", lambda _real: lambda *_: [])
+    return replaced(drafts, "_moved", lambda _real: lambda *_: [])
 
 
 def foreign_consumer_released() -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from moor.books.auditing import Audit
 from placement_worker.core import swaps
-from placement_worker.core.drafts import GroupsDraft
+from placement_worker.core.limits import GroupsDraft
 from tests.simulation.replacing import replaced, rewritten
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from engine.requests import groups
 from laboratory.computes.hosts import VIRTUAL_FUNCTIONS
-from placement_worker.core import shares
+from placement_worker.core import drafts
 from tests.simulation.replacing import replaced
 
 
@@ -32,4 +32,4 @@ def _always_fits(always: str) -> AbstractContextManager[None]:
 
         return shortfall_of
 
-    return replaced(shares, "shortfall_of", planted)
+    return replaced(drafts, "shortfall_of", planted)

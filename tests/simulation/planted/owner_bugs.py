@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 
 from engine.picture.picture import Picture
 from placement_worker.core import claims, swaps
-from placement_worker.core.drafts import GroupsDraft
+from placement_worker.core.limits import GroupsDraft
 from tests.simulation.replacing import replaced, rewritten
 
 

@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from placement_worker.core import swaps
-from placement_worker.core.drafts import QuotasDraft
+from placement_worker.core.limits import QuotasDraft
 from tests.simulation.replacing import replaced
 
 

@@ -49,10 +49,10 @@ from engine.inventories import (
     Share,
 )
 from engine.refusals import Claimed, ClaimVerdict
-from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, SentOrder, SentReport, keys_of_orders
+from placement_worker.core.claims import decide_claims, keys_of_orders
+from placement_worker.core.drafts import MovedRoots
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, SentOrder, SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.core.shares import MovedRoots
 from tests.memory_stores.placement import MemoryPlacementStore
 from tests.unit.conductor.counted_on import check_claims, check_hosts
 from tests.unit.conductor.test_conductor import drawing

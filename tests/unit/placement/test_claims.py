@@ -19,6 +19,7 @@ from engine.refusals import (
     Superseded,
 )
 from placement_worker.core.claims import decide_claims
+from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.ledger import (
     BatchDecision,
     ClaimChanges,
@@ -29,7 +30,7 @@ from placement_worker.core.ledger import (
     SentOrder,
     Touched,
 )
-from placement_worker.core.shares import NO_CELL, MovedRoots
+from placement_worker.core.owners import NO_CELL
 from placement_worker.core.swaps import ClaimJudgement
 from tests.contracts.placement_orders import (
     CELL,

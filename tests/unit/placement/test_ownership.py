@@ -11,7 +11,7 @@ from engine.inventories import INTEGER_MAX, ConsumerId, ProviderId, ResourceAmou
 from engine.refusals import AlreadyClaimed, Claimed, NotAllowed, Released, Superseded
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, SentOrder
-from placement_worker.core.shares import ATTEMPT_AHEAD_MAX, NO_CELL
+from placement_worker.core.owners import ATTEMPT_AHEAD_MAX, NO_CELL
 from placement_worker.core.swaps import ClaimJudgement
 from tests.contracts.placement_orders import (
     HORIZON,

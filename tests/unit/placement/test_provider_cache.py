@@ -9,10 +9,10 @@ from bus.messages.placement import ReportAccepted, ReportInventory, ReportOutdat
 from engine.inventories import ReportedProvider
 from engine.refusals import Claimed, DoesNotFit, NotAllowed, Released
 from kit.errors import Transient
-from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport, keys_of_orders
+from placement_worker.core.claims import decide_claims, keys_of_orders
+from placement_worker.core.drafts import MovedRoots
+from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.core.shares import MovedRoots
 from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementTransaction
 from placement_worker.store_sql import SqlPlacementStore, rows

@@ -13,7 +13,7 @@ from engine.inventories import ConsumerId
 from engine.refusals import Claimed, Released
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import Consumer, SentOrder
-from placement_worker.core.shares import NO_CELL, owners_of_tombstones, room_for_tombstones
+from placement_worker.core.owners import NO_CELL, owners_of_tombstones, room_for_tombstones
 from placement_worker.handlers import TOLD_AGAIN, CrowdedOwners
 from tests.contracts.placement_orders import (
     CELL,
