@@ -70,7 +70,6 @@ from placement_worker.core.claims import (
 )
 from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.host_reshapes import (
-    SentReshape,
     consumer_keys_of,
     decide_final_report,
     decide_growth,
@@ -79,7 +78,7 @@ from placement_worker.core.host_reshapes import (
     tree_keys_of,
     unused,
 )
-from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
+from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.core.owners import NO_CELL, Owner, owners_of_tombstones, room_for_tombstones
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.swaps import ClaimJudgement
@@ -115,7 +114,7 @@ def handlers(
             counted = await tx.tombstones(owners, settings.tombstones_max)
             room = room_for_tombstones(counted, settings.tombstones_max)
             crowded.tell(room, clock())
-        sent = [SentOrder(ask.message, ask.cell) for ask in asks]
+        sent = [Sent(ask.message, ask.cell) for ask in asks]
         decision = decide_claims(ledger, sent, clock(), horizon, room)
         await tx.write_claims(decision.changes)
         trees = await _trees_of(decision.verdicts, tx)
@@ -125,7 +124,7 @@ def handlers(
 
     async def on_reports(asks: Sequence[Received[ReportInventory]], tx: PlacementTransaction) -> list[Said]:
         forest = await tx.lock_trees(keys_of_reports([ask.message for ask in asks]))
-        decision = decide_reports(forest, [SentReport(ask.message, ask.cell) for ask in asks], vocabulary)
+        decision = decide_reports(forest, [Sent(ask.message, ask.cell) for ask in asks], vocabulary)
         await tx.write_trees(decision.changes)
         said: list[Said] = []
         for ask, verdict in zip(asks, decision.verdicts, strict=True):
@@ -277,13 +276,13 @@ CONSUMERS_AT_ONCE_MAX = 2_000
 def together_handlers(clock: Callable[[], datetime], horizon: timedelta) -> Handlers:
     async def on_claims(asks: Sequence[Received[ClaimTogether]], tx: PlacementTransaction) -> list[Said]:
         answers: dict[int, AllClaimed | NoneClaimed | NotAllowed] = {}
-        readable: dict[int, list[SentOrder]] = {}
+        readable: dict[int, list[Sent[ClaimOrder]]] = {}
         for number, ask in enumerate(asks):
             claims = claims_of(ask.message)
             if isinstance(claims, NotAllowed):
                 answers[number] = claims
             else:
-                readable[number] = [SentOrder(claim, ask.cell) for claim in claims]
+                readable[number] = [Sent(claim, ask.cell) for claim in claims]
         if readable:
             ledger = await tx.lock_claims(
                 keys_of_orders([sent.order for claims in readable.values() for sent in claims])
@@ -375,7 +374,7 @@ def host_shape_handlers(
     async def on_reshapes(asks: Sequence[Received[ReshapeHost]], tx: PlacementTransaction) -> list[Said]:
         said: list[Said] = []
         for ask in asks:
-            verdict = await reshape(tx, SentReshape(ask.message, ask.cell), vocabulary, clock())
+            verdict = await reshape(tx, Sent(ask.message, ask.cell), vocabulary, clock())
             said.append(Answer(ask, HostReshaped(root=ask.message.root, verdict=verdict)))
         return said
 
@@ -390,7 +389,7 @@ def host_shape_handlers(
 
 
 async def reshape(
-    tx: PlacementTransaction, sent: SentReshape, vocabulary: Vocabulary, now: datetime
+    tx: PlacementTransaction, sent: Sent[ReshapeHost], vocabulary: Vocabulary, now: datetime
 ) -> ReshapeVerdict:
     """Judge a reshape, and write its steps if all of them are granted."""
     order = sent.order

@@ -53,7 +53,7 @@ from placement_worker.core.ledger import (
     ClaimOrder,
     Consumer,
     Ledger,
-    SentOrder,
+    Sent,
 )
 from placement_worker.core.limits import counted, sums_of
 from placement_worker.core.owners import ATTEMPT_AHEAD_MAX, Owner, binds, judge_owner, owner_of, wrong_cell
@@ -62,7 +62,7 @@ from placement_worker.core.swaps import CLAIMED, ClaimJudgement, already_claimed
 
 def decide_claims(
     ledger: Ledger,
-    asked: Sequence[SentOrder],
+    asked: Sequence[Sent[ClaimOrder]],
     now: datetime,
     horizon: timedelta,
     room: Mapping[Owner, int] | None = None,
@@ -75,7 +75,9 @@ def decide_claims(
     return BatchDecision(verdicts, draft.changes())
 
 
-def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: timedelta) -> ClaimJudgement:
+def judge_order(
+    draft: LedgerDraft, asked: Sent[ClaimOrder], now: datetime, horizon: timedelta
+) -> ClaimJudgement:
     """Judge one claim, swap or release on the draft of the ledger. If it is granted, the draft changes."""
     order = asked.order
     consumer = draft.consumer(order.consumer)
@@ -94,7 +96,7 @@ def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: ti
             return _release(draft, consumer, order, now, horizon, is_known=is_known)
 
 
-def _judge_sender(consumer: ConsumerDraft, asked: SentOrder) -> ClaimJudgement | bool:
+def _judge_sender(consumer: ConsumerDraft, asked: Sent[ClaimOrder]) -> ClaimJudgement | bool:
     """Why the sender may not give this order about the consumer; or whether the consumer's row counts for it."""
     order = asked.order
     if asked.speaks_for is not None and asked.speaks_for != order.cell:
@@ -268,7 +270,7 @@ TogetherJudgement = AllClaimed | tuple[tuple[ConsumerId, Refusal], ...]
 
 
 def decide_together(
-    ledger: Ledger, claims: Sequence[Sequence[SentOrder]], now: datetime, horizon: timedelta
+    ledger: Ledger, claims: Sequence[Sequence[Sent[ClaimOrder]]], now: datetime, horizon: timedelta
 ) -> BatchDecision[TogetherJudgement, ClaimChanges]:
     """Judge each claim for many consumers on the ledger as the earlier such claims of the batch left it."""
     draft = LedgerDraft(ledger)
@@ -277,7 +279,7 @@ def decide_together(
 
 
 def _judge(
-    draft: LedgerDraft, claim: Sequence[SentOrder], now: datetime, horizon: timedelta
+    draft: LedgerDraft, claim: Sequence[Sent[ClaimOrder]], now: datetime, horizon: timedelta
 ) -> TogetherJudgement:
     if over := _over_quota(draft, claim):
         return over
@@ -298,7 +300,7 @@ def _judge(
 
 
 def _over_quota(
-    draft: LedgerDraft, claim: Sequence[SentOrder]
+    draft: LedgerDraft, claim: Sequence[Sent[ClaimOrder]]
 ) -> tuple[tuple[ConsumerId, Refusal], ...] | None:
     """The refusal of all, if what those of them count together that hold nothing yet is over the quota of their project."""
     orders = [each.order for each in claim if isinstance(each.order, ClaimResources)]

@@ -33,7 +33,7 @@ from placement_worker.core.ledger import (
     ForestKeys,
     Ledger,
     ProviderBook,
-    SentReport,
+    Sent,
     TreeBook,
     TreeChanges,
     keys_of_shares,
@@ -41,13 +41,6 @@ from placement_worker.core.ledger import (
 from placement_worker.core.reports import decide_reports, keys_of_reports
 
 _NAME_MAX = 200
-
-
-class SentReshape(Struct, frozen=True):
-    """A reshape of a host, and the one cell its sender may act for (`speaks_for`; None if all cells)."""
-
-    order: ReshapeHost
-    speaks_for: str | None = None
 
 
 class MovesDecision(Struct, frozen=True):
@@ -66,7 +59,7 @@ def tree_keys_of(order: ReshapeHost) -> ForestKeys:
 
 
 def judge_reshape(
-    ledger: Ledger, forest: Forest, sent: SentReshape, vocabulary: Vocabulary, now: datetime
+    ledger: Ledger, forest: Forest, sent: Sent[ReshapeHost], vocabulary: Vocabulary, now: datetime
 ) -> ReshapeVerdict:
     """Judge all three steps in memory. `accepted` is the verdict on the last one."""
     order = sent.order
@@ -92,7 +85,7 @@ def judge_reshape(
 
 
 def decide_growth(
-    forest: Forest, sent: SentReshape, vocabulary: Vocabulary
+    forest: Forest, sent: Sent[ReshapeHost], vocabulary: Vocabulary
 ) -> BatchDecision[ReportVerdict, TreeChanges]:
     """The first step: the tree with the old providers and inventories beside the new ones."""
     order = sent.order
@@ -108,7 +101,7 @@ def decide_growth(
     ]
     # Without a sequence it does not count as a report.
     report = structs.replace(_report_of(order), providers=tuple(growing), whole=False, sequence=0)
-    return decide_reports(forest, [SentReport(report, sent.speaks_for)], vocabulary)
+    return decide_reports(forest, [Sent(report, sent.speaks_for)], vocabulary)
 
 
 def decide_moves(ledger: Ledger, order: ReshapeHost, now: datetime) -> MovesDecision:
@@ -148,10 +141,10 @@ def decide_moves(ledger: Ledger, order: ReshapeHost, now: datetime) -> MovesDeci
 
 
 def decide_final_report(
-    forest: Forest, sent: SentReshape, vocabulary: Vocabulary
+    forest: Forest, sent: Sent[ReshapeHost], vocabulary: Vocabulary
 ) -> BatchDecision[ReportVerdict, TreeChanges]:
     """The last step: the report as it came."""
-    return decide_reports(forest, [SentReport(_report_of(sent.order), sent.speaks_for)], vocabulary)
+    return decide_reports(forest, [Sent(_report_of(sent.order), sent.speaks_for)], vocabulary)
 
 
 def unused(ledger: Ledger) -> ClaimChanges:

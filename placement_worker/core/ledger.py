@@ -16,7 +16,6 @@ from bus.messages.placement import (
     NO_OWNER,
     ClaimResources,
     ReleaseClaim,
-    ReportInventory,
     SwapClaim,
 )
 from engine.capacity import ProviderRow
@@ -35,21 +34,15 @@ from engine.inventories import (
 ClaimOrder = ClaimResources | SwapClaim | ReleaseClaim
 
 
+Order_co = TypeVar("Order_co", covariant=True)
 Verdict = TypeVar("Verdict")
 Changes = TypeVar("Changes")
 
 
-class SentOrder(Struct, frozen=True, gc=False):
-    """A claim, swap or release, and the one cell its sender may act for (`speaks_for`; None if all cells)."""
+class Sent(Struct, Generic[Order_co], frozen=True, gc=False):
+    """A claim, swap, release, report or reshape, and the one cell its sender may act for (`speaks_for`; None if all cells)."""
 
-    order: ClaimOrder
-    speaks_for: str | None = None
-
-
-class SentReport(Struct, frozen=True):
-    """An inventory report, and the one cell its sender may act for (`speaks_for`; None if all cells)."""
-
-    report: ReportInventory
+    order: Order_co
     speaks_for: str | None = None
 
 

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 
 from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim
 from engine.refusals import NotAllowed, Released
-from placement_worker.core.ledger import Consumer, Ledger, SentOrder
+from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, Sent
 
 # API-level callers release claims that were never placed under this cell name, whichever cell was meant. No cell has this
 # name, so no cell can act for another one by it.
@@ -78,7 +78,7 @@ def room_for_tombstones(counted: Mapping[Owner, int], tombstones_max: int) -> di
     return {owner: max(0, tombstones_max - count) for owner, count in counted.items()}
 
 
-def binds(row: Consumer, sent: SentOrder) -> bool:
+def binds(row: Consumer, sent: Sent[ClaimOrder]) -> bool:
     """Does this row count for the order? A tombstone counts only for orders of the owner whose release left it."""
     if not is_tombstone(row):
         return True
@@ -90,7 +90,7 @@ def binds(row: Consumer, sent: SentOrder) -> bool:
     return row.project == (order.project or NO_OWNER)
 
 
-def judge_owner(row: Consumer, sent: SentOrder) -> NotAllowed | Released | None:
+def judge_owner(row: Consumer, sent: Sent[ClaimOrder]) -> NotAllowed | Released | None:
     """Why the sender may not give this order about a consumer that has a row; None if it may."""
     order = sent.order
     if is_tombstone(row):
@@ -126,5 +126,5 @@ def _is_of_project(row: Consumer, project: str) -> bool:
     return row.project == (project or NO_OWNER) or (row.project == NO_OWNER and not was_claimed)
 
 
-def _of_other_cell(sent: SentOrder) -> NotAllowed:
+def _of_other_cell(sent: Sent[ClaimOrder]) -> NotAllowed:
     return wrong_cell(f"consumer {sent.order.consumer} is not of cell {sent.order.cell!r}")

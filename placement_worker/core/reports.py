@@ -32,7 +32,7 @@ from placement_worker.core.ledger import (
     Forest,
     ForestKeys,
     ProviderBook,
-    SentReport,
+    Sent,
     TreeBook,
     TreeChanges,
 )
@@ -59,7 +59,7 @@ def _providers_in(report: ReportInventory) -> Iterator[ProviderId]:
 
 
 def decide_reports(
-    forest: Forest, reports: Sequence[SentReport], vocabulary: Vocabulary
+    forest: Forest, reports: Sequence[Sent[ReportInventory]], vocabulary: Vocabulary
 ) -> BatchDecision[ReportVerdict, TreeChanges]:
     """Judge each report on the forest as the earlier reports of the batch left it."""
     draft = ForestDraft(forest)
@@ -67,8 +67,8 @@ def decide_reports(
     return BatchDecision(verdicts, draft.changes())
 
 
-def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> ReportVerdict:
-    report = reported.report
+def _judge(draft: ForestDraft, reported: Sent[ReportInventory], vocabulary: Vocabulary) -> ReportVerdict:
+    report = reported.order
     tree = _found(draft, reported)
     refused = (
         _kept(tree, report)
@@ -102,11 +102,11 @@ def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> 
     return ReportAccepted(shape=after.shape, shape_moved=moved)
 
 
-def _found(draft: ForestDraft, reported: SentReport) -> TreeBook:
+def _found(draft: ForestDraft, reported: Sent[ReportInventory]) -> TreeBook:
     """The tree that the report changes: the one under its root, or an empty one. A tree or tombstone that the report may
     take over gets the report's cell.
     """
-    report = reported.report
+    report = reported.order
     tree = draft.trees.get(report.root)
     if tree is None:
         return TreeBook(root=report.root, cell=report.cell)
@@ -123,11 +123,11 @@ def _found(draft: ForestDraft, reported: SentReport) -> TreeBook:
     return TreeBook(root=tree.root, cell=report.cell, shape=tree.shape)
 
 
-def _may_take(tree: TreeBook, reported: SentReport) -> bool:
+def _may_take(tree: TreeBook, reported: Sent[ReportInventory]) -> bool:
     """May the report take over a tree that was written by name and never reported? A sender that acts for one cell may not
     take over a tree without a cell: otherwise a cell could take what belongs to the API level.
     """
-    report = reported.report
+    report = reported.order
     return (
         report.foreign == "take"
         and bool(tree.providers)
@@ -159,8 +159,8 @@ def _changes_cell(draft: ForestDraft, tree: TreeBook) -> bool:
     return stored is not None and bool(stored.providers) and stored.cell != tree.cell
 
 
-def _wrong_cell(tree: TreeBook, reported: SentReport) -> NotAllowed | None:
-    cell = reported.report.cell
+def _wrong_cell(tree: TreeBook, reported: Sent[ReportInventory]) -> NotAllowed | None:
+    cell = reported.order.cell
     if reported.speaks_for is not None and reported.speaks_for != cell:
         return NotAllowed(
             field="cell", reason=f"the sender may act for cell {reported.speaks_for!r}, not for {cell!r}"

@@ -20,7 +20,7 @@ from kit.errors import Transient
 from kit.sql import open_database
 from placement_worker import tables
 from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.ledger import ClaimOrder, GroupRow, SentOrder
+from placement_worker.core.ledger import ClaimOrder, GroupRow, Sent
 from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.store_sql.postgres_claims import PostgresClaims
@@ -133,7 +133,7 @@ async def _work(store: SqlPlacementStore, url: str, run: _Run, chance: random.Ra
 async def _ask(store: SqlPlacementStore, orders: Sequence[ClaimOrder]) -> tuple[ClaimJudgement, ...]:
     async with store.transaction() as tx:
         ledger = await tx.lock_claims(keys_of_orders(orders))
-        decision = decide_claims(ledger, [SentOrder(order) for order in orders], NOON, HORIZON)
+        decision = decide_claims(ledger, [Sent(order) for order in orders], NOON, HORIZON)
         await tx.write_claims(decision.changes)
     return decision.verdicts
 

@@ -19,7 +19,7 @@ from kit.errors import Unavailable
 from kit.sql import PostgresDatabase, open_database
 from kit.times import now
 from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.ledger import SentOrder
+from placement_worker.core.ledger import Sent
 from placement_worker.store import ChangeFeed, PlacementTransaction
 from placement_worker.store_sql import SqlPlacementStore, log
 from placement_worker.tables import change_log
@@ -255,7 +255,7 @@ async def test_a_connection_that_broke_while_nobody_used_it_is_replaced_unnotice
 
 async def _write(transaction: PlacementTransaction, order: ClaimResources) -> None:
     ledger = await transaction.lock_claims(keys_of_orders([order]))
-    await transaction.write_claims(decide_claims(ledger, [SentOrder(order)], NOON, HORIZON).changes)
+    await transaction.write_claims(decide_claims(ledger, [Sent(order)], NOON, HORIZON).changes)
 
 
 async def _mark_all(feed: ChangeFeed) -> None:

@@ -23,7 +23,7 @@ from kit.errors import Transient
 from kit.sql import open_database
 from placement_worker import tables
 from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.ledger import ClaimOrder, SentOrder
+from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.store_sql.postgres_claims import PostgresClaims
 from placement_worker.store_sql.rows import ClaimRows, UsageRow
@@ -139,7 +139,7 @@ async def _work(store: SqlPlacementStore, run: _Run, chance: random.Random) -> N
 async def _ask(store: SqlPlacementStore, run: _Run, orders: Sequence[ClaimOrder]) -> None:
     async with store.transaction() as tx:
         ledger = await tx.lock_claims(keys_of_orders(orders))
-        decision = decide_claims(ledger, [SentOrder(order) for order in orders], NOON, HORIZON)
+        decision = decide_claims(ledger, [Sent(order) for order in orders], NOON, HORIZON)
         await tx.write_claims(decision.changes)
     run.committed += 1
     run.verdicts.update(type(verdict).__name__ for verdict in decision.verdicts)

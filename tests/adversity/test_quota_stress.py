@@ -23,7 +23,7 @@ from kit.errors import Transient
 from kit.sql import Transaction
 from placement_worker.admin_writes import write_quotas
 from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.ledger import ClaimOrder, SentOrder
+from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.store_sql import SqlPlacementStore, claims, consumers
 from tests.contracts.placement_orders import (
     HORIZON,
@@ -172,7 +172,7 @@ async def work(store: SqlPlacementStore, run: Run, chance: random.Random) -> Non
             try:
                 async with store.transaction() as tx:
                     ledger = await tx.lock_claims(keys_of_orders(orders))
-                    sent = [SentOrder(order) for order in orders]
+                    sent = [Sent(order) for order in orders]
                     decision = decide_claims(ledger, sent, NOON, HORIZON)
                     await asyncio.sleep(0)
                     await tx.write_claims(decision.changes)

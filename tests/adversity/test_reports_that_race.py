@@ -8,7 +8,7 @@ import pytest_asyncio
 from bus.messages.placement import ReportAccepted, ReportInventory
 from engine.inventories import ReportedProvider
 from kit.errors import Transient
-from placement_worker.core.ledger import SentReport
+from placement_worker.core.ledger import Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
@@ -87,5 +87,5 @@ async def _report_late(
         forest = await late.lock_trees(keys_of_reports(reports))
         for report in meanwhile:
             assert isinstance(await client.report_one(report), ReportAccepted)
-        decision = decide_reports(forest, [SentReport(report) for report in reports], VOCABULARY)
+        decision = decide_reports(forest, [Sent(report) for report in reports], VOCABULARY)
         await late.write_trees(decision.changes)

@@ -16,7 +16,7 @@ from bus.messages.administration import (
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount
 from kit.errors import Transient
 from placement_worker.admin_writes import TRIES_MAX, WriteBatcher
-from placement_worker.core.ledger import SentOrder
+from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementStore
 from tests.contracts.placement_orders import NOON, VOCABULARY, inventories, provider
@@ -29,7 +29,9 @@ class AdminClient(StoreClient):
         super().__init__(store)
         self.batcher = WriteBatcher(store, VOCABULARY, lambda: NOON)
 
-    async def judge(self, asked: Sequence[SentOrder], now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
+    async def judge(
+        self, asked: Sequence[Sent[ClaimOrder]], now: datetime = NOON
+    ) -> tuple[ClaimJudgement, ...]:
         """As a worker does: try again after a transient error."""
         for _ in range(TRIES_MAX - 1):
             with suppress(Transient):

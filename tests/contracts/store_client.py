@@ -6,7 +6,7 @@ from datetime import datetime
 from bus.messages.placement import ReportInventory, ReportVerdict
 from engine.inventories import ConsumerId, ProviderId, ProviderState, ResourceAmount
 from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, SentOrder, SentReport
+from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementStore
@@ -19,9 +19,11 @@ class StoreClient:
 
     async def ask(self, *orders: ClaimOrder, now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
         """All in one batch, from a sender that may act for all cells."""
-        return await self.judge([SentOrder(order) for order in orders], now)
+        return await self.judge([Sent(order) for order in orders], now)
 
-    async def judge(self, asked: Sequence[SentOrder], now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
+    async def judge(
+        self, asked: Sequence[Sent[ClaimOrder]], now: datetime = NOON
+    ) -> tuple[ClaimJudgement, ...]:
         async with self.store.transaction() as tx:
             ledger = await tx.lock_claims(keys_of_orders([one.order for one in asked]))
             decision = decide_claims(ledger, asked, now, HORIZON)
@@ -36,7 +38,7 @@ class StoreClient:
         """All in one batch."""
         async with self.store.transaction() as tx:
             forest = await tx.lock_trees(keys_of_reports(reports))
-            decision = decide_reports(forest, [SentReport(report) for report in reports], VOCABULARY)
+            decision = decide_reports(forest, [Sent(report) for report in reports], VOCABULARY)
             await tx.write_trees(decision.changes)
         return decision.verdicts
 

@@ -14,7 +14,7 @@ from engine.inventories import ConsumerId, ProviderId, ReportedProvider, Resourc
 from engine.refusals import Claimed, DoesNotFit, NotAllowed, ShapeMoved
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.core.drafts import MovedRoots
-from placement_worker.core.host_reshapes import SentReshape
+from placement_worker.core.ledger import Sent
 from placement_worker.handlers import host_shape_handlers, reshape
 from tests.contracts.placement_orders import (
     DB,
@@ -91,7 +91,7 @@ class ReshapingClient(StoreClient):
             ),
         )
         async with self.store.transaction() as tx:
-            return await reshape(tx, SentReshape(order, by), VOCABULARY, NOON)
+            return await reshape(tx, Sent(order, by), VOCABULARY, NOON)
 
     async def everything(self) -> tuple[object, ...]:
         rows = [await self.row(who) for who in (WEB, DB, MIGRATION)]
@@ -174,7 +174,7 @@ async def test_a_later_report_brings_the_flat_shape_back(client: ReshapingClient
         ),
     )
     async with client.store.transaction() as tx:
-        assert isinstance(await reshape(tx, SentReshape(order), VOCABULARY, NOON), ReportAccepted)
+        assert isinstance(await reshape(tx, Sent(order), VOCABULARY, NOON), ReportAccepted)
 
     assert {each.id for each in (await client.providers()).values()} == {HOST, OTHER_HOST, POOL}
     assert await client.used(HOST) == {"VCPU": 5, "MEMORY_MB": 500, "DISK_GB": 10, "CUSTOM_NIC": 1}
@@ -282,7 +282,7 @@ async def test_a_name_may_go_to_a_new_provider(client: ReshapingClient) -> None:
     )
 
     async with client.store.transaction() as tx:
-        assert isinstance(await reshape(tx, SentReshape(order), VOCABULARY, NOON), ReportAccepted)
+        assert isinstance(await reshape(tx, Sent(order), VOCABULARY, NOON), ReportAccepted)
 
     states = await client.providers()
     assert CARD not in states

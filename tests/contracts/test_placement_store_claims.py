@@ -24,7 +24,7 @@ from engine.refusals import (
 from kit.errors import Transient
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.drafts import MovedRoots
-from placement_worker.core.ledger import SentOrder
+from placement_worker.core.ledger import Sent
 from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,
@@ -340,7 +340,7 @@ async def test_a_transaction_that_fails_changes_nothing(client: StoreClient) -> 
         async with client.store.transaction() as tx:
             orders = a_claim(TWO_CPUS, WEB), a_release(DB)
             ledger = await tx.lock_claims(keys_of_orders(orders))
-            asked = [SentOrder(order) for order in orders]
+            asked = [Sent(order) for order in orders]
             await tx.write_claims(decide_claims(ledger, asked, NOON, HORIZON).changes)
             raise PowerCutError
 

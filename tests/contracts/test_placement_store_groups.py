@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from bus.messages.placement import SwapClaim
 from engine.inventories import ConsumerId, GroupMember, Holder, ProviderId, ServerGroup, Share
 from engine.refusals import Claimed, DoesNotFit, GroupRefused, NotAllowed
-from placement_worker.core.ledger import ClaimOrder, SentOrder
+from placement_worker.core.ledger import ClaimOrder, Sent
 from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,
@@ -179,8 +179,8 @@ async def test_another_definition_under_a_known_id_is_refused(client: StoreClien
 
 
 async def test_a_cell_brings_nobody_into_the_group_of_another_project(client: StoreClient) -> None:
-    def by_cell(order: ClaimOrder) -> SentOrder:
-        return SentOrder(order, CELL)
+    def by_cell(order: ClaimOrder) -> Sent[ClaimOrder]:
+        return Sent(order, CELL)
 
     await client.ask(a_claim(on(HOST), WEB, group=GROUP))
     theirs, alone = replace(a_claim(on(OTHER_HOST), DB, group=GROUP), project="bank"), consumer("alone")
@@ -202,12 +202,12 @@ async def test_what_a_cell_says_of_a_group_holds_only_until_the_api_level_claims
     client: StoreClient,
 ) -> None:
     early = replace(a_claim(on(HOST), WEB, group=TOGETHER), project="bank")
-    assert await client.judge([SentOrder(early, CELL)]) == (Claimed(),)
+    assert await client.judge([Sent(early, CELL)]) == (Claimed(),)
 
     assert await client.ask_one(a_claim(on(OTHER_HOST), DB, group=GROUP)) == Claimed()
 
     late = replace(a_claim(on(THIRD_HOST), consumer("late"), group=GROUP), project="bank")
-    (verdict,) = await client.judge([SentOrder(late, CELL)])
+    (verdict,) = await client.judge([Sent(late, CELL)])
     assert isinstance(verdict, NotAllowed)
     assert verdict.field == "group.id"
     assert await client.ask_one(a_claim(on(OTHER_HOST), consumer("third"), group=GROUP)) == refused(
@@ -223,11 +223,11 @@ async def test_a_group_for_which_the_api_level_claims_twice_is_of_all_projects(c
     await client.ask(a_claim(on(HOST), WEB, group=GROUP))
     # A claim that is refused says nothing of the group.
     assert isinstance(await client.ask_one(refused_too), DoesNotFit)
-    (verdict,) = await client.judge([SentOrder(late, CELL)])
+    (verdict,) = await client.judge([Sent(late, CELL)])
     assert isinstance(verdict, NotAllowed)
     assert await client.ask_one(theirs) == Claimed()
 
-    assert await client.judge([SentOrder(late, CELL)]) == (Claimed(),)
+    assert await client.judge([Sent(late, CELL)]) == (Claimed(),)
 
 
 async def test_a_claim_that_is_refused_defines_no_group(client: StoreClient) -> None:

@@ -1,6 +1,6 @@
 """Contract of all stores: what a project's quota counts, and which claims and swaps it refuses."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import pytest_asyncio
@@ -22,7 +22,7 @@ from engine.refusals import AlreadyClaimed, Claimed, OverLimit, QuotaExceeded, R
 from kit.errors import Transient
 from placement_worker.admin_writes import write_allocations, write_quotas
 from placement_worker.core.claims import decide_together, keys_of_orders
-from placement_worker.core.ledger import ClaimChanges, SentOrder, keys_of_shares
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Sent, keys_of_shares
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
     CLEANUP,
@@ -287,7 +287,7 @@ async def test_a_write_by_name_counts_and_is_not_refused(client: StoreClient) ->
 
 async def test_a_claim_for_many_is_refused_whole_with_what_all_ask(client: StoreClient) -> None:
     await limit(client, instances=2)
-    claims = [SentOrder(claiming(name)) for name in ("a", "b", "c")]
+    claims = [Sent(claiming(name)) for name in ("a", "b", "c")]
 
     assert await together(client, claims) == tuple(
         (consumer(name), over(INSTANCES, 2, 0, 3)) for name in ("a", "b", "c")
@@ -301,13 +301,13 @@ async def test_a_claim_for_many_is_refused_whole_with_what_all_ask(client: Store
 async def test_a_claim_for_many_that_finds_no_room_counts_nothing(client: StoreClient) -> None:
     await limit(client, VCPU=9)
 
-    refused = await together(client, [SentOrder(claiming("a", 3)), SentOrder(claiming("b", 3))])
+    refused = await together(client, [Sent(claiming("a", 3)), Sent(claiming("b", 3))])
 
     assert isinstance(refused, tuple)
     assert await used(client) == {}
 
 
-async def together(client: StoreClient, claims: list[SentOrder]) -> object:
+async def together(client: StoreClient, claims: Sequence[Sent[ClaimOrder]]) -> object:
     async with client.store.transaction() as tx:
         ledger = await tx.lock_claims(keys_of_orders([each.order for each in claims]))
         decision = decide_together(ledger, [claims], NOON, HORIZON)

@@ -18,7 +18,7 @@ from bus.messages.placement import (
 from engine.inventories import InventoryState, ProviderId, ReportedInventory, ReportedProvider
 from engine.refusals import NotAllowed
 from placement_worker.core.drafts import MovedRoots
-from placement_worker.core.ledger import SentReport
+from placement_worker.core.ledger import Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from tests.contracts.placement_orders import (
     HOST,
@@ -351,7 +351,7 @@ async def test_a_rolled_back_delete_leaves_no_tombstone(client: StoreClient) -> 
     async def cancelled() -> None:
         async with client.store.transaction() as tx:
             forest = await tx.lock_trees(keys_of_reports([deleted()]))
-            await tx.write_trees(decide_reports(forest, [SentReport(deleted())], VOCABULARY).changes)
+            await tx.write_trees(decide_reports(forest, [Sent(deleted())], VOCABULARY).changes)
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):

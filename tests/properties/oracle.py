@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
 from engine.inventories import ConsumerId, ProviderId, Share
-from placement_worker.core.ledger import SentOrder
+from placement_worker.core.ledger import ClaimOrder, Sent
 
 Said = tuple[object, ...]
 Amounts = dict[tuple[ProviderId, str], int]
@@ -68,7 +68,7 @@ class Oracle:
     def used(self, provider: ProviderId, resource: str) -> int:
         return sum(past.holds.get((provider, resource), 0) for past in self.pasts.values())
 
-    def answer(self, asked: SentOrder) -> Said:
+    def answer(self, asked: Sent[ClaimOrder]) -> Said:
         order = asked.order
         past = self.pasts.get(order.consumer)
         if asked.speaks_for is not None and asked.speaks_for != order.cell:

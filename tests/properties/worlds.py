@@ -8,7 +8,7 @@ from msgspec import structs
 
 from bus.messages.placement import ClaimResources, Heir, ReleaseClaim, ReportInventory, SwapClaim
 from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount, ShapeSeen, Share
-from placement_worker.core.ledger import ClaimOrder, SentOrder
+from placement_worker.core.ledger import ClaimOrder, Sent
 from tests.contracts.placement_orders import (
     CLEANUP,
     DB,
@@ -47,7 +47,7 @@ class World(NamedTuple):
     """`batches` is one sequence of orders, cut anywhere; a restock is a batch of its own."""
 
     shelves: Shelves
-    batches: list[list[SentOrder] | Restock]
+    batches: list[list[Sent[ClaimOrder]] | Restock]
 
 
 def mostly(usual: Sequence[T], rare: Sequence[T]) -> st.SearchStrategy[T]:
@@ -196,9 +196,11 @@ def worlds(draw: st.DrawFn) -> World:
         draw(claims(CLEANUP, any_attempt)),
     )
     # Drawn from these few, equal orders come repeatedly, late and in any order.
-    asked = st.builds(SentOrder, order=st.sampled_from(orders), speaks_for=mostly([None, "c1"], ["c2"]))
+    asked = st.builds(
+        Sent[ClaimOrder], order=st.sampled_from(orders), speaks_for=mostly([None, "c1"], ["c2"])
+    )
     begun = draw(st.sampled_from(([web[0], db[0]], [*moved[:2]])))
-    batches: list[list[SentOrder] | Restock] = [[SentOrder(one) for one in begun]]
+    batches: list[list[Sent[ClaimOrder]] | Restock] = [[Sent(one) for one in begun]]
     for one in draw(st.lists(asked | asked | asked | asked | restocks, min_size=8, max_size=24)):
         if isinstance(one, Restock):
             batches.append(one)

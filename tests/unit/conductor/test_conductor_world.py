@@ -51,7 +51,7 @@ from engine.inventories import (
 from engine.refusals import Claimed, ClaimVerdict
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.drafts import MovedRoots
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, SentOrder, SentReport
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from tests.memory_stores.placement import MemoryPlacementStore
 from tests.unit.conductor.counted_on import check_claims, check_hosts
@@ -130,7 +130,7 @@ class World:
         async with self.books.transaction() as tx:
             forest = await tx.lock_trees(keys_of_reports(reports))
             vocabulary = Vocabulary(classes=frozenset({"VCPU"}), traits=frozenset())
-            decision = decide_reports(forest, [SentReport(each) for each in reports], vocabulary)
+            decision = decide_reports(forest, [Sent(each) for each in reports], vocabulary)
             await tx.write_trees(decision.changes)
         for number in range(1, instances + 1):
             await self._boot(number)
@@ -369,7 +369,7 @@ class World:
     async def _placement(self, order: ClaimOrder) -> ClaimVerdict:
         async with self.books.transaction() as tx:
             ledger = await tx.lock_claims(keys_of_orders([order]))
-            decision = decide_claims(ledger, [SentOrder(order)], self.now, timedelta(hours=24))
+            decision = decide_claims(ledger, [Sent(order)], self.now, timedelta(hours=24))
             await tx.write_claims(decision.changes)
         (verdict,) = decision.verdicts
         assert not isinstance(verdict, MovedRoots)

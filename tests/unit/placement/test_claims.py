@@ -27,7 +27,7 @@ from placement_worker.core.ledger import (
     Consumer,
     GroupRow,
     Ledger,
-    SentOrder,
+    Sent,
     Touched,
 )
 from placement_worker.core.owners import NO_CELL
@@ -86,7 +86,7 @@ def a_ledger(
 
 
 def decide(ledger: Ledger, *orders: ClaimOrder) -> BatchDecision[ClaimJudgement, ClaimChanges]:
-    return decide_claims(ledger, [SentOrder(order) for order in orders], NOON, HORIZON)
+    return decide_claims(ledger, [Sent(order) for order in orders], NOON, HORIZON)
 
 
 def judged(ledger: Ledger, order: ClaimOrder) -> ClaimJudgement:
@@ -200,7 +200,7 @@ def test_a_claim_must_take_something_from_its_hosts_tree() -> None:
 
 
 def test_a_sender_may_change_only_its_own_cell() -> None:
-    asked = [SentOrder(a_claim(), speaks_for="c2"), SentOrder(a_claim(who=DB), speaks_for=CELL)]
+    asked = [Sent(a_claim(), speaks_for="c2"), Sent(a_claim(who=DB), speaks_for=CELL)]
 
     refused, granted = decide_claims(a_ledger(), asked, NOON, HORIZON).verdicts
 
@@ -216,7 +216,7 @@ def test_an_api_level_sender_releases_consumers_of_any_cell() -> None:
     assert decide(a_ledger(), a_claim(), ended).verdicts == (Claimed(), Released(freed=True))
     late = decide(a_ledger(), ended, a_claim()).verdicts
     assert late == (Released(freed=False), Superseded(attempt=1, ended=True))
-    (refused,) = decide_claims(a_ledger(), [SentOrder(ended, speaks_for=CELL)], NOON, HORIZON).verdicts
+    (refused,) = decide_claims(a_ledger(), [Sent(ended, speaks_for=CELL)], NOON, HORIZON).verdicts
     assert isinstance(refused, NotAllowed)
 
 
@@ -230,7 +230,7 @@ def test_a_claim_repeated_for_another_cell_is_told_what_is_held() -> None:
         AlreadyClaimed(attempt=1, share=Share(host=HOST, amounts=a_share().amounts)),
     )
     (_, refused) = decide_claims(
-        a_ledger(cells={OTHER_HOST: "c2"}), [SentOrder(a_claim()), SentOrder(elsewhere, "c2")], NOON, HORIZON
+        a_ledger(cells={OTHER_HOST: "c2"}), [Sent(a_claim()), Sent(elsewhere, "c2")], NOON, HORIZON
     ).verdicts
     assert isinstance(refused, NotAllowed)
 

@@ -10,7 +10,7 @@ from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim
 from engine.inventories import INTEGER_MAX, ConsumerId, ProviderId, ResourceAmount
 from engine.refusals import AlreadyClaimed, Claimed, NotAllowed, Released, Superseded
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, SentOrder
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, Sent
 from placement_worker.core.owners import ATTEMPT_AHEAD_MAX, NO_CELL
 from placement_worker.core.swaps import ClaimJudgement
 from tests.contracts.placement_orders import (
@@ -42,7 +42,7 @@ class Books:
 
     def judge(self, order: ClaimOrder, by: str | None = None) -> ClaimJudgement:
         """The verdict on an order of this cell; of the API level, if it names none."""
-        decision = decide_claims(self._ledger(order), [SentOrder(order, by)], NOON, HORIZON)
+        decision = decide_claims(self._ledger(order), [Sent(order, by)], NOON, HORIZON)
         self._write(decision.changes)
         return decision.verdicts[0]
 

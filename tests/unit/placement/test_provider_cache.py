@@ -11,7 +11,7 @@ from engine.refusals import Claimed, DoesNotFit, NotAllowed, Released
 from kit.errors import Transient
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.drafts import MovedRoots
-from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
+from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementTransaction
@@ -242,7 +242,7 @@ async def _abandoned(client: StoreClient, work: Callable[[PlacementTransaction],
 
 async def _reported_and_read(tx: PlacementTransaction) -> None:
     forest = await tx.lock_trees(keys_of_reports((_grown(),)))
-    await tx.write_trees(decide_reports(forest, (SentReport(_grown()),), VOCABULARY).changes)
+    await tx.write_trees(decide_reports(forest, (Sent(_grown()),), VOCABULARY).changes)
     await tx.lock_claims(keys_of_orders((a_claim(ONE_CPU),)))
 
 
@@ -271,6 +271,6 @@ def _grown() -> ReportInventory:
 
 async def _claim(tx: PlacementTransaction, order: ClaimOrder) -> None:
     ledger = await tx.lock_claims(keys_of_orders((order,)))
-    decision = decide_claims(ledger, (SentOrder(order),), NOON, HORIZON)
+    decision = decide_claims(ledger, (Sent(order),), NOON, HORIZON)
     assert decision.verdicts == (Claimed(),)
     await tx.write_claims(decision.changes)

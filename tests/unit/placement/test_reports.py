@@ -6,7 +6,7 @@ from msgspec import structs
 from bus.messages.placement import ReportAccepted, ReportInventory, ReportOutdated, ReportVerdict, TreeKept
 from engine.inventories import AggregateId, InventoryState, ProviderId, ReportedInventory, ReportedProvider
 from engine.refusals import NotAllowed
-from placement_worker.core.ledger import Forest, ProviderBook, SentReport, TreeBook, TreeChanges
+from placement_worker.core.ledger import Forest, ProviderBook, Sent, TreeBook, TreeChanges
 from placement_worker.core.reports import decide_reports
 from tests.contracts.placement_orders import (
     CELL,
@@ -45,7 +45,7 @@ FOREST = Forest(trees={HOST: TREE}, names={"host-2": OTHER_HOST})
 
 
 def judged(report: ReportInventory, forest: Forest = FOREST, speaks_for: str | None = None) -> ReportVerdict:
-    (verdict,) = decide_reports(forest, [SentReport(report, speaks_for)], VOCABULARY).verdicts
+    (verdict,) = decide_reports(forest, [Sent(report, speaks_for)], VOCABULARY).verdicts
     return verdict
 
 
@@ -87,7 +87,7 @@ def odd_host(**odd: int) -> ReportedProvider:
 )
 def test_an_invalid_report_is_refused_naming_the_field(field: str, report: ReportInventory) -> None:
     forest = FOREST if report.root != NEW else Forest(trees={HOST: TREE}, elsewhere={NEW: HOST})
-    decision = decide_reports(forest, [SentReport(report)], VOCABULARY)
+    decision = decide_reports(forest, [Sent(report)], VOCABULARY)
 
     (verdict,) = decision.verdicts
     assert isinstance(verdict, NotAllowed)
@@ -121,7 +121,7 @@ def test_a_sender_may_report_only_its_own_cell() -> None:
 def test_traits_of_an_operator_outlive_any_report() -> None:
     report = a_report(a_provider("host-1", traits=("HW_CPU_X86_VMX",)))
 
-    changes = decide_reports(FOREST, [SentReport(report)], VOCABULARY).changes
+    changes = decide_reports(FOREST, [Sent(report)], VOCABULARY).changes
 
     (tree,) = changes.trees
     assert tree.providers[HOST].traits == {"HW_CPU_X86_VMX"}
@@ -131,7 +131,7 @@ def test_traits_of_an_operator_outlive_any_report() -> None:
 def test_a_trait_that_an_operator_set_before_moves_nothing_when_it_is_reported() -> None:
     report = a_report(a_provider("host-1", traits=("CUSTOM_MINE", "CUSTOM_THEIRS")))
 
-    decision = decide_reports(FOREST, [SentReport(report)], VOCABULARY)
+    decision = decide_reports(FOREST, [Sent(report)], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=4, shape_moved=False),)
     (tree,) = decision.changes.trees
@@ -146,8 +146,8 @@ def test_a_provider_joins_aggregates_beside_those_that_an_operator_put_it_into()
     joining = a_report(structs.replace(a_provider("host-1"), joins=(ours,)))
     alone = structs.replace(a_provider("host-1"), aggregates=(), joins=(ours,))
 
-    changes = decide_reports(forest, [SentReport(joining)], VOCABULARY).changes
-    without_others = decide_reports(forest, [SentReport(a_report(alone))], VOCABULARY).changes
+    changes = decide_reports(forest, [Sent(joining)], VOCABULARY).changes
+    without_others = decide_reports(forest, [Sent(a_report(alone))], VOCABULARY).changes
 
     (joined,), (only,) = changes.trees, without_others.trees
     assert joined.providers[HOST].aggregates == {theirs, ours}
@@ -164,7 +164,7 @@ def test_a_child_that_is_reported_without_a_parent_keeps_its_own() -> None:
 def test_when_a_child_moves_the_shape_the_root_is_written_too() -> None:
     report = a_report(a_provider("pci-1", NUMA, inventories(VGPU=1)))
 
-    changes = decide_reports(FOREST, [SentReport(report)], VOCABULARY).changes
+    changes = decide_reports(FOREST, [Sent(report)], VOCABULARY).changes
 
     (tree,) = changes.trees
     assert tree.shape == 5
@@ -177,14 +177,14 @@ def test_parents_are_written_before_their_children_and_removed_after_them() -> N
     far, farther = provider("far"), provider("farther")
     grown = a_report(a_provider("farther", far), a_provider("far", HOST), removed=(NUMA, PCI))
 
-    changes = decide_reports(FOREST, [SentReport(grown)], VOCABULARY).changes
+    changes = decide_reports(FOREST, [Sent(grown)], VOCABULARY).changes
 
     assert changes.changed == (HOST, far, farther)
     assert changes.removed == (PCI, NUMA)
 
 
 def test_a_report_without_changes_writes_only_its_sequence() -> None:
-    changes = decide_reports(FOREST, [SentReport(a_report(epoch=2, sequence=7))], VOCABULARY).changes
+    changes = decide_reports(FOREST, [Sent(a_report(epoch=2, sequence=7))], VOCABULARY).changes
 
     (tree,) = changes.trees
     assert (tree.epoch, tree.sequence, tree.shape) == (2, 7, 4)
@@ -200,7 +200,7 @@ def test_a_chain_may_be_deeper_than_the_interpreters_stack() -> None:
         for start in range(1, 2000, 500)
     ]
 
-    decision = decide_reports(FOREST, [SentReport(part) for part in parts], VOCABULARY)
+    decision = decide_reports(FOREST, [Sent(part) for part in parts], VOCABULARY)
 
     assert [type(verdict) for verdict in decision.verdicts] == [ReportAccepted] * len(parts)
     assert len(decision.changes.changed) == 2001
@@ -210,7 +210,7 @@ def test_a_deleted_tree_leaves_a_tombstone_with_its_counters() -> None:
     free = TreeBook(root=NEW, cell=CELL, shape=5, providers={NEW: ProviderBook(id=NEW, name="new")})
     felling = a_report(root=NEW, removed=(NEW,), epoch=2, sequence=7)
 
-    decision = decide_reports(Forest(trees={NEW: free}), [SentReport(felling)], VOCABULARY)
+    decision = decide_reports(Forest(trees={NEW: free}), [Sent(felling)], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=6, shape_moved=True),)
     assert decision.changes == TreeChanges(trees=(STUMP,), removed=(NEW,))
@@ -219,7 +219,7 @@ def test_a_deleted_tree_leaves_a_tombstone_with_its_counters() -> None:
 def test_the_deletion_of_an_unknown_tree_leaves_no_tombstone() -> None:
     empty = a_report(root=NEW, removed=(NEW,), epoch=2, sequence=7)
 
-    decision = decide_reports(FOREST, [SentReport(empty)], VOCABULARY)
+    decision = decide_reports(FOREST, [Sent(empty)], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=0, shape_moved=False),)
     assert decision.changes == TreeChanges()
@@ -228,7 +228,7 @@ def test_the_deletion_of_an_unknown_tree_leaves_no_tombstone() -> None:
 def test_a_tree_created_over_a_tombstone_continues_its_shape() -> None:
     planted = a_report(a_provider("new"), root=NEW, epoch=2, sequence=8)
 
-    decision = decide_reports(FELLED, [SentReport(planted)], VOCABULARY)
+    decision = decide_reports(FELLED, [Sent(planted)], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=7, shape_moved=True),)
     (tree,) = decision.changes.trees
@@ -240,7 +240,7 @@ def test_a_tree_created_deleted_and_created_in_one_batch_counts_every_time() -> 
     planted, felling = a_report(a_provider("new"), root=NEW), a_report(root=NEW, removed=(NEW,))
 
     decision = decide_reports(
-        Forest(trees={}), [SentReport(one) for one in (planted, felling, planted)], VOCABULARY
+        Forest(trees={}), [Sent(one) for one in (planted, felling, planted)], VOCABULARY
     )
 
     assert [getattr(verdict, "shape", None) for verdict in decision.verdicts] == [1, 2, 3]
@@ -256,7 +256,7 @@ def test_a_late_report_of_a_deleted_tree_is_outdated() -> None:
 def test_a_host_that_comes_back_in_another_cell_is_judged_by_the_reports_of_that_cell() -> None:
     planted = a_report(a_provider("new"), root=NEW, cell="c2", epoch=1, sequence=1)
 
-    decision = decide_reports(FELLED, [SentReport(planted, speaks_for="c2")], VOCABULARY)
+    decision = decide_reports(FELLED, [Sent(planted, speaks_for="c2")], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=7, shape_moved=True),)
     (tree,) = decision.changes.trees
@@ -277,7 +277,7 @@ def test_a_late_report_of_another_cell_does_not_bring_back_a_node_that_was_remov
 def test_another_cell_cannot_make_a_tombstone_forget_its_last_report() -> None:
     empty = a_report(root=NEW, cell="c2", epoch=1, sequence=1)
 
-    decision = decide_reports(FELLED, [SentReport(empty)], VOCABULARY)
+    decision = decide_reports(FELLED, [Sent(empty)], VOCABULARY)
 
     assert decision.verdicts == (ReportAccepted(shape=6, shape_moved=False),)
     assert decision.changes == TreeChanges()
@@ -321,7 +321,7 @@ def test_a_reporter_is_told_that_the_tree_has_another_owner_or_takes_it_over(
 def test_a_tree_that_is_taken_over_is_written_in_full_in_its_new_cell() -> None:
     report = structs.replace(a_report(a_provider("host-1"), epoch=3, sequence=9), foreign="take")
 
-    changes = decide_reports(Forest(trees={HOST: WRITTEN}), [SentReport(report, None)], VOCABULARY).changes
+    changes = decide_reports(Forest(trees={HOST: WRITTEN}), [Sent(report, None)], VOCABULARY).changes
 
     (tree,) = changes.trees
     assert (tree.cell, tree.epoch, tree.sequence) == (CELL, 3, 9)

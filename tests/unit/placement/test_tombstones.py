@@ -12,7 +12,7 @@ from bus.messages.placement import NO_OWNER, ReleaseClaim
 from engine.inventories import ConsumerId
 from engine.refusals import Claimed, Released
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.ledger import Consumer, SentOrder
+from placement_worker.core.ledger import Consumer, Sent
 from placement_worker.core.owners import NO_CELL, owners_of_tombstones, room_for_tombstones
 from placement_worker.handlers import TOLD_AGAIN, CrowdedOwners
 from tests.contracts.placement_orders import (
@@ -36,7 +36,7 @@ OURS, THEIRS = (CELL, NO_OWNER), ("c2", NO_OWNER)
 
 def released(*releases: ReleaseClaim, room: dict[tuple[str, str], int]) -> set[ConsumerId]:
     """The consumers whose rows these releases leave."""
-    decision = decide_claims(a_ledger(), [SentOrder(each) for each in releases], NOON, HORIZON, room)
+    decision = decide_claims(a_ledger(), [Sent(each) for each in releases], NOON, HORIZON, room)
     assert {*decision.verdicts} == {Released(freed=False)}
     return {row.id for row in decision.changes.consumers}
 
@@ -64,7 +64,7 @@ def test_at_the_bound_what_is_known_is_released_as_ever() -> None:
     ledger = a_ledger(web, db, held={WEB: held})
     asked = [a_release(WEB), a_release(DB, attempt=7)]
     assert owners_of_tombstones(ledger, asked) == ()
-    decision = decide_claims(ledger, [SentOrder(each) for each in asked], NOON, HORIZON, {OURS: 0})
+    decision = decide_claims(ledger, [Sent(each) for each in asked], NOON, HORIZON, {OURS: 0})
 
     assert decision.verdicts == (Released(freed=True), Released(freed=False))
     # A later attempt of its own row is no further row.
@@ -73,7 +73,7 @@ def test_at_the_bound_what_is_known_is_released_as_ever() -> None:
 
 def test_a_claim_after_a_release_that_left_no_row_is_granted() -> None:
     claim = a_claim(a_share(HOST, amounts(HOST, VCPU=1)), WEB)
-    asked = [SentOrder(each) for each in (a_release(WEB), claim)]
+    asked = [Sent(each) for each in (a_release(WEB), claim)]
 
     assert decide_claims(a_ledger(), asked, NOON, HORIZON, {OURS: 0}).verdicts[1] == Claimed()
     assert decide_claims(a_ledger(), asked, NOON, HORIZON, {OURS: 1}).verdicts[1] != Claimed()
