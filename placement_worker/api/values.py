@@ -1,4 +1,4 @@
-"""What a request, its answer and its refusal are made of: what arrives and what handlers see, before an answer is rendered."""
+"""Requests, replies and errors: as they arrive, and as handlers read and return them."""
 
 import asyncio
 import re

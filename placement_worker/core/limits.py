@@ -1,4 +1,4 @@
-"""What bounds claims beside free amounts, while one batch is decided: quotas of projects, and policies of server groups."""
+"""Quotas of projects and policies of server groups, while one batch is decided: they refuse claims that would fit."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet

@@ -1,4 +1,4 @@
-"""Whose is a consumer? Only its owner claims more for it, swaps it or releases it.
+"""The owner of a consumer. Only it claims more for the consumer, swaps it or releases it.
 
 A consumer's type and project are fixed by the claim that makes it. Its owner is the cell of that claim (`Consumer.cell`): the
 API level hands the consumer over to that cell. Only the API level gives a consumer whose claim has ended to another cell, by
@@ -36,7 +36,7 @@ ATTEMPT_AHEAD_MAX = 1_000_000
 # The only type of consumer that the API level claims and releases.
 INSTANCE = "INSTANCE"
 
-# Of a tombstone: a cell; or the API level, for a project.
+# The owner of a tombstone: a cell; or the API level, for a project.
 Owner = tuple[str, str]
 
 
@@ -54,7 +54,7 @@ def is_tombstone(row: Consumer) -> bool:
 
 
 def owner_of(release: ReleaseClaim) -> Owner:
-    """Who owns the tombstone that this release may leave."""
+    """The owner of the tombstone that this release may leave."""
     return release.cell, release.project or NO_OWNER
 
 

@@ -199,7 +199,7 @@ def _name_taken(draft: ForestDraft, provider: ProviderId, name: str) -> NameTake
     return None if bearer == provider else NameTaken(name=name, provider=bearer)
 
 
-# What a provider has: its inventories, traits and aggregates.
+# Writes of the inventories, traits and aggregates of a provider.
 
 
 def impossible_inventory(inventories: Mapping[str, ReportedInventory]) -> NotAllowed | None:
