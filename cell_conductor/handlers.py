@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from bus.message import Message
 from bus.messages.audit import AskCellBooks, CellBooksFound
@@ -23,20 +23,7 @@ from bus.messages.build import (
     InstanceState,
 )
 from bus.messages.cell import (
-    AdoptInCell,
-    DeployProgressed,
-    EndMoveInCell,
-    GiveBackInCell,
-    InstanceDestroyed,
-    InstanceRedeployed,
-    InstanceSpawned,
-    InstanceStopped,
-    MoreAlternates,
-    MoveInCell,
     PlaceInCell,
-    RebuildInCell,
-    RemoveFromCell,
-    SpawnFailed,
 )
 from bus.messages.cloud import page_that_fits
 from bus.messages.hosts import HostHolds, HostsNotHere, SetHostInCell
@@ -143,15 +130,7 @@ def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> 
         ]
         return said
 
-    return dict.fromkeys(
-        (
-            *(PlaceInCell, RemoveFromCell, RebuildInCell, MoveInCell, EndMoveInCell, MoreAlternates),
-            *(AdoptInCell, GiveBackInCell),
-            *(InstanceSpawned, SpawnFailed, InstanceDestroyed, InstanceStopped),
-            *(DeployProgressed, InstanceRedeployed),
-        ),
-        on_messages,
-    )
+    return dict.fromkeys(get_args(CellMessage), on_messages)
 
 
 def of_cell(cell: CellName, received: Sequence[Received[M]]) -> tuple[list[Received[M]], list[Said]]:

@@ -39,7 +39,6 @@ from cell_conductor.core.rows import (
     concerns,
     foreign,
     newer,
-    number_of,
 )
 from cell_conductor.core.transition import destroy_order
 from cell_conductor.handlers import Decider, Timers, of_cell
@@ -376,7 +375,7 @@ class CellHostWatch(PartGroup):
         """Ask hosts that were dead, and are heard again, what they have. The answer decides what they must destroy."""
         unclean = [each for each in self._unclean if self._heard.is_heard(each.word.host)]
         orders = [
-            CheckHost(cell=self._decider.rules.cell, host=each.word.host, number=number_of(each))
+            CheckHost(cell=self._decider.rules.cell, host=each.word.host, number=each.word.setting.number)
             for each in unclean
         ]
         # They are asked again at the next look: an order that has not left by then would ask twice.

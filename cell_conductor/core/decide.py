@@ -279,7 +279,7 @@ def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:
     row = transition.row
     if row.moving is not None and on_moving_spawned(transition, spawned):
         return
-    if not _is_current(row, spawned):
+    if not row.is_current(spawned.attempt, spawned.host):
         transition.answer_by_destroy(
             spawned.attempt, spawned.host, spawned.kind or kind_of(row, spawned.host)
         )
@@ -330,7 +330,7 @@ def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None
     Only nodes report progress, since their work takes long.
     """
     row = transition.row
-    if not _is_current(row, progressed):
+    if not row.is_current(progressed.attempt, progressed.host):
         transition.answer_by_destroy(progressed.attempt, progressed.host, NODE)
     elif row.state == "building":
         transition.withdraw(SPAWNS, attempt=progressed.attempt)
@@ -343,7 +343,7 @@ def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None
 def _on_spawn_failed(transition: Transition, failed: SpawnFailed) -> None:
     if transition.row.moving is not None:
         on_moving_failed(transition, failed)
-    elif not _is_current(transition.row, failed):
+    elif not transition.row.is_current(failed.attempt, failed.host):
         return
     elif transition.row.state == "building":
         transition.withdraw(SPAWNS, attempt=failed.attempt)
@@ -362,10 +362,6 @@ def _on_node_gone(transition: Transition, gone: SpawnFailed) -> None:
     transition.change(gone_or_back=max(row.gone_or_back, gone.number))
     if row.state == "active":
         transition.end_broken(gone.reason)
-
-
-def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgressed) -> bool:
-    return row.is_current(word.attempt, word.host)
 
 
 def _on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:

@@ -475,11 +475,6 @@ def awaited(row: Instance) -> Choice | None:
             return None
 
 
-def number_of(host: CellHost | None) -> int:
-    """The number of the setting that counts for this host; 0 if its mode was never set."""
-    return 0 if host is None else host.word.setting.number
-
-
 def foreign(
     rows: Mapping[InstanceId, Instance],
     host: ProviderId,
