@@ -138,10 +138,8 @@ class HeardHosts(FeedListener):
         self._clock_s = clock_s or (lambda: asyncio.get_running_loop().time())
         self._down_after = timedelta(seconds=station.settings.host_down_s)
         self._still_silent_after_s = station.settings.host_down_s * STILL_SILENT_AFTER
-        # When each host was heard last.
+        # When each host was heard last; -inf for one that is needed, and was not heard.
         self._heard: dict[ProviderId, float] = {}
-        # Hosts that are needed, and were not heard since this process began to listen.
-        self._never_heard: set[ProviderId] = set()
         # Hosts that were found silent, and were not heard since.
         self._silent: set[ProviderId] = set()
         # Those of them of which their compute has said that it does not have them: nothing need be listened for.
@@ -164,9 +162,8 @@ class HeardHosts(FeedListener):
         # are known stay the same objects, which are compared at once.
         heard = dict.fromkeys(hosts, self._clock_s())
         self._heard |= heard
-        if self._never_heard or self._silent:
+        if self._silent:
             ids = set(heard)
-            self._never_heard -= ids
             self._silent -= ids
             self._lost -= ids
         if (too_many := len(self._heard) - HOSTS_KEPT_MAX) > 0:
@@ -185,8 +182,8 @@ class HeardHosts(FeedListener):
     def remember(self, hosts: Sequence[HeardHost]) -> None:
         """Take over what the database says of the hosts that conductors have heard, at the start of this process."""
         self.saved(hosts)
-        unheard = {host.id for host in hosts} - set(self._heard)
-        self._heard |= dict.fromkeys(sorted(unheard), -inf)
+        unheard = {host.id for host in hosts} - self._heard.keys()
+        self.miss(unheard)
         self._silent |= unheard & self._saved_silent
 
     def unsaved(self, now: datetime) -> list[HeardHost]:
@@ -213,8 +210,8 @@ class HeardHosts(FeedListener):
         return self._is_silent(self._since_s)
 
     def miss(self, hosts: Iterable[ProviderId]) -> None:
-        """Count those of these hosts as silent that were never heard. Only to be called once `has_listened_long` is true."""
-        self._never_heard |= {*hosts} - self._heard.keys()
+        """These hosts are needed: one that was never heard is silent as soon as this process has listened for long."""
+        self._heard |= dict.fromkeys(sorted({*hosts} - self._heard.keys()), -inf)
 
     def silent(self) -> Collection[ProviderId]:
         """The hosts that are silent now.
@@ -235,7 +232,7 @@ class HeardHosts(FeedListener):
         too_long_ago = {heard_s for heard_s in {*self._heard.values()} if self._is_silent(heard_s)}
         if too_long_ago:
             self._silent |= {host for host, heard_s in self._heard.items() if heard_s in too_long_ago}
-        return self._silent | self._never_heard
+        return self._silent
 
     def _is_silent(self, heard_s: float) -> bool:
         unheard_s = self._clock_s() - max(heard_s, self._since_s)
@@ -243,7 +240,6 @@ class HeardHosts(FeedListener):
 
     def _begin_again(self) -> None:
         self._since_s = self._clock_s()
-        self._never_heard.clear()
 
 
 class CellHostWatch(PartGroup):
