@@ -291,14 +291,14 @@ class CellHostWatch(PartGroup):
         before = self._states
         await self._read_set()
         await self._keep_heard()
+        if self._heard.has_listened_long and not self._has_listened_long:
+            await self._miss_hosts()
+        self._has_listened_long = self._heard.has_listened_long
         states = self._states = self._decider.hosts = HostStates(self._set, self._silent())
         self._decider.modes_are_read = True
         if states != before and (states.lost() - before.lost() or states.dead() - before.dead()):
             self._readings_left = 2
         await self._check_unclean()
-        if self._heard.has_listened_long and not self._has_listened_long:
-            await self._miss_hosts(states)
-        self._has_listened_long = self._heard.has_listened_long
         if self._readings_left:
             await self._read_waiting()
             self._readings_left -= 1
@@ -336,7 +336,7 @@ class CellHostWatch(PartGroup):
             if concerned:
                 await self._timers.carry_out(concerned)
 
-    async def _miss_hosts(self, states: HostStates) -> None:
+    async def _miss_hosts(self) -> None:
         """Find the silent hosts that no conductor has ever heard: they fell silent before any did.
 
         Only hosts that some row waits for are needed, so only those are looked for.
@@ -345,9 +345,6 @@ class CellHostWatch(PartGroup):
             self._heard.miss(
                 host.share.host for row in page if (host := awaited(row)) is not None and host.kind != NODE
             )
-        if silent := self._silent() - states.silent:
-            self._states = self._decider.hosts = HostStates(states.set, states.silent | silent)
-            self._readings_left = 2
 
     async def _waiting(self) -> AsyncIterator[tuple[Instance, ...]]:
         """All rows that wait for a host, in pages, the earliest due first.
