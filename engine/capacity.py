@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cache
 from typing import Literal
 
 from msgspec import Struct
@@ -136,6 +137,16 @@ class Vocabulary(Struct, frozen=True):
 
     def knows_trait(self, name: str) -> bool:
         return name in self.traits or _is_custom(name)
+
+
+@cache
+def standard_vocabulary() -> Vocabulary:
+    """The names that os-resource-classes and os-traits have."""
+    # To load them takes longer than most commands.
+    import os_resource_classes  # noqa: PLC0415
+    import os_traits  # noqa: PLC0415
+
+    return Vocabulary(frozenset(os_resource_classes.STANDARDS), frozenset(os_traits.get_traits()))
 
 
 def custom_of(names: Iterable[str]) -> tuple[str, ...]:

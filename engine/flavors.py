@@ -1,6 +1,4 @@
-"""A config drive as its parts, from which Ironic or a compute makes the drive. It travels as JSON in the field
-`config_drive`.
-"""
+"""What a request for instances says: flavors, image, ports, volumes, groups, and how long to wait."""
 
 import re
 from collections.abc import Iterable
@@ -18,6 +16,7 @@ from engine.inventories import (
     Integer,
     Label,
     Positive,
+    Project,
     ResourceClass,
     Trait,
     Value,
@@ -67,7 +66,7 @@ class Image(Value, frozen=True):
 
 
 # A URL; or, as Ironic allows, the base64 of a gzipped ISO image: a few KiB, unless the user data is large; or the JSON of the
-# drive's parts (config_drive.py).
+# drive's parts (`ConfigDriveParts`).
 CONFIG_DRIVE_MAX = 64 * 1024
 
 ConfigDrive = Annotated[str, Meta(max_length=CONFIG_DRIVE_MAX)]
@@ -137,6 +136,55 @@ class Wait(Value, frozen=True):
     priority: Integer = 0
 
 
+class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A request for `count` equal instances. The message `build.request` is one, and says what each field means to its sender."""
+
+    request_id: RequestId | None = None
+    flavor: Flavor | None = None
+    count: Integer = 1
+    instance_ids: tuple[InstanceId, ...] = ()
+    name: Label = ""
+    project: Project = ""
+    user: Label = ""
+    image_properties: dict[str, str] = {}
+    availability_zone: Label = ""
+    group: JoinedGroup | None = None
+    # Empty: any suitable host.
+    hosts: tuple[str, ...] = ()
+    ignore_hosts: tuple[str, ...] = ()
+    # Instances of the same project: none of their hosts, and one of their hosts, as they are when the request is read.
+    different_host: Neighbours = ()
+    same_host: Neighbours = ()
+    # The limit from acceptance to the end, active or error; with `wait`, from the choice of a host. None: the scheduler's
+    # default for this kind of host.
+    deadline_s: Integer | None = None
+    image: Image | None = None
+    config_drive: ConfigDrive = ""
+    ports: Ports = ()
+    # Only hosts in one aggregate of each list, and in none that is forbidden.
+    member_of: AnyOfAggregates = ()
+    forbidden_aggregates: Annotated[tuple[AggregateId, ...], Meta(max_length=100)] = ()
+    port_requests: Annotated[tuple[PortRequest, ...], Meta(max_length=16)] = ()
+    volume_requests: Annotated[tuple[VolumeRequest, ...], Meta(max_length=16)] = ()
+    # All instances get a host at once, or all of them end in error.
+    all_or_nothing: bool = False
+    # None: an instance that no host has room for ends in error at once.
+    wait: Wait | None = None
+    alternatives: tuple[Flavor, ...] = ()
+    # Names of stored flavors, the best first, in place of `flavor` and `alternatives`.
+    flavor_names: Annotated[tuple[Label, ...], Meta(max_length=100)] = ()
+    # The name of a stored image, in place of `image`.
+    image_name: Label = ""
+
+
+class RequestProblem(Struct, frozen=True):
+    """Why a request is refused: the field that is wrong, its value, and what is allowed."""
+
+    field: str
+    value: object
+    reason: str
+
+
 class FlavorPassedOver(Value, frozen=True):
     """A flavor that its request prefers to the one that the instance got, and why the instance did not get it."""
 
@@ -161,6 +209,9 @@ class DeviceProfile(Value, frozen=True):
     name: Label = ""
     groups: Annotated[tuple[DeviceGroup, ...], Meta(max_length=16)] = ()
     description: Label = ""
+
+
+# A config drive as its parts, from which Ironic or a compute makes the drive. It travels as JSON in the field `config_drive`.
 
 
 HOST_NAME_MAX = 63

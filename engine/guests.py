@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Literal, TypeVar, cast, get_args
 
 from msgspec import Struct
 
-from engine.flavors import Flavor
+from engine.flavors import Flavor, RequestProblem
 from engine.inventories import ProviderId
 
 CpuPolicy = Literal["shared", "dedicated", "mixed"]
@@ -22,14 +22,6 @@ EMULATOR_THREADS: tuple[str, ...] = get_args(EmulatorThreads)[1:]
 PCI_AFFINITIES: tuple[str, ...] = get_args(PciAffinity)
 
 SMALL_PAGES, HUGE_PAGES = "MEMORY_MB", "CUSTOM_MEMORY_MB_PAGES_"
-
-
-class GuestProblem(NamedTuple):
-    """What contradicts in a flavor and an image: the field as a build request names it, and its value."""
-
-    field: str
-    value: str
-    reason: str
 
 
 class GuestCell(Struct, frozen=True):
@@ -158,7 +150,7 @@ class GuestKeys:
     def __init__(self, flavor: Flavor, properties: Mapping[str, str]) -> None:
         self.flavor = flavor
         self.properties = properties
-        self.problems: list[GuestProblem] = []
+        self.problems: list[RequestProblem] = []
 
     def of_flavor(self, name: str) -> str | None:
         return self.flavor.extra_specs.get(f"hw:{name}")
@@ -176,7 +168,7 @@ class GuestKeys:
         return flavors or images
 
     def wrong(self, field: str, value: str, reason: str) -> None:
-        self.problems.append(GuestProblem(field, value, reason))
+        self.problems.append(RequestProblem(field, value, reason))
 
     def wrong_in_flavor(self, name: str, reason: str) -> None:
         self.wrong(f"{SPEC}hw:{name}", self.of_flavor(name) or "", reason)
@@ -409,7 +401,7 @@ NOTHING_ASKED = GuestShape()
 _SIZED = re.compile(rf"resources[a-zA-Z0-9_-]*:(VCPU|PCPU|{SMALL_PAGES}|{HUGE_PAGES}.*)", re.ASCII)
 
 
-def read_guest(flavor: Flavor, properties: Mapping[str, str]) -> GuestShape | tuple[GuestProblem, ...]:
+def read_guest(flavor: Flavor, properties: Mapping[str, str]) -> GuestShape | tuple[RequestProblem, ...]:
     """The shape that an instance of this flavor has, with an image of these properties; or its problems."""
     # Most flavors ask for nothing here, and each boot of one is read.
     if not any(map(is_guest_key, flavor.extra_specs)) and not any(map(is_guest_key, properties)):

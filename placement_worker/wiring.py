@@ -5,11 +5,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-import os_resource_classes
-import os_traits
-
 from bus.workers.station import Station, by_station
-from engine.capacity import Vocabulary
+from engine.capacity import standard_vocabulary
 from kit.parts import Periodic, set_beside
 from kit.process import Part
 from kit.times import now
@@ -21,9 +18,7 @@ from placement_worker.view import ProviderView
 
 log = logging.getLogger(__name__)
 
-STANDARD = Vocabulary(
-    classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
-)
+STANDARD = standard_vocabulary()
 
 # More often would make many small deletes.
 PRUNE_EVERY_S = 300.0

@@ -22,6 +22,7 @@ from bus.messages.planning import (
     ExplanationsFound,
     HostChoice,
     PlanFound,
+    ReasonsFound,
 )
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
@@ -35,16 +36,14 @@ from engine.choosing.planning import (
     has_other_hosts,
     plan,
     plan_flavors,
-    quota_room,
     reasons,
-    with_quota,
 )
 from engine.choosing.plugins import Plugins
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import cell_and_name, host_in_cell, names_clash
 from engine.inventories import ConsumerId, GroupId, QuotaState
 from engine.picture.picture import Picture
-from engine.refusals import NoValidHost
+from engine.refusals import NoValidHost, PlannedFlavor
 from engine.requests import Alternative, InstanceSpec, with_specs
 from kit.errors import WrongAnswer
 from scheduler_worker.core.capabilities import capabilities, hosts_having
@@ -232,12 +231,11 @@ class Explainer:
         is_resized = row.resized_spec and not row.told.passed_over
         if not is_resized and (alternatives := alternatives_in(row.spec)):
             quota = await quota_of(self._ask, row.told.project)
-            return with_quota(plan_flavors(self._picture, alternatives, self._plugins), alternatives, quota)
+            return _found(plan_flavors(self._picture, alternatives, self._plugins, quota))
         if (spec := decoded(row.current_spec)) is None:
             return None
         quota = await quota_of(self._ask, row.told.project)
-        room = None if quota is None else quota_room(spec, quota)
-        return structs.replace(plan(self._picture, spec, self._plugins), quota=room)
+        return _found((plan(self._picture, spec, self._plugins, quota),))
 
     async def _drain(self, question: AskDrain) -> Message:
         host = question.host
@@ -338,6 +336,16 @@ class Explainer:
         return ""
 
 
+def _found(plans: Sequence[PlannedFlavor]) -> PlanFound:
+    """The plans for the flavors of a request, the best first, as a message. The flavor of a request is named if it accepts
+    several.
+    """
+    best, *others = plans
+    return PlanFound(
+        **structs.asdict(best if others else structs.replace(best, flavor="")), alternatives=tuple(others)
+    )
+
+
 def _by_affinity(specs: Mapping[InstanceId, InstanceSpec]) -> dict[GroupId, list[InstanceId]]:
     """The members of each affinity group among these instances."""
     groups: dict[GroupId, list[InstanceId]] = {}
@@ -401,7 +409,7 @@ class Planner:
         if isinstance(flavors, BuildRejected):
             return flavors
         quota = await quota_of(self._ask, project)
-        return with_quota(plan_flavors(self._picture, flavors, self._plugins), flavors, quota)
+        return _found(plan_flavors(self._picture, flavors, self._plugins, quota))
 
     async def _reasons(self, question: AskReasons) -> Message:
         known = [*dict.fromkeys(one.name for one in self._plugins.filters), QUALIFY]
@@ -411,7 +419,7 @@ class Planner:
         flavors = await self._flavors_of(question.request)
         if isinstance(flavors, BuildRejected):
             return flavors
-        return reasons(
+        verdicts, has_more = reasons(
             self._picture,
             flavors,
             self._plugins,
@@ -419,6 +427,7 @@ class Planner:
             after=question.after,
             limit=question.limit,
         )
+        return ReasonsFound(hosts=tuple(verdicts), next=verdicts[-1].host if has_more else "")
 
     async def _capabilities(self, question: AskCapabilities) -> Message:
         if not question.having:

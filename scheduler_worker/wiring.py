@@ -17,14 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
-import os_resource_classes
-import os_traits
 from msgspec import Struct
 
 from bus.messages.build import BuildInstance
 from bus.settings import BusSettings
 from bus.workers.station import FeedListener, Station, by_station
-from engine.capacity import Vocabulary
+from engine.capacity import standard_vocabulary
 from engine.choosing.plugin_settings import chosen_plugins
 from engine.choosing.plugins import Plugins, multiplier_key
 from engine.picture.picture import Picture
@@ -166,9 +164,7 @@ class Knowledge:
 # The deciders about requests: each reads the knowledge of this worker, and asks placement.
 
 
-STANDARD = Vocabulary(
-    classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
-)
+STANDARD = standard_vocabulary()
 
 
 class Deciders:

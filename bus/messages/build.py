@@ -7,29 +7,20 @@ from msgspec import Meta
 
 from bus.message import AnswerMessage, CellMessage, Kind, Message, ProjectMessage, Route, Scope, StrictMessage
 from engine.flavors import (
-    AnyOfAggregates,
-    ConfigDrive,
     Flavor,
     FlavorPassedOver,
     Image,
     InstanceId,
-    JoinedGroup,
-    Neighbours,
-    PortRequest,
-    Ports,
+    Request,
     RequestId,
-    VolumeRequest,
-    Wait,
     keys_of,
 )
 from engine.inventories import (
-    AggregateId,
     Counter,
     Integer,
     Label,
     Moment,
     Natural,
-    Project,
     ProviderId,
     ResourceClass,
     UserName,
@@ -63,7 +54,7 @@ class FlavorChange(Value, frozen=True):
 CellLife = Literal["up", "down", "unknown"]
 
 
-class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
+class BuildInstance(StrictMessage, Request, frozen=True, tag="build.request"):
     """Build one instance, or `count` equal ones. The client chooses `request_id`. A repeated request with the same
     content gets the same answer. Instance ids are derived from it unless they are given.
 
@@ -78,43 +69,6 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
 
     ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="build.accepted", by=("application",))
     SCOPE = Scope.PROJECT
-
-    request_id: RequestId | None = None
-    flavor: Flavor | None = None
-    count: Integer = 1
-    instance_ids: tuple[InstanceId, ...] = ()
-    name: Label = ""
-    project: Project = ""
-    user: Label = ""
-    image_properties: dict[str, str] = {}
-    availability_zone: Label = ""
-    group: JoinedGroup | None = None
-    # Empty: any suitable host.
-    hosts: tuple[str, ...] = ()
-    ignore_hosts: tuple[str, ...] = ()
-    # Instances of the same project: none of their hosts, and one of their hosts, as they are when the request is read.
-    different_host: Neighbours = ()
-    same_host: Neighbours = ()
-    # The limit from acceptance to the end, active or error; with `wait`, from the choice of a host. None: the scheduler's
-    # default for this kind of host.
-    deadline_s: Integer | None = None
-    image: Image | None = None
-    config_drive: ConfigDrive = ""
-    ports: Ports = ()
-    # Only hosts in one aggregate of each list, and in none that is forbidden.
-    member_of: AnyOfAggregates = ()
-    forbidden_aggregates: Annotated[tuple[AggregateId, ...], Meta(max_length=100)] = ()
-    port_requests: Annotated[tuple[PortRequest, ...], Meta(max_length=16)] = ()
-    volume_requests: Annotated[tuple[VolumeRequest, ...], Meta(max_length=16)] = ()
-    # All instances get a host at once, or all of them end in error.
-    all_or_nothing: bool = False
-    # None: an instance that no host has room for ends in error at once.
-    wait: Wait | None = None
-    alternatives: tuple[Flavor, ...] = ()
-    # Names of stored flavors, the best first, in place of `flavor` and `alternatives`.
-    flavor_names: Annotated[tuple[Label, ...], Meta(max_length=100)] = ()
-    # The name of a stored image, in place of `image`.
-    image_name: Label = ""
 
     def about(self) -> Collection[int] | None:
         if self.same_host or self.different_host:

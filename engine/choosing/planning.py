@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import structs
 
-from bus.messages.planning import PlanFound, ReasonsFound
 from engine.choosing.choosing import Chosen, choose, choose_together
 from engine.choosing.draft import Draft
 from engine.choosing.explaining import explain, failures
@@ -31,10 +30,21 @@ from engine.requests import Alternative, InstanceSpec
 QUALIFY = "qualify"
 # Of the instances that would not leave a host, the refusals of so many specs are explained: each costs passes over all hosts.
 DRAIN_EXPLAINED_MAX = 10
-_PLANNED = tuple(field for field in PlannedFlavor.__struct_fields__ if field != "flavor")
 
 
-def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
+def plan_flavors(
+    picture: Picture, alternatives: Sequence[Alternative], plugins: Plugins, quota: QuotaState | None = None
+) -> tuple[PlannedFlavor, ...]:
+    """The plan for each flavor that a request accepts, with what its project's quota allows of it."""
+    return tuple([plan(picture, each.spec, plugins, quota, each.name) for each in alternatives])
+
+
+def plan(
+    picture: Picture, spec: InstanceSpec, plugins: Plugins, quota: QuotaState | None = None, name: str = ""
+) -> PlannedFlavor:
+    """How many hosts qualify for the spec, how many instances fit on them, and what each filter removed. `name` is the
+    flavor's.
+    """
     draft = Draft(picture, plugins.way_judges)
     rows = np.flatnonzero(plugins.qualifying(Hosts(draft, search=Searching.TOGETHER), spec))
     funnel = explain(draft, spec, plugins)
@@ -43,7 +53,8 @@ def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
     relaxed = relaxations(draft, spec, plugins, len(rows))
     room = room_on(draft, spec, plugins, rows)
     cells = draft.columns.cell[rows]
-    return PlanFound(
+    return PlannedFlavor(
+        flavor=name,
         qualify=len(rows),
         fit=together(room.counts, spec),
         is_cut=room.is_cut,
@@ -63,33 +74,11 @@ def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
         funnel=funnel,
         relaxations=relaxed,
         pools=pools,
+        quota=None if quota is None else _quota_room(spec, quota),
     )
 
 
-def plan_flavors(picture: Picture, alternatives: Sequence[Alternative], plugins: Plugins) -> PlanFound:
-    """The plan for all flavors that a request accepts."""
-    best, *others = [(each.name, plan(picture, each.spec, plugins)) for each in alternatives]
-    if not others:
-        return best[1]
-    planned = [
-        PlannedFlavor(flavor=name, **{field: getattr(each, field) for field in _PLANNED})
-        for name, each in others
-    ]
-    return structs.replace(best[1], flavor=best[0], alternatives=tuple(planned))
-
-
-def with_quota(found: PlanFound, alternatives: Sequence[Alternative], quota: QuotaState | None) -> PlanFound:
-    """The plan with what the project's quota allows of each flavor."""
-    if quota is None:
-        return found
-    best, *others = [quota_room(each.spec, quota) for each in alternatives]
-    flavors = [
-        structs.replace(each, quota=room) for each, room in zip(found.alternatives, others, strict=True)
-    ]
-    return structs.replace(found, quota=best, alternatives=tuple(flavors))
-
-
-def quota_room(spec: InstanceSpec, quota: QuotaState) -> QuotaRoom | None:
+def _quota_room(spec: InstanceSpec, quota: QuotaState) -> QuotaRoom | None:
     """How many more instances of the spec the quota allows; None if it limits nothing that they ask for."""
     asked = {**dict(spec.amounts), INSTANCES: 1}
     limits = [
@@ -114,9 +103,9 @@ def reasons(
     step: str,
     after: str,
     limit: int,
-) -> ReasonsFound:
-    """A page of hosts, ordered by name, each with the filter that removes it and why, or how many instances fit. The
-    verdict on a host is about the first flavor for which it qualifies.
+) -> tuple[list[HostVerdict], bool]:
+    """A page of hosts, ordered by name, each with the filter that removes it and why, or how many instances fit; and
+    whether there are more after it. The verdict on a host is about the first flavor for which it qualifies.
     """
     draft = Draft(picture, plugins.way_judges)
     hosts = Hosts(draft)
@@ -153,7 +142,7 @@ def reasons(
         if len(alternatives) > 1:
             verdict = structs.replace(verdict, flavor=flavor.name)
         verdicts.append(verdict)
-    return ReasonsFound(hosts=tuple(verdicts), next=verdicts[-1].host if end < len(named) else "")
+    return verdicts, end < len(named)
 
 
 def drain(

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from bus.messages.build import BuildInstance, BuildRejected
 from engine.capacity import CUSTOM
-from engine.flavors import Flavor
+from engine.flavors import Flavor, Request, RequestProblem
 from engine.guests import is_guest_key
 from engine.requests.groups_grammar import (
     PREFERRED,
@@ -36,7 +35,7 @@ from engine.requests.spec import GranularGroup, InstanceSpec, NamedWeights, with
 ALTERNATIVES_MAX = 8
 RESOURCES = "resources:"
 
-ReadFlavor = Callable[[BuildInstance], InstanceSpec | BuildRejected]
+ReadFlavor = Callable[[Request], InstanceSpec | RequestProblem]
 
 
 class Alternative(Struct, frozen=True, array_like=True):
@@ -47,28 +46,28 @@ class Alternative(Struct, frozen=True, array_like=True):
     spec: InstanceSpec
 
 
-def read_alternatives(build: BuildInstance, read: ReadFlavor) -> tuple[Alternative, ...] | BuildRejected:
-    """Read each flavor that the request accepts by `read`, as if it were the flavor of a request; return the rejection
+def read_alternatives(request: Request, read: ReadFlavor) -> tuple[Alternative, ...] | RequestProblem:
+    """Read each flavor that the request accepts by `read`, as if it were the flavor of a request; return the problem
     if one of them is wrong.
     """
-    flavors = (build.flavor or Flavor(), *build.alternatives)
+    flavors = (request.flavor or Flavor(), *request.alternatives)
     if len(flavors) > ALTERNATIVES_MAX:
-        return _too_many(build, len(flavors))
+        return _too_many(len(flavors))
     found: list[Alternative] = []
     for number, flavor in enumerate(flavors):
         field = f"alternatives[{number - 1}]" if number else "flavor"
-        of_pages = with_page_sizes(flavor, build.image_properties)
+        of_pages = with_page_sizes(flavor, request.image_properties)
         for name, of_size in of_pages:
-            is_own = of_size is build.flavor
-            with_flavor = build if is_own else structs.replace(build, flavor=of_size)
+            is_own = of_size is request.flavor
+            with_flavor = request if is_own else structs.replace(request, flavor=of_size)
             spec = read(with_flavor)
-            if isinstance(spec, BuildRejected):
+            if isinstance(spec, RequestProblem):
                 return _about(field, spec) if number else spec
             if of_size is of_pages[0][1]:
                 found += _on_preferred_nodes(with_flavor, of_size, spec, read)
             found.append(Alternative(f"{flavor.name or field}{name}", of_size, spec))
     if len(found) > ALTERNATIVES_MAX:
-        return _too_many(build, len(found))
+        return _too_many(len(found))
     return tuple(found)
 
 
@@ -79,7 +78,7 @@ def with_specs(
 
 
 def _on_preferred_nodes(
-    build: BuildInstance, flavor: Flavor, spec: InstanceSpec, read: ReadFlavor
+    request: Request, flavor: Flavor, spec: InstanceSpec, read: ReadFlavor
 ) -> Iterator[Alternative]:
     """The flavor on a node of each custom class that it prefers, the one with the highest weight first. The class
     replaces the sizes; all other demands stay.
@@ -93,7 +92,7 @@ def _on_preferred_nodes(
             if not key.startswith(RESOURCES) and not is_guest_key(key)
         }
         on_node = Flavor(name=flavor.name, extra_specs={**others, f"{RESOURCES}{resource}": "1"})
-        needs = read(structs.replace(build, flavor=on_node))
+        needs = read(structs.replace(request, flavor=on_node))
         # A request that makes no sense on a node is still a request for the flavor itself.
         if isinstance(needs, InstanceSpec):
             # A device of a hypervisor may have this class, too.
@@ -101,19 +100,18 @@ def _on_preferred_nodes(
             yield Alternative(f"a node of {resource}", on_node, needs)
 
 
-def _about(field: str, rejected: BuildRejected) -> BuildRejected:
-    """The rejection of the flavor in this field of the request."""
-    if rejected.field.partition(".")[0] == "flavor":
-        return structs.replace(rejected, field=field + rejected.field.removeprefix("flavor"))
-    return structs.replace(rejected, reason=f"with {field}: {rejected.reason}")
+def _about(field: str, problem: RequestProblem) -> RequestProblem:
+    """The problem of the flavor in this field of the request."""
+    if problem.field.partition(".")[0] == "flavor":
+        return structs.replace(problem, field=field + problem.field.removeprefix("flavor"))
+    return structs.replace(problem, reason=f"with {field}: {problem.reason}")
 
 
-def _too_many(build: BuildInstance, number: int) -> BuildRejected:
-    return BuildRejected(
-        request_id=build.request_id,
-        field="alternatives",
-        value=str(number),
-        reason=f"a request accepts at most {ALTERNATIVES_MAX} flavors: its own, its alternatives, a node of each custom "
+def _too_many(number: int) -> RequestProblem:
+    return RequestProblem(
+        "alternatives",
+        number,
+        f"a request accepts at most {ALTERNATIVES_MAX} flavors: its own, its alternatives, a node of each custom "
         "class that one of these prefers, and one for each size that hw:mem_page_size leaves open",
     )
 

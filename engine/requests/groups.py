@@ -3,10 +3,9 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from bus.messages.build import BuildInstance
 from engine.candidates.near_slots import CELL_TRAIT, Nearness
 from engine.capacity import CUSTOM, Vocabulary
-from engine.flavors import PortRequest, VolumeRequest
+from engine.flavors import PortRequest, Request, RequestProblem, VolumeRequest
 from engine.guests import GuestShape, cell_amounts, read_guest
 from engine.requests.assembling import Needed, policy_of, subtrees_of, traits_that_are
 from engine.requests.groups_grammar import (
@@ -17,7 +16,6 @@ from engine.requests.groups_grammar import (
     DefaultAmount,
     NearCells,
     RequestPart,
-    RequestProblem,
     Resource,
     SameSubtree,
     is_of_flavor,
@@ -129,15 +127,14 @@ NEARNESS: dict[str, Nearness] = {
 }
 
 
-def guest_groups(build: BuildInstance, parts: Sequence[RequestPart]) -> Iterator[RequestPart]:
+def guest_groups(request: Request, parts: Sequence[RequestPart]) -> Iterator[RequestPart]:
     """The parts that follow from the guest's shape. `parts` are all others of the request."""
-    flavor = build.flavor
+    flavor = request.flavor
     if flavor is None:
         return
-    shape = read_guest(flavor, build.image_properties)
+    shape = read_guest(flavor, request.image_properties)
     if not isinstance(shape, GuestShape):
-        for problem in shape:
-            yield RequestProblem(*problem)
+        yield from shape
         shape = GuestShape()
     if shape.thread_policy in TRAIT_WORDS:
         yield AskedTrait(
@@ -152,7 +149,7 @@ def guest_groups(build: BuildInstance, parts: Sequence[RequestPart]) -> Iterator
         yield DefaultAmount("MEMORY_MB", flavor.ram_mb)
         return
     yield from _cells_of_guest(shape)
-    policies = {f"port {port.id}": port.numa_affinity_policy for port in build.port_requests}
+    policies = {f"port {port.id}": port.numa_affinity_policy for port in request.port_requests}
     for suffix in devices_of(parts):
         yield NearCells(suffix, NEARNESS[policies.get(suffix, "") or shape.pci_affinity])
 
@@ -191,14 +188,14 @@ TRAIT_MAX = 255
 _NOT_IN_TRAITS = re.compile(r"[^A-Z0-9_]+", re.ASCII)
 
 
-def attached_groups(build: BuildInstance, vocabulary: Vocabulary) -> Iterator[RequestPart]:
+def attached_groups(request: Request, vocabulary: Vocabulary) -> Iterator[RequestPart]:
     kinds: tuple[tuple[str, str, Sequence[PortRequest | VolumeRequest]], ...] = (
-        ("port_requests", "port", build.port_requests),
-        ("volume_requests", "volume", build.volume_requests),
+        ("port_requests", "port", request.port_requests),
+        ("volume_requests", "volume", request.volume_requests),
     )
     for field, kind, asked in kinds:
-        if asked and build.count > 1:
-            reason = f"a {kind} is one instance's, and {build.count} are asked"
+        if asked and request.count > 1:
+            reason = f"a {kind} is one instance's, and {request.count} are asked"
             yield RequestProblem(field, ", ".join(each.id for each in asked), reason)
         seen = set()
         for number, each in enumerate(asked):

@@ -14,18 +14,11 @@ from typing import NamedTuple
 
 from engine.candidates.near_slots import Nearness
 from engine.capacity import CUSTOM, Vocabulary
+from engine.flavors import RequestProblem
 from engine.inventories import INTEGER_MAX
 
 # The parts of a request: one for each thing that its flavor, its extra specs or its image says. A part with a suffix
 # belongs to the granular group with that suffix, all others to the whole instance.
-
-
-class RequestProblem(NamedTuple):
-    """Why the request is rejected."""
-
-    field: str
-    value: object
-    reason: str
 
 
 class DefaultAmount(NamedTuple):

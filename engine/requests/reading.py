@@ -1,4 +1,4 @@
-"""The check of a build request, and the spec of one of its instances.
+"""The check of a request, and the spec of one of its instances.
 
 The request's parts are read, checked together, and made into a spec. Every key of a request is understood, or the
 request is rejected with the field, the value and the reason. An ignored key would mean an instance that lacks something the
@@ -7,9 +7,8 @@ client asked for.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bus.messages.build import BuildInstance, BuildRejected
 from engine.capacity import CUSTOM, Vocabulary
-from engine.flavors import Flavor, InstanceId, parts_of
+from engine.flavors import Flavor, InstanceId, Request, RequestProblem, parts_of
 from engine.guests import (
     HARDWARE_IMAGE_KEYS,
     HOST_SCOPES,
@@ -39,7 +38,6 @@ from engine.requests.groups_grammar import (
     ImageProperty,
     NearCells,
     RequestPart,
-    RequestProblem,
     read_grouped,
 )
 from engine.requests.spec import PROFILE, InstanceSpec, problems_of_profile, some_may_be_of_nodes
@@ -60,39 +58,37 @@ MB_PER_GB = 1024
 
 
 def read_request(
-    build: BuildInstance,
+    request: Request,
     vocabulary: Vocabulary,
     scopes: frozenset[str] = frozenset(),
     image_keys: frozenset[str] = frozenset(),
-) -> InstanceSpec | BuildRejected:
-    """Check a build request, and make the spec of one of its instances; if a part of the request is wrong, the
-    rejection.
+) -> InstanceSpec | RequestProblem:
+    """Check a request, and make the spec of one of its instances; if a part of the request is wrong, return the first
+    problem.
 
     `scopes` are the prefixes (before the colon) of the extra specs that plugins read, and `image_keys` the image
     properties that plugins read.
     """
-    read = tuple(_parts_of(build, vocabulary, scopes, image_keys))
-    parts = (*read, *guest_groups(build, read))
+    read = tuple(_parts_of(request, vocabulary, scopes, image_keys))
+    parts = (*read, *guest_groups(request, read))
     needed = needed_by(parts)
-    problem = next(_problems_of(build, parts, needed), None)
+    problem = next(_problems_of(request, parts, needed), None)
     if problem is not None:
-        return BuildRejected(
-            request_id=build.request_id, field=problem.field, value=str(problem.value), reason=problem.reason
-        )
-    is_for_nodes = _is_for_nodes(build, needed)
+        return problem
+    is_for_nodes = _is_for_nodes(request, needed)
     return InstanceSpec(
         amounts=tuple(sorted(needed.total.items())),
         required=traits_that_are("required", parts),
         forbidden=traits_that_are("forbidden", parts),
-        availability_zone=build.availability_zone,
-        hosts=_lowered(build.hosts),
-        ignore_hosts=_lowered(build.ignore_hosts),
+        availability_zone=request.availability_zone,
+        hosts=_lowered(request.hosts),
+        ignore_hosts=_lowered(request.ignore_hosts),
         extra_specs=tuple(sorted((part.key, part.value) for part in parts if isinstance(part, ForPlugins))),
-        count=build.count,
-        project=build.project,
-        flavor=build.flavor.name if build.flavor else "",
+        count=request.count,
+        project=request.project,
+        flavor=request.flavor.name if request.flavor else "",
         is_for_nodes=is_for_nodes,
-        image="" if build.image is None or is_for_nodes else build.image.source,
+        image="" if request.image is None or is_for_nodes else request.image.source,
         preferred=preferred_traits_of(parts),
         preferred_classes=preferred_classes_of(parts),
         groups=groups_of(parts, needed),
@@ -100,8 +96,8 @@ def read_request(
         same_subtree=subtrees_of(parts),
         cells=tuple([part.suffix for part in parts if isinstance(part, CellOfGuest)]),
         near=tuple([(part.suffix, part.nearness) for part in parts if isinstance(part, NearCells)]),
-        member_of=tuple(sorted({_in_order(any_of) for any_of in build.member_of})),
-        forbidden_aggregates=_in_order(build.forbidden_aggregates),
+        member_of=tuple(sorted({_in_order(any_of) for any_of in request.member_of})),
+        forbidden_aggregates=_in_order(request.forbidden_aggregates),
         image_properties=tuple(
             sorted((part.key, part.value) for part in parts if isinstance(part, ImageProperty))
         ),
@@ -109,9 +105,9 @@ def read_request(
 
 
 def _parts_of(
-    build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str], image_keys: frozenset[str]
+    request: Request, vocabulary: Vocabulary, scopes: frozenset[str], image_keys: frozenset[str]
 ) -> Iterator[RequestPart]:
-    if (flavor := build.flavor) is not None:
+    if (flavor := request.flavor) is not None:
         swap_gb = -(-flavor.swap_mb // MB_PER_GB)
         yield DefaultAmount("DISK_GB", flavor.root_gb + flavor.ephemeral_gb + swap_gb)
         yield from problems_of_profile(flavor)
@@ -119,12 +115,12 @@ def _parts_of(
             is_read = is_host_key(key) and key.partition(":")[0] not in scopes
             if key != PROFILE and not is_read and not is_guest_key(key):
                 yield _extra_spec(key, value, vocabulary, scopes)
-    for key, value in build.image_properties.items():
+    for key, value in request.image_properties.items():
         if key in image_keys:
             yield ImageProperty(key, value)
         elif key not in HARDWARE_IMAGE_KEYS and not is_guest_key(key):
             yield _image_property(key, value, vocabulary, image_keys)
-    yield from attached_groups(build, vocabulary)
+    yield from attached_groups(request, vocabulary)
 
 
 def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[str]) -> RequestPart:
@@ -165,52 +161,46 @@ def _known(keys: frozenset[str]) -> str:
     return f"known are {', '.join((*grouped, *sorted(keys)))}"
 
 
-def _problems_of(
-    build: BuildInstance, parts: Sequence[RequestPart], needed: Needed
-) -> Iterator[RequestProblem]:
-    if build.request_id is None:
-        yield RequestProblem(
-            "request_id", "", "there is none: the client chooses a uuid, and repeats it with the request"
-        )
-    yield from _problems_of_counts(build)
-    yield from _problems_of_wait(build)
-    if build.flavor is None:
+def _problems_of(request: Request, parts: Sequence[RequestPart], needed: Needed) -> Iterator[RequestProblem]:
+    yield from _problems_of_counts(request)
+    yield from _problems_of_wait(request)
+    if request.flavor is None:
         yield RequestProblem("flavor", "", "there is none: it says how large an instance is")
     else:
-        yield from _problems_of_flavor(build.flavor, needed)
-        yield from _problems_of_bare_metal(build, needed)
+        yield from _problems_of_flavor(request.flavor, needed)
+        yield from _problems_of_bare_metal(request, needed)
     yield from (part for part in parts if isinstance(part, RequestProblem))
     yield from problems_of_groups(parts, needed)
 
 
-def _problems_of_counts(build: BuildInstance) -> Iterator[RequestProblem]:
-    if not 1 <= build.count <= COUNT_MAX:
-        yield RequestProblem("count", build.count, f"a request builds 1 to {COUNT_MAX} instances")
-    for field, named in (("hosts", build.hosts), ("ignore_hosts", build.ignore_hosts)):
+def _problems_of_counts(request: Request) -> Iterator[RequestProblem]:
+    if not 1 <= request.count <= COUNT_MAX:
+        yield RequestProblem("count", request.count, f"a request builds 1 to {COUNT_MAX} instances")
+    for field, named in (("hosts", request.hosts), ("ignore_hosts", request.ignore_hosts)):
         if len(named) > NAMED_HOSTS_MAX:
             yield RequestProblem(field, len(named), f"at most {NAMED_HOSTS_MAX} hosts can be named")
-    if len(build.image_properties) > EXTRA_SPECS_MAX:
+    if len(request.image_properties) > EXTRA_SPECS_MAX:
         reason = f"an image has at most {EXTRA_SPECS_MAX} properties here"
-        yield RequestProblem("image_properties", len(build.image_properties), reason)
-    yield from _too_long("image_properties", build.image_properties)
-    given = build.instance_ids
-    if given and len(given) != build.count:
+        yield RequestProblem("image_properties", len(request.image_properties), reason)
+    yield from _too_long("image_properties", request.image_properties)
+    given = request.instance_ids
+    if given and len(given) != request.count:
         yield RequestProblem(
-            "instance_ids", len(given), f"{len(given)} ids are given for {build.count} instances"
+            "instance_ids", len(given), f"{len(given)} ids are given for {request.count} instances"
         )
     seen: set[InstanceId] = set()
     for position, instance in enumerate(given):
         if instance in seen:
             yield RequestProblem(f"instance_ids[{position}]", instance, "is given twice")
         seen.add(instance)
-    if build.deadline_s is not None and not 1 <= build.deadline_s <= DEADLINE_S_MAX:
+    if request.deadline_s is not None and not 1 <= request.deadline_s <= DEADLINE_S_MAX:
         yield RequestProblem(
-            "deadline_s", build.deadline_s, f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
+            "deadline_s", request.deadline_s, f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
         )
 
 
-def _problems_of_wait(build: BuildInstance) -> Iterator[RequestProblem]:
-    wait = build.wait
+def _problems_of_wait(request: Request) -> Iterator[RequestProblem]:
+    wait = request.wait
     if wait is None:
         return
     if not 1 <= wait.for_s <= WAIT_S_MAX:
@@ -221,41 +211,41 @@ def _problems_of_wait(build: BuildInstance) -> Iterator[RequestProblem]:
         yield RequestProblem(
             "wait.priority", wait.priority, f"a priority is 0 to {PRIORITY_MAX}, the highest first"
         )
-    if build.all_or_nothing:
+    if request.all_or_nothing:
         yield RequestProblem("all_or_nothing", "true", "each instance waits for itself: leave out `wait`")
 
 
-def _problems_of_bare_metal(build: BuildInstance, needed: Needed) -> Iterator[RequestProblem]:
-    if build.ports and not some_may_be_of_nodes(needed.total):
+def _problems_of_bare_metal(request: Request, needed: Needed) -> Iterator[RequestProblem]:
+    if request.ports and not some_may_be_of_nodes(needed.total):
         reason = (
             f"only bare-metal nodes read it, and the flavor asks for no class of theirs: resources:{CUSTOM}NAME"
             "; a port on a hypervisor names the resources that it needs there (`port_requests`)"
         )
-        yield RequestProblem("ports", ", ".join(build.ports), reason)
-    if build.image is not None and not build.image.source:
+        yield RequestProblem("ports", ", ".join(request.ports), reason)
+    if request.image is not None and not request.image.source:
         yield RequestProblem("image.source", "", "there is none: it says where the image is")
     try:
-        parts_of(build.config_drive)
+        parts_of(request.config_drive)
     except ValueError as wrong:
-        yield RequestProblem("config_drive", build.config_drive[:SHOWN_MAX], str(wrong))
-    if build.ports and build.count > 1:
+        yield RequestProblem("config_drive", request.config_drive[:SHOWN_MAX], str(wrong))
+    if request.ports and request.count > 1:
         yield RequestProblem(
-            "ports", ", ".join(build.ports), f"a port is one instance's, and {build.count} are asked"
+            "ports", ", ".join(request.ports), f"a port is one instance's, and {request.count} are asked"
         )
-    for number, port in enumerate(build.ports):
+    for number, port in enumerate(request.ports):
         if not port.strip("."):
             yield RequestProblem(
                 f"ports[{number}]", port, "it is no id of a port: in a URL it would name another resource"
             )
 
 
-def _is_for_nodes(build: BuildInstance, needed: Needed) -> bool:
+def _is_for_nodes(request: Request, needed: Needed) -> bool:
     """Can only a bare-metal node serve this request? Only nodes read ports. A request with an image or a config drive
     counts as one for nodes, too, if it asks for custom classes alone.
     """
-    if build.ports:
+    if request.ports:
         return True
-    has_software = build.image is not None or bool(build.config_drive)
+    has_software = request.image is not None or bool(request.config_drive)
     return has_software and all(resource.startswith(CUSTOM) for resource in needed.total)
 
 

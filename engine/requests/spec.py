@@ -6,10 +6,10 @@ from msgspec import Struct, structs
 
 from engine.candidates.near_slots import Nearness
 from engine.capacity import CUSTOM
-from engine.flavors import DeviceProfile, Flavor
+from engine.flavors import DeviceProfile, Flavor, RequestProblem
 from engine.guests import HUGE_PAGES, SMALL_PAGES, GuestShape, is_whole_pages, read_guest
 from engine.inventories import AggregateId, ServerGroup
-from engine.requests.groups_grammar import GROUP_POLICY, RequestProblem
+from engine.requests.groups_grammar import GROUP_POLICY
 
 # Device profiles in flavors. A flavor names one by `accel:device_profile`; when a request is read, its groups become groups of the
 # flavor. So the flavor that an instance keeps has them in full, whatever becomes of the stored profile.

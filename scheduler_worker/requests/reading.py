@@ -4,8 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
-from uuid import UUID
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
@@ -15,11 +14,18 @@ from bus.messages.build import BuildInstance, BuildRejected
 from bus.workers.handling import Answer, Received, Said, Tell
 from engine.capacity import Vocabulary
 from engine.choosing.plugins import Plugins
-from engine.flavors import InstanceId, JoinedGroup, RequestId
+from engine.flavors import InstanceId, JoinedGroup, Request, RequestId
 from engine.hosts import host_in_cell
 from engine.inventories import GroupId, ServerGroup
 from engine.refusals import NoValidHost
-from engine.requests import Alternative, InstanceSpec, read_alternatives, read_request, with_specs
+from engine.requests import (
+    Alternative,
+    InstanceSpec,
+    RequestProblem,
+    read_alternatives,
+    read_request,
+    with_specs,
+)
 from engine.requests.spec import PROFILE
 from kit.metrics import Labels, Readings, limited
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow, encoded
@@ -71,8 +77,6 @@ def rejected(ask: Received[Message], why: BuildRejected) -> tuple[Said, ...]:
 
 SPECS_MAX = 1000
 
-_NO_REQUEST = RequestId(UUID(int=0))
-
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -116,6 +120,9 @@ def names_stored(build: BuildInstance) -> bool:
     return is_in_flavor or any(PROFILE in each.extra_specs for each in build.alternatives)
 
 
+ReadT = TypeVar("ReadT")
+
+
 class _Understood(NamedTuple):
     spec: InstanceSpec
     digest: bytes
@@ -134,13 +141,15 @@ class RequestReader:
 
     def read(self, ask: Received[BuildInstance], now: datetime) -> ValidRequest | BuildRejected:
         build = ask.message
+        if build.request_id is None:
+            reason = "there is none: the client chooses a uuid, and repeats it with the request"
+            return rejection("request_id", "", reason)
         # Requests of many groups have one spec, but for the group.
         understood = self._understood(build, _canonical(structs.replace(build, request_id=None, group=None)))
         if isinstance(understood, BuildRejected):
             return understood
         if ask.sent_at is not None and now - ask.sent_at > self._horizon:
             return too_old(ask, self._horizon)
-        assert build.request_id is not None, "a request without an id is rejected"
         spec, digest, kept, alternatives = understood
         if build.group is not None:
             digest = hashlib.sha256(digest + _canonical(build.group)).digest()
@@ -148,23 +157,22 @@ class RequestReader:
 
     def spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
         """The needs of a request's flavor. Nothing is built for it, and it may lack its id."""
-        return self._spec_of(structs.replace(build, request_id=build.request_id or _NO_REQUEST))
+        return _or_rejection(self._spec_of(build), build)
 
     def alternatives_of(self, build: BuildInstance) -> tuple[Alternative, ...] | BuildRejected:
         """All flavors of a request for which nothing is built, with their needs. It may lack its id."""
-        build = structs.replace(build, request_id=build.request_id or _NO_REQUEST)
-        return read_alternatives(build, self._spec_of)
+        return _or_rejection(read_alternatives(build, self._spec_of), build)
 
-    def _spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
-        spec = read_request(build, self._vocabulary, self._scopes, self._image_keys)
-        if isinstance(spec, BuildRejected):
+    def _spec_of(self, request: Request) -> InstanceSpec | RequestProblem:
+        spec = read_request(request, self._vocabulary, self._scopes, self._image_keys)
+        if isinstance(spec, RequestProblem):
             return spec
-        return self._not_read(spec, build) or spec
+        return self._not_read(spec, request) or spec
 
     def _understood(self, build: BuildInstance, content: bytes) -> _Understood | BuildRejected:
-        if build.request_id is not None and (known := self._known.get(content)) is not None:
+        if (known := self._known.get(content)) is not None:
             return known
-        alternatives = read_alternatives(build, self._spec_of)
+        alternatives = self.alternatives_of(build)
         if isinstance(alternatives, BuildRejected):
             return alternatives
         spec = alternatives[0].spec
@@ -179,23 +187,30 @@ class RequestReader:
         )
         return understood
 
-    def _not_read(self, spec: InstanceSpec, build: BuildInstance) -> BuildRejected | None:
-        """The rejection of a request whose value no active filter reads, or whose filter does not understand the value;
+    def _not_read(self, spec: InstanceSpec, request: Request) -> RequestProblem | None:
+        """The problem of a request whose value no active filter reads, or whose filter does not understand the value;
         otherwise None.
         """
         for field, ids, read in (
-            ("different_host", build.different_host, "different_hosts"),
-            ("same_host", build.same_host, "same_hosts"),
+            ("different_host", request.different_host, "different_hosts"),
+            ("same_host", request.same_host, "same_hosts"),
         ):
             if ids and not self.plugins.reads(read):
                 reason = f"the filter {field} is not among the `filters` of this scheduler"
-                return rejection(field, ", ".join(map(str, ids)), reason, build.request_id)
+                return RequestProblem(field, ", ".join(map(str, ids)), reason)
         asked = (("flavor.extra_specs", spec.extra_specs), ("image_properties", spec.image_properties))
         for field, pairs in asked:
             for key, value in pairs:
                 if reason := self.plugins.problem_with(key, value):
-                    return rejection(f"{field}.{key}", value, reason, build.request_id)
+                    return RequestProblem(f"{field}.{key}", value, reason)
         return None
+
+
+def _or_rejection(read: ReadT | RequestProblem, build: BuildInstance) -> ReadT | BuildRejected:
+    """What was read of this request; or its rejection, if the engine refuses it."""
+    if isinstance(read, RequestProblem):
+        return rejection(read.field, read.value, read.reason, build.request_id)
+    return read
 
 
 # The instances and the server groups that build requests name: they are read from the store, once, when the request is

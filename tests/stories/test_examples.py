@@ -63,9 +63,22 @@ def test_every_example_is_in_the_list_and_is_run_here() -> None:
     page = (EXAMPLES / "README.md").read_text()
     here = Path(__file__).read_text()
     programs = [each.name for each in EXAMPLES.glob("*.py")]
-    assert len(programs) == 6
+    assert len(programs) == 7
     assert [name for name in programs if f"[{name}]({name})" not in page] == []
     assert [name for name in programs if f'("{name}"' not in here] == []
+
+
+@pytest.mark.asyncio
+async def test_the_engine_alone_prints_what_its_page_says_and_loads_no_other_room() -> None:
+    page = (EXAMPLES.parent / "engine.md").read_text()
+
+    ran = await run("engine_alone.py")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.lines == page.split("```")[1].split("\n")[1:-1]
+    rooms = [each.name for each in EXAMPLES.parents[1].iterdir() if (each / "py.typed").exists()]
+    imported = re.findall(r"^from (\w+)", (EXAMPLES / "engine_alone.py").read_text(), re.MULTILINE)
+    assert {*imported} & {*rooms} == {"engine"}
 
 
 @asynccontextmanager

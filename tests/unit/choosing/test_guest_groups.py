@@ -6,10 +6,10 @@ import os_resource_classes
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, BuildRejected
+from bus.messages.build import BuildInstance
 from engine.capacity import Vocabulary
 from engine.flavors import Flavor, PortRequest
-from engine.requests import Alternative, InstanceSpec, read_alternatives, read_request
+from engine.requests import Alternative, InstanceSpec, RequestProblem, read_alternatives, read_request
 from engine.requests.spec import GranularGroup, with_size_kept
 from tests.unit.choosing.test_scheduler_requests import a_build
 
@@ -24,7 +24,7 @@ def the_spec(build: BuildInstance) -> InstanceSpec:
     return spec
 
 
-def alternatives_of(build: BuildInstance) -> tuple[Alternative, ...] | BuildRejected:
+def alternatives_of(build: BuildInstance) -> tuple[Alternative, ...] | RequestProblem:
     return read_alternatives(build, lambda each: read_request(each, VOCABULARY))
 
 
@@ -83,7 +83,7 @@ def test_a_trait_of_a_guest_with_cells_needs_nothing_outside_of_them() -> None:
 
     assert the_spec(a_build({**DEDICATED, **specs})).required == ("CUSTOM_X",)
     rejected = read_request(a_build({**DEDICATED, **specs, "trait:CUSTOM_Y": "preferred"}), VOCABULARY)
-    assert isinstance(rejected, BuildRejected)
+    assert isinstance(rejected, RequestProblem)
     assert rejected.field == "flavor.extra_specs.trait:CUSTOM_Y"
 
 
@@ -125,8 +125,8 @@ def test_memory_of_no_whole_large_pages_is_refused() -> None:
 
     rejected = alternatives_of(structs.replace(a_build(), flavor=flavor))
 
-    assert isinstance(rejected, BuildRejected)
-    assert (rejected.field, rejected.value) == ("flavor.extra_specs.hw:mem_page_size", "2048")
+    assert isinstance(rejected, RequestProblem)
+    assert (rejected.field, str(rejected.value)) == ("flavor.extra_specs.hw:mem_page_size", "2048")
 
 
 def test_a_node_of_a_preferred_class_has_no_cells() -> None:

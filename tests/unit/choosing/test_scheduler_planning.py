@@ -311,12 +311,13 @@ def all_reasons(picture: Picture, spec: InstanceSpec, limit: int, step: str = ""
     found: list[HostVerdict] = []
     after = ""
     while True:
-        page = reasons(
+        page, has_more = reasons(
             picture, [Alternative("", Flavor(), spec)], PLUGINS, step=step, after=after, limit=limit
         )
-        found += page.hosts
-        if not (after := page.next):
+        found += page
+        if not has_more:
             return found
+        after = page[-1].host
 
 
 def test_a_plan_of_granular_groups_counts_what_a_choice_places_and_may_do_without_a_group() -> None:

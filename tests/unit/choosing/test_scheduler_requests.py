@@ -11,7 +11,7 @@ from bus.messages.build import BuildInstance, BuildRejected
 from engine.choosing.needs import needs_of
 from engine.flavors import Flavor, InstanceId, JoinedGroup, PortRequest, RequestId, VolumeRequest
 from engine.inventories import GroupId
-from engine.requests import InstanceSpec, read_request
+from engine.requests import InstanceSpec, RequestProblem, read_request
 from engine.requests.spec import GranularGroup
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, an_id
@@ -33,10 +33,9 @@ def the_spec(build: BuildInstance, scopes: frozenset[str] = frozenset()) -> Inst
     return spec
 
 
-def the_rejection(build: BuildInstance) -> BuildRejected:
+def the_rejection(build: BuildInstance) -> RequestProblem:
     rejected = read_request(build, VOCABULARY)
-    assert isinstance(rejected, BuildRejected), rejected
-    assert rejected.request_id == build.request_id
+    assert isinstance(rejected, RequestProblem), rejected
     assert rejected.reason
     return rejected
 
@@ -108,7 +107,6 @@ def test_keys_that_plugins_read_are_left_to_them() -> None:
 @pytest.mark.parametrize(
     ("build", "field", "value"),
     [
-        (a_build(request_id=None), "request_id", ""),
         (a_build(flavor=None), "flavor", ""),
         (a_build(flavor=structs.replace(SMALL, vcpus=-1)), "flavor.vcpus", "-1"),
         (a_build(flavor=structs.replace(SMALL, swap_mb=-1)), "flavor.swap_mb", "-1"),
@@ -210,7 +208,7 @@ def test_keys_that_plugins_read_are_left_to_them() -> None:
 def test_nonsense_is_refused_by_its_field_and_value(build: BuildInstance, field: str, value: str) -> None:
     rejected = the_rejection(build)
 
-    assert (rejected.field, rejected.value) == (field, value)
+    assert (rejected.field, str(rejected.value)) == (field, value)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +392,7 @@ def test_nonsense_about_ports_and_volumes_is_refused_by_its_field(
 ) -> None:
     rejected = the_rejection(build)
 
-    assert (rejected.field, rejected.value) == (field, value)
+    assert (rejected.field, str(rejected.value)) == (field, value)
 
 
 @pytest.mark.parametrize(
@@ -434,7 +432,7 @@ def test_what_takes_a_pass_over_all_hosts_each_is_counted(
 ) -> None:
     rejected = the_rejection(build)
 
-    assert (rejected.field, rejected.value) == (field, str(limit + 1))
+    assert (rejected.field, str(rejected.value)) == (field, str(limit + 1))
     assert str(limit) in rejected.reason
 
 
@@ -448,6 +446,18 @@ def test_requests_of_many_groups_are_read_once_and_are_different_requests() -> N
     assert len(valid) == 3
     assert all(each.spec is valid[0].spec for each in valid)
     assert len({each.digest for each in valid}) == 3
+
+
+def test_a_build_is_rejected_by_the_field_its_value_and_the_id_of_the_request() -> None:
+    reader = RequestReader(VOCABULARY, timedelta(days=1), standard_plugins())
+
+    too_many = reader.read(an_ask(a_build(count=0)), NOON)
+    nameless = reader.read(an_ask(a_build(request_id=None)), NOON)
+
+    assert isinstance(too_many, BuildRejected)
+    assert (too_many.request_id, too_many.field, too_many.value) == (REQUEST, "count", "0")
+    assert isinstance(nameless, BuildRejected)
+    assert (nameless.request_id, nameless.field, nameless.value) == (None, "request_id", "")
 
 
 def test_what_only_hosts_read_of_the_hardware_chooses_no_host() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildRejected
 from engine.candidates.columns import Flags, Ints
 from engine.choosing.choosing import Chosen, choose
 from engine.choosing.filters import AvailabilityZone, LimitFilter
@@ -23,7 +22,7 @@ from engine.choosing.plugin_settings import (
 )
 from engine.choosing.plugins import Change, Filter, Weigher
 from engine.choosing.weighers import NumInstances, Pci
-from engine.requests import InstanceSpec, read_request
+from engine.requests import InstanceSpec, RequestProblem, read_request
 from kit.settings import BadSetting
 from laboratory.plugin_check import PLAIN, a_cloud, breaches
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
@@ -187,7 +186,7 @@ def test_a_key_of_another_packages_filter_is_read_and_a_wrong_value_of_it_is_nam
 
     assert isinstance(read, InstanceSpec)
     assert read.extra_specs == ((KEY, "400"),)
-    assert isinstance(unread, BuildRejected)
+    assert isinstance(unread, RequestProblem)
     for wrong in ("much", "-1", "9" * 5_000):
         assert plugins.problem_with(KEY, wrong) == "is no whole number of watts"
     assert plugins.problem_with(KEY, "400") == ""

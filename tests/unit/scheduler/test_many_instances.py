@@ -8,12 +8,12 @@ import pytest
 from bus.broker import PARCEL_BYTES_MAX
 from bus.codec import encode
 from bus.message import Envelope
-from bus.messages.build import AskInstances, BuildInstance, BuildRejected, InstancesFound, InstanceState
+from bus.messages.build import AskInstances, BuildInstance, InstancesFound, InstanceState
 from bus.workers.handling import Answer, ReadOnly, Weighed
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.picture.picture import Picture
 from engine.refusals import FunnelStep, NoValidHost
-from engine.requests import InstanceSpec, read_request
+from engine.requests import InstanceSpec, RequestProblem, read_request
 from scheduler_worker.core.instances.rows import InstanceRow, encoded
 from scheduler_worker.questions import instance_questions
 from scheduler_worker.registry import CellRegistry
@@ -44,9 +44,9 @@ def a_build(count: int, *given: InstanceId) -> BuildInstance:
 def test_a_request_builds_1_to_1000_instances(count: int, *, is_allowed: bool) -> None:
     read = read_request(a_build(count), VOCABULARY)
 
-    assert isinstance(read, BuildRejected) is not is_allowed
-    if isinstance(read, BuildRejected):
-        assert (read.field, read.value, read.reason) == (
+    assert isinstance(read, RequestProblem) is not is_allowed
+    if isinstance(read, RequestProblem):
+        assert (read.field, str(read.value), read.reason) == (
             "count",
             str(count),
             "a request builds 1 to 1000 instances",
@@ -56,8 +56,8 @@ def test_a_request_builds_1_to_1000_instances(count: int, *, is_allowed: bool) -
 def test_an_instance_that_is_given_twice_is_named() -> None:
     read = read_request(a_build(3, instance(1), instance(2), instance(1)), VOCABULARY)
 
-    assert isinstance(read, BuildRejected)
-    assert (read.field, read.value) == ("instance_ids[2]", str(instance(1)))
+    assert isinstance(read, RequestProblem)
+    assert (read.field, str(read.value)) == ("instance_ids[2]", str(instance(1)))
 
 
 @pytest.mark.asyncio
