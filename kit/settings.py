@@ -1,7 +1,7 @@
 """Reads the settings of one section: from variables, from its table of the settings file, and from flags.
 
-    MOOR_SCHEDULER_CLAIMS_MAX=20            [scheduler]
-                                            claims_max = 20
+    MOOR_SCHEDULER_MOVE_TIMEOUT_S=20            [scheduler]
+                                            move_timeout_s = 20
 
 The section's struct is the only list of its settings. Each field has a type with limits, a default, and a description
 (`msgspec.Meta`). A field with several texts is a list in a file, and one text with commas in a variable or a flag. An
@@ -95,7 +95,7 @@ class Stated(Struct, frozen=True):
 class Setting(Struct, frozen=True):
     """One setting, as the field of its section's struct says it."""
 
-    # As in error messages: "scheduler.claims_max".
+    # As in error messages: "scheduler.move_timeout_s".
     key: str
     annotation: Any
     default: Any

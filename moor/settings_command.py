@@ -23,8 +23,8 @@ def settings(
         typer.Argument(
             metavar="NAME",
             show_default=False,
-            help="A section, a setting or its variable: scheduler, claims_max, scheduler.claims_max, "
-            f"MOOR_SCHEDULER_CLAIMS_MAX. The sections are {', '.join(SECTIONS)}.",
+            help="A section, a setting or its variable: scheduler, move_timeout_s, scheduler.move_timeout_s, "
+            f"MOOR_SCHEDULER_MOVE_TIMEOUT_S. The sections are {', '.join(SECTIONS)}.",
         ),
     ] = "",
     *,

@@ -15,10 +15,15 @@ from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.lifecycle import overdue
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import Outbox
-from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 
 log = logging.getLogger(__name__)
+
+
+# A transaction stays short.
+ROWS_AT_ONCE = 500
+# A host that is taken out for a day's repair keeps its mode.
+HOSTS_KEPT = timedelta(days=1)
 
 
 class Forgetting(Periodic):
@@ -29,32 +34,32 @@ class Forgetting(Periodic):
         store: SchedulerStore,
         registry: HostRegistry,
         is_provided: Callable[[ProviderId], bool],
-        settings: SchedulerSettings,
         clock: Callable[[], datetime],
         *,
+        horizon: timedelta,
         down_after: timedelta,
+        every_s: float,
         chance: random.Random | None = None,
     ) -> None:
-        super().__init__("forget old requests", self._prune, settings.prune_every_s, chance=chance)
+        super().__init__("forget old requests", self._prune, every_s, chance=chance)
         self._store = store
         self._registry = registry
         self._is_provided = is_provided
         # Hosts that are down and have no provider, and since when this process knows that.
         self._removed_at: dict[ProviderId, datetime] = {}
-        self._settings = settings
+        self._horizon = horizon
         self._down_after = down_after
         self._clock = clock
 
     async def _prune(self) -> None:
-        settings = self._settings
-        before = self._clock() - 2 * settings.horizon
-        while await self._store.prune(before, settings.prune_rows_max) >= settings.prune_rows_max:
+        before = self._clock() - 2 * self._horizon
+        while await self._store.prune(before, ROWS_AT_ONCE) >= ROWS_AT_ONCE:
             pass
         await self._forget_hosts()
 
     async def _forget_hosts(self) -> None:
         """Delete the hosts that were removed: those that have been down and without a provider for longer than
-        `hosts_kept_s`. A host that is only down may come back.
+        `HOSTS_KEPT`. A host that is only down may come back.
         """
         now = self._clock()
         removed = {
@@ -63,7 +68,7 @@ class Forgetting(Periodic):
             if not self._is_provided(host.id)
         }
         self._removed_at = {host: self._removed_at.get(host, now) for host in removed}
-        before = now - timedelta(seconds=self._settings.hosts_kept_s)
+        before = now - HOSTS_KEPT
         known = {host: removed[host] for host, at in self._removed_at.items() if at <= before}
         if not known:
             return

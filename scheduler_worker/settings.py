@@ -3,48 +3,52 @@
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
-from bus.messages.placement import SNAPSHOT_PAGE_MAX
 from engine.choosing.plugin_settings import MULTIPLIERS, PluginSettings
 from engine.inventories import ALTERNATES_MAX
-from kit.settings import Count, CountOr0, MillisecondsOr0, Seconds, SecondsOr0, Section, require
+from kit.settings import Count, CountOr0, Seconds, Section, require
 from scheduler_worker.third_party import filters_of, weighers_of
 
 
+class Pace(Struct, frozen=True, kw_only=True):
+    """How often and how long a scheduler tries. No operator changes this: it follows from what the other workers promise. Tests
+    and the simulation shorten it.
+    """
+
+    # How often one host is tried whose inventory changed between choice and claim: more insists on the best host. Between two
+    # tries the picture catches up.
+    shape_tries_max: int = 4
+    shape_pause_ms_max: float = 50.0
+    # Of one instance, whatever refused them: enough to find the last free hosts of a full cloud.
+    claims_max: int = 12
+    # While one batch waits for placement, hosts are chosen for another. More of them make more conflicts.
+    batches_in_flight: int = 2
+    # How often rows are read that other workers may have written: of hosts, aggregates, applications.
+    hosts_poll_s: float = 5.0
+    # Another worker writes the row of a new host within seconds. A request that holds a claim there waits so long for it.
+    host_row_wait_s: float = 30.0
+    # The one worker that tries waiting instances may take so long for some of them; then another one takes over.
+    wake_lease_s: float = 10.0
+    deadline_poll_s: float = 5.0
+    # How many providers one answer of placement has when a scheduler starts.
+    snapshot_page: int = 500
+    # How often the picture is compared with placement, to find changes that were lost silently.
+    verify_every_s: float = 60.0
+    prune_every_s: float = 300.0
+    # Younger messages of a row are still on their way: a sweep does not repeat them.
+    unsaid_s: float = 5.0
+
+
+PACE = Pace()
+
+
 class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
-    shape_tries_max: Annotated[
-        Count,
-        Meta(
-            description="How many times one host is tried whose inventory changed between choice and claim; at most claims_max. More insists on "
-            "the best host; fewer goes to the next one sooner."
-        ),
-    ] = 4
-    shape_pause_ms_max: Annotated[
-        MillisecondsOr0,
-        Meta(
-            description="The longest pause between such tries. Longer waits for the picture to catch up; shorter answers sooner."
-        ),
-    ] = 50.0
-    claims_max: Annotated[
-        Count,
-        Meta(
-            description="How many claims one instance may make in all, whatever refused them. More finds the last free hosts of a full cloud; "
-            "fewer refuses sooner."
-        ),
-    ] = 12
     alternates_max: Annotated[
         Annotated[int, Meta(ge=0, le=ALTERNATES_MAX)],
         Meta(
             description="How many alternates an instance gets, for its cell to use when the chosen host fails. More survives more failures "
             "without asking again, for larger messages."
-        ),
-    ] = 2
-    batches_in_flight: Annotated[
-        Annotated[int, Meta(ge=1, le=100)],
-        Meta(
-            description="How many batches of requests are under way at once: while one waits for placement, hosts are chosen for another. More "
-            "uses waiting time; fewer makes fewer conflicts."
         ),
     ] = 2
     count_every_s: Annotated[
@@ -75,27 +79,6 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
             "instances sooner; more tolerates faults that pass."
         ),
     ] = 10
-    hosts_kept_s: Annotated[
-        Seconds,
-        Meta(
-            description="How long a host is remembered that is down and has no provider in placement. Longer keeps its mode for a return; "
-            "shorter forgets removed hosts sooner."
-        ),
-    ] = 24 * 3600.0
-    hosts_poll_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often rows of hosts and applications are read that other workers may have written. Shorter sees changes sooner, "
-            "for more queries."
-        ),
-    ] = 5.0
-    host_row_wait_s: Annotated[
-        Seconds,
-        Meta(
-            description="How long a request waits for the row of a host on which it already has a claim. Another worker writes that row within "
-            "seconds; after this time the request ends and its claim is released."
-        ),
-    ] = 30.0
     request_timeout_s: Annotated[
         Count,
         Meta(
@@ -145,33 +128,6 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
             "protects the cell's network; more empties hosts faster."
         ),
     ] = 0
-    wake_lease_s: Annotated[
-        Seconds,
-        Meta(
-            description="How long the one worker that tries waiting instances may take for some of them; then another one takes over. Shorter "
-            "recovers sooner from a dead worker; too short does work twice."
-        ),
-    ] = 10.0
-    deadline_poll_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often requests past their deadline are looked for. Shorter ends them nearer to their deadline, for more queries."
-        ),
-    ] = 5.0
-    snapshot_page: Annotated[
-        Annotated[int, Meta(ge=1, le=SNAPSHOT_PAGE_MAX)],
-        Meta(
-            description="How many providers a scheduler reads from placement at once when it starts. More starts faster; fewer makes smaller "
-            "messages."
-        ),
-    ] = 500
-    verify_every_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often the picture is compared with placement, provider by provider, to find changes that were lost silently. "
-            "Shorter corrects the picture sooner, for more questions."
-        ),
-    ] = 60.0
     horizon_s: Annotated[
         Count,
         Meta(
@@ -179,26 +135,6 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
             "accepts older messages, for more rows."
         ),
     ] = 24 * 3600
-    prune_every_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often rows of old requests are deleted. Shorter makes many small deletes; longer makes fewer large ones."
-        ),
-    ] = 300.0
-    prune_rows_max: Annotated[
-        Count,
-        Meta(
-            description="How many requests are deleted in one transaction; this is repeated while there are more. More is faster; fewer keeps "
-            "transactions short."
-        ),
-    ] = 500
-    unsaid_s: Annotated[
-        SecondsOr0,
-        Meta(
-            description="How old a row's messages are before a sweep repeats them: younger ones are still on their way. Shorter recovers "
-            "sooner; too short sends messages twice."
-        ),
-    ] = 5.0
     under_way_max: Annotated[
         Count,
         Meta(
@@ -212,10 +148,6 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
         # They are loaded, so that a name that nothing has is told before anything starts.
         filters_of(self)
         weighers_of(self)
-        require(
-            self.shape_tries_max <= self.claims_max,
-            f"shape_tries_max is {self.shape_tries_max}, must be at most claims_max ({self.claims_max})",
-        )
         require(
             self.node_request_timeout_s >= self.request_timeout_s,
             f"node_request_timeout_s is {self.node_request_timeout_s}, must be at least request_timeout_s "
@@ -233,10 +165,9 @@ SCHEDULER = Section(
     "schedulers",
     reloaded=frozenset(
         (
-            # The plugins are made of these again (wiring/__init__.py).
+            # The plugins are made of these again (wiring.py).
             *MULTIPLIERS,
             "metrics_weights",
-            "metrics_weight_of_unavailable",
             "host_subset_size",
             "io_ops_per_host_max",
             "instances_per_host_max",

@@ -55,7 +55,7 @@ from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
 from scheduler_worker.requests.reading import LastFilters, RequestReader
 from scheduler_worker.requests.waking import WaitingMoves, Waker
-from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.settings import PACE, Pace, SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 from scheduler_worker.third_party import filters_of, weighers_of
 from scheduler_worker.waiting import WaitingSpecs
@@ -73,6 +73,7 @@ class Given(Struct, frozen=True):
     cells_at: Mapping[Station, tuple[str, ...]]
     store: SchedulerStore
     settings: SchedulerSettings
+    pace: Pace
     clock: Callable[[], datetime]
     chance: random.Random
     picture: Picture
@@ -130,8 +131,8 @@ class Knowledge:
             picture,
             hear,
             waiting=self.waiting,
-            page=settings.snapshot_page,
-            verify_every_s=settings.verify_every_s,
+            page=given.pace.snapshot_page,
+            verify_every_s=given.pace.verify_every_s,
             chance=chance,
         )
         # Of the brokers that have cells only.
@@ -139,12 +140,12 @@ class Knowledge:
             below: FeedListener("hear of hosts in cells", below, HEARD_OF_CELLS, hear, is_needed=True)
             for below in given.cells_at
         }
-        self.host_watch = HostWatch(given.store, self.hosts, settings.hosts_poll_s, clock, chance)
+        self.host_watch = HostWatch(given.store, self.hosts, given.pace.hosts_poll_s, clock, chance)
         self._read_aggregates = partial(read_aggregates, given.store, picture)
         self.aggregate_watch = Periodic(
             "read aggregates",
             self._read_aggregates,
-            settings.hosts_poll_s,
+            given.pace.hosts_poll_s,
             is_needed=True,
             chance=chance,
         )
@@ -179,9 +180,10 @@ class Deciders:
             ask_all,
             make_sure=known.make_sure,
             plugins=plugins,
-            settings=settings,
+            alternates_max=settings.alternates_max,
             chance=chance,
             clock=clock,
+            pace=given.pace,
         )
         self.last_filters = LastFilters([each.name for each in plugins.filters])
         self.builder = Builder(
@@ -245,15 +247,15 @@ class Deciders:
 
 class Sending:
     def __init__(self, given: Given) -> None:
-        settings, publisher = given.settings, given.station.publisher
-        notes = OutboxNotes(given.store, timedelta(seconds=settings.unsaid_s), given.clock)
+        publisher = given.station.publisher
+        notes = OutboxNotes(given.store, timedelta(seconds=given.pace.unsaid_s), given.clock)
         self.dispatches = [
-            CellDispatch(cells, below, publisher, notes, under_way_max=settings.under_way_max)
+            CellDispatch(cells, below, publisher, notes, under_way_max=given.settings.under_way_max)
             for below, cells in given.cells_at.items()
         ]
         self.outbox = Outbox(given.store, notes, self.dispatches)
         self.applications = Applications(
-            given.store, publisher, settings.hosts_poll_s, given.clock, given.chance
+            given.store, publisher, given.pace.hosts_poll_s, given.clock, given.chance
         )
 
 
@@ -383,6 +385,7 @@ def scheduler_parts(
     *,
     cells: Mapping[str, Station] | None = None,
     picture: Picture | None = None,
+    pace: Pace = PACE,
 ) -> tuple[Part, ...]:
     """Everything that a scheduler worker runs, its stations included; the caller closes the stations.
 
@@ -396,6 +399,7 @@ def scheduler_parts(
         cells_at=by_station(cells or {}),
         store=store,
         settings=settings,
+        pace=pace,
         clock=clock,
         chance=chance or random.Random(secrets.randbits(64)),
         picture=Picture() if picture is None else picture,
@@ -432,7 +436,7 @@ def _plugins_of(settings: SchedulerSettings) -> Plugins:
 def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]:
     """The parts that bring the first snapshot, and those that do not need it."""
     station, store, hosts, outbox = given.station, given.store, known.hosts, sending.outbox
-    settings, clock, chance = given.settings, given.clock, given.chance
+    pace, clock, chance = given.pace, given.clock, given.chance
     brokers = [
         (station, lambda cell: cell not in given.cells),
         *[(below, names.__contains__) for below, names in given.cells_at.items()],
@@ -443,23 +447,22 @@ def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]
         known.host_watch,
         known.aggregate_watch,
         sending.applications,
-        Deadlines(
-            store, outbox, station.publisher, poll_s=settings.deadline_poll_s, clock=clock, chance=chance
-        ),
+        Deadlines(store, outbox, station.publisher, poll_s=pace.deadline_poll_s, clock=clock, chance=chance),
         Forgetting(
             store,
             hosts,
             lambda host: not known.replica.whole.is_set() or given.picture.has_provider(host),
-            settings,
             clock,
+            horizon=given.settings.horizon,
             down_after=given.host_down_after,
+            every_s=pace.prune_every_s,
             chance=chance,
         ),
         *[
-            ModeTeller(at, store, hosts, is_there, every_s=settings.hosts_poll_s, clock=clock)
+            ModeTeller(at, store, hosts, is_there, every_s=pace.hosts_poll_s, clock=clock)
             for at, is_there in brokers
         ],
-        CellWatch(store, known.cells, known.hosts, settings.hosts_poll_s, chance),
+        CellWatch(store, known.cells, known.hosts, pace.hosts_poll_s, chance),
         known.consoles,
         *given.cells_at,
         *sending.dispatches,
@@ -495,6 +498,7 @@ def _workers(
             settings=settings,
             clock=clock,
             chance=chance,
+            pace=given.pace,
         ),
         CloudCounter(
             store,
@@ -509,14 +513,14 @@ def _workers(
         # Clients that know of no parcels send each request by itself. An application's own queue is read in smaller batches,
         # so that a flood of one delays the others for less long.
         queues.read_requests(
-            "scheduler.requests", sweeps=True, batches_in_flight=settings.batches_in_flight, singly=True
+            "scheduler.requests", sweeps=True, batches_in_flight=given.pace.batches_in_flight, singly=True
         ),
         ApplicationQueues(
             lambda: sending.applications.names,
             given.station.consuming,
             # By the queue for all.
             {"scheduler.requests": queues.read_requests, "scheduler.questions": queues.read_questions},
-            settings.hosts_poll_s,
+            given.pace.hosts_poll_s,
             chance,
         ),
         queues.events,

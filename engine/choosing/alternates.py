@@ -14,7 +14,7 @@ from engine.choosing.pools import Parts, ProviderAmount
 from engine.choosing.ranking import Scoring
 from engine.hosts import INSTANCES_MAX, UNLIMITED
 from engine.inventories import Choice, ResourceAmount, ShapeSeen, Share
-from engine.requests import InstanceSpec
+from engine.requests.spec import InstanceSpec
 
 # Enough that no host is the alternate of too many instances; a larger pool would cost more than it helps.
 ALTERNATE_POOL_MAX = 32

@@ -49,7 +49,7 @@ from engine.choosing.ranking import FULL, ScoresByCount, Scoring, Weighing, weig
 from engine.inventories import ALTERNATES_MAX, Choice
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost, Shortfall
-from engine.requests import InstanceSpec
+from engine.requests.spec import InstanceSpec
 
 ALTERNATES = 2
 # How many hosts more than are needed are ranked before they are searched: some turn out to have no room. After that, all

@@ -25,7 +25,7 @@ from engine.candidates.ways import CutInTrees, TreeSearch, TreeWay, ways_of_tree
 from engine.choosing.needs import Needs, Way, WayJudge, needs_of, query_of
 from engine.choosing.pools import Parts, Pools, ProviderRoom
 from engine.picture.picture import Picture
-from engine.requests import InstanceSpec
+from engine.requests.spec import InstanceSpec
 
 # About a tenth of a millisecond for each tree in any case, and a tenth of a second for a batch, for trees that need more.
 STEPS_PER_TREE = 300

@@ -21,7 +21,7 @@ from engine.inventories import (
     ServerGroup,
 )
 from engine.picture.picture import Picture
-from engine.requests import InstanceSpec
+from engine.requests.spec import InstanceSpec
 
 
 class Leaving(Struct, frozen=True):

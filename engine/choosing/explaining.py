@@ -13,7 +13,7 @@ from engine.choosing.plugins import Filter, Plugins
 from engine.flavors import Flavor, FlavorPassedOver
 from engine.inventories import Choice, ProviderId
 from engine.refusals import FunnelStep, Miss, NoValidHost
-from engine.requests import InstanceSpec
+from engine.requests.spec import InstanceSpec
 
 NEAREST = 3
 # A refusal explains so many of the hosts that a request names.

@@ -25,7 +25,7 @@ from engine.choosing.relaxing import (
 )
 from engine.hosts import UNLIMITED, HostState, host_in_cell, least_of, names_clash, why_down, why_not_enabled
 from engine.picture.columns import HostProfile, PictureColumns
-from engine.requests import InstanceSpec
+from engine.requests.spec import InstanceSpec
 
 
 class AskedHosts(Filter):

@@ -17,7 +17,7 @@ from engine.choosing.plugins import Plugins
 from engine.choosing.ranking import BAND, Scoring, weighing_by
 from engine.inventories import ProviderId
 from engine.picture.picture import Picture
-from engine.requests import InstanceSpec
+from engine.requests.spec import InstanceSpec
 
 # A request for many instances: hosts are judged with up to so many of them.
 COUNTS_MAX = 20

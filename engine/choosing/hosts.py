@@ -15,7 +15,7 @@ from engine.hosts import ZONE, Aggregate, HostState, value_of
 from engine.inventories import AggregateId, ConsumerId, GroupMember, ProviderState, ServerGroup
 from engine.picture.columns import HostProfile
 from engine.picture.members import HostAggregates, Judge
-from engine.requests import InstanceSpec
+from engine.requests.spec import InstanceSpec
 
 # Each has an entry for each host.
 KEPT_MAX = 64

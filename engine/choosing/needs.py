@@ -10,8 +10,7 @@ from engine.candidates.query import UNSUFFIXED, CandidatesQuery, Group, Preferre
 from engine.candidates.ways import TreeWay
 from engine.choosing.pools import ProviderRoom
 from engine.hosts import finite_number
-from engine.requests import InstanceSpec
-from engine.requests.spec import GranularGroup, NamedWeights
+from engine.requests.spec import GranularGroup, InstanceSpec, NamedWeights
 
 
 class Needs(NamedTuple):

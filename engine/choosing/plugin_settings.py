@@ -74,6 +74,12 @@ CountOr0 = Annotated[int, Meta(ge=0, le=2_147_483_647)]
 Multiplier = Annotated[float, Meta(ge=-MULTIPLIERS_MAX, le=MULTIPLIERS_MAX)]
 
 
+# What a request prefers counts more than all free amounts together; its own weights say how much more than each other.
+PREFERRED_MULTIPLIER = 1_000.0
+# The weight of a host that lacks a metric: it comes after all that have it.
+METRICS_UNAVAILABLE = -10_000.0
+
+
 class PluginSettings(Struct, frozen=True, kw_only=True):
     filters: Annotated[
         tuple[str, ...],
@@ -178,13 +184,6 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
             "more; 0 leaves it out."
         ),
     ] = 0.0
-    preferred_weight_multiplier: Annotated[
-        Multiplier,
-        Meta(
-            description="How much the traits and classes count that a request prefers. At the default they count more than all free amounts "
-            "together."
-        ),
-    ] = 1_000.0
     metrics_weights: Annotated[
         tuple[str, ...],
         Meta(
@@ -192,12 +191,6 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
             "prefers low values."
         ),
     ] = ()
-    metrics_weight_of_unavailable: Annotated[
-        Annotated[float, Meta(ge=-1e9, le=1e9)],
-        Meta(
-            description="The weight of a host that lacks one of these metrics. Lower avoids such hosts more."
-        ),
-    ] = -10_000.0
     host_subset_size: Annotated[
         Annotated[int, Meta(ge=1, le=1000)],
         Meta(
@@ -293,7 +286,7 @@ STANDARD_WEIGHERS: Mapping[str, Callable[[PluginSettings], Weigher]] = {
         "soft-anti-affinity", settings.soft_anti_affinity_weight_multiplier
     ),
     "metrics": lambda settings: MetricsWeight(
-        settings.metrics_weight_multiplier, settings.ratios, settings.metrics_weight_of_unavailable
+        settings.metrics_weight_multiplier, settings.ratios, METRICS_UNAVAILABLE
     ),
     "spread": lambda settings: Spread(settings.spread_over, settings.spread_weight_multiplier),
     "image_cache": lambda settings: ImageCache(settings.image_cache_weight_multiplier),
@@ -339,7 +332,7 @@ def chosen_plugins(
             Capacity(),
             STRUCK,
         ),
-        weighers=(PreferredWeight(settings.preferred_weight_multiplier), *weighers),
+        weighers=(PreferredWeight(PREFERRED_MULTIPLIER), *weighers),
         instances_max=instances_max,
         subset=settings.host_subset_size,
         read_by_others=frozenset(

@@ -15,7 +15,7 @@ from engine.choosing.hosts import Hosts
 from engine.choosing.plugins import Filter, Weigher, multiplier_key, passing
 from engine.picture.columns import HostPreferences
 from engine.picture.members import HostAggregates
-from engine.requests import InstanceSpec
+from engine.requests.spec import InstanceSpec
 
 # A difference below this part of a weigher's range (with a multiplier of 1) does not count.
 BAND = 0.01

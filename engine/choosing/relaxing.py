@@ -18,9 +18,8 @@ from engine.choosing.hosts import Hosts, OneHost, Searching
 from engine.choosing.needs import Needs, needs_of
 from engine.choosing.plugins import Plugins
 from engine.refusals import Relaxation
-from engine.requests import InstanceSpec
 from engine.requests.groups_grammar import is_of_flavor
-from engine.requests.spec import GranularGroup
+from engine.requests.spec import GranularGroup, InstanceSpec
 
 DEMANDS_MAX = 32
 SHOWN_MAX = 10

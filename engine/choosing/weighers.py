@@ -9,7 +9,7 @@ from engine.candidates.columns import Floats, Ints
 from engine.choosing.hosts import Hosts
 from engine.choosing.needs import Needs, needs_of
 from engine.choosing.plugins import Change, Weigher
-from engine.requests import InstanceSpec
+from engine.requests.spec import InstanceSpec
 
 
 class FreeAmount(Weigher):

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 
-from msgspec import structs
-
 from bus.addresses import Addresses, broker_at
 from bus.rabbit import RabbitBroker
 from bus.settings import BusSettings
@@ -37,7 +35,7 @@ from nova_bridge.scheduler.serving import NovaServer, ServingLimits, rpc_queues
 from nova_bridge.scheduler.settings import NOVA_PLACEMENT, NovaPlacementSettings, NovaSchedulerSettings
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.requests.reading import RequestReader
-from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.settings import Pace, SchedulerSettings
 from scheduler_worker.third_party import filters_of, weighers_of
 from scheduler_worker.wiring import STANDARD, Staged
 
@@ -84,7 +82,7 @@ def nova_parts(
         refresh()
 
     # A share of a host that Nova does not know is no reason to wait.
-    claims = structs.replace(choice, host_row_wait_s=0.001)
+    pace = Pace(host_row_wait_s=0.001)
     of_filters, of_forced = (
         Claimer(
             picture,
@@ -93,9 +91,10 @@ def nova_parts(
             placement.ask_all,
             make_sure=make_sure,
             plugins=each,
-            settings=claims,
+            alternates_max=choice.alternates_max,
             chance=chance,
             clock=clock,
+            pace=pace,
         )
         for each in (plugins, forced)
     )

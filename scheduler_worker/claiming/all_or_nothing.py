@@ -32,7 +32,7 @@ from kit.errors import WrongAnswer
 from placement_worker.core.claims import taken_together
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import KnowsHosts
-from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.settings import Pace
 
 # The rest of a parcel is for the envelope and the other fields.
 PLACES_BYTES_MAX = PARCEL_BYTES_MAX - 8 * 1024
@@ -74,7 +74,7 @@ class TogetherFinder:
         *,
         ask_all: Callable[[Sequence[Message]], Awaitable[Sequence[Message]]],
         catch_up: Callable[[], Awaitable[None]],
-        settings: SchedulerSettings,
+        pace: Pace,
         chance: random.Random,
     ) -> None:
         self._chooser = chooser
@@ -82,7 +82,7 @@ class TogetherFinder:
         self._registry = registry
         self._ask_all = ask_all
         self._catch_up = catch_up
-        self._settings = settings
+        self._pace = pace
         self._chance = chance
 
     async def find(self, searches: Sequence[Search]) -> SearchRefused | None:
@@ -97,13 +97,13 @@ class TogetherFinder:
     async def _find(self, searches: Sequence[Search]) -> SearchRefused | None:
         claims, last = 0, ""
         while _searching(searches):
-            if claims >= self._settings.claims_max:
+            if claims >= self._pace.claims_max:
                 return SearchRefused(
                     f"all or nothing: {claims} claims for all instances were refused, and no more are tried; the last: {last}"
                 )
             if claims:
                 # Other schedulers that claim the same hosts pause for another time.
-                await asyncio.sleep(self._chance.uniform(0, self._settings.shape_pause_ms_max) / 1000)
+                await asyncio.sleep(self._chance.uniform(0, self._pace.shape_pause_ms_max) / 1000)
             refused = await self._choose_all(searches) or _ended_among(searches)
             if refused is None and (claiming := _searching(searches)):
                 claim = _together(claiming)
@@ -136,7 +136,7 @@ class TogetherFinder:
             if _ended_among(searches) is not None:
                 return None
             nowhere = self._chooser.choose_any_flavor(_searching(searches))
-            if nowhere and (not self._chooser.is_claiming or looks >= self._settings.claims_max):
+            if nowhere and (not self._chooser.is_claiming or looks >= self._pace.claims_max):
                 fit = len(searches) - len(nowhere)
                 return SearchRefused(
                     f"all or nothing: {len(searches)} instances are asked for, and {fit} would fit",

@@ -45,7 +45,7 @@ from scheduler_worker.claiming.all_or_nothing import TogetherFinder
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import KnowsHosts, Newcomers
 from scheduler_worker.metrics import CHOSEN, CLAIMS
-from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.settings import PACE, Pace
 
 if TYPE_CHECKING:
     from engine.flavors import Flavor
@@ -77,9 +77,10 @@ class Claimer:
         *,
         make_sure: Callable[[], Awaitable[None]],
         plugins: Plugins,
-        settings: SchedulerSettings,
+        alternates_max: int,
         chance: random.Random,
         clock: Callable[[], datetime],
+        pace: Pace = PACE,
     ) -> None:
         self._picture = picture
         self._newcomers = Newcomers(picture)
@@ -88,7 +89,8 @@ class Claimer:
         self._ask_all = ask_all
         self._make_sure = make_sure
         self._plugins = plugins
-        self._settings = settings
+        self._alternates_max = alternates_max
+        self._pace = pace
         self._chance = chance
         self._clock = clock
         # Among hosts equally good, each worker prefers others.
@@ -106,7 +108,7 @@ class Claimer:
             registry,
             ask_all=ask_all,
             catch_up=replica.catch_up,
-            settings=settings,
+            pace=pace,
             chance=chance,
         )
 
@@ -169,7 +171,7 @@ class Claimer:
         """
         if not any(one.insisted for one in searches if one.is_searching):
             return 0.0
-        return self._chance.uniform(0, self._settings.shape_pause_ms_max) / 1000
+        return self._chance.uniform(0, self._pace.shape_pause_ms_max) / 1000
 
     async def _round(self, searches: Sequence[Search]) -> int:
         """Each search without an outcome chooses and claims once. Returns how many still have none.
@@ -193,12 +195,12 @@ class Claimer:
         Further batches may claim at each look, for as long as requests come. Then there is no host if there was none in
         `claims_max` looks: each time, others had taken what was free.
         """
-        for looks in range(1, self._settings.claims_max + 1):
+        for looks in range(1, self._pace.claims_max + 1):
             await self.until_current([one for one in lost if one.is_searching])
             nowhere = self.choose_any_flavor([one for one in lost if one.is_searching])
             if not nowhere or _chosen(lost):
                 return
-            if not self.is_claiming or looks == self._settings.claims_max:
+            if not self.is_claiming or looks == self._pace.claims_max:
                 for one, why in nowhere:
                     one.outcome = why
                 return
@@ -272,7 +274,7 @@ class Claimer:
             [one.wanted for one in choosing],
             self._plugins,
             self._salt,
-            self._settings.alternates_max,
+            self._alternates_max,
             draw=self._chance.getrandbits(32) if self._plugins.subset > 1 else 0,
         )
         self._choices.observe((self._clock() - began_at).total_seconds(), len(choosing))
@@ -328,7 +330,7 @@ class Claimer:
         """Let the cell go on with the next flavors when no host can build this one. Each has alternates of its own, behind
         those of the better flavors. `pools` keeps the best hosts of each cell for a spec.
         """
-        holds, count = one.outcome, self._settings.alternates_max
+        holds, count = one.outcome, self._alternates_max
         if not isinstance(holds, Holds):
             return
         taken = {each.share.host for each in (holds.choice, *holds.alternates)}
@@ -360,7 +362,7 @@ class Claimer:
         up or none were chosen with the host.
         """
         holds = one.outcome
-        if not isinstance(holds, Holds) or hosts_among(holds.alternates) >= self._settings.alternates_max:
+        if not isinstance(holds, Holds) or hosts_among(holds.alternates) >= self._alternates_max:
             return
         taken = [host_in_cell(holds.cell, each.name).lower() for each in (holds.choice, *holds.alternates)]
         spec = one.elsewhere
@@ -370,7 +372,7 @@ class Claimer:
             self._plugins,
             cell=holds.cell,
             salt=self._salt,
-            count=self._settings.alternates_max - hosts_among(holds.alternates),
+            count=self._alternates_max - hosts_among(holds.alternates),
             start=one.instance.int,
         )
         one.outcome = structs.replace(holds, alternates=(*holds.alternates, *more)[:ALTERNATES_MAX])
@@ -411,7 +413,7 @@ class Claimer:
         else:
             step = after_refusal(verdict, self._registry.name_of)
         if isinstance(step, NextTry):
-            limits = self._settings
+            limits = self._pace
             way = self._other_way(one, chosen, verdict)
             if way is not None and isinstance(step, OtherHost):
                 one.try_other_way(way, step, claims_max=limits.claims_max)
@@ -432,7 +434,7 @@ class Claimer:
         """
         if not isinstance(verdict, DoesNotFit) or verdict.full is not None:
             return None
-        if len(one.shortfalls) >= self._settings.claims_max:
+        if len(one.shortfalls) >= self._pace.claims_max:
             return None
         one.shortfalls += verdict.shortfalls
         return other_way(self._picture, one.spec, self._plugins, chosen.choice, one.shortfalls)
@@ -445,8 +447,8 @@ class Claimer:
             self._registry.get(held.share.host),
             dict(one.spec.amounts),
             one.chosen,
-            alternates_max=self._settings.alternates_max,
-            row_wait_s=self._settings.host_row_wait_s,
+            alternates_max=self._alternates_max,
+            row_wait_s=self._pace.host_row_wait_s,
         )
 
     def _traits_of(self, share: Share) -> set[str]:
@@ -478,7 +480,7 @@ class Claimer:
         Another worker has heard of the host and will write its row soon, so the batch is tried again. An instance whose
         request is older than `host_row_wait_s` does not wait: `adopted` refuses it.
         """
-        began_after = self._clock() - timedelta(seconds=self._settings.host_row_wait_s)
+        began_after = self._clock() - timedelta(seconds=self._pace.host_row_wait_s)
         for claim, verdict in zip(claims, verdicts, strict=True):
             unknown = self._unknown_holder(verdict)
             if unknown is not None and claim.issued_at > began_after:

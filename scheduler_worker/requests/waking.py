@@ -62,7 +62,7 @@ from scheduler_worker.requests.moving import (
     after_order,
     room_for_moves,
 )
-from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.settings import PACE, Pace, SchedulerSettings
 from scheduler_worker.store import InstanceQuery, SchedulerStore, WaitingInstance
 from scheduler_worker.waiting import MoveSource, WaitingSpecs
 
@@ -266,6 +266,7 @@ class Waker(Periodic):
         settings: SchedulerSettings,
         clock: Callable[[], datetime],
         chance: random.Random,
+        pace: Pace = PACE,
     ) -> None:
         super().__init__("wake waiting instances", self._look, self._rest_s, chance=chance)
         self._store = store
@@ -274,8 +275,8 @@ class Waker(Periodic):
         self._claimer = claimer
         self._specs = specs
         self._moves = moves
-        self._row_wait = timedelta(seconds=settings.host_row_wait_s)
-        self._lease = timedelta(seconds=settings.wake_lease_s)
+        self._row_wait = timedelta(seconds=pace.host_row_wait_s)
+        self._lease = timedelta(seconds=pace.wake_lease_s)
         self._timeouts = Timeouts(settings.request_timeout_s, settings.node_request_timeout_s)
         self._clock = clock
         self._name = uuid4()

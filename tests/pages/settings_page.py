@@ -10,10 +10,10 @@ from moor.worker_settings import SECTIONS
 INTRODUCTION = """# Settings
 
 This page is made from the code. `moor settings` prints the same with the values in force, and where each was set;
-`moor settings claims_max` prints one. [commands.md](commands.md#settings) says where settings may stand: a flag counts before a variable, a
+`moor settings move_timeout_s` prints one. [commands.md](commands.md#settings) says where settings may stand: a flag counts before a variable, a
 variable before the file, and the file before the default. A value that is not allowed is refused before anything starts.
 
-The variable of `claims_max` in the table `[scheduler]` is `MOOR_SCHEDULER_CLAIMS_MAX`, and so on; variables and flags with other names stand below
+The variable of `move_timeout_s` in the table `[scheduler]` is `MOOR_SCHEDULER_MOVE_TIMEOUT_S`, and so on; variables and flags with other names stand below
 their key.
 
 A time ends in `_s` (seconds) or `_ms` (milliseconds). In a file a list is a TOML list and a table is a TOML table; in a variable or a flag

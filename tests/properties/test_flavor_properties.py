@@ -22,7 +22,6 @@ from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.replica import Replica
-from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.waiting import WaitingSpecs
 from tests.properties.bounds import THOROUGH
 from tests.properties.test_scheduler_choosing import PLUGINS, WISHES, Host, clouds, picture_of
@@ -46,7 +45,7 @@ def claimer_of(picture: Picture, seed: int) -> Claimer:
         nobody_asks,
         make_sure=sure,
         plugins=PLUGINS,
-        settings=SchedulerSettings(),
+        alternates_max=2,
         chance=random.Random(seed),
         clock=lambda: NOON,
     )

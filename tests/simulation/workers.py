@@ -30,7 +30,7 @@ from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker import third_party
-from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.settings import Pace, SchedulerSettings
 from scheduler_worker.wiring import scheduler_parts
 from tests.memory_stores.conductor import MemoryConductorStore
 from tests.memory_stores.ironic import MemoryIronicStore
@@ -65,7 +65,7 @@ PLACEMENT = PlacementSettings(
     log_kept_s=60,
 )
 FEED_PACE = FeedPace(poll_s=1.0, rest_s_max=0.04, lead_again_s=1.0, entries_max=5)
-SCHEDULER = SchedulerSettings(
+PACE = Pace(
     hosts_poll_s=3.0,
     deadline_poll_s=2.0,
     unsaid_s=2.0,
@@ -74,9 +74,9 @@ SCHEDULER = SchedulerSettings(
     # What waits for longer than placement's horizon is claimed as of so long ago.
     host_row_wait_s=8.0,
     wake_lease_s=4.0,
-    # Longer than the time between the heartbeats of conductors, which are seldom.
-    cell_down_s=1_200.0,
 )
+# Longer than the time between the heartbeats of conductors, which are seldom.
+SCHEDULER = SchedulerSettings(cell_down_s=1_200.0)
 CONDUCTOR = ConductorSettings(
     attempt_timeout_s=5.0,
     destroy_timeout_s=5.0,
@@ -187,7 +187,7 @@ class Workers:
                     **self._plan.settings,
                 )
                 return scheduler_parts(
-                    station, rows, settings, process.clock, process.chance, picture=picture
+                    station, rows, settings, process.clock, process.chance, picture=picture, pace=PACE
                 )
             case "conductor":
                 own = FaultyConductorStore(

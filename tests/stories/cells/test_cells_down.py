@@ -31,7 +31,7 @@ from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import QUICK, QUICK_PACE, Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import BACKENDS_APART
 from tests.varied import varied
 
@@ -42,6 +42,7 @@ PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.
 FOR_EVER_S = 1e9
 SOON = varied(SETTINGS, SWEEP_S=0.05, drain_ms_max=100, host_down_s=FOR_EVER_S)
 SCHEDULING = structs.replace(QUICK, hosts_poll_s=0.2, cell_down_s=20.0)
+SCHEDULING = structs.replace(QUICK, cell_down_s=20.0)
 
 
 class Clock:
@@ -111,7 +112,7 @@ class Story:
                 cell: Station(broker, f"scheduler-in-{cell}", settings=bus, cells=(cell,))
                 for cell, broker in setup.brokers.below("scheduler").items()
             }
-            parts = scheduler_parts(place, setup.rows, settings, self.clock, cells=below)
+            parts = scheduler_parts(place, setup.rows, settings, self.clock, cells=below, pace=QUICK_PACE)
             self.health = Health(About("scheduler", "test"), parts)
             await stack.enter_async_context(setup.running(parts, place, *below.values()))
             for number, store in enumerate(self._stores, 1):

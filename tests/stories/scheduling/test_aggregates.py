@@ -30,7 +30,17 @@ from bus.workers.station import Station
 from engine.hosts import NODE, HostFacts
 from engine.inventories import AggregateId
 from engine.picture.picture import Picture
-from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
+from tests.stories.cloud import (
+    QUICK_PACE,
+    SMALL,
+    Cloud,
+    a_build,
+    a_host,
+    cloud,
+    host_id,
+    instance_of,
+    wait_until,
+)
 from tests.stories.layouts import IN_MEMORY, STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -326,7 +336,7 @@ async def test_members_that_others_change_meanwhile_are_kept(bus: str, books: st
 
 
 # One worker on the queue of requests for each scheduler: two orders go to two schedulers.
-ONE_BATCH = structs.replace(QUICK, batches_in_flight=1)
+ONE_BATCH = structs.replace(QUICK_PACE, batches_in_flight=1)
 # So long an order may take that comes in the middle of another one. It waits, so this only matters if it does not.
 MEANWHILE_S = 0.5
 
@@ -360,9 +370,7 @@ async def test_two_orders_at_two_schedulers_end_as_if_they_had_come_one_after_th
         meddling = MeddlingOnce(another_order)
         meddling.is_done = True
         for name in ("s1", "s2"):
-            await stack.enter_async_context(
-                setup.scheduler(name, station=meddling.station, settings=ONE_BATCH)
-            )
+            await stack.enter_async_context(setup.scheduler(name, station=meddling.station, pace=ONE_BATCH))
         await add_nodes(setup, "a1")
         await setup.until_reported("a1")
         await set_aggregate(
@@ -401,10 +409,10 @@ async def test_two_orders_at_two_schedulers_end_as_if_they_had_come_one_after_th
 async def test_every_scheduler_learns_of_metadata_by_the_event_and_at_its_start(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement():
         here, there, late = Picture(), Picture(), Picture()
-        rare = structs.replace(QUICK, hosts_poll_s=50.0)
+        rare = structs.replace(QUICK_PACE, hosts_poll_s=50.0)
         async with (
-            setup.scheduler("s1", picture=here, settings=rare),
-            setup.scheduler("s2", picture=there, settings=rare),
+            setup.scheduler("s1", picture=here, pace=rare),
+            setup.scheduler("s2", picture=there, pace=rare),
         ):
             await add_nodes(setup, "a1")
             await setup.until_reported("a1")
@@ -418,7 +426,7 @@ async def test_every_scheduler_learns_of_metadata_by_the_event_and_at_its_start(
                     return picture.zone_of(host_id("a1")) == "n"
 
                 await wait_until(has_zone, "the zone is known")
-        async with setup.scheduler("s3", picture=late, settings=rare):
+        async with setup.scheduler("s3", picture=late, pace=rare):
             assert await zones(setup) == {"a1": "n"}
             await set_aggregate(setup, SetAggregate(aggregate=NORTH, remove_hosts=("a1",)))
             assert await setup.client.ask(DeleteAggregate(aggregate=NORTH)) == AggregateDeleted(

@@ -28,9 +28,9 @@ from engine.inventories import ProviderId, ResourceAmount, Share
 from engine.refusals import AlreadyClaimed, Claimed, Superseded
 from moor.asking import pages_of
 from scheduler_worker.claiming import all_or_nothing
-from scheduler_worker.settings import SchedulerSettings
 from tests.stories.cloud import (
     QUICK,
+    QUICK_PACE,
     Cloud,
     DiesAfterItsClaim,
     InterferingOnce,
@@ -252,7 +252,7 @@ async def test_if_one_ends_before_all_are_claimed_none_is_built(
     async with (
         cloud("memory", "memory") as setup,
         setup.placement(),
-        setup.scheduler(station=interfering.station, settings=structs.replace(QUICK, batches_in_flight=1)),
+        setup.scheduler(station=interfering.station, pace=structs.replace(QUICK_PACE, batches_in_flight=1)),
     ):
         await hosts(setup, h1=8)
         build = all_of(1, 4)
@@ -276,8 +276,8 @@ async def test_if_one_is_deleted_after_the_claim_and_before_the_orders_none_is_b
                     await delete_one(setup, build)
                 return answers
 
-        one_by_one = structs.replace(QUICK, batches_in_flight=1)
-        async with setup.scheduler(station=Slow, settings=one_by_one):
+        one_by_one = structs.replace(QUICK_PACE, batches_in_flight=1)
+        async with setup.scheduler(station=Slow, pace=one_by_one):
             await hosts(setup, h1=8)
             await setup.send(build)
             states = await until_all(setup, build, "error", "deleted")
@@ -333,13 +333,7 @@ async def test_room_that_deletes_have_left_is_there_before_the_hosts_have_told_i
 
 
 async def test_claims_that_are_refused_again_and_again_end_all_instances() -> None:
-    settings = SchedulerSettings(
-        hosts_poll_s=QUICK.hosts_poll_s,
-        cell_down_s=QUICK.cell_down_s,
-        shape_tries_max=1,
-        claims_max=2,
-        shape_pause_ms_max=0,
-    )
+    pace = structs.replace(QUICK_PACE, shape_tries_max=1, claims_max=2, shape_pause_ms_max=0)
 
     class InterferingAlways(InterferingOnce):
         async def interfere(self) -> None:
@@ -349,7 +343,7 @@ async def test_claims_that_are_refused_again_and_again_end_all_instances() -> No
     async with (
         cloud("memory", "memory") as setup,
         setup.placement(),
-        setup.scheduler(station=interfering.station, settings=settings),
+        setup.scheduler(station=interfering.station, pace=pace),
     ):
         await hosts(setup, h1=8)
         traits: list[str] = []

@@ -19,7 +19,7 @@ from engine.inventories import ReportedInventory, ReportedProvider
 from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit, ShapeMoved, Superseded
 from tests.contracts.stage import until
 from tests.stories.cloud import (
-    QUICK,
+    QUICK_PACE,
     SMALL,
     DiesAfterItsClaim,
     InterferingOnce,
@@ -422,8 +422,8 @@ async def test_a_claim_on_a_host_whose_row_is_never_written_ends_the_request_and
         async with setup.rows.transaction() as transaction:
             await transaction.forget_hosts([host_id("h1")])
         await setup.add_host("h2", vcpu=4)
-        impatient = structs.replace(QUICK, host_row_wait_s=0.5)
-        async with setup.scheduler("scheduler-2", settings=impatient):
+        impatient = structs.replace(QUICK_PACE, host_row_wait_s=0.5)
+        async with setup.scheduler("scheduler-2", pace=impatient):
             state = await setup.until_state(instance_of(build), "error")
 
             assert state.reason == (

@@ -39,7 +39,7 @@ from placement_worker.store import (
 from scheduler_worker.replica import CatchingUp
 from tests.contracts.stage import SETTINGS, until
 from tests.stories.cloud import (
-    QUICK,
+    QUICK_PACE,
     SMALL,
     Cloud,
     a_build,
@@ -260,10 +260,10 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
 
 @ONE_BROKER
 async def test_a_change_that_was_lost_silently_is_noticed_and_healed(bus: str, books: str) -> None:
-    reads, patient = ReadCounter(), structs.replace(QUICK, verify_every_s=0.2)
+    reads, patient = ReadCounter(), structs.replace(QUICK_PACE, verify_every_s=0.2)
     async with cloud(bus, books) as setup:
         setup.books = forgetful = FrozenLog(setup.books)
-        async with setup.placement(), setup.scheduler(station=reads.station, settings=patient):
+        async with setup.placement(), setup.scheduler(station=reads.station, pace=patient):
             await setup.add_host("h1", vcpu=1)
             await setup.until_registered("h1")
             assert (await the_end_of(setup, 1)).state == "active"
@@ -283,11 +283,11 @@ async def test_a_picture_that_was_emptied_wrongly_heals_within_its_checks_period
     """The picture was told wrongly that all hosts are deleted. Deletions are final, so it would not believe a later
     entry.
     """
-    reads, patient = ReadCounter(), structs.replace(QUICK, verify_every_s=0.2)
+    reads, patient = ReadCounter(), structs.replace(QUICK_PACE, verify_every_s=0.2)
     async with (
         cloud(bus, books) as setup,
         setup.placement(),
-        setup.scheduler(station=reads.station, settings=patient),
+        setup.scheduler(station=reads.station, pace=patient),
     ):
         await setup.add_host("h1")
         await setup.until_registered("h1")
@@ -354,11 +354,11 @@ async def test_a_false_change_counts_no_longer_than_until_all_is_read_again(
     bus: str, books: str, lie: Callable[[ProviderState], ProvidersChanged]
 ) -> None:
     """By its revision it would be later than every true state of its host for ever."""
-    reads, patient = ReadCounter(), structs.replace(QUICK, verify_every_s=0.2)
+    reads, patient = ReadCounter(), structs.replace(QUICK_PACE, verify_every_s=0.2)
     async with (
         cloud(bus, books) as setup,
         setup.placement(),
-        setup.scheduler(station=reads.station, settings=patient),
+        setup.scheduler(station=reads.station, pace=patient),
     ):
         await setup.add_host("h1", vcpu=8)
         await setup.until_registered("h1")
@@ -395,11 +395,11 @@ def free_on_one_host(picture: Picture) -> int:
 async def test_a_complete_picture_is_not_read_again_however_often_it_is_compared(
     bus: str, books: str
 ) -> None:
-    reads, eager = ReadCounter(), structs.replace(QUICK, verify_every_s=0.01)
+    reads, eager = ReadCounter(), structs.replace(QUICK_PACE, verify_every_s=0.01)
     async with (
         cloud(bus, books) as setup,
         setup.placement(),
-        setup.scheduler(station=reads.station, settings=eager),
+        setup.scheduler(station=reads.station, pace=eager),
     ):
         await setup.add_host("h1", vcpu=1000)
         await setup.until_registered("h1")

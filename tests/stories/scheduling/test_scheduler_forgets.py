@@ -15,12 +15,13 @@ from bus.messages.hosts import HostSet, SetHost
 from bus.topology import API
 from scheduler_worker.store import HostQuery
 from tests.contracts.stage import send, until
-from tests.stories.cloud import QUICK, a_build, cloud, host_id, instance_of, wait_until
+from tests.stories.cloud import QUICK, QUICK_PACE, a_build, cloud, host_id, instance_of, wait_until
 from tests.stories.layouts import ONE_BROKER
 
 pytestmark = pytest.mark.asyncio
 
 DAY = timedelta(days=1)
+FORGETS = structs.replace(QUICK_PACE, prune_every_s=0.02)
 
 
 class Calendar:
@@ -37,11 +38,11 @@ class Calendar:
 async def test_deleted_instances_are_forgotten_after_two_horizons_and_not_before(
     bus: str, books: str
 ) -> None:
-    calendar, forgetting = Calendar(), structs.replace(QUICK, prune_every_s=0.02)
+    calendar = Calendar()
     async with (
         cloud(bus, books) as setup,
         setup.placement(),
-        setup.scheduler(clock=calendar.now, settings=forgetting),
+        setup.scheduler(clock=calendar.now, pace=FORGETS),
     ):
         await setup.add_host("h1")
         await setup.until_registered("h1")
@@ -69,12 +70,12 @@ async def test_deleted_instances_are_forgotten_after_two_horizons_and_not_before
 async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_only_silent_is_not(
     bus: str, books: str
 ) -> None:
-    calendar, forgetting = Calendar(), structs.replace(QUICK, prune_every_s=0.02, horizon_s=10**9)
+    calendar, forgetting = Calendar(), structs.replace(QUICK, horizon_s=10**9)
     async with (
         cloud(bus, books) as setup,
         setup.placement(),
-        setup.scheduler(clock=calendar.now, settings=forgetting),
-        setup.scheduler("another", clock=calendar.now, settings=forgetting),
+        setup.scheduler(clock=calendar.now, settings=forgetting, pace=FORGETS),
+        setup.scheduler("another", clock=calendar.now, settings=forgetting, pace=FORGETS),
     ):
         for name in ("removed", "silent"):
             await setup.add_host(name)

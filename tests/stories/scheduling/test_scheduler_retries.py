@@ -24,7 +24,17 @@ from laboratory.load.orders import claims_of
 from scheduler_worker.store import InstanceQuery, SchedulerStore, SchedulerTransaction
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import QUICK, Cloud, InterferingOnce, a_build, a_host, cloud, instance_of, is_claim
+from tests.stories.cloud import (
+    QUICK,
+    QUICK_PACE,
+    Cloud,
+    InterferingOnce,
+    a_build,
+    a_host,
+    cloud,
+    instance_of,
+    is_claim,
+)
 from tests.stories.layouts import ONE_BROKER
 
 pytestmark = pytest.mark.asyncio
@@ -136,16 +146,16 @@ async def test_a_shape_that_moves_whenever_it_is_claimed_costs_its_retries_and_t
             state = await setup.until_state(instance_of(build), "active", "error")
 
             assert (state.state, state.host) == ("active", "h2")
-            assert interfering.verdicts == [ShapeMoved] * QUICK.shape_tries_max + [Claimed]
+            assert interfering.verdicts == [ShapeMoved] * QUICK_PACE.shape_tries_max + [Claimed]
 
 
 @ONE_BROKER
 async def test_when_all_retries_run_out_the_request_ends_with_the_reason(bus: str, books: str) -> None:
-    few = structs.replace(QUICK, shape_tries_max=2, claims_max=5)
+    few = structs.replace(QUICK_PACE, shape_tries_max=2, claims_max=5)
     async with cloud(bus, books) as setup, setup.placement():
         await setup.add_host("h1")
         interfering = moving(setup, "h1", 8)
-        async with setup.scheduler(station=interfering.station, settings=few):
+        async with setup.scheduler(station=interfering.station, pace=few):
             await setup.until_registered("h1")
             build = a_build(1)
 
@@ -272,7 +282,7 @@ async def test_a_scheduler_counts_its_claims_by_verdict_and_an_instance_keeps_th
             setup.brokers.at_api("scheduler"), "scheduler", settings=SETTINGS, asks=True
         )
         setup.pictures.append(picture := Picture())
-        parts = scheduler_parts(station, setup.rows, QUICK, picture=picture)
+        parts = scheduler_parts(station, setup.rows, QUICK, picture=picture, pace=QUICK_PACE)
         async with setup.running(parts, station):
             await setup.add_host("h1", vcpu=1)
             await setup.until_reported("h1")

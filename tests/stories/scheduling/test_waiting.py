@@ -39,7 +39,7 @@ from tests.contracts.stage import SETTINGS
 from tests.plugins import standard_plugins
 from tests.stories.cloud import (
     NAMES,
-    QUICK,
+    QUICK_PACE,
     SMALL,
     Cloud,
     DiesAfterItsClaim,
@@ -269,11 +269,11 @@ async def test_a_claim_of_a_scheduler_that_dies_is_taken_over(bus: str, books: s
         dying = DiesAfterItsClaim()
         async with setup.scheduler("s1"):
             (instance,) = await waiting(setup, a_build(1, flavor=WHOLE, wait=LONG))
-        hurried = structs.replace(QUICK, wake_lease_s=0.1)
-        async with setup.scheduler("s2", station=dying.station, drain_s_max=0, settings=hurried):
+        hurried = structs.replace(QUICK_PACE, wake_lease_s=0.1)
+        async with setup.scheduler("s2", station=dying.station, drain_s_max=0, pace=hurried):
             await empty(setup)
             await dying.claimed.wait()
-            async with setup.scheduler("s3", settings=hurried):
+            async with setup.scheduler("s3", pace=hurried):
                 await setup.until_state(instance, "active")
 
         assert [order.instance for order in setup.placed] == [instance]

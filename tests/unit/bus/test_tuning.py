@@ -41,7 +41,6 @@ ZERO_SAYS_SOMETHING = {
     "scheduler.evacuation_wait_s",
     "scheduler.moves_per_host_max",
     "scheduler.moves_per_cell_max",
-    "scheduler.shape_pause_ms_max",
     "scheduler.alternates_max",
     "scheduler.cpu_weight_multiplier",
     "scheduler.ram_weight_multiplier",
@@ -58,13 +57,10 @@ ZERO_SAYS_SOMETHING = {
     "scheduler.image_cache_weight_multiplier",
     # A key may have any name.
     "scheduler.spread_over",
-    "scheduler.preferred_weight_multiplier",
-    "scheduler.metrics_weight_of_unavailable",
     "scheduler.failed_builds_max",
     "compute.builds_at_once_max",
     "scheduler.io_ops_per_host_max",
     "scheduler.instances_per_host_max",
-    "scheduler.unsaid_s",
     "compute.drain_s",
     "bus.drain_ms_max",
     # All of the machine, nothing reserved, CPU 0, or no NUMA cells; names and folders may be called 0.
@@ -214,7 +210,7 @@ def check_a_list(section: Section[Any], field: str, place: Path) -> None:
 
 
 def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path: Path) -> None:
-    text = "[scheduler]\nclaims_max = 20\nalternates_max = 3\nio_ops_per_host_max = 4\n"
+    text = "[scheduler]\nmove_timeout_s = 20\nalternates_max = 3\nio_ops_per_host_max = 4\n"
     file = a_file(tmp_path / "c.toml", text)
     environment = {"MOOR_SCHEDULER_ALTERNATES_MAX": "5", "MOOR_SCHEDULER_IO_OPS_PER_HOST_MAX": "6"}
     tuning = sources(environment, config=file, here=HERE)
@@ -226,70 +222,75 @@ def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path:
     finally:
         use_config(None)
 
-    assert tuning.of(SCHEDULER) == SchedulerSettings(claims_max=20, alternates_max=5, io_ops_per_host_max=6)
+    assert tuning.of(SCHEDULER) == SchedulerSettings(
+        move_timeout_s=20, alternates_max=5, io_ops_per_host_max=6
+    )
     stated = {row["key"]: row["stated"] for row in json.loads(shown.output) if row["stated"]}
     assert stated == {
-        "claims_max": str(file),
+        "move_timeout_s": str(file),
         "alternates_max": "MOOR_SCHEDULER_ALTERNATES_MAX",
         "io_ops_per_host_max": "MOOR_SCHEDULER_IO_OPS_PER_HOST_MAX",
     }
 
 
 def test_a_value_out_of_its_limits_is_refused_with_the_same_words_wherever_it_was_set(tmp_path: Path) -> None:
-    file = a_file(tmp_path / "c.toml", "[scheduler]\nsnapshot_page = 1001\n")
+    file = a_file(tmp_path / "c.toml", "[scheduler]\nhost_subset_size = 1001\n")
     limit = "must be a whole number, at least 1, at most 1000"
 
-    with pytest.raises(BadSetting, match=rf"^scheduler.snapshot_page is 1001 \(.*c.toml\): {limit}$"):
+    with pytest.raises(BadSetting, match=rf"^scheduler.host_subset_size is 1001 \(.*c.toml\): {limit}$"):
         sources({}, config=file, here=HERE)
-    with pytest.raises(BadSetting, match=rf"^scheduler.snapshot_page is '1001' \(MOOR_S.*\): {limit}$"):
-        SCHEDULER.read({"MOOR_SCHEDULER_SNAPSHOT_PAGE": "1001"})
-    with pytest.raises(BadParameter, match=rf"^scheduler.snapshot_page is '1001' \(--scheduler\): {limit}$"):
-        scheduler_flags(["snapshot_page=1001"])
+    with pytest.raises(BadSetting, match=rf"^scheduler.host_subset_size is '1001' \(MOOR_S.*\): {limit}$"):
+        SCHEDULER.read({"MOOR_SCHEDULER_HOST_SUBSET_SIZE": "1001"})
     with pytest.raises(
-        BadParameter, match=rf"^scheduler.snapshot_page is 1001 \(--snapshot-page\): {limit}$"
+        BadParameter, match=rf"^scheduler.host_subset_size is '1001' \(--scheduler\): {limit}$"
     ):
-        tuned(SCHEDULER, snapshot_page=1001)
+        scheduler_flags(["host_subset_size=1001"])
+    with pytest.raises(
+        BadParameter, match=rf"^scheduler.host_subset_size is 1001 \(--host-subset-size\): {limit}$"
+    ):
+        tuned(SCHEDULER, host_subset_size=1001)
 
 
 class Small(Struct, frozen=True, kw_only=True):
-    claims_max: Annotated[int, Meta(description="It contradicts the password.")] = 1
+    move_timeout_s: Annotated[int, Meta(description="It contradicts the password.")] = 1
     password: Annotated[str, Meta(description="It is hidden.")] = ""
 
     def __post_init__(self) -> None:
-        if self.claims_max > 1:
-            raise ValueError("claims_max is at most 1 with this password")
+        if self.move_timeout_s > 1:
+            raise ValueError("move_timeout_s is at most 1 with this password")
 
 
 def test_a_password_is_hidden_in_the_error_for_a_setting_that_contradicts_it() -> None:
-    environment = {"MOOR_SMALL_CLAIMS_MAX": "2", "MOOR_SMALL_PASSWORD": "hunter2"}
-    with pytest.raises(BadSetting, match=r"claims_max is 2 .* small\.password is \*\*\* \(MOOR") as wrong:
+    environment = {"MOOR_SMALL_MOVE_TIMEOUT_S": "2", "MOOR_SMALL_PASSWORD": "hunter2"}
+    with pytest.raises(BadSetting, match=r"move_timeout_s is 2 .* small\.password is \*\*\* \(MOOR") as wrong:
         Section("small", Small, "tests").read(environment)
 
     assert "hunter2" not in str(wrong.value)
 
 
 def test_moor_settings_explains_one_setting() -> None:
-    environment = {"MOOR_SCHEDULER_CLAIMS_MAX": "20", "COLUMNS": "200"}
+    environment = {"MOOR_SCHEDULER_MOVE_TIMEOUT_S": "20", "COLUMNS": "200"}
     by_names = [
         CliRunner().invoke(app, ["settings", name], env=environment).output
-        for name in ("claims_max", "scheduler.claims_max", "MOOR_SCHEDULER_CLAIMS_MAX")
+        for name in ("move_timeout_s", "scheduler.move_timeout_s", "MOOR_SCHEDULER_MOVE_TIMEOUT_S")
     ]
 
     lines = [line.strip() for line in by_names[0].splitlines()]
     assert by_names == [by_names[0]] * 3
     assert lines[:2] == [
-        "scheduler.claims_max = 20  MOOR_SCHEDULER_CLAIMS_MAX",
-        "MOOR_SCHEDULER_CLAIMS_MAX; a whole number, at least 1, at most 2147483647; default 12; SIGHUP: needs a restart",
+        "scheduler.move_timeout_s = 20  MOOR_SCHEDULER_MOVE_TIMEOUT_S",
+        "MOOR_SCHEDULER_MOVE_TIMEOUT_S; a whole number, at least 1, at most 2147483647; default 3600; SIGHUP: needs a restart",
     ]
-    assert lines[2].startswith("How many claims one instance may make in all")
+    assert lines[2].startswith("The deadline of a move that names none")
 
 
 def test_moor_settings_names_the_nearest_setting_for_an_unknown_one() -> None:
-    ended = CliRunner().invoke(app, ["settings", "claim_max"], env={"COLUMNS": "200"})
+    ended = CliRunner().invoke(app, ["settings", "move_timeout"], env={"COLUMNS": "200"})
 
     assert ended.exit_code == 2
     assert (
-        "NAME is 'claim_max'; there is no such section or setting; did you mean claims_max?" in ended.output
+        "NAME is 'move_timeout'; there is no such section or setting; did you mean move_timeout_s?"
+        in ended.output
     )
 
 
@@ -338,11 +339,11 @@ def test_the_flag_of_schedulers_is_above_variables_and_variables_are_above_the_f
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MOOR_SCHEDULER_ALTERNATES_MAX", "1")
-    monkeypatch.setenv("MOOR_SCHEDULER_CLAIMS_MAX", "9")
+    monkeypatch.setenv("MOOR_SCHEDULER_MOVE_TIMEOUT_S", "9")
     use_config(
         a_file(
             tmp_path / "c.toml",
-            "[scheduler]\nalternates_max = 0\nclaims_max = 8\nshape_tries_max = 3\nhost_subset_size = 2\n",
+            "[scheduler]\nalternates_max = 0\nmove_timeout_s = 8\nhost_subset_size = 2\n",
         )
     )
     try:
@@ -350,12 +351,12 @@ def test_the_flag_of_schedulers_is_above_variables_and_variables_are_above_the_f
     finally:
         use_config(None)
 
-    assert found == SchedulerSettings(alternates_max=3, claims_max=9, shape_tries_max=3, host_subset_size=4)
+    assert found == SchedulerSettings(alternates_max=3, move_timeout_s=9, host_subset_size=4)
 
 
 def test_processes_get_flags_that_are_the_default_and_lists_that_are_empty() -> None:
     """A worker of a cloud on servers reads the operator's variables, too."""
-    environment = {"MOOR_SCHEDULER_CLAIMS_MAX": "9", "MOOR_SCHEDULER_METRICS_WEIGHTS": "heat=1"}
+    environment = {"MOOR_SCHEDULER_MOVE_TIMEOUT_S": "9", "MOOR_SCHEDULER_METRICS_WEIGHTS": "heat=1"}
     wanted = SchedulerSettings(filters=(), alternates_max=1)
 
     handed_on = environment_of(CloudSettings(scheduler=wanted), environment)
@@ -363,7 +364,7 @@ def test_processes_get_flags_that_are_the_default_and_lists_that_are_empty() -> 
     assert handed_on == {
         "MOOR_SCHEDULER_FILTERS": ",",
         "MOOR_SCHEDULER_ALTERNATES_MAX": "1",
-        "MOOR_SCHEDULER_CLAIMS_MAX": "12",
+        "MOOR_SCHEDULER_MOVE_TIMEOUT_S": "3600",
         "MOOR_SCHEDULER_METRICS_WEIGHTS": ",",
     }
     assert SCHEDULER.read({**environment, **handed_on}) == wanted
@@ -375,16 +376,16 @@ def test_the_flag_of_schedulers_sets_what_it_names() -> None:
     by_flag = tuned_cloud(scheduler=flags).scheduler
 
     assert by_flag == SchedulerSettings(ram_weight_multiplier=-2.5, filters=("same_host", "capabilities"))
-    assert tuned(SCHEDULER, others=scheduler_flags(["claims_max=7"]), alternates_max=1) == SchedulerSettings(
-        claims_max=7, alternates_max=1
-    )
+    assert tuned(
+        SCHEDULER, others=scheduler_flags(["move_timeout_s=7"]), alternates_max=1
+    ) == SchedulerSettings(move_timeout_s=7, alternates_max=1)
 
 
 @pytest.mark.parametrize(
     ("command", "flag", "said"),
     [
-        (["up"], "claims_max", "--scheduler is 'claims_max', must be KEY=VALUE"),
-        (["demo"], "claim_max=3", r"scheduler.claim_max (--scheduler): there is no such setting"),
+        (["up"], "move_timeout_s", "--scheduler is 'move_timeout_s', must be KEY=VALUE"),
+        (["demo"], "move_timeout=3", r"scheduler.move_timeout (--scheduler): there is no such setting"),
         (["load"], "filters=nothing", "filters names 'nothing', must be among"),
         (
             ["run", "scheduler", "--bus", "unix:///x", "--db", "sqlite:////x"],
@@ -457,7 +458,7 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
         "MOOR_IRONIC_BUS_URL": "amqp://h/",
         "MOOR_IRONIC_DB_URL": "sqlite:////x",
         "MOOR_COMPUTE_FAULTS": "x",
-        "MOOR_SCHEDULER_CLAIMS_MAX": " ",
+        "MOOR_SCHEDULER_MOVE_TIMEOUT_S": " ",
     }
 
     sections: tuple[Section[Any], ...] = (BUS, PLACEMENT, COMPUTE, IRONIC_DAEMONS, SCHEDULER)
@@ -473,8 +474,8 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
     [
         (
             SCHEDULER,
-            {"MOOR_SCHEDULER_CLAIM_MAX": "3"},
-            r"scheduler.claim_max \(MOOR_SCHEDULER_CLAIM_MAX\): there is no such setting; did you mean claims_max\?",
+            {"MOOR_SCHEDULER_MOVE_TIMEOUT": "3"},
+            r"scheduler.move_timeout \(MOOR_SCHEDULER_MOVE_TIMEOUT\): there is no such setting; did you mean move_timeout_s\?",
         ),
         (
             SCHEDULER,
@@ -517,7 +518,7 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
         ),
         (PLACEMENT, {"MOOR_PLACEMENT_X": "3"}, "placement.x .* known are horizon_s, tombstones_max, log_kept_s"),
         (COMPUTE, {"MOOR_COMPUTE_CELL": "c2"}, "compute.cell .* no such setting"),
-        (SCHEDULER, {"MOOR_SCHEDULER_CLAIMS_MAX": "1.5"}, "claims_max is '1.5' .* must be a whole number"),
+        (SCHEDULER, {"MOOR_SCHEDULER_MOVE_TIMEOUT_S": "1.5"}, "move_timeout_s is '1.5' .* must be a whole number"),
         (BUS, {"MOOR_BUS_DRAIN_MS_MAX": "long"}, r"bus.drain_ms_max is 'long' \(MOOR_BUS_DRAIN_MS_MAX\): must be a number"),
         (BUS, {"MOOR_BUS_DRAIN_MS_MAX": "nan"}, "bus.drain_ms_max is 'nan' .* must be a number, at least 0, at most 100 years"),
         (
@@ -537,16 +538,6 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
             "bus.drain_ms_max is '1e300' .* must be a number, at least 0, at most 100 years",
         ),
         (
-            SCHEDULER,
-            {"MOOR_SCHEDULER_SNAPSHOT_PAGE": "1001"},
-            r"scheduler.snapshot_page is '1001' \(.*\): must be a whole number, at least 1, at most 1000",
-        ),
-        (
-            SCHEDULER,
-            {"MOOR_SCHEDULER_BATCHES_IN_FLIGHT": "101"},
-            r"scheduler.batches_in_flight is '101' \(.*\): must be a whole number, at least 1, at most 100",
-        ),
-        (
             IRONIC_DAEMONS,
             {"MOOR_IRONIC_RENEW_S": "5", "MOOR_IRONIC_LEASE_S": "9"},
             r"renew_s is 5.0 \(MOOR_IRONIC_RENEW_S\): .* must be less than lease_s minus lease_margin_s \(6\)",
@@ -555,8 +546,8 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
         (CONDUCTOR, {"MOOR_CONDUCTOR_ATTEMPT_TIMEOUT_S": "soon"}, r"'soon' \(MOOR_CONDUCTOR_ATTEMPT_TIMEOUT_S\): must be a number"),
         (
             SCHEDULER,
-            {"MOOR_SCHEDULER_CLAIMS_MAX": "2", "MOOR_SCHEDULER_SHAPE_TRIES_MAX": "3"},
-            r"shape_tries_max is 3 \(MOOR_SCHEDULER_SHAPE_TRIES_MAX\): .*; scheduler.claims_max is 2 \(MOOR_SCHEDULER_CLAIMS_MAX\)",
+            {"MOOR_SCHEDULER_REQUEST_TIMEOUT_S": "60", "MOOR_SCHEDULER_NODE_REQUEST_TIMEOUT_S": "50"},
+            r"node_request_timeout_s is 50 \(MOOR_SCHEDULER_NODE_REQUEST_TIMEOUT_S\): .*; scheduler.request_timeout_s is 60 \(MOOR_S",
         ),
     ],
 )  # fmt: skip
@@ -570,12 +561,15 @@ def test_a_wrong_variable_is_named_with_its_value(
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("[schedular]\nclaims_max = 3", "schedular .* did you mean scheduler"),
+        ("[schedular]\nmove_timeout_s = 3", "schedular .* did you mean scheduler"),
         ("scheduler = 3", "scheduler .* must be a table"),
-        ("[scheduler]\nclaim_max = 3", r"scheduler.claim_max \(.*c.toml\): .* did you mean claims_max"),
-        ("[scheduler]\nclaims_max = '3'", "scheduler.claims_max is '3' .* must be a whole number"),
-        ("[scheduler]\nclaims_max = 3.0", "scheduler.claims_max is 3.0 .* must be a whole number"),
-        ("[scheduler]\nclaims_max = true", "scheduler.claims_max is True .* must be a whole number"),
+        (
+            "[scheduler]\nmove_timeout = 3",
+            r"scheduler.move_timeout \(.*c.toml\): .* did you mean move_timeout_s",
+        ),
+        ("[scheduler]\nmove_timeout_s = '3'", "scheduler.move_timeout_s is '3' .* must be a whole number"),
+        ("[scheduler]\nmove_timeout_s = 3.0", "scheduler.move_timeout_s is 3.0 .* must be a whole number"),
+        ("[scheduler]\nmove_timeout_s = true", "scheduler.move_timeout_s is True .* must be a whole number"),
         (
             "[bus]\ndrain_ms_max = inf",
             "bus.drain_ms_max is inf .* must be a number, at least 0, at most 100 years",
@@ -602,7 +596,7 @@ def test_zero_is_refused_wherever_it_has_no_meaning(section: Section[Any], field
 @pytest.mark.parametrize(
     ("main", "variable"),
     [
-        (scheduler_main, "MOOR_SCHEDULER_CLAIMS_MAX"),
+        (scheduler_main, "MOOR_SCHEDULER_MOVE_TIMEOUT_S"),
         (placement_main, "MOOR_PLACEMENT_HORIZON_S"),
         (conductor_main, "MOOR_CONDUCTOR_DEPLOY_TIMEOUT_S"),
         (compute_main, "MOOR_COMPUTE_BEAT_S"),

@@ -122,15 +122,15 @@ def test_every_command_that_shows_things_has_the_four_forms(name: str) -> None:
 
 def test_the_four_forms() -> None:
     def run(*words: str) -> str:
-        ended = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["settings", "claims_max", *words])
+        ended = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["settings", "move_timeout_s", *words])
         assert ended.exit_code == 0, ended.output
         return ended.output
 
     (as_json,) = json.loads(run("-o", "json"))
-    assert as_json["key"] == "claims_max"
+    assert as_json["key"] == "move_timeout_s"
     assert yaml.safe_load(run("-o", "yaml")) == yaml.safe_load(run("--output", "yaml")) == [as_json]
     # What one run asked for does not stay.
-    assert run().startswith("scheduler.claims_max = ")
+    assert run().startswith("scheduler.move_timeout_s = ")
     assert run("-o", "table") == run()
 
 

@@ -111,26 +111,32 @@ def test_what_needs_a_restart_is_named_again_until_the_restart(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[scheduler]\nclaims_max = 0", "scheduler.claims_max is 0 .* must be a whole number, at least 1"),
-        ("[scheduler]\nclaims_max = 9\nno_such = 1", "no_such .* there is no such setting"),
-        ("[scheduler]\nclaims_max = 2", "shape_tries_max is 4, must be at most claims_max"),
-        ("claims_max = 9", "claims_max .* there is no such setting"),
+        (
+            "[scheduler]\nmove_timeout_s = 0",
+            "scheduler.move_timeout_s is 0 .* must be a whole number, at least 1",
+        ),
+        ("[scheduler]\nmove_timeout_s = 9\nno_such = 1", "no_such .* there is no such setting"),
+        (
+            "[scheduler]\nrequest_timeout_s = 9000",
+            "node_request_timeout_s is 7200, must be at least request_timeout_s",
+        ),
+        ("move_timeout_s = 9", "move_timeout_s .* there is no such setting"),
         (
             "keystone_pasword = 's3cr7t'",
             r"as they are: keystone_pasword \(\S+\): there is no such setting; did you",
         ),
-        ("[scheduler]\nclaims_max = 9\n[placement]\nhorizon_s = -1", "placement.horizon_s is -1"),
+        ("[scheduler]\nmove_timeout_s = 9\n[placement]\nhorizon_s = -1", "placement.horizon_s is -1"),
         (
-            "log_level = 'loud'\n[scheduler]\nclaims_max = 9",
+            "log_level = 'loud'\n[scheduler]\nmove_timeout_s = 9",
             "log_level is 'loud' .* must be one of DEBUG, INFO",
         ),
         (
-            "log_format = 'xml'\n[scheduler]\nclaims_max = 9",
+            "log_format = 'xml'\n[scheduler]\nmove_timeout_s = 9",
             "log_format is 'xml' .* must be one of text, json",
         ),
         ("[scheduler", "config is .* cannot be read"),
         (
-            "[scheduler]\nclaims_max = 9\n[bus]\nmessages_waiting_max = 1",
+            "[scheduler]\nmove_timeout_s = 9\n[bus]\nmessages_waiting_max = 1",
             "messages_waiting_max must be at least two parcels",
         ),
     ],

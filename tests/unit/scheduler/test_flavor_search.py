@@ -26,7 +26,6 @@ from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.rows import decoded
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.replica import Replica
-from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.waiting import WaitingSpecs
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_picture, a_state, vcpus
@@ -189,7 +188,7 @@ def a_claimer(picture: Picture, sure: Callable[[], Awaitable[None]], asked: list
         grant,
         make_sure=sure,
         plugins=plugins,
-        settings=SchedulerSettings(),
+        alternates_max=2,
         chance=random.Random(7),
         clock=lambda: NOON,
     )

@@ -29,7 +29,6 @@ from scheduler_worker.core.instances.placing import accepted, failed, placed
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.forgetting import Forgetting
 from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated, until_s
@@ -284,9 +283,14 @@ def test_a_removed_host_is_forgotten_unless_another_worker_has_heard_of_it_since
     async def scenario() -> list[HostState]:
         async with store.transaction() as transaction:
             await transaction.save_hosts([structs.replace(a_host(), sequence=sequence)], NOON)
-        settings = SchedulerSettings(prune_every_s=10)
         forgetting = Forgetting(
-            store, registry, lambda _: False, settings, picture.clock, down_after=timedelta(seconds=60)
+            store,
+            registry,
+            lambda _: False,
+            picture.clock,
+            horizon=timedelta(days=1),
+            down_after=timedelta(seconds=60),
+            every_s=10,
         )
         picture.now += timedelta(hours=1)
         running = asyncio.create_task(forgetting.run())
@@ -314,9 +318,14 @@ def test_a_removed_host_that_was_set_is_forgotten_when_its_cell_knows_that_it_is
     async def scenario() -> tuple[HostState, list[HostState]]:
         async with store.transaction() as transaction:
             await transaction.save_hosts([dead], NOON)
-        settings = SchedulerSettings(prune_every_s=10)
         forgetting = Forgetting(
-            store, registry, lambda _: False, settings, picture.clock, down_after=timedelta(seconds=60)
+            store,
+            registry,
+            lambda _: False,
+            picture.clock,
+            horizon=timedelta(days=1),
+            down_after=timedelta(seconds=60),
+            every_s=10,
         )
         picture.now += timedelta(hours=1)
         running = asyncio.create_task(forgetting.run())
