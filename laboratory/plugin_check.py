@@ -16,8 +16,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from engine.choosing.draft import Draft
-from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugins import Change, Filter, Weigher
 from engine.hosts import NODE, Aggregate, HostSetting, HostState, Supported
 from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState

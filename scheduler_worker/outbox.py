@@ -9,7 +9,7 @@
 4. A note may stay, after a crash or a lost confirm. A sweep, which runs at an interval, reads it again: `pending` for
    the API level's broker, and each dispatch for its own.
 
-Messages follow from rows (scheduler_worker/core/instances/history.py), so nothing else is stored.
+Messages follow from rows (scheduler_worker/core/instances/rows.py), so nothing else is stored.
 """
 
 import asyncio
@@ -28,8 +28,7 @@ from bus.workers.station import Station
 from engine.choosing.explaining import in_words
 from kit.logs import InstanceLine, InstanceLog
 from kit.parts import Periodic
-from scheduler_worker.core.instances.history import messages_of
-from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.rows import InstanceRow, messages_of
 from scheduler_worker.store import OutboxNote, SchedulerStore, SchedulerTransaction
 
 # The notes of rows whose messages may not have reached the broker, read a page at a time.

@@ -97,7 +97,7 @@ instances = Table(
     postgresql_with={"fillfactor": 70},
 )
 
-# Orders for instances, and how they ended (core/instances/history.py). A boot is on its instance's own row.
+# Orders for instances, and how they ended (scheduler_worker/core/instances/rows.py). A boot is on its instance's own row.
 changes = Table(
     "instance_changes",
     metadata,
@@ -257,7 +257,7 @@ hosts = Table(
     Column("body", LargeBinary, nullable=False),
     # The sequence in the body.
     Column("sequence", BigInteger, nullable=False),
-    # The load by a later report than the body's (store_sql/hosts.py). NULL: none. No index names it, and pages have room, so
+    # The load by a later report than the body's (scheduler_worker/store_sql/named.py). NULL: none. No index names it, and pages have room, so
     # PostgreSQL writes no index for it.
     Column("load", LargeBinary),
     Index(None, "name"),

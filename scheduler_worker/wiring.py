@@ -50,14 +50,13 @@ from scheduler_worker.registry import CellRegistry
 from scheduler_worker.replica import HEARD_OF_CELLS, Replica
 from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder, Burial
-from scheduler_worker.requests.more_alternates import AlternatesFinder
+from scheduler_worker.requests.cell_events import AlternatesFinder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
 from scheduler_worker.requests.reading import LastFilters, RequestReader
 from scheduler_worker.requests.waking import WaitingMoves, Waker
-from scheduler_worker.settings import PACE, Pace, SchedulerSettings
+from scheduler_worker.settings import PACE, Pace, SchedulerSettings, filters_of, weighers_of
 from scheduler_worker.store import SchedulerStore
-from scheduler_worker.third_party import filters_of, weighers_of
 from scheduler_worker.waiting import WaitingSpecs
 
 # The connections, the database and the settings that all parts of a scheduler worker are made of.

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from engine.choosing.draft import Draft
-from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugins import Plugins
 from engine.picture.picture import Picture
 from engine.refusals import Miss

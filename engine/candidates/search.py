@@ -25,8 +25,16 @@ from engine.candidates.provider_index import ProviderIndex
 from engine.candidates.query import Block, CandidatePattern, CandidatesQuery, FoundCandidates
 from engine.candidates.slot_solver import SlotProblem, solutions
 from engine.candidates.slots import ClassProblem, ProblemBuilder
-from engine.candidates.suitable import EVERYTHING, FittingProviders, SearchScope, Slot, fit
-from engine.candidates.tree_classes import TreeClass, packings_of, tree_classes
+from engine.candidates.suitable import (
+    EVERYTHING,
+    FittingProviders,
+    SearchScope,
+    Slot,
+    TreeClass,
+    fit,
+    packings_of,
+    tree_classes,
+)
 
 # Turn a solution that was found once for a group of equal trees (TreeClass) into candidates: one for each of the trees.
 

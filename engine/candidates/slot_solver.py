@@ -47,7 +47,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from engine.candidates.budget import Budget
-from engine.candidates.near_slots import NearSlots, can_all_differ, parts_near, places_in
+from engine.candidates.query import NearSlots, can_all_differ, parts_near, places_in
 
 # Estimated size of the entries of Python's tables, rather too high than too low.
 _PARTIAL_BYTES, _PER_SLOT_BYTES, _PER_LOAD_BYTES = 400, 16, 160
@@ -75,7 +75,7 @@ class SlotProblem(Struct, frozen=True):
     are the slots that take resources. If one of them has a place, no other one may have a place that `excludes` names for it.
     With `needs_own` one of the tree's own places must be in the solution, not only pools. `worth` is the weight of preferred traits by slot and place; it is empty if there are none.
     Slots in `near` get a place near that of a guest's cell, and `in_cells` are the places in NUMA cells of the host
-    (near_slots.py).
+    (query.py).
     """
 
     domains: tuple[int, ...]

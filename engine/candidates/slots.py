@@ -8,12 +8,10 @@ from msgspec import Struct, structs
 
 from engine.candidates.budget import Budget
 from engine.candidates.columns import Flags, TreeLayout
-from engine.candidates.near_slots import CELL_TRAIT, NearSlots, places_in
 from engine.candidates.provider_index import ProviderIndex
-from engine.candidates.query import CandidatesQuery
+from engine.candidates.query import CELL_TRAIT, CandidatesQuery, NearSlots, places_in
 from engine.candidates.slot_solver import Packing, SlotProblem
-from engine.candidates.suitable import Slot
-from engine.candidates.tree_classes import RowPacking, TreeClass
+from engine.candidates.suitable import RowPacking, Slot, TreeClass
 
 
 class ClassProblem(Struct, frozen=True):

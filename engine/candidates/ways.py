@@ -25,16 +25,18 @@ from engine.candidates.slot_solver import SlotProblem, solutions
 from engine.candidates.slots import ProblemBuilder
 from engine.candidates.suitable import (
     Amounts,
+    RowPacking,
     SearchScope,
     Slot,
     SuitableProviders,
+    TreeClass,
     conditions_of,
     is_unknown,
+    packed_amounts,
     possible_roots,
     slots_of,
     suitable_providers,
 )
-from engine.candidates.tree_classes import RowPacking, TreeClass, packed_amounts
 
 
 class InTrees(NamedTuple):

@@ -6,9 +6,9 @@ from typing import Any
 
 from engine.candidates.columns import Flags
 from engine.choosing.hosts import Hosts, OneHost
-from engine.choosing.needs import Demand, demand_of, is_met
 from engine.choosing.plugins import Change, Filter
 from engine.hosts import FLAVORS, ONLY_OF_AGGREGATES, TRAIT, Aggregate, items_of, tenants_of
+from engine.requests.grammar import Demand, demand_of, is_met
 from engine.requests.spec import InstanceSpec
 
 
@@ -70,7 +70,7 @@ class OwnAggregates(ByAggregates):
 
 
 # The metadata of the host's aggregates meets each `aggregate_instance_extra_specs:KEY` of the flavor, compared by Nova's
-# operators (needs.py). With several aggregates that have the key, one of their values is enough.
+# operators (engine/requests/spec.py). With several aggregates that have the key, one of their values is enough.
 
 
 SCOPE = "aggregate_instance_extra_specs"

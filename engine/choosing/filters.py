@@ -13,19 +13,19 @@ from msgspec import structs
 
 from engine.candidates.columns import Flags, Ints
 from engine.choosing.compounds import Found
-from engine.choosing.hosts import Hosts, OneHost, Searching
-from engine.choosing.needs import Demand, Needs, demand_of, is_met, needs_of
-from engine.choosing.plugins import Change, Filter
-from engine.choosing.relaxing import (
+from engine.choosing.explaining import (
     shortfalls_of,
     shortfalls_of_compound,
     traits_at,
     why_no_room,
     why_no_traits,
 )
+from engine.choosing.hosts import Hosts, OneHost, Searching
+from engine.choosing.plugins import Change, Filter
 from engine.hosts import UNLIMITED, HostState, host_in_cell, least_of, names_clash, why_down, why_not_enabled
 from engine.picture.columns import HostProfile, PictureColumns
-from engine.requests.spec import InstanceSpec
+from engine.requests.grammar import Demand, demand_of, is_met
+from engine.requests.spec import InstanceSpec, Needs, needs_of
 
 
 class AskedHosts(Filter):
@@ -146,7 +146,7 @@ class BareMetalFilter(Filter):
 
 # Two filters by the result of a search of compound hosts. `search` removes a host whose search was cut, so that nobody
 # knows whether it has room. `ways` removes a host of which plugins allow none of the ways that were found
-# (needs.py).
+# (engine/requests/spec.py).
 
 
 class BySearch(Filter):
@@ -237,7 +237,7 @@ class CellUp(Filter):
         return f"its cell {host.cell!r} is down: {host.why_cell_is_down}"
 
 
-# The host has the capabilities that extra specs `capabilities:KEY` ask for, compared by Nova's operators (needs.py).
+# The host has the capabilities that extra specs `capabilities:KEY` ask for, compared by Nova's operators (engine/requests/spec.py).
 
 
 SCOPE = "capabilities"

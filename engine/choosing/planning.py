@@ -1,17 +1,20 @@
 """Answers what would fit where, and why not: it filters and counts hosts as the choice does, but chooses none."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, structs
+from numpy.typing import NDArray
 
+from engine.candidates.columns import Flags, Rows, Scalar
 from engine.choosing.choosing import Chosen, choose, choose_together
-from engine.choosing.draft import Draft
 from engine.choosing.explaining import explain, failures
-from engine.choosing.hosts import Hosts, OneHost, Searching
-from engine.choosing.plugins import Plugins, room_on, together
-from engine.choosing.relaxing import relaxations
-from engine.inventories import INSTANCES, QuotaState
+from engine.choosing.hosts import Draft, Hosts, Leaving, OneHost, Searching
+from engine.choosing.plugins import BAND, Plugins, Scoring, room_on, together, weighing_by
+from engine.inventories import INSTANCES, ProviderId, QuotaState
 from engine.picture.picture import Picture
 from engine.refusals import (
     TOGETHER_MAX,
@@ -23,8 +26,238 @@ from engine.refusals import (
     PlannedCell,
     PlannedFlavor,
     QuotaRoom,
+    Relaxation,
 )
-from engine.requests import Alternative, InstanceSpec
+from engine.requests import Alternative
+from engine.requests.spec import GranularGroup, InstanceSpec, needs_of
+
+# Finds smaller demands with which more hosts would qualify. First one demand is relaxed at a time, then two, then as
+# many as it takes. An amount is halved until a host has room; if no host has room as it is, the largest amount is then told
+# that one has.
+
+
+DEMANDS_MAX = 32
+SHOWN_MAX = 10
+# Passes of all filters over all hosts: a quarter of a millisecond each for 10,000 hosts.
+PASSES_MAX = 150
+# Trees of compound hosts that all relaxations together may search: a tenth of a millisecond each.
+TREES_MAX = 1_000
+# To find the largest amount. The first one tells it, unless the free amount is spread over several providers of a host.
+TRIES_MAX = 12
+
+# Tuples of which each item is a demand of its own, and the words for a spec without that item.
+DEMANDS_BY_ITEM = {
+    "required": "without trait {}",
+    "forbidden": "with trait {} allowed",
+    "extra_specs": "without {0[0]}={0[1]}",
+    "image_properties": "without the image's {0[0]}={0[1]}",
+    "same_subtree": "with groups {} in different subtrees",
+}
+# Fields that are one demand as a whole.
+DEMANDS_AS_A_WHOLE = {
+    "availability_zone": "in any zone",
+    "member_of": "in any aggregate",
+    "forbidden_aggregates": "in the forbidden aggregates, too",
+    "hosts": "on any host",
+    "ignore_hosts": "on the hosts to ignore, too",
+    "different_hosts": "on the hosts of the instances to be apart from, too",
+    "server_group": "without its server group",
+    "near": "with its devices in any NUMA cell",
+    "same_hosts": "on other hosts than those of the instances to be together with",
+}
+
+
+_DEFAULTS = {field.name: field.default for field in structs.fields(InstanceSpec)}
+
+
+class _Change(NamedTuple):
+    """`resource` and `amount` are set if it asks for less of a class."""
+
+    words: str
+    made: Callable[[InstanceSpec], InstanceSpec]
+    resource: str = ""
+    amount: int = 0
+
+
+# The ways to relax one demand, the mildest first.
+_Demand = tuple[_Change, ...]
+
+
+class _Found(NamedTuple):
+    changes: tuple[_Change, ...]
+    hosts: int
+
+    @property
+    def words(self) -> str:
+        return " and ".join(change.words for change in self.changes)
+
+
+def relaxations(draft: Draft, spec: InstanceSpec, plugins: Plugins, qualify: int) -> tuple[Relaxation, ...]:
+    """The changes of the request with which more hosts qualify than the `qualify` that do now, the most helpful first.
+
+    If no host qualifies, and none would with one demand relaxed, two are relaxed together; if that is not enough
+    either, as many as must be.
+    """
+    counting = _Counting(draft, spec, plugins, qualify)
+    demands = list(_demands(spec))[:DEMANDS_MAX]
+    found = [one for demand in demands if (one := _mildest(counting, demand))]
+    if not found and not qualify:
+        mild = [demand[0] for demand in demands]
+        found = [one for pair in combinations(mild, 2) if (one := counting.relaxed(pair))]
+    if not found and not qualify:
+        found = [one] if (one := _least(counting, demands)) else []
+    shown = sorted(found, key=lambda each: -each.hosts)[:SHOWN_MAX]
+    if not qualify:
+        shown = sorted(map(counting.with_most, shown), key=lambda each: -each.hosts)
+    return tuple(Relaxation(change=each.words, hosts=each.hosts) for each in shown)
+
+
+def _mildest(counting: "_Counting", demand: _Demand) -> _Found | None:
+    return next((one for change in demand if (one := counting.relaxed((change,)))), None)
+
+
+def _least(counting: "_Counting", demands: Sequence[_Demand]) -> _Found | None:
+    """The fewest and mildest changes with which some host qualifies: relax all demands as far as possible, then take
+    back each change without which a host still qualifies, and make the others milder.
+    """
+    changes = [demand[-1] for demand in demands]
+    found = counting.relaxed(changes)
+    for demand in demands if found else ():
+        others = [change for change in changes if change is not demand[-1]]
+        without = counting.relaxed(others)
+        if without is not None:
+            found, changes = without, others
+    for demand in demands if found else ():
+        for change in demand[:-1] if demand[-1] in changes else ():
+            milder = [change if each is demand[-1] else each for each in changes]
+            if (with_it := counting.relaxed(milder)) is not None:
+                found, changes = with_it, milder
+                break
+    return found
+
+
+def _demands(spec: InstanceSpec) -> Iterator[_Demand]:
+    for field, words in DEMANDS_AS_A_WHOLE.items():
+        if getattr(spec, field) != _DEFAULTS[field]:
+            yield (_Change(words, partial(_with, field, value=_DEFAULTS[field])),)
+    for field, words in DEMANDS_BY_ITEM.items():
+        for item in getattr(spec, field):
+            yield (_Change(words.format(item), partial(_without, field, item)),)
+    yield from _demands_of_groups(spec)
+    in_groups = {resource for group in spec.groups for resource, _ in group.amounts}
+    for resource, amount in spec.amounts:
+        if amount > 1 and resource not in in_groups:
+            # A half, a quarter, and so on down to 1.
+            yield tuple(
+                _less(resource, amount >> halvings, amount) for halvings in range(1, amount.bit_length())
+            )
+
+
+def _less(resource: str, amount: int, asked: int) -> _Change:
+    words = f"with {amount} {resource} in place of {asked}"
+    return _Change(words, partial(_with_amount, resource, amount), resource, amount)
+
+
+def _demands_of_groups(spec: InstanceSpec) -> Iterator[_Demand]:
+    if spec.cells:
+        yield (_Change("with its processors and memory from any NUMA cells", _without_cells),)
+    for group in spec.groups:
+        if group.suffix not in spec.cells:
+            yield (_Change(f"without group {group.suffix}", partial(_without_group, group)),)
+    if spec.isolates:
+        yield (_Change("with several groups at one provider", partial(_with, "isolates", value=False)),)
+
+
+def _with(field: str, spec: InstanceSpec, *, value: object) -> InstanceSpec:
+    return structs.replace(spec, **{field: value})
+
+
+def _without(field: str, item: object, spec: InstanceSpec) -> InstanceSpec:
+    return _with(field, spec, value=tuple(each for each in getattr(spec, field) if each != item))
+
+
+def _without_group(group: GranularGroup, spec: InstanceSpec) -> InstanceSpec:
+    left = dict(spec.amounts)
+    for resource, amount in group.amounts:
+        left[resource] -= amount
+    return structs.replace(
+        spec,
+        amounts=tuple((resource, amount) for resource, amount in left.items() if amount),
+        groups=tuple(each for each in spec.groups if each != group),
+        same_subtree=tuple(each for each in spec.same_subtree if group.suffix not in each),
+        near=tuple(each for each in spec.near if each[0] != group.suffix),
+    )
+
+
+def _without_cells(spec: InstanceSpec) -> InstanceSpec:
+    return structs.replace(
+        spec, groups=tuple(each for each in spec.groups if each.suffix not in spec.cells), cells=(), near=()
+    )
+
+
+def _with_amount(resource: str, amount: int, spec: InstanceSpec) -> InstanceSpec:
+    amounts = tuple((name, amount if name == resource else other) for name, other in spec.amounts)
+    return _with("amounts", spec, value=amounts)
+
+
+class _Counting:
+    """Counts how many hosts would qualify with a changed request. It stops when all counts together have cost too much."""
+
+    def __init__(self, draft: Draft, spec: InstanceSpec, plugins: Plugins, qualify: int) -> None:
+        self._draft = draft
+        self._spec = spec
+        self._needs = needs_of(spec)
+        self._plugins = plugins
+        self._qualify = qualify
+        self._compounds = int(np.count_nonzero(draft.picture.compound))
+        self._trees = self._passes = 0
+
+    def relaxed(self, changes: Sequence[_Change]) -> _Found | None:
+        """How many hosts qualify with these changes. None if no more than now, or if it would cost too much to find out."""
+        hosts = int(np.count_nonzero(self._qualifying(changes)))
+        return _Found(tuple(changes), hosts) if hosts > self._qualify else None
+
+    def with_most(self, found: _Found) -> _Found:
+        """These changes, with the largest amounts for which some host still has room."""
+        for at, change in enumerate(found.changes):
+            if change.resource:
+                found = self._with_most(found, at)
+        return found
+
+    def _with_most(self, found: _Found, at: int) -> _Found:
+        resource = found.changes[at].resource
+        asked = dict(self._spec.amounts)[resource]
+        hosts = Hosts(self._draft)
+        free = np.maximum(hosts.free(resource), hosts.shared(resource))[self._qualifying(found.changes)]
+        low, high = found.changes[at].amount, min(int(free.max(initial=0)), asked - 1)
+        tried = high
+        for _ in range(TRIES_MAX):
+            if low >= high:
+                break
+            changes = [*found.changes[:at], _less(resource, tried, asked), *found.changes[at + 1 :]]
+            if (one := self.relaxed(changes)) is not None:
+                found, low = one, tried
+            else:
+                high = tried - 1
+            tried = (low + high + 1) // 2
+        return found
+
+    def _qualifying(self, changes: Sequence[_Change]) -> Flags:
+        """The hosts that qualify with these changes; none if it would cost too much to find out."""
+        spec = self._spec
+        for change in changes:
+            spec = change.made(spec)
+        self._passes += 1
+        if needs_of(spec) != self._needs:
+            self._trees += self._draft.hosts if spec.groups else self._compounds
+        hosts = Hosts(self._draft, search=Searching.TOGETHER)
+        if not spec.amounts or self._trees > TREES_MAX or self._passes > PASSES_MAX:
+            return np.zeros(len(hosts), dtype=np.bool_)
+        return self._plugins.qualifying(hosts, spec)
+
+
+# Why a host that is searched cannot give what is needed: a class is short, or a granular group finds no provider, or a
+# condition between groups fails.
 
 # The step that stands for hosts which no step removes.
 QUALIFY = "qualify"
@@ -192,3 +425,126 @@ def _exhausted_pools(draft: Draft, spec: InstanceSpec) -> Iterator[ExhaustedPool
                     capacity=capacity,
                     hosts=lacking,
                 )
+
+
+# How each host looks to a spec at one moment: which filter removes it, and how good it is. It is kept until it is known which host
+# another scheduler chose, so that both choices are judged as of the same moment.
+
+
+# A request for many instances: hosts are judged with up to so many of them.
+COUNTS_MAX = 20
+# For all counts together, so that views of large clouds stay small.
+ENTRIES_MAX = 200_000
+
+_Small = NDArray[np.int32]
+
+
+class WeigherView(Struct, frozen=True):
+    """What one weigher says of one host. `part` is what it adds to the host's score: 1 is the weigher's whole range."""
+
+    weigher: str
+    weight: float
+    part: float
+
+
+class _PartKept(NamedTuple):
+    """A `WeigherPart` in half of its space."""
+
+    weigher: str
+    weights: NDArray[np.float32]
+    bands: NDArray[np.float32]
+
+
+class HostViews(Struct, frozen=True, eq=False):
+    """All hosts, in the order of their rows. `removed_by` has the number of a filter, or the number of all filters if none removes
+    the host. `below` says by how many bands the host is below the best one, with no instance of the request, with one, and so on.
+    """
+
+    hosts: Sequence[ProviderId]
+    filters: tuple[str, ...]
+    removed_by: _Small
+    below: tuple[_Small, ...] = ()
+    parts: tuple[_PartKept, ...] = ()
+
+    def row_of(self, host: ProviderId) -> int:
+        """The row that the host had; -1 if it was not known."""
+        return self.hosts.index(host) if host in self.hosts else -1
+
+    def filter_against(self, row: int) -> str:
+        """The name of the filter that removes this host; empty if it qualifies."""
+        number = int(self.removed_by[row])
+        return self.filters[number] if number < len(self.filters) else ""
+
+    def bands_below(self, row: int, taken: int) -> int:
+        """How far the host is below the best one, with so many instances of the request on it."""
+        return int(self.below[min(taken, len(self.below) - 1)][row])
+
+    def weighed(self, row: int) -> tuple[WeigherView, ...]:
+        return tuple(
+            WeigherView(each.weigher, float(each.weights[row]), float(each.bands[row]) * BAND)
+            for each in self.parts
+        )
+
+
+def views_of(
+    picture: Picture,
+    spec: InstanceSpec,
+    plugins: Plugins,
+    *,
+    salt: int,
+    instances: int = 1,
+    leaving: Sequence[Leaving] = (),
+) -> HostViews:
+    """How each host looks to each of so many instances. The instances `leaving` count as gone from their hosts."""
+    draft = _draft_without(picture, plugins, leaving)
+    hosts = Hosts(draft)
+    first, _ = failures(hosts, spec, plugins)
+    qualify = np.flatnonzero(hosts.present & (first == len(plugins.filters)))
+    ids, names = tuple(picture.columns.ids[: len(hosts)]), tuple(one.name for one in plugins.filters)
+    removed_by = first.astype(np.int32)
+    if not len(qualify):
+        return HostViews(ids, names, removed_by)
+    some = Hosts(draft, qualify)
+    scoring = Scoring(
+        some, spec, weighing_by(plugins.weighers, picture.aggregates), picture.preferences(salt)
+    )
+    counts = max(1, min(instances, COUNTS_MAX, ENTRIES_MAX // len(hosts)))
+    amounts = dict(spec.amounts)
+    below: list[_Small] = []
+    for count in range(counts):
+        with_some = Hosts(draft, qualify, np.full(len(qualify), count), amounts)
+        below.append(_among_all(scoring.below(with_some).astype(np.int32), qualify, len(hosts)))
+    parts = tuple(
+        _PartKept(
+            each.weigher,
+            _among_all(each.weights.astype(np.float32), qualify, len(hosts)),
+            _among_all(each.bands.astype(np.float32), qualify, len(hosts)),
+        )
+        for each in scoring.parts(some)
+    )
+    return HostViews(ids, names, removed_by, tuple(below), parts)
+
+
+def reason_against(
+    picture: Picture, spec: InstanceSpec, plugins: Plugins, row: int, leaving: Sequence[Leaving] = ()
+) -> str:
+    """Why the host in this row does not qualify, by the first filter that removes it; empty if it does."""
+    hosts = Hosts(_draft_without(picture, plugins, leaving), np.array([row]))
+    for one in plugins.filters:
+        if not one.passes(hosts, spec)[0]:
+            return one.reason(OneHost(hosts, 0), spec)
+    return ""
+
+
+def _draft_without(picture: Picture, plugins: Plugins, leaving: Sequence[Leaving]) -> Draft:
+    draft = Draft(picture, plugins.way_judges)
+    for each in leaving:
+        draft.give_back(each)
+    return draft
+
+
+def _among_all(values: NDArray[Scalar], rows: Rows, hosts: int) -> NDArray[Scalar]:
+    """The values of these rows among all rows; 0 elsewhere."""
+    found = np.zeros(hosts, dtype=values.dtype)
+    found[rows] = values
+    return found

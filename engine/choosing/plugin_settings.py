@@ -16,6 +16,7 @@ from engine.choosing.aggregate_filters import (
     OwnAggregates,
     ProjectsFilter,
 )
+from engine.choosing.compounds import FewestFragments, NearDevices
 from engine.choosing.filters import (
     CUT,
     FLAGGED,
@@ -35,7 +36,6 @@ from engine.choosing.filters import (
     SameHost,
     TraitsFilter,
 )
-from engine.choosing.needs import FewestFragments, NearDevices
 from engine.choosing.plugins import MULTIPLIERS_MAX, Filter, Plugins, Weigher
 from engine.choosing.weighers import (
     FreeAmount,

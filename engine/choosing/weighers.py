@@ -7,9 +7,8 @@ import numpy as np
 
 from engine.candidates.columns import Floats, Ints
 from engine.choosing.hosts import Hosts
-from engine.choosing.needs import Needs, needs_of
 from engine.choosing.plugins import Change, Weigher
-from engine.requests.spec import InstanceSpec
+from engine.requests.spec import InstanceSpec, Needs, needs_of
 
 
 class FreeAmount(Weigher):

@@ -1,8 +1,7 @@
 """Requests: their check, and the spec of one of their instances."""
 
 from engine.flavors import RequestProblem
-from engine.requests.assembling import Alternative, read_alternatives, with_specs
-from engine.requests.reading import COUNT_MAX, read_request
+from engine.requests.reading import COUNT_MAX, Alternative, read_alternatives, read_request, with_specs
 from engine.requests.spec import InstanceSpec
 
 __all__ = [

@@ -5,7 +5,9 @@ request is rejected with the field, the value and the reason. An ignored key wou
 client asked for.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct, structs
 
 from engine.capacity import CUSTOM, Vocabulary
 from engine.flavors import Flavor, InstanceId, Request, RequestProblem, parts_of
@@ -19,18 +21,7 @@ from engine.guests import (
     is_host_key,
 )
 from engine.inventories import INTEGER_MAX, AggregateId
-from engine.requests.assembling import (
-    Needed,
-    groups_of,
-    needed_by,
-    policy_of,
-    preferred_classes_of,
-    preferred_traits_of,
-    subtrees_of,
-    traits_that_are,
-)
-from engine.requests.groups import attached_groups, guest_groups, problems_of_groups
-from engine.requests.groups_grammar import (
+from engine.requests.grammar import (
     AskedTrait,
     CellOfGuest,
     DefaultAmount,
@@ -40,7 +31,26 @@ from engine.requests.groups_grammar import (
     RequestPart,
     read_grouped,
 )
-from engine.requests.spec import PROFILE, InstanceSpec, problems_of_profile, some_may_be_of_nodes
+from engine.requests.groups import (
+    Needed,
+    attached_groups,
+    groups_of,
+    guest_groups,
+    needed_by,
+    policy_of,
+    preferred_classes_of,
+    preferred_traits_of,
+    problems_of_groups,
+    subtrees_of,
+    traits_that_are,
+)
+from engine.requests.spec import (
+    PROFILE,
+    InstanceSpec,
+    problems_of_profile,
+    some_may_be_of_nodes,
+    with_page_sizes,
+)
 
 COUNT_MAX = 1_000
 DEADLINE_S_MAX = 86_400
@@ -280,3 +290,89 @@ def _in_order(aggregates: Iterable[AggregateId]) -> tuple[AggregateId, ...]:
 
 def _lowered(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted({name.lower() for name in names}))
+
+
+# Each alternative is a choice of its own.
+ALTERNATIVES_MAX = 8
+
+RESOURCES = "resources:"
+
+ReadFlavor = Callable[[Request], InstanceSpec | RequestProblem]
+
+
+class Alternative(Struct, frozen=True, array_like=True):
+    """A flavor that a request accepts, and what an instance of it needs. `name` is for people."""
+
+    name: str
+    flavor: Flavor
+    spec: InstanceSpec
+
+
+def read_alternatives(request: Request, read: ReadFlavor) -> tuple[Alternative, ...] | RequestProblem:
+    """Read each flavor that the request accepts by `read`, as if it were the flavor of a request; return the problem
+    if one of them is wrong.
+    """
+    flavors = (request.flavor or Flavor(), *request.alternatives)
+    if len(flavors) > ALTERNATIVES_MAX:
+        return _too_many(len(flavors))
+    found: list[Alternative] = []
+    for number, flavor in enumerate(flavors):
+        field = f"alternatives[{number - 1}]" if number else "flavor"
+        of_pages = with_page_sizes(flavor, request.image_properties)
+        for name, of_size in of_pages:
+            is_own = of_size is request.flavor
+            with_flavor = request if is_own else structs.replace(request, flavor=of_size)
+            spec = read(with_flavor)
+            if isinstance(spec, RequestProblem):
+                return _about(field, spec) if number else spec
+            if of_size is of_pages[0][1]:
+                found += _on_preferred_nodes(with_flavor, of_size, spec, read)
+            found.append(Alternative(f"{flavor.name or field}{name}", of_size, spec))
+    if len(found) > ALTERNATIVES_MAX:
+        return _too_many(len(found))
+    return tuple(found)
+
+
+def with_specs(
+    alternatives: Sequence[Alternative], change: Callable[[InstanceSpec], InstanceSpec]
+) -> tuple[Alternative, ...]:
+    return tuple([structs.replace(each, spec=change(each.spec)) for each in alternatives])
+
+
+def _on_preferred_nodes(
+    request: Request, flavor: Flavor, spec: InstanceSpec, read: ReadFlavor
+) -> Iterator[Alternative]:
+    """The flavor on a node of each custom class that it prefers, the one with the highest weight first. The class
+    replaces the sizes; all other demands stay.
+    """
+    for resource, weight in sorted(spec.preferred_classes, key=lambda each: (-each[1], each[0])):
+        if weight <= 0 or not resource.startswith(CUSTOM) or resource in spec.classes:
+            continue
+        others = {
+            key: value
+            for key, value in flavor.extra_specs.items()
+            if not key.startswith(RESOURCES) and not is_guest_key(key)
+        }
+        on_node = Flavor(name=flavor.name, extra_specs={**others, f"{RESOURCES}{resource}": "1"})
+        needs = read(structs.replace(request, flavor=on_node))
+        # A request that makes no sense on a node is still a request for the flavor itself.
+        if isinstance(needs, InstanceSpec):
+            # A device of a hypervisor may have this class, too.
+            needs = structs.replace(needs, is_for_nodes=True, image="")
+            yield Alternative(f"a node of {resource}", on_node, needs)
+
+
+def _about(field: str, problem: RequestProblem) -> RequestProblem:
+    """The problem of the flavor in this field of the request."""
+    if problem.field.partition(".")[0] == "flavor":
+        return structs.replace(problem, field=field + problem.field.removeprefix("flavor"))
+    return structs.replace(problem, reason=f"with {field}: {problem.reason}")
+
+
+def _too_many(number: int) -> RequestProblem:
+    return RequestProblem(
+        "alternatives",
+        number,
+        f"a request accepts at most {ALTERNATIVES_MAX} flavors: its own, its alternatives, a node of each custom "
+        "class that one of these prefers, and one for each size that hw:mem_page_size leaves open",
+    )

@@ -1,15 +1,16 @@
 """The needs of a request, as the choice of a host reads them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from engine.candidates.near_slots import Nearness
+from engine.candidates.query import UNSUFFIXED, CandidatesQuery, Group, Nearness, Preferred
 from engine.capacity import CUSTOM
 from engine.flavors import DeviceProfile, Flavor, RequestProblem
 from engine.guests import HUGE_PAGES, SMALL_PAGES, GuestShape, is_whole_pages, read_guest
 from engine.inventories import AggregateId, ServerGroup
-from engine.requests.groups_grammar import GROUP_POLICY
+from engine.requests.grammar import GROUP_POLICY
 
 # Device profiles in flavors. A flavor names one by `accel:device_profile`; when a request is read, its groups become groups of the
 # flavor. So the flavor that an instance keeps has them in full, whatever becomes of the stored profile.
@@ -184,3 +185,138 @@ class InstanceSpec(Struct, frozen=True, omit_defaults=True):
 def some_may_be_of_nodes(classes: Iterable[str]) -> bool:
     """Might one of these resource classes be that of bare-metal nodes? All classes of nodes are custom ones."""
     return any(resource.startswith(CUSTOM) for resource in classes)
+
+
+# The demands of a spec on providers, and the query for candidates that follows from it.
+
+
+class Needs(NamedTuple):
+    """The fields of a spec that say what providers must have. Equal needs have the same result of a search."""
+
+    amounts: tuple[tuple[str, int], ...]
+    required: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    preferred: NamedWeights = ()
+    groups: tuple[GranularGroup, ...] = ()
+    isolates: bool = False
+    same_subtree: tuple[tuple[str, ...], ...] = ()
+    cells: tuple[str, ...] = ()
+    near: tuple[tuple[str, Nearness], ...] = ()
+
+    @property
+    def outside_of_groups(self) -> tuple[tuple[str, int], ...]:
+        """The amounts that granular groups do not ask for."""
+        if not self.groups:
+            return self.amounts
+        left = dict(self.amounts)
+        for group in self.groups:
+            for resource, amount in group.amounts:
+                left[resource] -= amount
+        return tuple([(resource, amount) for resource, amount in left.items() if amount])
+
+    @property
+    def prefers_some(self) -> bool:
+        """Does the request prefer traits, so that one way to take its amounts may be worth more than another?"""
+        return bool(self.preferred) or any(group.preferred for group in self.groups)
+
+    def of_room_alone(self) -> "Needs":
+        """These needs without traits. Granular groups that ask for no amounts are left out. So are the `same_subtree`
+        conditions that name such a group: without its traits the group could be at the root, and every provider is
+        below that.
+        """
+        if not self.groups:
+            return Needs(self.amounts)
+        groups = tuple([GranularGroup(group.suffix, group.amounts) for group in self.groups if group.amounts])
+        left = {group.suffix for group in groups}
+        subtrees = tuple([suffixes for suffixes in self.same_subtree if left.issuperset(suffixes)])
+        return Needs(
+            self.amounts,
+            groups=groups,
+            isolates=self.isolates,
+            same_subtree=subtrees,
+            cells=self.cells,
+            near=self.near,
+        )
+
+    def one_by_one(self) -> Iterator["Needs"]:
+        """Yields the needs outside of groups, and then each group, as needs of their own."""
+        outside = self.outside_of_groups
+        if outside:
+            yield Needs(outside) if self.cells else Needs(outside, self.required, self.forbidden)
+        for group in self.groups:
+            if group.amounts:
+                yield Needs(
+                    group.amounts,
+                    groups=(GranularGroup(group.suffix, group.amounts, group.required, group.forbidden),),
+                )
+
+
+def needs_of(spec: InstanceSpec) -> Needs:
+    return Needs(
+        spec.amounts,
+        spec.required,
+        spec.forbidden,
+        spec.preferred,
+        spec.groups,
+        spec.isolates,
+        spec.same_subtree,
+        spec.cells,
+        spec.near,
+    )
+
+
+def query_of(needs: Needs) -> CandidatesQuery:
+    groups = [
+        _group(group.suffix, group.amounts, group.required, group.forbidden, group.preferred)
+        for group in needs.groups
+    ]
+    outside = needs.outside_of_groups
+    # The sizes of a guest with cells are in groups. So what it asks of the whole host is asked of the host's root.
+    of_root, of_outside = ((needs.required, needs.forbidden), ((), ()))
+    if not needs.cells:
+        of_root, of_outside = of_outside, of_root
+    if outside:
+        groups.insert(0, _group(UNSUFFIXED, outside, *of_outside, needs.preferred))
+    return CandidatesQuery(
+        groups=tuple(groups),
+        group_policy="isolate" if needs.isolates else None,
+        same_subtree=needs.same_subtree,
+        root_required=of_root[0],
+        root_forbidden=of_root[1],
+        cells=needs.cells,
+        near=needs.near,
+    )
+
+
+def _group(
+    suffix: str,
+    amounts: tuple[tuple[str, int], ...],
+    required: tuple[str, ...],
+    forbidden: tuple[str, ...],
+    preferred: NamedWeights,
+) -> Group:
+    return Group(
+        suffix=suffix,
+        resources=dict(amounts),
+        required=tuple((trait,) for trait in required),
+        forbidden=forbidden,
+        preferred=tuple(Preferred(trait, weight) for trait, weight in preferred),
+    )
+
+
+# The values of `capabilities:` extra specs: an operator of Nova's grammar, and what it compares with.
+#
+#     >= 4      s== x86_64      <in> avx2      <all-in> aes avx2      <or> a <or> b      x86_64
+#
+# `=` means at least. A value without an operator must be equal. Operators without an `s` compare numbers. In a
+# capability of several words, `<in>` and `<all-in>` look for whole words. In a capability of one word, they look for a part
+# of that word.
+
+
+# The interface of plugins that judge the ways of a host: the providers that an instance could take its amounts from.
+
+
+# A way is better if it takes from few providers, and from those with the least room: large rooms stay whole.
+
+
+# A way is better if devices that a guest prefers near its NUMA cells are near them. This counts before how full providers get.

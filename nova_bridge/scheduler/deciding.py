@@ -16,10 +16,10 @@ from msgspec import Struct, structs
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered
 from engine.candidates.provider_index import ProviderIndex
-from engine.choosing.draft import Draft
-from engine.choosing.explaining import Holds, in_words
-from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.explaining import in_words
+from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugins import Change, Plugins
+from engine.choosing.verdicts import Holds
 from engine.inventories import ConsumerId, GroupMember, ProviderId, ProviderState, ResourceAmount, Share
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost

@@ -20,8 +20,7 @@ from msgspec import structs
 
 from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
 from bus.topology import CELL0
-from engine.choosing.explaining import Holds
-from engine.choosing.verdicts import amounts_of
+from engine.choosing.verdicts import Holds, amounts_of
 from engine.flavors import InstanceId
 from engine.hosts import HostState
 from engine.inventories import Choice, ProviderId, ResourceAmount, Share

@@ -35,8 +35,7 @@ from nova_bridge.scheduler.serving import NovaServer, ServingLimits, rpc_queues
 from nova_bridge.scheduler.settings import NOVA_PLACEMENT, NovaPlacementSettings, NovaSchedulerSettings
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.requests.reading import RequestReader
-from scheduler_worker.settings import Pace, SchedulerSettings
-from scheduler_worker.third_party import filters_of, weighers_of
+from scheduler_worker.settings import Pace, SchedulerSettings, filters_of, weighers_of
 from scheduler_worker.wiring import STANDARD, Staged
 
 LOOK_S = 1.0

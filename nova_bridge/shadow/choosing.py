@@ -20,9 +20,9 @@ from uuid import UUID
 from msgspec import Struct
 
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.draft import Leaving
 from engine.choosing.explaining import in_words
-from engine.choosing.host_views import HostViews, reason_against, views_of
+from engine.choosing.hosts import Leaving
+from engine.choosing.planning import HostViews, reason_against, views_of
 from engine.choosing.plugins import Plugins
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share

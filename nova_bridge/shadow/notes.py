@@ -12,7 +12,7 @@ from typing import BinaryIO, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from engine.choosing.host_views import HostViews
+from engine.choosing.planning import HostViews
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 

@@ -23,8 +23,7 @@ from bus.message import Message
 from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
 from bus.messages.build import ClaimRefused
 from engine.choosing.choosing import Chosen
-from engine.choosing.explaining import EndedElsewhere, SearchRefused
-from engine.choosing.verdicts import NextTry, after_refusal
+from engine.choosing.verdicts import EndedElsewhere, NextTry, SearchRefused, after_refusal
 from engine.inventories import ConsumerId
 from engine.picture.picture import Picture
 from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, NotAllowed, NoValidHost

@@ -19,11 +19,26 @@ from msgspec import structs
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, ClaimResources, SwapClaim
 from bus.workers.asking import asking_for
-from engine.choosing.alternates import ALTERNATE_POOL_MAX, hosts_among
-from engine.choosing.choosing import Chosen, choose, more_alternates, other_way
-from engine.choosing.explaining import EndedElsewhere, Holds, Outcome, SearchRefused
+from engine.choosing.choosing import (
+    ALTERNATE_POOL_MAX,
+    Chosen,
+    choose,
+    hosts_among,
+    more_alternates,
+    other_way,
+)
 from engine.choosing.plugins import Plugins
-from engine.choosing.verdicts import NextTry, OtherHost, adopted, after_refusal, amounts_of
+from engine.choosing.verdicts import (
+    EndedElsewhere,
+    Holds,
+    NextTry,
+    OtherHost,
+    Outcome,
+    SearchRefused,
+    adopted,
+    after_refusal,
+    amounts_of,
+)
 from engine.hosts import host_in_cell
 from engine.inventories import ALTERNATES_MAX, Choice, GroupMember, ProviderId, Share
 from engine.picture.picture import Picture

@@ -17,8 +17,16 @@ from bus.messages.build import BuildInstance, ClaimRefused
 from bus.messages.placement import ClaimResources, SwapClaim
 from bus.topology import CELL0
 from engine.choosing.choosing import Chosen
-from engine.choosing.explaining import FlavorFound, Holds, Outcome, SearchRefused
-from engine.choosing.verdicts import NewChoice, NextTry, OtherHost, SameHostAgain
+from engine.choosing.verdicts import (
+    FlavorFound,
+    Holds,
+    NewChoice,
+    NextTry,
+    OtherHost,
+    Outcome,
+    SameHostAgain,
+    SearchRefused,
+)
 from engine.flavors import FlavorPassedOver, InstanceId
 from engine.hosts import host_in_cell
 from engine.inventories import Choice, ProviderId, ResourceAmount, Share

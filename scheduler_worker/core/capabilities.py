@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from bus.messages.planning import CapabilitiesFound, Capability, HostHaving
-from engine.choosing.pools import Pools, ProviderRoom
+from engine.choosing.compounds import Pools, ProviderRoom
 from engine.hosts import NODE, HostState
 from engine.picture.picture import Picture
 

@@ -28,14 +28,13 @@ from msgspec import structs
 
 from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell, Weighed
-from engine.choosing.explaining import Holds, SearchRefused
+from engine.choosing.verdicts import Holds, SearchRefused
 from engine.flavors import InstanceId
 from engine.requests import COUNT_MAX
 from kit.logs import InstanceLine
 from kit.metrics import Histogram, Readings
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.instances.history import release_of, releases_of_ended
 from scheduler_worker.core.instances.placing import Timeouts, accepted, after_search, failed
 from scheduler_worker.core.instances.rows import (
     ACCEPTED,
@@ -44,6 +43,8 @@ from scheduler_worker.core.instances.rows import (
     InstanceRow,
     KeptRequest,
     instance_ids_of,
+    release_of,
+    releases_of_ended,
 )
 from scheduler_worker.metrics import ACCEPTED as WAITED
 from scheduler_worker.metrics import REQUESTS

@@ -14,20 +14,19 @@ from bus.messages.build import BuildInstance, BuildRejected, DeleteInstance, Ins
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.stored_names import NamedImage
 from bus.workers.handling import Answer, Handlers, Received, Said
-from engine.choosing.draft import Draft
-from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.explaining import traits_at
+from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugins import Change
-from engine.choosing.relaxing import traits_at
 from engine.flavors import InstanceId
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
-from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.lifecycle import after_delete, mended
 from scheduler_worker.core.instances.moves import move_ended
 from scheduler_worker.core.instances.resizes import RebuildImage, image_as_given, rebuilt, refused
 from scheduler_worker.core.instances.rows import (
     NO_REQUEST,
     InstanceRow,
+    changes_between,
     decoded,
     encoded,
     flavor_of,

@@ -11,7 +11,7 @@ from bus.message import Message
 from bus.messages.administration import AskConsumer, ConsumerFound
 from bus.messages.build import BuildInstance, BuildRejected, InstanceState, MoveKind
 from bus.messages.moves import MoveInstance
-from engine.choosing.draft import Leaving
+from engine.choosing.hosts import Leaving
 from engine.flavors import DeviceProfile, Flavor, InstanceId
 from engine.hosts import host_in_cell
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ServerGroup

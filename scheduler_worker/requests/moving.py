@@ -16,8 +16,8 @@ from bus.messages.build import BuildRejected, InstanceState
 from bus.messages.moves import MoveInstance
 from bus.workers.handling import Handlers, Received, Said
 from engine.choosing.choosing import Chosen, choose, choose_together
-from engine.choosing.draft import Leaving
 from engine.choosing.explaining import in_words
+from engine.choosing.hosts import Leaving
 from engine.choosing.plugins import Plugins
 from engine.flavors import InstanceId
 from engine.inventories import GroupMember

@@ -27,14 +27,14 @@ from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.moves import MOVE_LIMITS, MoveInstance
 from bus.workers.publisher import Publisher
 from engine.choosing.choosing import first_that_fit
-from engine.choosing.explaining import SearchRefused, in_words
+from engine.choosing.explaining import in_words
+from engine.choosing.verdicts import SearchRefused
 from engine.flavors import InstanceId
 from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from kit.parts import Periodic
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
     before_wait,
@@ -49,6 +49,7 @@ from scheduler_worker.core.instances.rows import (
     WAITING,
     InstanceRow,
     alternatives_in,
+    changes_between,
     decoded,
     specs_in,
 )

@@ -28,34 +28,32 @@ from scheduler_worker.store import (
 )
 from scheduler_worker.store_sql import rows as rare_statements
 from scheduler_worker.store_sql import waiting
-from scheduler_worker.store_sql.hosts import (
+from scheduler_worker.store_sql.named import (
     count_instances,
     count_work,
+    create_group,
+    create_named,
+    delete_group,
+    delete_named,
     find_aggregates,
+    find_applications,
     find_cells,
+    find_groups,
     find_hosts,
     find_loads,
+    find_named,
     find_versions,
     forget_aggregate,
     forget_hosts,
     lock_aggregates,
     lock_hosts,
+    lock_named,
     lock_orders,
+    prune_groups,
     save_aggregate,
     save_cells,
     save_hosts,
     save_loads,
-)
-from scheduler_worker.store_sql.named import (
-    create_group,
-    create_named,
-    delete_group,
-    delete_named,
-    find_applications,
-    find_groups,
-    find_named,
-    lock_named,
-    prune_groups,
     save_named,
     set_application,
 )

@@ -1,6 +1,7 @@
 """Rows of flavors, images and device profiles that requests may name: each has a table of names and bodies."""
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -8,16 +9,34 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row, Table
 
+from bus.messages.cloud import InstanceCount
 from bus.messages.stored_names import KnownApplication, NamedImage
 from engine.flavors import DeviceProfile, Flavor
-from engine.inventories import GroupId, ServerGroup
+from engine.hosts import Aggregate, HostState
+from engine.inventories import AggregateId, GroupId, ProviderId, ServerGroup
 from kit.errors import Transient
-from kit.sql import among, begins_with, insert
-from kit.sql.statements import Moment
-from scheduler_worker.store import GroupQuery, KnownGroup, Named, NameQuery
+from kit.sql import RowColumns, Transaction, among, begins_with, insert
+from kit.sql.statements import Id, Moment
+from scheduler_worker.core.aggregates import KeptAggregate
+from scheduler_worker.core.hosts import HostLoad, with_load
+from scheduler_worker.core.instances.rows import DELETED
+from scheduler_worker.store import (
+    GroupQuery,
+    HostQuery,
+    HostVersion,
+    KnownCell,
+    KnownGroup,
+    Named,
+    NameQuery,
+    WorkCounts,
+)
+from scheduler_worker.store_sql.waiting import count_open_moves
+from scheduler_worker.tables import aggregates as table_aggregates
 from scheduler_worker.tables import applications as table_applications
-from scheduler_worker.tables import device_profiles, flavors, images
+from scheduler_worker.tables import cells as table_cells
+from scheduler_worker.tables import device_profiles, flavors, images, instances, waiting
 from scheduler_worker.tables import groups as table
+from scheduler_worker.tables import hosts as table_hosts
 
 _TABLES: Mapping[type[Any], Table] = {Flavor: flavors, NamedImage: images, DeviceProfile: device_profiles}
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -168,3 +187,178 @@ def find_applications(connection: Connection) -> list[KnownApplication]:
     found = [_application(body) for body in connection.scalars(sa.select(table_applications.c.body))]
     # Sorted here: a database's order of texts depends on its locale.
     return sorted(found, key=lambda each: each.name)
+
+
+# Rows of hosts, one for each, read and written whole; and beside a row the host's load by its last report.
+#
+# A load is so many numbers, the greatest first: so a later load is greater, byte by byte, in both databases.
+
+
+_HOSTS_SAVE = RowColumns(
+    table_hosts, "id", "name", "cell", "changed_at", "body", "sequence", free_texts=("name", "cell")
+).insert(
+    "ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell, changed_at = excluded.changed_at,"
+    " body = excluded.body, sequence = excluded.sequence, load = NULL"
+)
+_SAVE_LOADS = RowColumns(table_hosts, "id", "sequence", "load").update(
+    "kept.sequence = new.sequence AND coalesce(kept.load, '') <= new.load"
+)
+_READ = (table_hosts.c.body, table_hosts.c.load)
+# The epoch and the sequence of the report; the instances, the builds under way, the failed builds.
+_LOAD = struct.Struct(">QQQQQ")
+
+_encode_hosts = msgspec.json.Encoder().encode
+_host = msgspec.json.Decoder(HostState).decode
+
+
+def lock_hosts(connection: Connection, ids: Sequence[ProviderId], names: Sequence[str]) -> list[HostState]:
+    query = sa.select(*_READ).where(
+        sa.or_(
+            among(connection, table_hosts.c.id, list(ids)), among(connection, table_hosts.c.name, list(names))
+        )
+    )
+    return _hosts(connection.execute(query.order_by(table_hosts.c.id).with_for_update()))
+
+
+def _hosts(rows: Iterable[Any]) -> list[HostState]:
+    return [_host(body) if load is None else _with_load(_host(body), load) for body, load in rows]
+
+
+def _with_load(host: HostState, load: bytes) -> HostState:
+    return with_load(host, HostLoad(host.id, host.sequence, *_LOAD.unpack(load)))
+
+
+async def save_hosts(transaction: Transaction, changed: Sequence[HostState], at: datetime) -> None:
+    hosts = sorted(changed, key=lambda host: host.id.int)
+    rows = [(host.id, host.name, host.cell, at, _encode_hosts(host), host.sequence) for host in hosts]
+    await _HOSTS_SAVE.change(transaction, rows)
+
+
+async def save_loads(transaction: Transaction, loads: Sequence[HostLoad]) -> int:
+    rows = [
+        (each.host, each.row, _LOAD.pack(*each[2:])) for each in sorted(loads, key=lambda load: load.host.int)
+    ]
+    return await _SAVE_LOADS.change(transaction, rows)
+
+
+def find_versions(connection: Connection, changed_since: datetime) -> list[tuple[ProviderId, HostVersion]]:
+    query = sa.select(table_hosts.c.id, table_hosts.c.changed_at, table_hosts.c.sequence)
+    found = connection.execute(query.where(table_hosts.c.changed_at >= changed_since))
+    return [(ProviderId(id_), (changed_at, sequence)) for id_, changed_at, sequence in found]
+
+
+def find_loads(connection: Connection) -> list[HostLoad]:
+    query = sa.select(table_hosts.c.id, table_hosts.c.sequence, table_hosts.c.load).where(
+        table_hosts.c.load.is_not(None)
+    )
+    return [
+        HostLoad(ProviderId(id_), row, *_LOAD.unpack(load)) for id_, row, load in connection.execute(query)
+    ]
+
+
+def forget_hosts(connection: Connection, ids: Sequence[ProviderId]) -> None:
+    connection.execute(sa.delete(table_hosts).where(among(connection, table_hosts.c.id, list(ids))))
+
+
+def find_hosts(connection: Connection, wanted: HostQuery) -> list[HostState]:
+    query = sa.select(*_READ).where(table_hosts.c.name > wanted.after)
+    if wanted.ids is not None:
+        query = query.where(among(connection, table_hosts.c.id, wanted.ids))
+    if wanted.name is not None:
+        query = query.where(table_hosts.c.name == wanted.name)
+    return _hosts(
+        connection.execute(query.order_by(table_hosts.c.name, table_hosts.c.id).limit(wanted.limit))
+    )
+
+
+# Rows of aggregates: few, read and written whole.
+
+
+_AGGREGATES_SAVE = sa.text(
+    "INSERT INTO aggregates_metadata (id, name, body) VALUES (:id, :name, :body) "
+    "ON CONFLICT (id) DO UPDATE SET name = excluded.name, body = excluded.body"
+).bindparams(sa.bindparam("id", type_=Id))
+
+_encode_aggregates = msgspec.json.Encoder().encode
+_aggregate = msgspec.json.Decoder(KeptAggregate).decode
+# Two arbitrary numbers: "moor", and the purpose. Placement's log has another purpose.
+_ORDER = sa.text("SELECT pg_advisory_xact_lock(1836019570, 2)")
+
+
+def lock_orders(connection: Connection) -> None:
+    """Lock orders about aggregates (PostgreSQL): until the transaction ends, no other worker follows one."""
+    connection.execute(_ORDER)
+
+
+def lock_aggregates(connection: Connection) -> list[KeptAggregate]:
+    return _in_order(
+        connection.scalars(
+            sa.select(table_aggregates.c.body).order_by(table_aggregates.c.id).with_for_update()
+        )
+    )
+
+
+def find_aggregates(connection: Connection) -> list[Aggregate]:
+    found = _in_order(connection.scalars(sa.select(table_aggregates.c.body)))
+    return [each.told for each in found if not each.deleted_us]
+
+
+def _in_order(bodies: "sa.ScalarResult[bytes]") -> list[KeptAggregate]:
+    # Sorted here: a database's order of texts depends on its locale.
+    return sorted(map(_aggregate, bodies), key=lambda each: each.name)
+
+
+def save_aggregate(connection: Connection, aggregate: KeptAggregate) -> None:
+    # No aggregate has a name that begins with a blank, so a deleted one gives up its name.
+    name = f" {aggregate.id}" if aggregate.deleted_us else aggregate.name
+    try:
+        with connection.begin_nested():
+            connection.execute(
+                _AGGREGATES_SAVE, {"id": aggregate.id, "name": name, "body": _encode_aggregates(aggregate)}
+            )
+    except sa.exc.IntegrityError as taken:
+        raise Transient(f"another worker has just created an aggregate {aggregate.name!r}") from taken
+
+
+def forget_aggregate(connection: Connection, aggregate: AggregateId) -> None:
+    connection.execute(sa.delete(table_aggregates).where(table_aggregates.c.id == aggregate))
+
+
+# Rows of cells, and counts of what is in them.
+
+
+_CELLS_SAVE = sa.text(
+    "INSERT INTO known_cells (name, heard_at) VALUES (:name, :heard_at) "
+    "ON CONFLICT (name) DO UPDATE SET heard_at = excluded.heard_at "
+    "WHERE known_cells.heard_at < excluded.heard_at"
+).bindparams(sa.bindparam("heard_at", type_=Moment()))
+
+
+def save_cells(connection: Connection, cells: Sequence[KnownCell]) -> None:
+    """Write these cells in the order of their names, as every worker locks them."""
+    ordered = sorted(cells, key=lambda each: each.name)
+    connection.execute(_CELLS_SAVE, [{"name": each.name, "heard_at": each.heard_at} for each in ordered])
+
+
+def find_cells(connection: Connection) -> list[KnownCell]:
+    found = [
+        KnownCell(*row) for row in connection.execute(sa.select(table_cells.c.name, table_cells.c.heard_at))
+    ]
+    # Sorted here: a database's order of texts depends on its locale.
+    return sorted(found, key=lambda each: each.name)
+
+
+def count_instances(connection: Connection) -> list[InstanceCount]:
+    # It reads all rows. An index by state would cost each boot more than this costs: a row whose indexed columns stay as
+    # they are is written without its indexes when it becomes active (scheduler_worker/tables.py).
+    query = sa.select(instances.c.state, instances.c.cell, sa.func.count())
+    query = query.where(instances.c.state != DELETED).group_by(instances.c.state, instances.c.cell)
+    found = [
+        InstanceCount(state=state, cell=cell, count=count) for state, cell, count in connection.execute(query)
+    ]
+    return sorted(found, key=lambda each: (each.state, each.cell))
+
+
+def count_work(connection: Connection) -> WorkCounts:
+    count, oldest = connection.execute(sa.select(sa.func.count(), sa.func.min(waiting.c.since))).one()
+    return WorkCounts(count, oldest, count_open_moves(connection))

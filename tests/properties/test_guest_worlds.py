@@ -12,7 +12,7 @@ import pytest
 
 from bus.messages.build import BuildInstance
 from engine.candidates.budget import Budget
-from engine.candidates.near_slots import Nearness, NearSlots
+from engine.candidates.query import Nearness, NearSlots
 from engine.candidates.slot_solver import SlotProblem, solutions
 from engine.capacity import Vocabulary
 from engine.choosing.choosing import Chosen, choose

@@ -18,9 +18,8 @@ from engine.choosing.aggregate_filters import (
     OwnAggregates,
 )
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.draft import Draft
 from engine.choosing.filters import LimitFilter
-from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugins import Filter, Plugins, as_read
 from engine.choosing.weighers import FreeAmount, Spread
 from engine.hosts import Aggregate

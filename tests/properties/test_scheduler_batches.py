@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.draft import Draft
-from engine.choosing.hosts import Hosts, Searching
+from engine.choosing.hosts import Draft, Hosts, Searching
 from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
-from engine.choosing.ranking import Scoring, weighing_by
+from engine.choosing.plugins import Scoring, weighing_by
 from engine.hosts import HostState
 from engine.inventories import GroupId, GroupMember, GroupPolicy, InventoryState, ProviderState, ServerGroup
 from engine.picture.picture import Picture

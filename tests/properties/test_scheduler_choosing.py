@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.plugins import Plugins
-from engine.choosing.ranking import BAND
+from engine.choosing.plugins import BAND, Plugins
 from engine.choosing.weighers import FreeAmount
 from engine.hosts import NODE, HostSetting, HostState
 from engine.inventories import InventoryState, ProviderId, ProviderState

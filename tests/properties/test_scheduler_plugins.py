@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from engine.choosing.choosing import choose
-from engine.choosing.draft import Draft
 from engine.choosing.filters import asked_by
-from engine.choosing.hosts import Hosts, OneHost
-from engine.choosing.needs import Demand, demand_of, is_met
+from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugin_settings import (
     OPTIONAL_FILTERS,
     STANDARD_WEIGHERS,
@@ -23,6 +21,7 @@ from engine.inventories import InventoryState, ProviderState
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
+from engine.requests.grammar import Demand, demand_of, is_met
 from tests.contracts.placement_orders import provider
 from tests.properties.bounds import BOUNDED
 

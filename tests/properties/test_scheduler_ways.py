@@ -12,8 +12,7 @@ from uuid import UUID
 import pytest
 
 from engine.choosing import choosing
-from engine.choosing.alternates import WAYS_OF_ALTERNATE
-from engine.choosing.choosing import choose, hosts_with_room, other_way, room_for
+from engine.choosing.choosing import WAYS_OF_ALTERNATE, choose, hosts_with_room, other_way, room_for
 from engine.choosing.compounds import PREFERENCE_FACTOR, WAYS_PER_HOST
 from engine.hosts import HostState
 from engine.inventories import Choice, InventoryState, ProviderId, ProviderState

@@ -29,7 +29,7 @@ from laboratory.computes.driver import SimulatedPool
 from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
-from scheduler_worker import third_party
+from scheduler_worker import settings as third_party
 from scheduler_worker.settings import Pace, SchedulerSettings
 from scheduler_worker.wiring import scheduler_parts
 from tests.memory_stores.conductor import MemoryConductorStore

@@ -13,7 +13,7 @@ from bus.messages.audit import AdoptInstance
 from bus.messages.build import BuildInstance, ClaimRefused, InstanceState, Move, Waiting
 from bus.messages.cell import AdoptInCell, PlaceInCell
 from bus.topology import CELL0
-from engine.choosing.explaining import EndedElsewhere, FlavorFound, Holds, Outcome, SearchRefused
+from engine.choosing.verdicts import EndedElsewhere, FlavorFound, Holds, Outcome, SearchRefused
 from engine.flavors import FlavorPassedOver, InstanceId
 from engine.hosts import NODE
 from engine.inventories import Choice, ServerGroup

@@ -23,9 +23,8 @@ from bus.messages.build import (
 from bus.messages.moves import EndMove, MoveInstance
 from engine.flavors import Flavor, FlavorPassedOver, Image
 from engine.requests import InstanceSpec
-from engine.requests.assembling import Alternative
-from engine.requests.groups_grammar import PREFERRED
-from engine.requests.reading import DEADLINE_S_MAX
+from engine.requests.grammar import PREFERRED
+from engine.requests.reading import DEADLINE_S_MAX, Alternative
 from engine.requests.spec import PROFILE, is_memory, without_profile
 from scheduler_worker.core.instances.rows import (
     ACTIVE,

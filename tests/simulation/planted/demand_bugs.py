@@ -7,12 +7,12 @@ from typing import Any
 from msgspec import structs
 
 from engine.choosing import compounds
-from engine.choosing.alternates import AlternatePools, Choices
+from engine.choosing.choosing import AlternatePools, Choices
 from engine.choosing.filters import Flagged
 from engine.picture.members import HostAggregates
 from engine.picture.picture import Picture
 from engine.requests import groups
-from scheduler_worker import host_handlers
+from scheduler_worker import handlers
 from scheduler_worker import hosts as registry
 from tests.simulation.replacing import replaced
 
@@ -109,7 +109,7 @@ def failed_builds_ignored() -> Iterator[None]:
     def planted(real: Any) -> Any:
         return lambda *args, **named: real(*args, **{**named, "failed_builds_max": 0})
 
-    with replaced(host_handlers, "reported", planted), replaced(registry, "reported", planted):
+    with replaced(handlers, "reported", planted), replaced(registry, "reported", planted):
         yield
 
 

@@ -10,7 +10,7 @@ from bus.workers.handling import OutboxKey
 from engine.picture.picture import Picture
 from scheduler_worker.outbox import Outbox, OutboxTransaction
 from scheduler_worker.replica import CatchingUp, Progress, Replica
-from scheduler_worker.requests import cell_events, more_alternates
+from scheduler_worker.requests import cell_events
 from tests.simulation.replacing import replaced
 
 
@@ -90,4 +90,4 @@ def usage_ignored() -> AbstractContextManager[None]:
 
 def failed_hosts_chosen_again() -> AbstractContextManager[None]:
     """An instance that has used up its alternates is sent to hosts that have failed to build it."""
-    return replaced(more_alternates, "_tried", lambda _real: lambda *_, **__: [])
+    return replaced(cell_events, "_tried", lambda _real: lambda *_, **__: [])

@@ -13,8 +13,8 @@ from bus.messages.cell import PlaceInCell
 from bus.messages.hosts import HostsReported
 from bus.workers.handling import Received, Tell
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.explaining import Holds
 from engine.choosing.plugins import as_read
+from engine.choosing.verdicts import Holds
 from engine.flavors import Flavor, Image, RequestId
 from engine.hosts import NODE, HostFacts
 from engine.inventories import AggregateId, InventoryState, ProviderState

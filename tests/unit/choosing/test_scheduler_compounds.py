@@ -20,15 +20,13 @@ from engine.choosing.choosing import (
     more_alternates,
     room_for,
 )
-from engine.choosing.compounds import BYTES_PER_TREE, STEPS_PER_BATCH, STEPS_PER_TREE, Compounds, Found
-from engine.choosing.draft import Draft, Leaving
-from engine.choosing.needs import Needs, needs_of, query_of
-from engine.choosing.pools import Parts
+from engine.choosing.compounds import BYTES_PER_TREE, STEPS_PER_BATCH, STEPS_PER_TREE, Compounds, Found, Parts
+from engine.choosing.hosts import Draft, Leaving
 from engine.inventories import InventoryState, ProviderState, ResourceAmount, Share
 from engine.picture.picture import Picture
 from engine.refusals import FunnelStep, NoValidHost
 from engine.requests import InstanceSpec
-from engine.requests.spec import GranularGroup
+from engine.requests.spec import GranularGroup, Needs, needs_of, query_of
 from tests.contracts.placement_orders import DB, WEB, aggregate, provider
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, usage_of

@@ -28,8 +28,7 @@ from bus.messages.planning import (
 )
 from bus.workers.handling import Answer, ReadOnly
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.explaining import Holds
-from engine.choosing.verdicts import OtherHost
+from engine.choosing.verdicts import Holds, OtherHost
 from engine.flavors import Flavor, Image, InstanceId, JoinedGroup, RequestId
 from engine.inventories import ConsumerId, GroupId, ServerGroup
 from engine.picture.picture import Picture

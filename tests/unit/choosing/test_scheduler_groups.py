@@ -6,14 +6,13 @@ from math import nan
 from msgspec import structs
 
 from bus.messages.build import BuildInstance
-from engine.choosing.alternates import hosts_among
-from engine.choosing.choosing import Chosen, choose, more_alternates, other_way
-from engine.choosing.needs import Needs, Way
+from engine.choosing.choosing import Chosen, choose, hosts_among, more_alternates, other_way
+from engine.choosing.compounds import Way
 from engine.choosing.verdicts import OtherHost
 from engine.inventories import ALTERNATES_MAX, AggregateId, ProviderState
 from engine.refusals import Shortfall
 from engine.requests import InstanceSpec
-from engine.requests.spec import GranularGroup
+from engine.requests.spec import GranularGroup, Needs
 from scheduler_worker.claiming.search import Search
 from tests.contracts.placement_orders import WEB, aggregate, provider
 from tests.plugins import standard_plugins

@@ -7,8 +7,7 @@ import pytest
 from msgspec import structs
 
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.draft import Draft
-from engine.choosing.hosts import Hosts
+from engine.choosing.hosts import Draft, Hosts
 from engine.hosts import NODE, HostSetting, Supported
 from engine.inventories import ProviderState, ProviderUsage, Share, tree_fingerprint
 from engine.picture import columns

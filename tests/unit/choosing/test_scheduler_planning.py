@@ -22,10 +22,9 @@ from bus.messages.planning import (
 from bus.workers.handling import Answer, ReadOnly
 from engine.candidates.columns import Flags
 from engine.candidates.provider_index import SHARES
-from engine.choosing import plugins, relaxing
+from engine.choosing import planning, plugins
 from engine.choosing.choosing import Chosen, choose
 from engine.choosing.compounds import Compounds, Found
-from engine.choosing.needs import Needs, needs_of
 from engine.choosing.planning import plan, reasons
 from engine.flavors import Flavor, JoinedGroup
 from engine.hosts import Supported
@@ -33,7 +32,7 @@ from engine.inventories import AggregateId, GroupId, InventoryState, ServerGroup
 from engine.picture.picture import Picture
 from engine.refusals import ExhaustedPool, HostVerdict, Miss, PlannedCell, Relaxation
 from engine.requests import Alternative, InstanceSpec
-from engine.requests.spec import GranularGroup
+from engine.requests.spec import GranularGroup, Needs, needs_of
 from scheduler_worker.questions import Ask, Planner
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
@@ -163,7 +162,7 @@ def test_every_field_of_a_spec_is_relaxed_or_no_demand() -> None:
     otherwise = {"amounts", "groups", "isolates", "cells"}
 
     assert {*InstanceSpec.__struct_fields__} == {
-        *(relaxing.DEMANDS_BY_ITEM | relaxing.DEMANDS_AS_A_WHOLE),
+        *(planning.DEMANDS_BY_ITEM | planning.DEMANDS_AS_A_WHOLE),
         *(no_demands | of_who_asks | otherwise),
     }
 
@@ -198,7 +197,7 @@ def test_as_many_demands_are_relaxed_as_must_be_and_none_further_than_needed() -
 
 
 def test_the_passes_for_relaxations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relaxing, "PASSES_MAX", 2)
+    monkeypatch.setattr(planning, "PASSES_MAX", 2)
 
     assert plan(mixed(), a_spec(100), PLUGINS).relaxations == ()
 
@@ -216,7 +215,7 @@ def test_searches_of_many_trees_for_relaxations_are_bounded(monkeypatch: pytest.
     other = Relaxation(change=f"without trait {FAST}", hosts=1)
     assert plan(mixed(), spec, PLUGINS).relaxations == (on_any_host, other)
 
-    monkeypatch.setattr(relaxing, "TREES_MAX", 0)
+    monkeypatch.setattr(planning, "TREES_MAX", 0)
 
     # Another host needs no other search of a tree; another trait does.
     assert plan(mixed(), spec, PLUGINS).relaxations == (on_any_host,)
@@ -265,7 +264,7 @@ def test_a_plan_searches_all_trees_once_and_for_room_alone_only_those_that_have_
         return search(compounds, needs, among)
 
     monkeypatch.setattr(Compounds, "search_all", counted)
-    monkeypatch.setattr(relaxing, "TREES_MAX", 0)
+    monkeypatch.setattr(planning, "TREES_MAX", 0)
     group = GranularGroup("1", amounts=(("VCPU", 1),), required=(FAST,))
     spec = InstanceSpec(amounts=(("VCPU", 1),), groups=(group,), ignore_hosts=("nobody",))
     hosts = [a_state(f"h{number}", vcpus(4), traits=(FAST,) * (number < 3)) for number in range(5)]

@@ -8,11 +8,10 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildInstance, BuildRejected
-from engine.choosing.needs import needs_of
 from engine.flavors import Flavor, InstanceId, JoinedGroup, PortRequest, RequestId, VolumeRequest
 from engine.inventories import GroupId
 from engine.requests import InstanceSpec, RequestProblem, read_request
-from engine.requests.spec import GranularGroup
+from engine.requests.spec import GranularGroup, needs_of
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, an_id
 from tests.plugins import standard_plugins

@@ -25,8 +25,7 @@ from engine.choosing.weighers import NumInstances, Pci
 from engine.requests import InstanceSpec, RequestProblem, read_request
 from kit.settings import BadSetting
 from laboratory.plugin_check import PLAIN, a_cloud, breaches
-from scheduler_worker.settings import SCHEDULER, SchedulerSettings
-from scheduler_worker.third_party import filters_of, weighers_of
+from scheduler_worker.settings import SCHEDULER, SchedulerSettings, filters_of, weighers_of
 from tests.contracts.placement_orders import VOCABULARY
 from tests.example_plugin.rack_power import KEY, METRIC, EnoughPower, SparePower
 from tests.unit.choosing.test_scheduler_requests import a_build

@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from engine.choosing.draft import Leaving
-from engine.choosing.host_views import HostViews, reason_against, views_of
+from engine.choosing.hosts import Leaving
+from engine.choosing.planning import HostViews, reason_against, views_of
 from engine.inventories import ProviderId, ResourceAmount
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec

@@ -14,8 +14,7 @@ from bus.messages.placement import ClaimAnswered, ClaimResources
 from bus.topology import CELL0
 from bus.workers.station import Station
 from engine.choosing.choosing import Chosen
-from engine.choosing.explaining import Holds, SearchRefused
-from engine.choosing.verdicts import OtherHost
+from engine.choosing.verdicts import Holds, OtherHost, SearchRefused
 from engine.flavors import Flavor, InstanceId
 from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, Share
 from engine.picture.picture import Picture

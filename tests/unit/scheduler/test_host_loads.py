@@ -14,7 +14,7 @@ from bus.workers.handling import Received
 from engine.hosts import HostFacts, HostSetting, HostState, Supported
 from engine.inventories import ProviderId
 from engine.picture.picture import Picture
-from scheduler_worker.host_handlers import host_report_handlers
+from scheduler_worker.handlers import host_report_handlers
 from scheduler_worker.hosts import LOADS_READ_AFTER, HostRegistry, HostWatch
 from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.store import HostQuery

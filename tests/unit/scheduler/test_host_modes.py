@@ -21,7 +21,7 @@ from engine.inventories import ProviderId
 from engine.picture.picture import Picture
 from kit.health import About, Health
 from scheduler_worker.core.hosts import cleaned, is_untold, may_be_up, problem_of, reported, with_mode
-from scheduler_worker.host_handlers import host_order_handlers, host_report_handlers
+from scheduler_worker.handlers import host_order_handlers, host_report_handlers
 from scheduler_worker.hosts import HostRegistry, HostWatch, ModeTeller
 from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.store import HostQuery

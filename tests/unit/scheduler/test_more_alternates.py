@@ -12,12 +12,11 @@ from bus.messages.cell import MoreAlternates
 from bus.workers.handling import Received, Said, Tell
 from engine.flavors import Flavor
 from engine.picture.picture import Picture
-from engine.requests.assembling import Alternative
-from scheduler_worker.core.instances.history import messages_of
+from engine.requests.reading import Alternative
 from scheduler_worker.core.instances.lifecycle import deleted, heard
-from scheduler_worker.core.instances.rows import InstanceRow, decoded, encoded
+from scheduler_worker.core.instances.rows import InstanceRow, decoded, encoded, messages_of
 from scheduler_worker.outbox import Outbox, OutboxNotes
-from scheduler_worker.requests.more_alternates import FAILED_HOSTS_MAX, AlternatesFinder
+from scheduler_worker.requests.cell_events import FAILED_HOSTS_MAX, AlternatesFinder
 from scheduler_worker.store import InstanceQuery, NewRequest
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins

@@ -19,7 +19,6 @@ from bus.messages.build import (
 )
 from bus.messages.cell import RebuildInCell, RemoveFromCell
 from engine.flavors import Image, InstanceId, RequestId
-from scheduler_worker.core.instances.history import changes_between, messages_of
 from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen, heard, is_whole
 from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.core.instances.resizes import CHANGES_MAX, RebuildImage, rebuilt
@@ -32,7 +31,9 @@ from scheduler_worker.core.instances.rows import (
     REBUILDING,
     SHELVED,
     InstanceRow,
+    changes_between,
     details_of,
+    messages_of,
 )
 from tests.contracts.placement_orders import an_id
 

@@ -42,7 +42,7 @@ from scheduler_worker.questions import Explainer, Planner
 from scheduler_worker.registry import CellRegistry
 from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import BURIED, Builder, Burial, new_rows
-from scheduler_worker.requests.more_alternates import AlternatesFinder
+from scheduler_worker.requests.cell_events import AlternatesFinder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
 from scheduler_worker.requests.reading import LastFilters, RequestReader, ValidRequest, with_neighbours

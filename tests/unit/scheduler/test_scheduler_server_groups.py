@@ -8,8 +8,7 @@ from msgspec import structs
 
 from engine.candidates.columns import Flags
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.draft import Leaving
-from engine.choosing.hosts import Hosts, OneHost
+from engine.choosing.hosts import Hosts, Leaving, OneHost
 from engine.choosing.plugins import Change, Filter
 from engine.choosing.verdicts import NewChoice, refused_by_group
 from engine.inventories import (

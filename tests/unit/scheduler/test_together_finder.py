@@ -13,7 +13,7 @@ from bus.message import Message
 from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
 from bus.messages.build import BuildInstance
 from engine.choosing.choosing import Chosen
-from engine.choosing.explaining import EndedElsewhere, Holds, SearchRefused
+from engine.choosing.verdicts import EndedElsewhere, Holds, SearchRefused
 from engine.flavors import Flavor, InstanceId
 from engine.inventories import Choice, ConsumerId, ResourceAmount, ShapeSeen, Share
 from engine.picture.picture import Picture

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from bus.messages.build import BuildInstance, ClaimRefused
 from engine.choosing.choosing import first_that_fit
-from engine.choosing.explaining import SearchRefused
+from engine.choosing.verdicts import SearchRefused
 from engine.flavors import InstanceId, RequestId, Wait
 from engine.hosts import Aggregate
 from engine.inventories import GroupId, GroupMember, Holder, ProviderUsage, Share
