@@ -1,7 +1,4 @@
-"""The keys of an aggregate's metadata that schedulers read, and the check of their values.
-
-Any other key is the operator's own: requests may ask for its value by `aggregate_instance_extra_specs:KEY`.
-"""
+"""Hosts as they describe themselves and as the registry has them, their modes, and the metadata of their aggregates."""
 
 import math
 import re
@@ -158,6 +155,9 @@ def why_not_enabled(host: HostState) -> str:
 def _because(host: HostState) -> str:
     return f": {host.setting.reason or 'no reason given'}"
 
+
+# The keys of an aggregate's metadata that schedulers read, and the check of their values. Any other key is the operator's own:
+# requests may ask for its value by `aggregate_instance_extra_specs:KEY`.
 
 ZONE = "availability_zone"
 # Several keys with this beginning may name more projects than one value has room for.

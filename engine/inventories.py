@@ -1,4 +1,4 @@
-"""A fingerprint of a provider tree without its inventories. Two equal ones show that only inventories have changed."""
+"""The values of the resource model: ids, providers with their inventories, quotas, server groups, shares and choices."""
 
 import hashlib
 from collections.abc import Iterable
@@ -158,7 +158,7 @@ class QuotaState(Value, frozen=True):
     used: dict[str, Integer] = {}
 
 
-# The values that occur most, here and in cell.py, are encoded as arrays of their fields: ["...", "VCPU", 4]. A later
+# The values that occur most, here and in the messages to cells, are encoded as arrays of their fields: ["...", "VCPU", 4]. A later
 # release may add fields at the end.
 class ResourceAmount(Value, frozen=True, array_like=True):
     """An amount of one class from one provider."""
@@ -230,7 +230,7 @@ ALTERNATES_MAX = 20
 class Choice(Value, frozen=True, array_like=True):
     """A suitable host and the share to take from it. Only on the chosen host is the share claimed; on alternates nothing is.
 
-    `fingerprint` identifies the host's tree as it was when the host was chosen (tree_fingerprint.py); it is empty if
+    `fingerprint` identifies the host's tree as it was when the host was chosen (`tree_fingerprint`); it is empty if
     unknown. When the shape has moved, an equal fingerprint shows that only inventories changed. `kind` is the kind of
     the host (hosts.py).
     """

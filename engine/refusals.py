@@ -1,3 +1,5 @@
+"""Verdicts of placement on a claim, why no host was found, and the parts of a plan."""
+
 from typing import Literal
 
 from engine.inventories import (

@@ -17,7 +17,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from engine.choosing.hosts import Draft, Hosts, OneHost
-from engine.choosing.plugins import Change, Filter, Weigher
+from engine.choosing.plugins import Filter, HostChange, Weigher
 from engine.hosts import NODE, Aggregate, HostSetting, HostState, Supported
 from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState
 from engine.picture.picture import Picture
@@ -302,13 +302,13 @@ def _fill(picture: Picture) -> None:
     )
 
 
-_CHANGES: Mapping[Change, Callable[[Picture], None]] = {
-    Change.FACTS: _report_anew,
-    Change.LIFE: _turn_life,
-    Change.ENABLED: _turn_modes,
-    Change.METRICS: _measure_anew,
-    Change.IMAGES: _cache_anew,
-    Change.AGGREGATES: _change_metadata,
-    Change.PROVIDERS: _rebuild,
-    Change.USAGE: _fill,
+_CHANGES: Mapping[HostChange, Callable[[Picture], None]] = {
+    HostChange.FACTS: _report_anew,
+    HostChange.LIFE: _turn_life,
+    HostChange.ENABLED: _turn_modes,
+    HostChange.METRICS: _measure_anew,
+    HostChange.IMAGES: _cache_anew,
+    HostChange.AGGREGATES: _change_metadata,
+    HostChange.PROVIDERS: _rebuild,
+    HostChange.USAGE: _fill,
 }

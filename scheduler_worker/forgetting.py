@@ -1,4 +1,4 @@
-"""Old requests and removed hosts are forgotten."""
+"""Old requests and removed hosts are forgotten, and requests past their deadline end."""
 
 import logging
 import random

@@ -70,12 +70,104 @@ from scheduler_worker.requests.stored_names import stored_name_orders, stored_na
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery, SchedulerStore
 
-# Handlers of messages about hosts: a cell's reports, an operator's order, a question.
-
-
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
+
+
+def request_handlers(
+    builder: Builder,
+    registry: HostRegistry,
+    applications: Applications,
+    clock: Clock,
+    settings: SchedulerSettings,
+    *,
+    store: SchedulerStore,
+    picture: Picture,
+    aggregates: AggregateOrders,
+    mover: Mover,
+    adopter: InstanceAdopter,
+    know_hosts: Callable[[], Awaitable[None]],
+) -> Handlers:
+    """Handlers of orders that clients and operators send."""
+    return {
+        **builder.handlers(),
+        **instance_order_handlers(
+            picture,
+            clock,
+            know_hosts,
+            RebuildImages(store, picture, builder.reader),
+            rebuild_timeout_s=settings.node_request_timeout_s,
+        ),
+        **mover.handlers(),
+        **adopter.handlers(),
+        **move_end_handlers(picture, clock, know_hosts),
+        **host_order_handlers(registry, clock),
+        **group_order_handlers(clock),
+        **stored_name_orders(builder.reader),
+        SetApplication: applications.on_set,
+        **aggregates.handlers(),
+        Unreadable: ReadOnly(on_unreadable_orders),
+    }
+
+
+def event_handlers(
+    registry: HostRegistry,
+    applications: Applications,
+    clock: Clock,
+    cells_apart: Collection[str],
+    more_alternates: AlternatesFinder,
+) -> Handlers:
+    """Handlers of events on the API level's broker. Events wait there in their queue while no scheduler runs.
+
+    Two kinds of events are skipped. The cells in `cells_apart` have brokers of their own, and their events are read
+    there. Events of cell0 are published by schedulers, which wrote them into the rows before.
+    """
+    return {
+        **cell_event_handlers(clock, skipped={CELL0, *cells_apart}, repeater=applications),
+        **more_alternates.handlers({CELL0, *cells_apart}),
+        **host_report_handlers(registry, clock),
+    }
+
+
+def cell_broker_handlers(registry: HostRegistry, clock: Clock, more_alternates: AlternatesFinder) -> Handlers:
+    """Handlers of events on a cell's own broker. Events wait there while no scheduler runs, since a cell never connects
+    to the broker of the API level.
+    """
+    return {
+        **cell_event_handlers(clock, skipped={CELL0}, repeater=ApiLevelRepeater()),
+        **more_alternates.handlers({CELL0}),
+        **host_report_handlers(registry, clock),
+    }
+
+
+def question_handlers(
+    store: SchedulerStore,
+    registry: HostRegistry,
+    applications: Applications,
+    membership: AggregateMembership,
+    others: Handlers,
+    *,
+    cells: CellRegistry,
+    picture: Picture,
+    catch_up: Callable[[], Awaitable[None]],
+) -> Handlers:
+    return {
+        **instance_questions(store, cells),
+        **history_questions(store),
+        **cell_questions(store, cells, registry),
+        **host_questions(store, registry),
+        **group_questions(store, picture, catch_up),
+        **stored_name_questions(store),
+        AskApplications: ReadOnly(applications.on_ask),
+        **aggregate_questions(store, membership),
+        **others,
+        Unreadable: ReadOnly(on_unreadable_questions),
+    }
+
+
+# Handlers of messages about hosts: a cell's reports, an operator's order, a question.
+
 
 # How many near names a refusal suggests.
 SUGGESTED_MAX = 3
@@ -303,99 +395,3 @@ def _unknown(name: str, registry: HostRegistry) -> BuildRejected:
 
 def _rejected(field: str, value: str, reason: str) -> BuildRejected:
     return BuildRejected(request_id=None, field=field, value=value, reason=reason)
-
-
-HandlersClock = Callable[[], datetime]
-
-
-def request_handlers(
-    builder: Builder,
-    registry: HostRegistry,
-    applications: Applications,
-    clock: HandlersClock,
-    settings: SchedulerSettings,
-    *,
-    store: SchedulerStore,
-    picture: Picture,
-    aggregates: AggregateOrders,
-    mover: Mover,
-    adopter: InstanceAdopter,
-    know_hosts: Callable[[], Awaitable[None]],
-) -> Handlers:
-    """Handlers of orders that clients and operators send."""
-    return {
-        **builder.handlers(),
-        **instance_order_handlers(
-            picture,
-            clock,
-            know_hosts,
-            RebuildImages(store, picture, builder.reader),
-            rebuild_timeout_s=settings.node_request_timeout_s,
-        ),
-        **mover.handlers(),
-        **adopter.handlers(),
-        **move_end_handlers(picture, clock, know_hosts),
-        **host_order_handlers(registry, clock),
-        **group_order_handlers(clock),
-        **stored_name_orders(builder.reader),
-        SetApplication: applications.on_set,
-        **aggregates.handlers(),
-        Unreadable: ReadOnly(on_unreadable_orders),
-    }
-
-
-def event_handlers(
-    registry: HostRegistry,
-    applications: Applications,
-    clock: HandlersClock,
-    cells_apart: Collection[str],
-    more_alternates: AlternatesFinder,
-) -> Handlers:
-    """Handlers of events on the API level's broker. Events wait there in their queue while no scheduler runs.
-
-    Two kinds of events are skipped. The cells in `cells_apart` have brokers of their own, and their events are read
-    there. Events of cell0 are published by schedulers, which wrote them into the rows before.
-    """
-    return {
-        **cell_event_handlers(clock, skipped={CELL0, *cells_apart}, repeater=applications),
-        **more_alternates.handlers({CELL0, *cells_apart}),
-        **host_report_handlers(registry, clock),
-    }
-
-
-def cell_broker_handlers(
-    registry: HostRegistry, clock: HandlersClock, more_alternates: AlternatesFinder
-) -> Handlers:
-    """Handlers of events on a cell's own broker. Events wait there while no scheduler runs, since a cell never connects
-    to the broker of the API level.
-    """
-    return {
-        **cell_event_handlers(clock, skipped={CELL0}, repeater=ApiLevelRepeater()),
-        **more_alternates.handlers({CELL0}),
-        **host_report_handlers(registry, clock),
-    }
-
-
-def question_handlers(
-    store: SchedulerStore,
-    registry: HostRegistry,
-    applications: Applications,
-    membership: AggregateMembership,
-    others: Handlers,
-    *,
-    cells: CellRegistry,
-    picture: Picture,
-    catch_up: Callable[[], Awaitable[None]],
-) -> Handlers:
-    return {
-        **instance_questions(store, cells),
-        **history_questions(store),
-        **cell_questions(store, cells, registry),
-        **host_questions(store, registry),
-        **group_questions(store, picture, catch_up),
-        **stored_name_questions(store),
-        AskApplications: ReadOnly(applications.on_ask),
-        **aggregate_questions(store, membership),
-        **others,
-        Unreadable: ReadOnly(on_unreadable_questions),
-    }

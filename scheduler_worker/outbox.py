@@ -3,7 +3,7 @@
 1. A handler writes rows, and calls `transaction.note(rows)`: the same transaction stores a note that names them.
 2. `transaction.tells` turns a noted row into its messages. Messages for a cell on the API level's broker are returned
    by the handler, and the worker loop publishes them after the commit. Messages for a cell that has a broker of its own
-   are sent by that cell's dispatch (cell_dispatch.py), also after the commit; the batch does not wait for them.
+   are sent by that cell's dispatch (`CellDispatch`), also after the commit; the batch does not wait for them.
 3. A confirmed note is deleted in the transaction of a later batch. For notes of the API level's broker, the worker loop
    calls `clear`; for those of a cell's dispatch, `Outbox.transaction` does.
 4. A note may stay, after a crash or a lost confirm. A sweep, which runs at an interval, reads it again: `pending` for

@@ -1,9 +1,4 @@
-"""The whole cloud at a glance.
-
-counting.py   hosts, their room and how full they are, counted in the picture
-kept.py       what is costly to make is kept for a while
-questions.py  puts overviews and tiles together
-"""
+"""The whole cloud at a glance: hosts, their room and how full they are, counted in the picture; for questions and for metrics."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Questions about instances, and the answer to a message that cannot be read."""
+"""Questions about instances, moves, plans and capabilities, and the answer to a message that cannot be read."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -59,7 +59,7 @@ from scheduler_worker.core.instances.rows import (
     with_end,
 )
 from scheduler_worker.registry import CellRegistry
-from scheduler_worker.requests.reading import RequestReader, group_of, rejected, rejection
+from scheduler_worker.requests.reading import RequestReader, joined_group, rejected, rejection
 from scheduler_worker.requests.stored_names import with_named
 from scheduler_worker.store import ChangeQuery, InstanceQuery, SchedulerStore
 
@@ -454,7 +454,7 @@ class Planner:
             return structs.replace(flavors, field=f"request.{flavors.field}", request_id=request.request_id)
         if request.group is None:
             return flavors
-        group = await group_of(self._store, request, request.group)
+        group = await joined_group(self._store, request, request.group)
         if isinstance(group, str):
             return rejection("request.group", request.group.id, group, request.request_id)
         return with_specs(flavors, lambda spec: structs.replace(spec, server_group=group))

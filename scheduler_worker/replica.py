@@ -2,7 +2,7 @@
 
 Each message of the feed has a position, and a term, which changes when another placement process begins to publish.
 After a jump in the positions, or with another term, messages may be missing. Then placement is asked for the changes
-(catching_up.py); a scheduler does the same before it refuses a request for lack of a host.
+(`CatchingUp`); a scheduler does the same before it refuses a request for lack of a host.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The settings of a scheduler worker."""
+"""The settings of a scheduler worker, its pace, and the plugins of other packages that the settings name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta

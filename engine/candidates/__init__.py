@@ -15,9 +15,8 @@ These words have one meaning in the whole package:
     block             candidates of one pattern as a table: one line a candidate, one column a provider
     worth             the weight of the preferred traits that a provider has
 
-`query` says what may be asked. `provider_index` holds all providers in `columns`, and all trees by their `layouts`. A search
-first finds the providers that suit (`suitable`) and fit (`fitting`), and the room of `packings`. It groups the trees
-(`tree_classes`), states one problem for each class (`slot_problems`), and solves it (`slot_solver`, with `matching`). The
-solutions become candidates (`blocks`, `found`). `search` does this for queries to placement; `ways` searches the hosts of a
+`query` says what may be asked. `provider_index` holds all providers in `columns`, and all trees by their layouts. A search
+first finds the providers that suit and fit, and groups the trees in classes (`suitable`). It states one problem for each class
+(`slots`), and solves it (`slot_solver`). The solutions become candidates. `search` does this for queries to placement; `ways` searches the hosts of a
 scheduler. `budget` limits the cost of a search.
 """

@@ -199,7 +199,7 @@ class ProviderIndex:
         chosen[self.root[rows]] = True
         return np.flatnonzero(chosen[self.root[: self.rows]] & self.attached[: self.rows])
 
-    def kept(self, question: Hashable, answer: Callable[[At], tuple[Flags, ...]]) -> tuple[Flags, ...]:
+    def cached(self, question: Hashable, answer: Callable[[At], tuple[Flags, ...]]) -> tuple[Flags, ...]:
         """The answer to a question about all providers, as columns, which must not be written into. It is kept: `answer`
         computes it for all rows, and later for those that have changed.
 

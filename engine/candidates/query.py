@@ -1,4 +1,4 @@
-"""The parts of a query: groups of resources with conditions, and conditions between groups."""
+"""The parts of a query: groups of resources with conditions, conditions between groups, and devices near NUMA cells."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -203,7 +203,7 @@ class CandidatesQuery(Struct, frozen=True):
     tree. Without `limit` all candidates are wanted.
 
     `cells` are the suffixes of groups that are NUMA cells of a guest: no two of them get the same provider. Each group in `near`
-    gets one near that of a cell (near_slots.py).
+    gets one near that of a cell (`NearSlots`).
     """
 
     groups: tuple[Group, ...]

@@ -50,7 +50,7 @@ def suitable_providers(index: ProviderIndex, group: Group) -> SuitableProviders:
         return of(index, group, index.everywhere)
     may_share = bool(index.sharing)
     asked = "suits", may_share, *conditions_of(group)
-    own, *others = index.kept(asked, lambda at: of(index, group, at).flags)
+    own, *others = index.cached(asked, lambda at: of(index, group, at).flags)
     shared = others.pop(0) if may_share else None
     return SuitableProviders(own, shared, None, tuple(others))
 
@@ -82,7 +82,7 @@ def possible_roots(index: ProviderIndex, query: CandidatesQuery) -> Flags:
     """Flags of the roots whose trees may have candidates, by the conditions that the query puts on the root itself."""
     barred = tuple([group.forbidden_aggregates for group in query.groups if group.suffix == UNSUFFIXED])
     asked = "roots", query.root_required, query.root_forbidden, barred
-    (roots,) = index.kept(asked, lambda at: (_possible_roots(index, query, at),))
+    (roots,) = index.cached(asked, lambda at: (_possible_roots(index, query, at),))
     return roots
 
 

@@ -1,4 +1,4 @@
-"""The common part of filters that decide by the metadata of a host's aggregates."""
+"""The filters that decide by a host's aggregates and their metadata."""
 
 from abc import abstractmethod
 from collections.abc import Hashable
@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.candidates.columns import Flags
 from engine.choosing.hosts import Hosts, OneHost
-from engine.choosing.plugins import Change, Filter
+from engine.choosing.plugins import Filter, HostChange
 from engine.hosts import FLAVORS, ONLY_OF_AGGREGATES, TRAIT, Aggregate, items_of, tenants_of
 from engine.requests.grammar import Demand, demand_of, is_met
 from engine.requests.spec import InstanceSpec
@@ -15,7 +15,7 @@ from engine.requests.spec import InstanceSpec
 class ByAggregates(Filter):
     """A host's aggregates are judged once for each set of aggregates that hosts are in, and for each thing asked."""
 
-    woken_by = (Change.AGGREGATES, Change.PROVIDERS)
+    woken_by = (HostChange.AGGREGATES, HostChange.PROVIDERS)
 
     @abstractmethod
     def asked(self, hosts: Hosts, spec: InstanceSpec) -> Hashable:
@@ -200,7 +200,7 @@ class AggregateTraits(ByAggregates):
 class AskedAggregates(Filter):
     name = "asked aggregates"
     reads = ("member_of", "forbidden_aggregates")
-    woken_by = (Change.PROVIDERS,)
+    woken_by = (HostChange.PROVIDERS,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         passed = hosts.everyone()
@@ -228,7 +228,7 @@ class AskedAggregates(Filter):
 class ProjectsFilter(Filter):
     name = "projects"
     reads = ("classes", "project")
-    woken_by = (Change.FACTS, Change.PROVIDERS)
+    woken_by = (HostChange.FACTS, HostChange.PROVIDERS)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if not hosts.some_are_nodes:

@@ -169,6 +169,9 @@ class Pools:
         return [index.state(row) for row in (*index.in_trees_of(np.array([root])).tolist(), *pools)]
 
 
+# The interface of plugins that judge the ways of a host: the providers that an instance could take its amounts from.
+
+
 class Way:
     """One way to take what an instance needs from the providers of a host. The providers have the numbers 0, 1, 2 and
     so on; `amounts` has what each of them gives. A provider that only has to be there gives nothing.
@@ -224,6 +227,7 @@ class WayJudge(Protocol):
         """The value of a way, higher is better, about -1 to 1; NaN strikes it."""
 
 
+# A way is better if it takes from few providers, and from those with the least room: large rooms stay whole.
 class FewestFragments:
     may_strike = False
 
@@ -240,6 +244,7 @@ class FewestFragments:
 PER_DEVICE = 10.0
 
 
+# A way is better if devices that a guest prefers near its NUMA cells are near them. This counts before how full providers get.
 class NearDevices:
     may_strike = False
 

@@ -1,4 +1,4 @@
-"""Explains why no host qualifies for a request. This is slow and thorough: it runs only for a refusal or a plan."""
+"""Explains why no host qualifies for a request, and what a single host lacks. This is slow and thorough: it runs only for a refusal or a plan."""
 
 from collections.abc import Iterator, Sequence
 
@@ -100,13 +100,13 @@ def _shortfall(hosts: Hosts, spec: InstanceSpec, lacking: Ints) -> Floats:
     return short / (2 * len(spec.amounts) + 1)
 
 
-# The outcomes of a search for a host. The row of an instance after each of them: scheduler_worker/core/instances/placing.py.
-
-
 def in_words(refusal: NoValidHost) -> str:
     steps = [f"{step.removed} removed by {step.step} ({step.example})" for step in refusal.steps]
     return f"no host among {refusal.hosts}" + (f": {', '.join(steps)}" if steps else "")
 
+
+# Why a host that is searched cannot give what is needed: a class is short, or a granular group finds no provider, or a
+# condition between groups fails.
 
 Amounts = Sequence[tuple[str, int]]
 

@@ -1,7 +1,4 @@
-"""The host is one of those that the request names, and none that it excludes; for a move, it is of the instance's cell.
-
-A name may have a cell before it (`c1/h1`). Without one, it means no host if several cells have it.
-"""
+"""The filters, but for those that decide by aggregates."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +18,7 @@ from engine.choosing.explaining import (
     why_no_traits,
 )
 from engine.choosing.hosts import Hosts, OneHost, Searching
-from engine.choosing.plugins import Change, Filter
+from engine.choosing.plugins import Filter, HostChange
 from engine.hosts import UNLIMITED, HostState, host_in_cell, least_of, names_clash, why_down, why_not_enabled
 from engine.picture.columns import HostProfile, PictureColumns
 from engine.requests.grammar import Demand, demand_of, is_met
@@ -29,9 +26,14 @@ from engine.requests.spec import InstanceSpec, Needs, needs_of
 
 
 class AskedHosts(Filter):
+    """The host is one of those that the request names, and none that it excludes; for a move, it is of the instance's cell.
+
+    A name may have a cell before it (`c1/h1`). Without one, it means no host if several cells have it.
+    """
+
     name = "asked hosts"
     reads = ("hosts", "ignore_hosts", "cell")
-    woken_by = (Change.FACTS,)
+    woken_by = (HostChange.FACTS,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         passed = hosts.everyone()
@@ -60,7 +62,7 @@ class AskedHosts(Filter):
 class Affinity(Filter):
     name = "affinity"
     reads = ("server_group",)
-    woken_by = (Change.USAGE,)
+    woken_by = (HostChange.USAGE,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         group = spec.server_group
@@ -86,7 +88,7 @@ class AntiAffinity(Filter):
     name = "anti-affinity"
     is_per_instance = True
     reads = ("server_group",)
-    woken_by = (Change.USAGE,)
+    woken_by = (HostChange.USAGE,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         group = spec.server_group
@@ -108,7 +110,7 @@ class AntiAffinity(Filter):
 class AvailabilityZone(Filter):
     name = "availability zone"
     reads = ("availability_zone",)
-    woken_by = (Change.FACTS, Change.AGGREGATES, Change.PROVIDERS)
+    woken_by = (HostChange.FACTS, HostChange.AGGREGATES, HostChange.PROVIDERS)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         return hosts.in_zone(spec.availability_zone) if spec.availability_zone else hosts.everyone()
@@ -127,7 +129,7 @@ class AvailabilityZone(Filter):
 class BareMetalFilter(Filter):
     name = "bare metal"
     reads = ("classes", "is_for_nodes")
-    woken_by = (Change.FACTS, Change.PROVIDERS)
+    woken_by = (HostChange.FACTS, HostChange.PROVIDERS)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if spec.is_for_nodes:
@@ -151,7 +153,7 @@ class BareMetalFilter(Filter):
 
 class BySearch(Filter):
     reads = Needs._fields
-    woken_by = (Change.PROVIDERS, Change.USAGE)
+    woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
     def __init__(self, name: str, against: Callable[[Found], Ints], words: str) -> None:
         """`against` picks a column of the search's result; the filter removes the hosts whose number there is not 0.
@@ -189,7 +191,7 @@ class Capacity(Filter):
     name = "capacity"
     is_per_instance = True
     reads = Needs._fields
-    woken_by = (Change.PROVIDERS, Change.USAGE)
+    woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         passed = hosts.everyone()
@@ -224,7 +226,7 @@ class Capacity(Filter):
 
 class CellUp(Filter):
     name = "cell up"
-    woken_by = (Change.LIFE,)
+    woken_by = (HostChange.LIFE,)
 
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
         down = hosts.columns.cells_down
@@ -246,7 +248,7 @@ SCOPE = "capabilities"
 class ComputeCapabilities(Filter):
     name = "capabilities"
     reads = ("extra_specs",)
-    woken_by = (Change.FACTS,)
+    woken_by = (HostChange.FACTS,)
     scopes = (SCOPE,)
 
     def problem_with(self, key: str, value: str) -> str:
@@ -303,7 +305,7 @@ def _asked(spec: InstanceSpec) -> Iterator[tuple[str, Demand]]:
 class DifferentHost(Filter):
     name = "different host"
     reads = ("different_hosts",)
-    woken_by = (Change.FACTS,)
+    woken_by = (HostChange.FACTS,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         return ~hosts.named(spec.different_hosts) if spec.different_hosts else hosts.everyone()
@@ -321,7 +323,7 @@ class Flagged(Filter):
         name: str,
         column: Callable[[PictureColumns], Flags],
         why_not: Callable[[OneHost], str],
-        *woken_by: Change,
+        *woken_by: HostChange,
     ) -> None:
         self.name = name
         self.woken_by = woken_by
@@ -353,34 +355,34 @@ FLAGGED = (
         "registered",
         lambda columns: columns.registered,
         lambda _: "no report of it has reached the registry yet",
-        Change.FACTS,
+        HostChange.FACTS,
     ),
     Flagged(
         "up",
         lambda columns: columns.up,
         _told(why_down, "is down: its heartbeats have stopped"),
-        Change.FACTS,
-        Change.LIFE,
+        HostChange.FACTS,
+        HostChange.LIFE,
     ),
     Flagged(
         "enabled",
         lambda columns: columns.enabled,
         _told(why_not_enabled, "its mode is not known yet"),
-        Change.ENABLED,
-        Change.FACTS,
+        HostChange.ENABLED,
+        HostChange.FACTS,
     ),
     Flagged(
         "inventory",
         lambda columns: columns.provided,
         lambda _: "placement has no provider of it",
-        Change.PROVIDERS,
+        HostChange.PROVIDERS,
     ),
     Flagged(
         "cell",
         lambda columns: columns.consistent,
         lambda host: f"placement has it in cell {host.cell!r}, the registry in another one",
-        Change.FACTS,
-        Change.PROVIDERS,
+        HostChange.FACTS,
+        HostChange.PROVIDERS,
     ),
 )
 
@@ -422,7 +424,7 @@ class ImageCondition(NamedTuple):
 class ImageProperties(Filter):
     name = "image properties"
     reads = ("image_properties",)
-    woken_by = (Change.FACTS,)
+    woken_by = (HostChange.FACTS,)
     image_keys = tuple(_NAMES)
 
     def problem_with(self, key: str, value: str) -> str:
@@ -495,7 +497,7 @@ def _text_of(version: int) -> str:
 
 class LimitFilter(Filter):
     is_per_instance = True
-    woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
+    woken_by = (HostChange.FACTS, HostChange.USAGE, HostChange.AGGREGATES, HostChange.PROVIDERS)
 
     def __init__(self, name: str, column: str, words: str, key: str, maximum: int) -> None:
         """`column` is what is counted on a host, for instance its instances, and `maximum` the most that it may have: 0 means no
@@ -522,7 +524,7 @@ class LimitFilter(Filter):
 
 class MetricsFilter(Filter):
     name = "metrics"
-    woken_by = (Change.METRICS,)
+    woken_by = (HostChange.METRICS,)
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
@@ -543,7 +545,7 @@ class MetricsFilter(Filter):
 class SameHost(Filter):
     name = "same host"
     reads = ("same_hosts",)
-    woken_by = (Change.FACTS,)
+    woken_by = (HostChange.FACTS,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if spec.same_hosts is None:
@@ -563,7 +565,7 @@ class SameHost(Filter):
 class TraitsFilter(Filter):
     name = "traits"
     reads = Needs._fields
-    woken_by = (Change.PROVIDERS, Change.USAGE)
+    woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if not spec.required and not spec.forbidden and not spec.groups:
@@ -571,7 +573,7 @@ class TraitsFilter(Filter):
         if hosts.search is Searching.LATER:
             asked = tuple([trait for group in spec.groups for trait in group.required])
             # Amounts do not count here.
-            return hosts.kept(
+            return hosts.cached(
                 (self.name, spec.required, spec.forbidden, asked),
                 lambda every: _may_pass(every, spec, asked),
                 is_steady=True,

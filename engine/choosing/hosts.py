@@ -63,8 +63,8 @@ class Draft:
         self._busiest: dict[str, int] = {}
         self._free: dict[str, Ints] = {}
         self._differ: dict[str, bool] = {}
-        # Answers about all hosts, by the question, each with the number of `takers` that it counts (`Hosts.kept`).
-        self.kept: dict[Hashable, tuple[NDArray[Any], int]] = {}
+        # Answers about all hosts, by the question, each with the number of `takers` that it counts (`Hosts.cached`).
+        self.answers: dict[Hashable, tuple[NDArray[Any], int]] = {}
         # By group: the number of members on each host, and the ids of all that are known.
         self._groups: dict[GroupId, tuple[Ints, Sequence[GroupMember]]] = {}
 
@@ -255,7 +255,7 @@ class Hosts:
         """The entries of one of the `columns` for these hosts."""
         return column[: self.columns.rows] if self._rows is None else column[self._rows]
 
-    def kept(
+    def cached(
         self, question: Hashable, answer: Callable[["Hosts"], NDArray[Scalar]], *, is_steady: bool = False
     ) -> NDArray[Scalar]:
         """The result of `answer` for these hosts; callers must not write into the array. If they are all hosts, it is
@@ -266,8 +266,8 @@ class Hosts:
         """
         if self._rows is not None:
             return answer(self)
-        kept, takers = self._draft.kept, self._draft.takers
-        values, seen = kept.pop(question, (None, 0))
+        answers, takers = self._draft.answers, self._draft.takers
+        values, seen = answers.pop(question, (None, 0))
         if values is None or (not is_steady and len(takers) - seen > len(self) * _ASKED_AGAIN_PART):
             values = answer(self)
         elif not is_steady and seen < len(takers):
@@ -278,10 +278,10 @@ class Hosts:
                 rows = np.array(takers[seen:], dtype=np.intp)
                 some = self._takers[span] = Hosts(self._draft, rows, search=self.search)
             values[some.rows] = answer(some)
-        if len(kept) >= KEPT_MAX:
+        if len(answers) >= KEPT_MAX:
             # The one that was asked for the longest time ago.
-            del kept[next(iter(kept))]
-        kept[question] = values, len(takers)
+            del answers[next(iter(answers))]
+        answers[question] = values, len(takers)
         return values
 
     def rows_at(self, positions: Rows) -> Rows:
@@ -450,7 +450,7 @@ class Hosts:
                 giving &= stock.allowing(amount, hosts.rows)
             return giving
 
-        return self.kept(("gives", resource, amount), gives)
+        return self.cached(("gives", resource, amount), gives)
 
     # Compound hosts
 
@@ -492,7 +492,7 @@ class Hosts:
         shared = self.compounds.pools.most_at_first(resource)
         if shared is None:
             return None
-        return self.kept(
+        return self.cached(
             ("shared", resource, amount), lambda hosts: hosts.of(shared) >= amount, is_steady=True
         )
 

@@ -1,4 +1,4 @@
-"""The interfaces of filters and weighers.
+"""The interfaces of filters and weighers, and the score of a host by all weighers.
 
 Both see columns, and are called once for all hosts. They decide by the columns and the spec alone, and keep no state. A
 plugin declares what it depends on. `reads` names the fields of the spec, or `classes` if the amounts do not count.
@@ -28,7 +28,7 @@ from engine.requests.spec import InstanceSpec, some_may_be_of_nodes
 MULTIPLIERS_MAX = 1e7
 
 
-class Change(Enum):
+class HostChange(Enum):
     """The kinds of change of a host after which a plugin may answer otherwise about it."""
 
     # The host's own report: its load, its zone, its hypervisor, its capabilities.
@@ -54,7 +54,7 @@ class Filter(Protocol):
     # Does its answer depend on what a host has taken? Then it is called again after every choice.
     is_per_instance: bool = False
     reads: tuple[str, ...] = ()
-    woken_by: tuple[Change, ...] = ()
+    woken_by: tuple[HostChange, ...] = ()
     # The prefixes (before the colon) of extra specs that it reads, and the image properties. Others are refused.
     scopes: tuple[str, ...] = ()
     image_keys: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class Weigher(Protocol):
     # The lower end of its scale; None: the lowest weight of the hosts that qualify.
     minimum: float | None = None
     reads: tuple[str, ...] = ()
-    woken_by: tuple[Change, ...] = ()
+    woken_by: tuple[HostChange, ...] = ()
 
     def __init__(self, multiplier: float) -> None:
         self.multiplier = multiplier
@@ -110,7 +110,7 @@ def passing(hosts: Hosts, spec: InstanceSpec, filters: Sequence[Filter], among: 
 
 def _is_steady(one: Filter) -> bool:
     """Does the filter say the same all through a batch about all specs that differ in their amounts alone?"""
-    return not one.is_per_instance and Change.USAGE not in one.woken_by and "amounts" not in one.reads
+    return not one.is_per_instance and HostChange.USAGE not in one.woken_by and "amounts" not in one.reads
 
 
 class Plugins(Struct, dict=True, eq=False):
@@ -148,7 +148,7 @@ class Plugins(Struct, dict=True, eq=False):
         are equal in the fields which such filters read.
         """
         asked = ("steady filters", *[getattr(spec, field) for field in self._read_by_steady])
-        passed = hosts.kept(
+        passed = hosts.cached(
             asked, lambda hosts: passing(hosts, spec, self._steady, hosts.present), is_steady=True
         )
         return passing(hosts, spec, self._others, passed)
@@ -454,7 +454,7 @@ class Scoring:
         else:
             # Specs that differ in their amounts alone are mostly weighed alike.
             read = [getattr(spec, field) for scale in self._scales for field in scale.weigher.reads]
-            self._bands = hosts.kept(
+            self._bands = hosts.cached(
                 ("bands", *[(id(each), *on_scale) for each, *on_scale in self._scales], *read),
                 lambda some: self._bands_of(some, weights if some is hosts else self._weights_of(some)),
             )

@@ -1,4 +1,5 @@
-"""The next step after placement has not granted a claim: an outcome, the same host again, or another host.
+"""The outcomes of a search for a host; and the next step after placement has not granted a claim: an outcome, the same host
+again, or another host.
 
 AlreadyClaimed            The instance has the host of the share that placement holds, even if another one was chosen.
 ShapeMoved                The picture takes the new state, and the same host is tried again.
@@ -31,6 +32,8 @@ from engine.refusals import (
     TooOld,
     over_quota_in_words,
 )
+
+# The outcomes of a search for a host.
 
 
 class Holds(Struct, frozen=True):
@@ -121,7 +124,7 @@ def after_refusal(  # noqa: PLR0911 - one for each verdict
     verdict: ClaimVerdict, name_of: Callable[[ProviderId], str]
 ) -> SearchRefused | EndedElsewhere | NextTry:
     """The next step after this verdict on the claim of the chosen host; `name_of` names another host. `AlreadyClaimed` is
-    left to `adopted`, which needs the state of the host that is held.
+    left to `outcome_of_held`, which needs the state of the host that is held.
     """
     match verdict:
         case GroupRefused():
@@ -142,7 +145,7 @@ def after_refusal(  # noqa: PLR0911 - one for each verdict
             return SearchRefused(f"placement answered the claim by {verdict!r}")
 
 
-def adopted(
+def outcome_of_held(
     held: AlreadyClaimed,
     host: HostState | None,
     amounts: Mapping[str, int],

@@ -1,4 +1,4 @@
-"""A host with more room is better, unless the multiplier is negative."""
+"""The weighers."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.candidates.columns import Floats, Ints
 from engine.choosing.hosts import Hosts
-from engine.choosing.plugins import Change, Weigher
+from engine.choosing.plugins import HostChange, Weigher
 from engine.requests.spec import InstanceSpec, Needs, needs_of
 
 
@@ -15,7 +15,7 @@ class FreeAmount(Weigher):
     """The free amount of one class, on a scale from 0 to the most that any host has."""
 
     minimum = 0.0
-    woken_by = (Change.PROVIDERS, Change.USAGE)
+    woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
     def __init__(self, name: str, resource: str, multiplier: float = 1.0) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class ImageCache(Weigher):
     name = "image_cache"
     minimum = 0.0
     reads = ("image",)
-    woken_by = (Change.IMAGES,)
+    woken_by = (HostChange.IMAGES,)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
         caches = hosts.columns.images
@@ -47,7 +47,7 @@ class ImageCache(Weigher):
 
 class MetricsWeight(Weigher):
     name = "metrics"
-    woken_by = (Change.METRICS,)
+    woken_by = (HostChange.METRICS,)
 
     def __init__(self, multiplier: float, ratios: Mapping[str, float], unavailable: float) -> None:
         self.multiplier = multiplier
@@ -68,7 +68,7 @@ class MetricsWeight(Weigher):
 
 class NumInstances(Weigher):
     name = "num instances"
-    woken_by = (Change.FACTS, Change.USAGE)
+    woken_by = (HostChange.FACTS, HostChange.USAGE)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:  # noqa: ARG002 - equal for each request
         return hosts.busy("instances")
@@ -89,7 +89,7 @@ def _is_pci(resource: str) -> bool:
 class Pci(Weigher):
     name = "pci"
     reads = ("classes",)
-    woken_by = (Change.PROVIDERS, Change.USAGE)
+    woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
         classes = [resource for resource in sorted(hosts.columns.stocks) if _is_pci(resource)]
@@ -109,7 +109,7 @@ class Pci(Weigher):
 class PreferredWeight(Weigher):
     name = "preferred"
     reads = (*Needs._fields, "preferred_classes")
-    woken_by = (Change.PROVIDERS, Change.USAGE)
+    woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | None:
         if not spec.prefers_something:
@@ -132,7 +132,7 @@ class PreferredWeight(Weigher):
 
 
 class ReportedWeight(Weigher):
-    woken_by = (Change.FACTS,)
+    woken_by = (HostChange.FACTS,)
 
     def __init__(
         self, name: str, column: str, multiplier: float, *, minimum: float | None = None, less: bool = False
@@ -158,7 +158,7 @@ class SoftGroup(Weigher):
     """One for each of the two policies, so that each has a multiplier of its own."""
 
     reads = ("server_group",)
-    woken_by = (Change.USAGE,)
+    woken_by = (HostChange.USAGE,)
 
     def __init__(self, policy: str, multiplier: float = 1.0) -> None:
         self.name = policy
@@ -187,7 +187,7 @@ class Spread(Weigher):
     """
 
     name = "spread"
-    woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
+    woken_by = (HostChange.FACTS, HostChange.USAGE, HostChange.AGGREGATES, HostChange.PROVIDERS)
 
     def __init__(self, keys: Sequence[str], multiplier: float) -> None:
         self.keys = keys

@@ -1,6 +1,6 @@
 """The scheduler's replica of all providers and hosts, with its own choices that placement has not answered yet.
 
-A host is a root provider, or a host of the registry without a provider. Nothing is searched here: host_columns.py gives the
+A host is a root provider, or a host of the registry without a provider. Nothing is searched here: columns.py gives the
 choice its columns, and compounds.py searches the provider index where a host's columns do not say enough.
 """
 

@@ -195,6 +195,15 @@ def _weight_of(value: str) -> float | None:
     return float(weight) if _WEIGHT.fullmatch(weight) and abs(float(weight)) <= WEIGHT_MAX else None
 
 
+# The values of `capabilities:` extra specs: an operator of Nova's grammar, and what it compares with.
+#
+#     >= 4      s== x86_64      <in> avx2      <all-in> aes avx2      <or> a <or> b      x86_64
+#
+# `=` means at least. A value without an operator must be equal. Operators without an `s` compare numbers. In a
+# capability of several words, `<in>` and `<all-in>` look for whole words. In a capability of one word, they look for a part
+# of that word.
+
+
 _NUMERIC: Mapping[str, Callable[[float, float], bool]] = {
     "=": operator.ge,
     "==": operator.eq,

@@ -1,4 +1,4 @@
-"""Finds what is wrong with the granular groups of a request, taken together."""
+"""The granular groups of a request: those of its flavor, of the guest's NUMA cells, of ports and volumes; and what is wrong with them."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -12,99 +12,6 @@ from engine.guests import HUGE_PAGES, SMALL_PAGES, GuestShape, is_whole_pages, r
 from engine.inventories import AggregateId, ServerGroup
 from engine.requests.grammar import GROUP_POLICY
 
-# Device profiles in flavors. A flavor names one by `accel:device_profile`; when a request is read, its groups become groups of the
-# flavor. So the flavor that an instance keeps has them in full, whatever becomes of the stored profile.
-
-
-PROFILE = "accel:device_profile"
-# The suffixes of its groups begin so.
-GROUP = "_DEVICE_PROFILE_"
-
-
-def profile_to_find(flavor: Flavor | None) -> str:
-    """The name of the device profile whose groups the flavor does not have yet; empty if there is none to find."""
-    if flavor is None or PROFILE not in flavor.extra_specs or any(map(_is_of_profile, flavor.extra_specs)):
-        return ""
-    return flavor.extra_specs[PROFILE]
-
-
-def with_profile(flavor: Flavor, profile: DeviceProfile) -> Flavor:
-    """The flavor with the groups of the profile that it names."""
-    groups = dict(_keys_of(profile))
-    policy = {} if GROUP_POLICY in flavor.extra_specs else {GROUP_POLICY: "none"}
-    return structs.replace(flavor, extra_specs={**flavor.extra_specs, **policy, **groups})
-
-
-def without_profile(extra_specs: Mapping[str, str]) -> dict[str, str]:
-    """Extra specs without the groups of a profile, and without its name."""
-    return {key: value for key, value in extra_specs.items() if key != PROFILE and not _is_of_profile(key)}
-
-
-def problems_of_profile(flavor: Flavor) -> Iterator[RequestProblem]:
-    if PROFILE in flavor.extra_specs and not any(map(_is_of_profile, flavor.extra_specs)):
-        name = flavor.extra_specs[PROFILE]
-        yield RequestProblem(
-            f"flavor.extra_specs.{PROFILE}",
-            name,
-            "there is no device profile of this name; `moor device-profile list` shows all",
-        )
-
-
-def _keys_of(profile: DeviceProfile) -> Iterator[tuple[str, str]]:
-    for number, group in enumerate(profile.groups):
-        for resource, amount in group.resources.items():
-            yield f"resources{GROUP}{number}:{resource}", str(amount)
-        for word, traits in (("required", group.required), ("forbidden", group.forbidden)):
-            for trait in traits:
-                yield f"trait{GROUP}{number}:{trait}", word
-
-
-def _is_of_profile(key: str) -> bool:
-    return key.startswith((f"resources{GROUP}", f"trait{GROUP}"))
-
-
-# The sizes of pages that a flavor leaves open: `hw:mem_page_size` is large or any. For each size it is a flavor of its own.
-
-
-PAGE_SIZE = "hw:mem_page_size"
-# In KiB. A host with pages of another size is found by a flavor that names that size.
-LARGE_PAGES = (1048576, 2048)
-
-
-def with_page_sizes(flavor: Flavor, image_properties: Mapping[str, str]) -> Sequence[tuple[str, Flavor]]:
-    """The flavor itself if it leaves no size open; else one for each size, the largest first, with words for it."""
-    if PAGE_SIZE not in flavor.extra_specs:
-        return (("", flavor),)
-    shape = read_guest(flavor, image_properties)
-    if not isinstance(shape, GuestShape) or shape.page_size not in ("large", "any"):
-        return (("", flavor),)
-    sizes = [
-        str(kib) for kib in LARGE_PAGES if all(is_whole_pages(cell.memory_mb, kib) for cell in shape.cells)
-    ]
-    if shape.page_size == "any":
-        sizes.append("small")
-    # No large page divides the memory: the smallest one says so as the problem of the request.
-    return [_of_size(flavor, size) for size in sizes or (str(LARGE_PAGES[-1]),)]
-
-
-def with_size_kept(flavor: Flavor, before: Flavor, image_properties: Mapping[str, str]) -> Flavor:
-    """The flavor of a resize. If it leaves the size open, it has the one of the flavor before it; or the smallest, if that
-    has another one.
-    """
-    open_sizes = [each for _, each in with_page_sizes(flavor, image_properties)]
-    had = before.extra_specs.get(PAGE_SIZE)
-    return next((each for each in open_sizes if each.extra_specs.get(PAGE_SIZE) == had), open_sizes[-1])
-
-
-def is_memory(resource: str) -> bool:
-    return resource == SMALL_PAGES or resource.startswith(HUGE_PAGES)
-
-
-def _of_size(flavor: Flavor, size: str) -> tuple[str, Flavor]:
-    words = " in small pages" if size == "small" else f" in pages of {size} KiB"
-    return words, structs.replace(flavor, extra_specs={**flavor.extra_specs, PAGE_SIZE: size})
-
-
 # Names with their weights.
 NamedWeights = tuple[tuple[str, float], ...]
 
@@ -141,7 +48,7 @@ class InstanceSpec(Struct, frozen=True, omit_defaults=True):
 
     For plugins: `extra_specs` are those that only plugins read, and `image_properties` those that a filter reads.
     `project` and `flavor`, a name, are given only if some hosts are for certain projects or flavors
-    (core/choosing/relevant_fields.py). `image` is the source of the image that a hypervisor builds from.
+    (`as_read` in engine/choosing/plugins.py). `image` is the source of the image that a hypervisor builds from.
     """
 
     amounts: tuple[tuple[str, int], ...]
@@ -304,19 +211,94 @@ def _group(
     )
 
 
-# The values of `capabilities:` extra specs: an operator of Nova's grammar, and what it compares with.
-#
-#     >= 4      s== x86_64      <in> avx2      <all-in> aes avx2      <or> a <or> b      x86_64
-#
-# `=` means at least. A value without an operator must be equal. Operators without an `s` compare numbers. In a
-# capability of several words, `<in>` and `<all-in>` look for whole words. In a capability of one word, they look for a part
-# of that word.
+# Device profiles in flavors. A flavor names one by `accel:device_profile`; when a request is read, its groups become groups of the
+# flavor. So the flavor that an instance keeps has them in full, whatever becomes of the stored profile.
 
 
-# The interface of plugins that judge the ways of a host: the providers that an instance could take its amounts from.
+PROFILE = "accel:device_profile"
+# The suffixes of its groups begin so.
+GROUP = "_DEVICE_PROFILE_"
 
 
-# A way is better if it takes from few providers, and from those with the least room: large rooms stay whole.
+def profile_to_find(flavor: Flavor | None) -> str:
+    """The name of the device profile whose groups the flavor does not have yet; empty if there is none to find."""
+    if flavor is None or PROFILE not in flavor.extra_specs or any(map(_is_of_profile, flavor.extra_specs)):
+        return ""
+    return flavor.extra_specs[PROFILE]
 
 
-# A way is better if devices that a guest prefers near its NUMA cells are near them. This counts before how full providers get.
+def with_profile(flavor: Flavor, profile: DeviceProfile) -> Flavor:
+    """The flavor with the groups of the profile that it names."""
+    groups = dict(_keys_of(profile))
+    policy = {} if GROUP_POLICY in flavor.extra_specs else {GROUP_POLICY: "none"}
+    return structs.replace(flavor, extra_specs={**flavor.extra_specs, **policy, **groups})
+
+
+def without_profile(extra_specs: Mapping[str, str]) -> dict[str, str]:
+    """Extra specs without the groups of a profile, and without its name."""
+    return {key: value for key, value in extra_specs.items() if key != PROFILE and not _is_of_profile(key)}
+
+
+def problems_of_profile(flavor: Flavor) -> Iterator[RequestProblem]:
+    if PROFILE in flavor.extra_specs and not any(map(_is_of_profile, flavor.extra_specs)):
+        name = flavor.extra_specs[PROFILE]
+        yield RequestProblem(
+            f"flavor.extra_specs.{PROFILE}",
+            name,
+            "there is no device profile of this name; `moor device-profile list` shows all",
+        )
+
+
+def _keys_of(profile: DeviceProfile) -> Iterator[tuple[str, str]]:
+    for number, group in enumerate(profile.groups):
+        for resource, amount in group.resources.items():
+            yield f"resources{GROUP}{number}:{resource}", str(amount)
+        for word, traits in (("required", group.required), ("forbidden", group.forbidden)):
+            for trait in traits:
+                yield f"trait{GROUP}{number}:{trait}", word
+
+
+def _is_of_profile(key: str) -> bool:
+    return key.startswith((f"resources{GROUP}", f"trait{GROUP}"))
+
+
+# The sizes of pages that a flavor leaves open: `hw:mem_page_size` is large or any. For each size it is a flavor of its own.
+
+
+PAGE_SIZE = "hw:mem_page_size"
+# In KiB. A host with pages of another size is found by a flavor that names that size.
+LARGE_PAGES = (1048576, 2048)
+
+
+def with_page_sizes(flavor: Flavor, image_properties: Mapping[str, str]) -> Sequence[tuple[str, Flavor]]:
+    """The flavor itself if it leaves no size open; else one for each size, the largest first, with words for it."""
+    if PAGE_SIZE not in flavor.extra_specs:
+        return (("", flavor),)
+    shape = read_guest(flavor, image_properties)
+    if not isinstance(shape, GuestShape) or shape.page_size not in ("large", "any"):
+        return (("", flavor),)
+    sizes = [
+        str(kib) for kib in LARGE_PAGES if all(is_whole_pages(cell.memory_mb, kib) for cell in shape.cells)
+    ]
+    if shape.page_size == "any":
+        sizes.append("small")
+    # No large page divides the memory: the smallest one says so as the problem of the request.
+    return [_of_size(flavor, size) for size in sizes or (str(LARGE_PAGES[-1]),)]
+
+
+def with_size_kept(flavor: Flavor, before: Flavor, image_properties: Mapping[str, str]) -> Flavor:
+    """The flavor of a resize. If it leaves the size open, it has the one of the flavor before it; or the smallest, if that
+    has another one.
+    """
+    open_sizes = [each for _, each in with_page_sizes(flavor, image_properties)]
+    had = before.extra_specs.get(PAGE_SIZE)
+    return next((each for each in open_sizes if each.extra_specs.get(PAGE_SIZE) == had), open_sizes[-1])
+
+
+def is_memory(resource: str) -> bool:
+    return resource == SMALL_PAGES or resource.startswith(HUGE_PAGES)
+
+
+def _of_size(flavor: Flavor, size: str) -> tuple[str, Flavor]:
+    words = " in small pages" if size == "small" else f" in pages of {size} KiB"
+    return words, structs.replace(flavor, extra_specs={**flavor.extra_specs, PAGE_SIZE: size})

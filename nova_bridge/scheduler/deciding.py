@@ -18,7 +18,7 @@ from bus.messages.placement import ClaimAnswered
 from engine.candidates.provider_index import ProviderIndex
 from engine.choosing.explaining import in_words
 from engine.choosing.hosts import Draft, Hosts, OneHost
-from engine.choosing.plugins import Change, Plugins
+from engine.choosing.plugins import HostChange, Plugins
 from engine.choosing.verdicts import Holds
 from engine.inventories import ConsumerId, GroupMember, ProviderId, ProviderState, ResourceAmount, Share
 from engine.picture.picture import Picture
@@ -460,7 +460,7 @@ class NovaNeeds:
         judges = [
             one
             for one in self._plugins.filters
-            if "image_properties" in one.reads and Change.USAGE not in one.woken_by
+            if "image_properties" in one.reads and HostChange.USAGE not in one.woken_by
         ]
         reasons = [
             f"{one.name}: {one.reason(OneHost(hosts, 0), request.spec)}"

@@ -35,9 +35,9 @@ from engine.choosing.verdicts import (
     OtherHost,
     Outcome,
     SearchRefused,
-    adopted,
     after_refusal,
     amounts_of,
+    outcome_of_held,
 )
 from engine.hosts import host_in_cell
 from engine.inventories import ALTERNATES_MAX, Choice, GroupMember, ProviderId, Share
@@ -457,7 +457,7 @@ class Claimer:
     def _adopted(self, one: Search, held: AlreadyClaimed) -> Outcome:
         if one.alternatives:
             one.take_flavor_of(amounts_of(held.share), self._traits_of(held.share))
-        return adopted(
+        return outcome_of_held(
             held,
             self._registry.get(held.share.host),
             dict(one.spec.amounts),
@@ -493,7 +493,7 @@ class Claimer:
         """Raise `Transient` if an instance holds a share of a host that this worker does not know.
 
         Another worker has heard of the host and will write its row soon, so the batch is tried again. An instance whose
-        request is older than `host_row_wait_s` does not wait: `adopted` refuses it.
+        request is older than `host_row_wait_s` does not wait: `outcome_of_held` refuses it.
         """
         began_after = self._clock() - timedelta(seconds=self._pace.host_row_wait_s)
         for claim, verdict in zip(claims, verdicts, strict=True):

@@ -1,6 +1,6 @@
 """A batch of build requests, from the queue to the orders to the cells: read, accept, find hosts, decide, note, answer.
 
-    read_request                core/requests/: is the request valid, and what does one instance need?
+    read_request                engine/requests: is the request valid, and what does one instance need?
     Claimer.find_hosts          claiming/claimer.py: choose in the picture, claim from placement.
     after_search                core/instances/placing.py: the row with that outcome, and its order to the cell.
     transaction.note, tells     scheduler_worker/outbox.py: the messages that the rows have to send.
@@ -14,7 +14,7 @@ requests/waking.py tries it again. A copy of the request that finds a host meanw
 A row costs as much as everything else that is done here. So if a batch has several requests, all delivered for the
 first time, those that get the host of their first choice at once are written once, as placed. Until then only the
 unacknowledged message says that their claims have an owner. A request that has to wait, comes alone, or is delivered
-again is written first, and so ends by its deadline whatever happens. If even writing fails for good, burying.py ends
+again is written first, and so ends by its deadline whatever happens. If even writing fails for good, `Burial` ends
 the request before it becomes a dead letter: otherwise the claim of its first delivery would stay for ever.
 """
 
@@ -296,7 +296,9 @@ class _Build:
 
     def __init__(self, request: ValidRequest, now: datetime, settings: SchedulerSettings) -> None:
         self.requests = [request]
-        self.rows = list(new_rows(request.ask.message, now, settings, request.kept, by=request.ask.sender))
+        self.rows = list(
+            new_rows(request.ask.message, now, settings, request.spec_bytes, by=request.ask.sender)
+        )
         self.searches = [
             Search(
                 row.id,
@@ -412,7 +414,7 @@ def _kept_request(request: ValidRequest) -> KeptRequest | None:
         return None
     # A request may name a thousand instances: each row knows its own.
     return KeptRequest(
-        hashlib.sha256(request.kept).digest(), _encoded(structs.replace(build, instance_ids=()))
+        hashlib.sha256(request.spec_bytes).digest(), _encoded(structs.replace(build, instance_ids=()))
     )
 
 

@@ -16,7 +16,7 @@ from bus.messages.stored_names import NamedImage
 from bus.workers.handling import Answer, Handlers, Received, Said
 from engine.choosing.explaining import traits_at
 from engine.choosing.hosts import Draft, Hosts, OneHost
-from engine.choosing.plugins import Change
+from engine.choosing.plugins import HostChange
 from engine.flavors import InstanceId
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
@@ -115,7 +115,7 @@ class RebuildImages:
         judges = [
             one
             for one in self._reader.plugins.filters
-            if {*one.reads} & {*_OF_IMAGES} and Change.USAGE not in one.woken_by
+            if {*one.reads} & {*_OF_IMAGES} and HostChange.USAGE not in one.woken_by
         ]
         reasons = [
             f"{one.name}: {one.reason(host, after)}" for one in judges if not one.passes(hosts, after)[0]

@@ -135,7 +135,7 @@ def _unit(order: MoveInstance, rows: Rows, members: Sequence[InstanceId]) -> Uni
     ]
     deleted = tuple([each.id for each in there if each.told.state in (DELETING, DELETED)])
     there = [each for each in there if each.id not in deleted]
-    group = group_of(row)
+    group = server_group_of(row)
     if order.together or (group is not None and group.policy == "affinity" and there):
         unit = _whole(alone, (*order.together, *(each.id for each in there)))
         return structs.replace(unit, refusal=_refusal(order, unit), deleted=deleted)
@@ -161,7 +161,7 @@ def _refusal(order: MoveInstance, unit: Unit) -> BuildRejected | None:
     return None
 
 
-def group_of(row: InstanceRow | None) -> ServerGroup | None:
+def server_group_of(row: InstanceRow | None) -> ServerGroup | None:
     spec = None if row is None else decoded(row.current_spec)
     return None if spec is None else spec.server_group
 
@@ -170,7 +170,7 @@ def _members_beside(row: InstanceRow | None, picture: Picture) -> list[InstanceI
     """The other members of the instance's server group that are on its host, as far as the picture knows. Heirs of moves
     may be among them: these have no rows.
     """
-    group = group_of(row)
+    group = server_group_of(row)
     if row is None or group is None or group.policy not in ("affinity", "soft-affinity"):
         return []
     return [

@@ -3,7 +3,7 @@
 A move for which no host has room waits, if its order says so: waking.py tries it again.
 
 Nothing is claimed here. The instance's cell asks placement to swap the claim, since only the cell knows the last
-attempt. Until then the picture holds the chosen share (unclaimed_shares.py).
+attempt. Until then the picture holds the chosen share (`UnclaimedShares`).
 """
 
 import asyncio
@@ -45,8 +45,8 @@ from scheduler_worker.requests.move_needs import (
     MoveNeedsFinder,
     NeedsFound,
     Unit,
-    group_of,
     kept_order,
+    server_group_of,
     source_of,
 )
 from scheduler_worker.requests.reading import LastFilters
@@ -242,7 +242,7 @@ class UnclaimedShares:
         held = [(row.id, row.told.attempt + 1, row.choices[0].share) for row in rows]
         self._picture.hold(held)
         for row, (instance, attempt, share) in zip(rows, held, strict=True):
-            if (group := group_of(row)) is not None:
+            if (group := server_group_of(row)) is not None:
                 # Those that are ordered to leave next follow it there.
                 member = GroupMember(group=group.id, consumer=instance, attempt=attempt, host=share.host)
                 self._picture.groups.hold(member)

@@ -93,7 +93,7 @@ class ValidRequest(Struct, frozen=True, eq=False):
     spec: InstanceSpec
     digest: bytes
     # The specs as its rows keep them; empty: they keep none.
-    kept: bytes = b""
+    spec_bytes: bytes = b""
     # Why it cannot join the group that it names.
     unjoined: str = ""
     alternatives: tuple[Alternative, ...] = ()
@@ -107,8 +107,8 @@ class ValidRequest(Struct, frozen=True, eq=False):
     def with_specs(self, change: Callable[[InstanceSpec], InstanceSpec]) -> "ValidRequest":
         """The request with this change of the spec of each flavor."""
         spec, alternatives = change(self.spec), with_specs(self.alternatives, change)
-        kept = encoded(spec, self.ask.message, alternatives)
-        return structs.replace(self, spec=spec, alternatives=alternatives, kept=kept)
+        spec_bytes = encoded(spec, self.ask.message, alternatives)
+        return structs.replace(self, spec=spec, alternatives=alternatives, spec_bytes=spec_bytes)
 
 
 def names_stored(build: BuildInstance) -> bool:
@@ -126,7 +126,7 @@ ReadT = TypeVar("ReadT")
 class _Understood(NamedTuple):
     spec: InstanceSpec
     digest: bytes
-    kept: bytes
+    spec_bytes: bytes
     alternatives: tuple[Alternative, ...]
 
 
@@ -150,10 +150,10 @@ class RequestReader:
             return understood
         if ask.sent_at is not None and now - ask.sent_at > self._horizon:
             return too_old(ask, self._horizon)
-        spec, digest, kept, alternatives = understood
+        spec, digest, spec_bytes, alternatives = understood
         if build.group is not None:
             digest = hashlib.sha256(digest + _canonical(build.group)).digest()
-        return ValidRequest(ask, build.request_id, spec, digest, kept, alternatives=alternatives)
+        return ValidRequest(ask, build.request_id, spec, digest, spec_bytes, alternatives=alternatives)
 
     def spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
         """The needs of a request's flavor. Nothing is built for it, and it may lack its id."""
@@ -275,7 +275,7 @@ def _hosts_of(ids: Sequence[InstanceId], rows: Mapping[InstanceId, InstanceRow])
 # Server groups
 
 
-async def group_of(store: SchedulerStore, build: BuildInstance, named: JoinedGroup) -> ServerGroup | str:
+async def joined_group(store: SchedulerStore, build: BuildInstance, named: JoinedGroup) -> ServerGroup | str:
     """The group that a request names; or why the request cannot join it."""
     found = await store.groups(GroupQuery(ids=(named.id,)))
     return _joined(build, named, found[0] if found else None)

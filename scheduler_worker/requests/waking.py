@@ -8,7 +8,7 @@ when an instance is deleted somewhere, one search follows, however many schedule
     wake                        mark them, before anything is claimed for them.
     Claimer.find_hosts          the search, as for a new request.
     after_search                its outcome, over rows that still wait.
-    WaitingMoves.try_again      for moves, in place of the last two (waiting_moves.py).
+    WaitingMoves.try_again      for moves, in place of the last two (above).
 
 A worker that dies in between leaves marked rows, some of which may hold a claim already. The next holder of the lease
 tries these first, even if no host seems to have room for them: the claim itself may have taken that room.
@@ -69,8 +69,8 @@ from scheduler_worker.waiting import MoveSource, WaitingSpecs
 
 # Tries moves again that wait for room, when a host may have it: as if their orders had just come.
 #
-# requests/waking.py says when, and which: moves and builds wait in one list. The host is chosen by the same steps as for a new
-# order (move_needs.py, moving.py, moving.py), over rows that still wait. If there is none, the move waits on; if it
+# `Waker` says when, and which: moves and builds wait in one list. The host is chosen by the same steps as for a new
+# order (move_needs.py, moving.py), over rows that still wait. If there is none, the move waits on; if it
 # is not possible any more, it ends.
 #
 # Nothing is claimed before a row is written, so a worker that dies leaves a row that waits as before, or one whose move has begun.

@@ -1,4 +1,6 @@
-"""Rows of flavors, images and device profiles that requests may name: each has a table of names and bodies."""
+"""Rows that have a name: flavors, images and device profiles that requests may name, server groups, applications, hosts,
+aggregates and cells.
+"""
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +19,7 @@ from engine.inventories import AggregateId, GroupId, ProviderId, ServerGroup
 from kit.errors import Transient
 from kit.sql import RowColumns, Transaction, among, begins_with, insert
 from kit.sql.statements import Id, Moment
+from scheduler_worker import tables
 from scheduler_worker.core.aggregates import KeptAggregate
 from scheduler_worker.core.hosts import HostLoad, with_load
 from scheduler_worker.core.instances.rows import DELETED
@@ -31,12 +34,7 @@ from scheduler_worker.store import (
     WorkCounts,
 )
 from scheduler_worker.store_sql.waiting import count_open_moves
-from scheduler_worker.tables import aggregates as table_aggregates
-from scheduler_worker.tables import applications as table_applications
-from scheduler_worker.tables import cells as table_cells
-from scheduler_worker.tables import device_profiles, flavors, images, instances, waiting
-from scheduler_worker.tables import groups as table
-from scheduler_worker.tables import hosts as table_hosts
+from scheduler_worker.tables import device_profiles, flavors, groups, images, instances, waiting
 
 _TABLES: Mapping[type[Any], Table] = {Flavor: flavors, NamedImage: images, DeviceProfile: device_profiles}
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -99,7 +97,7 @@ def _one(connection: Connection, kind: type[Named], statement: sa.Executable) ->
 _CREATE = sa.text(
     "INSERT INTO known_groups (id, project, name, policy, max_per_host) "
     "VALUES (:id, :project, :name, :policy, :max_per_host) ON CONFLICT (id) DO NOTHING"
-).bindparams(sa.bindparam("id", type_=table.c.id.type))
+).bindparams(sa.bindparam("id", type_=groups.c.id.type))
 
 
 def create_group(connection: Connection, group: KnownGroup) -> KnownGroup | None:
@@ -114,35 +112,37 @@ def create_group(connection: Connection, group: KnownGroup) -> KnownGroup | None
             "max_per_host": definition.max_per_host,
         },
     )
-    row = connection.execute(sa.select(table).where(table.c.id == definition.id)).one()
+    row = connection.execute(sa.select(groups).where(groups.c.id == definition.id)).one()
     return None if row.deleted_at is not None else _group(row)
 
 
 def delete_group(connection: Connection, group: GroupId, project: str, at: datetime) -> KnownGroup | None:
-    deleted = sa.update(table).where(table.c.id == group, table.c.deleted_at.is_(None)).values(deleted_at=at)
+    deleted = (
+        sa.update(groups).where(groups.c.id == group, groups.c.deleted_at.is_(None)).values(deleted_at=at)
+    )
     if project:
-        deleted = deleted.where(table.c.project == project)
-    row = connection.execute(deleted.returning(*table.c)).first()
+        deleted = deleted.where(groups.c.project == project)
+    row = connection.execute(deleted.returning(*groups.c)).first()
     return None if row is None else _group(row)
 
 
 def find_groups(connection: Connection, query: GroupQuery) -> Sequence[KnownGroup]:
-    found = sa.select(table).where(table.c.deleted_at.is_(None)).order_by(table.c.id).limit(query.limit)
+    found = sa.select(groups).where(groups.c.deleted_at.is_(None)).order_by(groups.c.id).limit(query.limit)
     if query.ids is not None:
-        found = found.where(among(connection, table.c.id, query.ids))
+        found = found.where(among(connection, groups.c.id, query.ids))
     if query.after is not None:
-        found = found.where(table.c.id > query.after)
+        found = found.where(groups.c.id > query.after)
     if query.project:
-        found = found.where(table.c.project == query.project)
+        found = found.where(groups.c.project == query.project)
     if query.name:
-        found = found.where(table.c.name == query.name)
+        found = found.where(groups.c.name == query.name)
     if query.id_prefix:
-        found = found.where(begins_with(table.c.id, query.id_prefix))
+        found = found.where(begins_with(groups.c.id, query.id_prefix))
     return [_group(row) for row in connection.execute(found)]
 
 
 def prune_groups(connection: Connection, before: datetime) -> None:
-    connection.execute(sa.delete(table).where(table.c.deleted_at < before))
+    connection.execute(sa.delete(groups).where(groups.c.deleted_at < before))
 
 
 def _group(row: Row[Any]) -> KnownGroup:
@@ -176,15 +176,15 @@ def set_application(
 ) -> KnownApplication | None:
     if connection.execute(_LATEST, {"name": name, "sent_at": sent_at}).first() is not None:
         if application is None:
-            connection.execute(sa.delete(table_applications).where(table_applications.c.name == name))
+            connection.execute(sa.delete(tables.applications).where(tables.applications.c.name == name))
         else:
             connection.execute(_SAVE, {"name": name, "body": _encode_applications(application)})
-    body = connection.scalar(sa.select(table_applications.c.body).where(table_applications.c.name == name))
+    body = connection.scalar(sa.select(tables.applications.c.body).where(tables.applications.c.name == name))
     return None if body is None else _application(body)
 
 
 def find_applications(connection: Connection) -> list[KnownApplication]:
-    found = [_application(body) for body in connection.scalars(sa.select(table_applications.c.body))]
+    found = [_application(body) for body in connection.scalars(sa.select(tables.applications.c.body))]
     # Sorted here: a database's order of texts depends on its locale.
     return sorted(found, key=lambda each: each.name)
 
@@ -194,30 +194,31 @@ def find_applications(connection: Connection) -> list[KnownApplication]:
 # A load is so many numbers, the greatest first: so a later load is greater, byte by byte, in both databases.
 
 
-_HOSTS_SAVE = RowColumns(
-    table_hosts, "id", "name", "cell", "changed_at", "body", "sequence", free_texts=("name", "cell")
+_SAVE_HOSTS = RowColumns(
+    tables.hosts, "id", "name", "cell", "changed_at", "body", "sequence", free_texts=("name", "cell")
 ).insert(
     "ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell, changed_at = excluded.changed_at,"
     " body = excluded.body, sequence = excluded.sequence, load = NULL"
 )
-_SAVE_LOADS = RowColumns(table_hosts, "id", "sequence", "load").update(
+_SAVE_HOST_LOADS = RowColumns(tables.hosts, "id", "sequence", "load").update(
     "kept.sequence = new.sequence AND coalesce(kept.load, '') <= new.load"
 )
-_READ = (table_hosts.c.body, table_hosts.c.load)
+_HOST_COLUMNS = (tables.hosts.c.body, tables.hosts.c.load)
 # The epoch and the sequence of the report; the instances, the builds under way, the failed builds.
 _LOAD = struct.Struct(">QQQQQ")
 
-_encode_hosts = msgspec.json.Encoder().encode
+_encode_host = msgspec.json.Encoder().encode
 _host = msgspec.json.Decoder(HostState).decode
 
 
 def lock_hosts(connection: Connection, ids: Sequence[ProviderId], names: Sequence[str]) -> list[HostState]:
-    query = sa.select(*_READ).where(
+    query = sa.select(*_HOST_COLUMNS).where(
         sa.or_(
-            among(connection, table_hosts.c.id, list(ids)), among(connection, table_hosts.c.name, list(names))
+            among(connection, tables.hosts.c.id, list(ids)),
+            among(connection, tables.hosts.c.name, list(names)),
         )
     )
-    return _hosts(connection.execute(query.order_by(table_hosts.c.id).with_for_update()))
+    return _hosts(connection.execute(query.order_by(tables.hosts.c.id).with_for_update()))
 
 
 def _hosts(rows: Iterable[Any]) -> list[HostState]:
@@ -230,26 +231,26 @@ def _with_load(host: HostState, load: bytes) -> HostState:
 
 async def save_hosts(transaction: Transaction, changed: Sequence[HostState], at: datetime) -> None:
     hosts = sorted(changed, key=lambda host: host.id.int)
-    rows = [(host.id, host.name, host.cell, at, _encode_hosts(host), host.sequence) for host in hosts]
-    await _HOSTS_SAVE.change(transaction, rows)
+    rows = [(host.id, host.name, host.cell, at, _encode_host(host), host.sequence) for host in hosts]
+    await _SAVE_HOSTS.change(transaction, rows)
 
 
 async def save_loads(transaction: Transaction, loads: Sequence[HostLoad]) -> int:
     rows = [
         (each.host, each.row, _LOAD.pack(*each[2:])) for each in sorted(loads, key=lambda load: load.host.int)
     ]
-    return await _SAVE_LOADS.change(transaction, rows)
+    return await _SAVE_HOST_LOADS.change(transaction, rows)
 
 
 def find_versions(connection: Connection, changed_since: datetime) -> list[tuple[ProviderId, HostVersion]]:
-    query = sa.select(table_hosts.c.id, table_hosts.c.changed_at, table_hosts.c.sequence)
-    found = connection.execute(query.where(table_hosts.c.changed_at >= changed_since))
+    query = sa.select(tables.hosts.c.id, tables.hosts.c.changed_at, tables.hosts.c.sequence)
+    found = connection.execute(query.where(tables.hosts.c.changed_at >= changed_since))
     return [(ProviderId(id_), (changed_at, sequence)) for id_, changed_at, sequence in found]
 
 
 def find_loads(connection: Connection) -> list[HostLoad]:
-    query = sa.select(table_hosts.c.id, table_hosts.c.sequence, table_hosts.c.load).where(
-        table_hosts.c.load.is_not(None)
+    query = sa.select(tables.hosts.c.id, tables.hosts.c.sequence, tables.hosts.c.load).where(
+        tables.hosts.c.load.is_not(None)
     )
     return [
         HostLoad(ProviderId(id_), row, *_LOAD.unpack(load)) for id_, row, load in connection.execute(query)
@@ -257,17 +258,17 @@ def find_loads(connection: Connection) -> list[HostLoad]:
 
 
 def forget_hosts(connection: Connection, ids: Sequence[ProviderId]) -> None:
-    connection.execute(sa.delete(table_hosts).where(among(connection, table_hosts.c.id, list(ids))))
+    connection.execute(sa.delete(tables.hosts).where(among(connection, tables.hosts.c.id, list(ids))))
 
 
 def find_hosts(connection: Connection, wanted: HostQuery) -> list[HostState]:
-    query = sa.select(*_READ).where(table_hosts.c.name > wanted.after)
+    query = sa.select(*_HOST_COLUMNS).where(tables.hosts.c.name > wanted.after)
     if wanted.ids is not None:
-        query = query.where(among(connection, table_hosts.c.id, wanted.ids))
+        query = query.where(among(connection, tables.hosts.c.id, wanted.ids))
     if wanted.name is not None:
-        query = query.where(table_hosts.c.name == wanted.name)
+        query = query.where(tables.hosts.c.name == wanted.name)
     return _hosts(
-        connection.execute(query.order_by(table_hosts.c.name, table_hosts.c.id).limit(wanted.limit))
+        connection.execute(query.order_by(tables.hosts.c.name, tables.hosts.c.id).limit(wanted.limit))
     )
 
 
@@ -293,13 +294,13 @@ def lock_orders(connection: Connection) -> None:
 def lock_aggregates(connection: Connection) -> list[KeptAggregate]:
     return _in_order(
         connection.scalars(
-            sa.select(table_aggregates.c.body).order_by(table_aggregates.c.id).with_for_update()
+            sa.select(tables.aggregates.c.body).order_by(tables.aggregates.c.id).with_for_update()
         )
     )
 
 
 def find_aggregates(connection: Connection) -> list[Aggregate]:
-    found = _in_order(connection.scalars(sa.select(table_aggregates.c.body)))
+    found = _in_order(connection.scalars(sa.select(tables.aggregates.c.body)))
     return [each.told for each in found if not each.deleted_us]
 
 
@@ -321,7 +322,7 @@ def save_aggregate(connection: Connection, aggregate: KeptAggregate) -> None:
 
 
 def forget_aggregate(connection: Connection, aggregate: AggregateId) -> None:
-    connection.execute(sa.delete(table_aggregates).where(table_aggregates.c.id == aggregate))
+    connection.execute(sa.delete(tables.aggregates).where(tables.aggregates.c.id == aggregate))
 
 
 # Rows of cells, and counts of what is in them.
@@ -342,7 +343,7 @@ def save_cells(connection: Connection, cells: Sequence[KnownCell]) -> None:
 
 def find_cells(connection: Connection) -> list[KnownCell]:
     found = [
-        KnownCell(*row) for row in connection.execute(sa.select(table_cells.c.name, table_cells.c.heard_at))
+        KnownCell(*row) for row in connection.execute(sa.select(tables.cells.c.name, tables.cells.c.heard_at))
     ]
     # Sorted here: a database's order of texts depends on its locale.
     return sorted(found, key=lambda each: each.name)

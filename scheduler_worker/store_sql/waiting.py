@@ -19,7 +19,7 @@ from engine.hosts import cell_and_name
 from kit.sql import among, insert
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import ChangeQuery, WaitingInstance
-from scheduler_worker.tables import changes as table_history
+from scheduler_worker.tables import changes as history
 from scheduler_worker.tables import waiting as table
 from scheduler_worker.tables import waking
 
@@ -130,9 +130,9 @@ _encode = msgspec.msgpack.Encoder().encode
 _size = msgspec.msgpack.Decoder(Size).decode
 _NOT_MOVES = ("rebuild", "delete")
 _GOES_ON = (
-    table_history.c.ended_at.is_(None),
-    table_history.c.what.not_in(_NOT_MOVES),
-    table_history.c.outcome != WAITS,
+    history.c.ended_at.is_(None),
+    history.c.what.not_in(_NOT_MOVES),
+    history.c.outcome != WAITS,
 )
 # Two arbitrary numbers: "moor", and the purpose. Orders about aggregates have another purpose.
 _LOCK = sa.text("SELECT pg_advisory_xact_lock(1836019570, 3)")
@@ -142,45 +142,43 @@ def write_changes(connection: Connection, changes: Sequence[Change]) -> None:
     """Insert these changes into the history, or complete those that are there. The sender, the time and the size of an
     order stay as they were written.
     """
-    statement = insert(connection, table_history)
+    statement = insert(connection, history)
     new = statement.excluded
     renewed: dict[str, Any] = {
-        name: sa.func.coalesce(sa.func.nullif(new[name], ""), table_history.c[name])
+        name: sa.func.coalesce(sa.func.nullif(new[name], ""), history.c[name])
         for name in ("destination", "ended_by", "outcome", "failure")
     }
     for name in ("outcome", "failure"):
         # What is said of a move that waits is not true any more when it begins.
-        renewed[name] = sa.case((table_history.c.outcome == WAITS, new[name]), else_=renewed[name])
+        renewed[name] = sa.case((history.c.outcome == WAITS, new[name]), else_=renewed[name])
     # A resize that waits gets its size when it begins.
-    renewed["size"] = sa.func.coalesce(table_history.c.size, new.size)
-    renewed["ended_at"] = sa.func.coalesce(new.ended_at, table_history.c.ended_at)
+    renewed["size"] = sa.func.coalesce(history.c.size, new.size)
+    renewed["ended_at"] = sa.func.coalesce(new.ended_at, history.c.ended_at)
     rows = sorted(changes, key=lambda change: (change.instance.int, change.number))
     connection.execute(
-        statement.on_conflict_do_update(index_elements=[*table_history.primary_key], set_=renewed),
+        statement.on_conflict_do_update(index_elements=[*history.primary_key], set_=renewed),
         [_values(change) for change in rows],
     )
 
 
 def find_changes(connection: Connection, query: ChangeQuery) -> list[Change]:
-    found = sa.select(table_history).limit(query.limit)
+    found = sa.select(history).limit(query.limit)
     if query.instance is not None:
-        found = found.where(table_history.c.instance == query.instance, table_history.c.number > query.after)
-        found = found.order_by(table_history.c.number)
+        found = found.where(history.c.instance == query.instance, history.c.number > query.after)
+        found = found.order_by(history.c.number)
     else:
-        found = found.where(table_history.c.what.not_in(_NOT_MOVES)).order_by(
-            table_history.c.asked_at.desc(), table_history.c.instance
+        found = found.where(history.c.what.not_in(_NOT_MOVES)).order_by(
+            history.c.asked_at.desc(), history.c.instance
         )
     if not query.ended:
-        found = found.where(table_history.c.ended_at.is_(None))
+        found = found.where(history.c.ended_at.is_(None))
     if query.host:
         cell, name = cell_and_name(query.host)
-        found = found.where(sa.or_(table_history.c.source == name, table_history.c.destination == name))
-        found = found.where(table_history.c.cell == cell) if cell else found
+        found = found.where(sa.or_(history.c.source == name, history.c.destination == name))
+        found = found.where(history.c.cell == cell) if cell else found
     if (place := query.behind) is not None:
-        is_later = sa.and_(
-            table_history.c.asked_at == place.asked_at, table_history.c.instance > place.instance
-        )
-        found = found.where(sa.or_(table_history.c.asked_at < place.asked_at, is_later))
+        is_later = sa.and_(history.c.asked_at == place.asked_at, history.c.instance > place.instance)
+        found = found.where(sa.or_(history.c.asked_at < place.asked_at, is_later))
     return [_change(row) for row in connection.execute(found)]
 
 
@@ -188,15 +186,13 @@ def lock_moves(connection: Connection) -> list[Change]:
     if connection.dialect.name == "postgresql":
         # SQLite has one writer at a time.
         connection.execute(_LOCK)
-    return [_change(row) for row in connection.execute(sa.select(table_history).where(*_GOES_ON))]
+    return [_change(row) for row in connection.execute(sa.select(history).where(*_GOES_ON))]
 
 
 def count_open_moves(connection: Connection) -> dict[str, int]:
     """The moves that go on, by their kind."""
     counted = (
-        sa.select(table_history.c.what, sa.func.count().label("number"))
-        .where(*_GOES_ON)
-        .group_by(table_history.c.what)
+        sa.select(history.c.what, sa.func.count().label("number")).where(*_GOES_ON).group_by(history.c.what)
     )
     return {row.what: row.number for row in connection.execute(counted)}
 

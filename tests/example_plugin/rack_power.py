@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.candidates.columns import Flags, Floats
 from engine.choosing.hosts import Hosts, OneHost
-from engine.choosing.plugins import Change, Filter, Weigher
+from engine.choosing.plugins import Filter, HostChange, Weigher
 from engine.requests.spec import InstanceSpec
 
 METRIC = "rack.watts_left"
@@ -19,7 +19,7 @@ class EnoughPower(Filter):
 
     name = "rack power"
     reads = ("extra_specs",)
-    woken_by = (Change.METRICS,)
+    woken_by = (HostChange.METRICS,)
     scopes = ("power",)
 
     def problem_with(self, key: str, value: str) -> str:
@@ -40,7 +40,7 @@ class SparePower(Weigher):
 
     name = "rack power"
     minimum = 0.0
-    woken_by = (Change.METRICS,)
+    woken_by = (HostChange.METRICS,)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | None:  # noqa: ARG002 - equal for each request
         return np.nan_to_num(hosts.metric(METRIC)) if hosts.some_tell((METRIC,)) else None

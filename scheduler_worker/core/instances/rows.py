@@ -118,7 +118,7 @@ class InstanceRow(Struct, frozen=True):
     however often it is delivered; `change_digests` has the digest of each. `choices` are the hosts of a move that its cell has not reported yet, or further
     alternates that it has asked for.
 
-    Needs: `spec` is what the request needs, encoded (core/instances/specs.py). After a resize `resized_spec` counts instead, and `next_spec` will when the present resize is confirmed. `resized_spec`
+    Needs: `spec` is what the request needs, encoded (`encoded`). After a resize `resized_spec` counts instead, and `next_spec` will when the present resize is confirmed. `resized_spec`
     counts, too, if the instance got another flavor than the first one that its request accepts.
 
     Written, but not read back: a row that begins to wait has `kept`, and a row that ends its wait has `has_waited`; by

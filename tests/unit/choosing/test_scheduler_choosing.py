@@ -11,7 +11,7 @@ from msgspec import structs
 from engine.candidates.columns import Flags, Floats
 from engine.choosing.choosing import Chosen, choose
 from engine.choosing.hosts import Hosts, OneHost
-from engine.choosing.plugins import Change, Plugins
+from engine.choosing.plugins import HostChange, Plugins
 from engine.choosing.weighers import FreeAmount
 from engine.inventories import InventoryState
 from engine.picture.picture import Picture
@@ -385,7 +385,7 @@ class OddOnesOnly:
     name = "odd ones only"
     is_per_instance = False
     reads: tuple[str, ...] = ()
-    woken_by: tuple[Change, ...] = (Change.FACTS,)
+    woken_by: tuple[HostChange, ...] = (HostChange.FACTS,)
     scopes: tuple[str, ...] = ()
     image_keys: tuple[str, ...] = ()
 
@@ -405,7 +405,7 @@ class ByName:
     name = "by name"
     minimum: float | None = None
     reads: tuple[str, ...] = ()
-    woken_by: tuple[Change, ...] = (Change.FACTS,)
+    woken_by: tuple[HostChange, ...] = (HostChange.FACTS,)
 
     def __init__(self, multiplier: float) -> None:
         self.multiplier = multiplier

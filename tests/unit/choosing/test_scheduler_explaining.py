@@ -252,7 +252,7 @@ async def test_the_kept_spec_has_the_group_that_the_request_joins() -> None:
     (joined,) = await with_groups(store, [read])
 
     assert joined.spec.server_group == group
-    assert decoded(joined.kept) == joined.spec
+    assert decoded(joined.spec_bytes) == joined.spec
 
 
 # Draining

@@ -20,7 +20,7 @@ from engine.choosing.plugin_settings import (
     PluginSettings,
     chosen_plugins,
 )
-from engine.choosing.plugins import Change, Filter, Weigher
+from engine.choosing.plugins import Filter, HostChange, Weigher
 from engine.choosing.weighers import NumInstances, Pci
 from engine.requests import InstanceSpec, RequestProblem, read_request
 from kit.settings import BadSetting
@@ -111,10 +111,13 @@ class Refilling(LimitFilter):
             Refilling("io ops", "io_ops", "builds", "max_io_ops_per_host", 3),
             "a host that is full for it has room again after one instance more",
         ),
-        (type("Deaf", (AvailabilityZone,), {"woken_by": ()})(), "it decides otherwise after Change.FACTS"),
         (
-            type("Unaware", (AvailabilityZone,), {"woken_by": (Change.FACTS,)})(),
-            "it decides otherwise after Change.AGGREGATES",
+            type("Deaf", (AvailabilityZone,), {"woken_by": ()})(),
+            "it decides otherwise after HostChange.FACTS",
+        ),
+        (
+            type("Unaware", (AvailabilityZone,), {"woken_by": (HostChange.FACTS,)})(),
+            "it decides otherwise after HostChange.AGGREGATES",
         ),
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,

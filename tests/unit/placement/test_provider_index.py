@@ -166,7 +166,7 @@ class Questioner:
     def asked_for(self) -> list[int] | None:
         """The rows for which the answer was computed now; None if it was kept."""
         self._rows = None
-        even, attached = self._index.kept("even rows, and attached ones", self._answer)
+        even, attached = self._index.cached("even rows, and attached ones", self._answer)
         assert even.tolist() == [row % 2 == 0 for row in range(self._index.rows)]
         assert attached.tolist() == self._index.attached[: self._index.rows].tolist()
         return self._rows
@@ -259,7 +259,7 @@ def test_at_most_so_many_answers_are_kept() -> None:
         return (np.full(1, next(answers)),)
 
     told = [
-        int(index.kept(question, answer)[0][0]) for question in (*range(KEPT_MAX), 0, KEPT_MAX, 0, KEPT_MAX)
+        int(index.cached(question, answer)[0][0]) for question in (*range(KEPT_MAX), 0, KEPT_MAX, 0, KEPT_MAX)
     ]
 
     assert told == [*range(1, KEPT_MAX + 1), 1, KEPT_MAX + 1, KEPT_MAX + 2, KEPT_MAX + 1]

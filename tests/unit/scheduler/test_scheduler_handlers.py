@@ -502,7 +502,7 @@ async def test_the_hosts_of_the_instances_that_a_request_names_are_in_its_spec(
 
     assert unknown == []
     assert (found.spec.different_hosts, found.spec.same_hosts) == expected
-    assert decoded(found.kept) == found.spec
+    assert decoded(found.spec_bytes) == found.spec
 
 
 async def test_an_instance_without_a_host_is_no_host_to_be_apart_from_and_none_to_be_with() -> None:

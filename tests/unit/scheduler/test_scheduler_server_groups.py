@@ -9,7 +9,7 @@ from msgspec import structs
 from engine.candidates.columns import Flags
 from engine.choosing.choosing import Chosen, choose
 from engine.choosing.hosts import Hosts, Leaving, OneHost
-from engine.choosing.plugins import Change, Filter
+from engine.choosing.plugins import Filter, HostChange
 from engine.choosing.verdicts import NewChoice, refused_by_group
 from engine.inventories import (
     ConsumerId,
@@ -188,7 +188,7 @@ def test_a_refusal_of_placement_names_group_member_and_host() -> None:
 class CountingFilter(Filter):
     name = "counting"
     # So it is asked in each pass.
-    woken_by = (Change.USAGE,)
+    woken_by = (HostChange.USAGE,)
 
     def __init__(self) -> None:
         self.passes_made = 0
