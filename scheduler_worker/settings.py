@@ -79,7 +79,7 @@ def _checked(field: str, name: str, made: Any, parts: Iterable[str]) -> Any:
     return made
 
 
-class Pace(Struct, frozen=True, kw_only=True):
+class SchedulerPace(Struct, frozen=True, kw_only=True):
     """How often and how long a scheduler tries. No operator changes this: it follows from what the other workers promise. Tests
     and the simulation shorten it.
     """
@@ -108,7 +108,7 @@ class Pace(Struct, frozen=True, kw_only=True):
     unsaid_s: float = 5.0
 
 
-PACE = Pace()
+PACE = SchedulerPace()
 
 
 class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):

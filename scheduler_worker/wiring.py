@@ -55,7 +55,7 @@ from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
 from scheduler_worker.requests.reading import LastFilters, RequestReader
 from scheduler_worker.requests.waking import WaitingMoves, Waker
-from scheduler_worker.settings import PACE, Pace, SchedulerSettings, filters_of, weighers_of
+from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings, filters_of, weighers_of
 from scheduler_worker.store import SchedulerStore
 from scheduler_worker.waiting import WaitingSpecs
 
@@ -72,7 +72,7 @@ class Given(Struct, frozen=True):
     cells_at: Mapping[Station, tuple[str, ...]]
     store: SchedulerStore
     settings: SchedulerSettings
-    pace: Pace
+    pace: SchedulerPace
     clock: Callable[[], datetime]
     chance: random.Random
     picture: Picture
@@ -384,7 +384,7 @@ def scheduler_parts(
     *,
     cells: Mapping[str, Station] | None = None,
     picture: Picture | None = None,
-    pace: Pace = PACE,
+    pace: SchedulerPace = PACE,
 ) -> tuple[Part, ...]:
     """Everything that a scheduler worker runs, its stations included; the caller closes the stations.
 

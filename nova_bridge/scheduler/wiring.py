@@ -35,7 +35,7 @@ from nova_bridge.scheduler.serving import NovaServer, ServingLimits, rpc_queues
 from nova_bridge.scheduler.settings import NOVA_PLACEMENT, NovaPlacementSettings, NovaSchedulerSettings
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.requests.reading import RequestReader
-from scheduler_worker.settings import Pace, SchedulerSettings, filters_of, weighers_of
+from scheduler_worker.settings import SchedulerPace, SchedulerSettings, filters_of, weighers_of
 from scheduler_worker.wiring import STANDARD, Staged
 
 LOOK_S = 1.0
@@ -81,7 +81,7 @@ def nova_parts(
         refresh()
 
     # A share of a host that Nova does not know is no reason to wait.
-    pace = Pace(host_row_wait_s=0.001)
+    pace = SchedulerPace(host_row_wait_s=0.001)
     of_filters, of_forced = (
         Claimer(
             picture,

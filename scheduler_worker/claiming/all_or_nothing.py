@@ -31,7 +31,7 @@ from kit.errors import WrongAnswer
 from placement_worker.core.claims import taken_together
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import KnowsHosts
-from scheduler_worker.settings import Pace
+from scheduler_worker.settings import SchedulerPace
 
 # The rest of a parcel is for the envelope and the other fields.
 PLACES_BYTES_MAX = PARCEL_BYTES_MAX - 8 * 1024
@@ -73,7 +73,7 @@ class TogetherFinder:
         *,
         ask_all: Callable[[Sequence[Message]], Awaitable[Sequence[Message]]],
         catch_up: Callable[[], Awaitable[None]],
-        pace: Pace,
+        pace: SchedulerPace,
         chance: random.Random,
     ) -> None:
         self._chooser = chooser

@@ -60,7 +60,7 @@ from scheduler_worker.claiming.all_or_nothing import TogetherFinder
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import KnowsHosts, Newcomers
 from scheduler_worker.metrics import CHOSEN, CLAIMS
-from scheduler_worker.settings import PACE, Pace
+from scheduler_worker.settings import PACE, SchedulerPace
 
 if TYPE_CHECKING:
     from engine.flavors import Flavor
@@ -95,7 +95,7 @@ class Claimer:
         alternates_max: int,
         chance: random.Random,
         clock: Callable[[], datetime],
-        pace: Pace = PACE,
+        pace: SchedulerPace = PACE,
     ) -> None:
         self._picture = picture
         self._newcomers = Newcomers(picture)

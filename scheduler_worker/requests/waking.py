@@ -63,7 +63,7 @@ from scheduler_worker.requests.moving import (
     after_order,
     room_for_moves,
 )
-from scheduler_worker.settings import PACE, Pace, SchedulerSettings
+from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings
 from scheduler_worker.store import InstanceQuery, SchedulerStore, WaitingInstance
 from scheduler_worker.waiting import MoveSource, WaitingSpecs
 
@@ -267,7 +267,7 @@ class Waker(Periodic):
         settings: SchedulerSettings,
         clock: Callable[[], datetime],
         chance: random.Random,
-        pace: Pace = PACE,
+        pace: SchedulerPace = PACE,
     ) -> None:
         super().__init__("wake waiting instances", self._look, self._rest_s, chance=chance)
         self._store = store

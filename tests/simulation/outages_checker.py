@@ -7,7 +7,7 @@ from scheduler_worker.core.instances.rows import PLACED, InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id
 from tests.simulation.plan import CELLS, Plan
-from tests.simulation.workers import PACE, SCHEDULER
+from tests.simulation.workers import SCHEDULER, SCHEDULER_PACE
 
 OUTAGE = "outage"
 # A host was chosen before the cell was known to be down, and its claim was slow; or a scheduler's clock was set back.
@@ -18,7 +18,7 @@ class OutagesChecker:
     def __init__(self, findings: Findings, plan: Plan) -> None:
         self._findings = findings
         down_s = plan.settings.get("cell_down_s", SCHEDULER.cell_down_s)
-        self._known_after_s = down_s + PACE.hosts_poll_s + SLOW_S
+        self._known_after_s = down_s + SCHEDULER_PACE.hosts_poll_s + SLOW_S
         # A scheduler gives every cell some time when it starts.
         self._started_s = 0.0
         # The last heartbeat of each cell that said it can work.

@@ -24,7 +24,7 @@ from tests.simulation.plan import Plan
 from tests.simulation.process import RUNNING, owned_task
 from tests.simulation.replacing import replaced
 from tests.simulation.settling import choices_left, errors_at_the_end, unsettled
-from tests.simulation.workers import PACE, installed_plugins
+from tests.simulation.workers import SCHEDULER_PACE, installed_plugins
 
 LOOK_S = 2.0
 FEED_S = 4.0
@@ -142,7 +142,7 @@ async def _play(cloud: Cloud) -> None:
         cloud.findings.breaks("everything settles", "; ".join(wrong[:5]))
     # If the answer to a claim comes after a scheduler has read everything anew, it counts that choice until the next
     # reading.
-    latest = loop.time() + 2 * PACE.verify_every_s
+    latest = loop.time() + 2 * SCHEDULER_PACE.verify_every_s
     while (left := choices_left(cloud)) and loop.time() < latest:
         await asyncio.sleep(LOOK_S)
     if left:

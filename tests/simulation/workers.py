@@ -30,7 +30,7 @@ from placement_worker.change_publisher import FeedPace
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker import settings as third_party
-from scheduler_worker.settings import Pace, SchedulerSettings
+from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.wiring import scheduler_parts
 from tests.memory_stores.conductor import MemoryConductorStore
 from tests.memory_stores.ironic import MemoryIronicStore
@@ -65,7 +65,7 @@ PLACEMENT = PlacementSettings(
     log_kept_s=60,
 )
 FEED_PACE = FeedPace(poll_s=1.0, rest_s_max=0.04, lead_again_s=1.0, entries_max=5)
-PACE = Pace(
+SCHEDULER_PACE = SchedulerPace(
     hosts_poll_s=3.0,
     deadline_poll_s=2.0,
     unsaid_s=2.0,
@@ -187,7 +187,13 @@ class Workers:
                     **self._plan.settings,
                 )
                 return scheduler_parts(
-                    station, rows, settings, process.clock, process.chance, picture=picture, pace=PACE
+                    station,
+                    rows,
+                    settings,
+                    process.clock,
+                    process.chance,
+                    picture=picture,
+                    pace=SCHEDULER_PACE,
                 )
             case "conductor":
                 own = FaultyConductorStore(

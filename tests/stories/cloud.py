@@ -59,7 +59,7 @@ from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.core.instances.rows import instance_id_of
-from scheduler_worker.settings import Pace, SchedulerSettings
+from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.store import HostQuery, SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.scheduler_stores import open_scheduler_store
@@ -74,7 +74,7 @@ SETTLED = FeedPace(lead_again_s=0.02)
 ASKS_ONCE = varied(SETTINGS, ask_again_ms=SETTINGS.answer_timeout_ms)
 # Its cells have no heartbeats of conductors, however long a test takes.
 QUICK = SchedulerSettings(cell_down_s=1_000.0)
-QUICK_PACE = Pace(hosts_poll_s=0.2, deadline_poll_s=0.05, unsaid_s=0.05, shape_pause_ms_max=5)
+QUICK_PACE = SchedulerPace(hosts_poll_s=0.2, deadline_poll_s=0.05, unsaid_s=0.05, shape_pause_ms_max=5)
 SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=1)
 
 
@@ -250,7 +250,7 @@ class Cloud:
         name: str = "scheduler",
         *,
         settings: SchedulerSettings = QUICK,
-        pace: Pace = QUICK_PACE,
+        pace: SchedulerPace = QUICK_PACE,
         bus: BusSettings = SETTINGS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         station: type[Station] | Callable[..., Station] = Station,

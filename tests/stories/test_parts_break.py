@@ -46,7 +46,7 @@ from laboratory.computes.hosts import equal_hosts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker.core.instances.placing import accepted
-from scheduler_worker.settings import Pace, SchedulerSettings
+from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.store import NewRequest
 from scheduler_worker.wiring import scheduler_parts
 from tests.memory_stores.conductor import MemoryConductorStore
@@ -104,10 +104,10 @@ class WorkerSetup:
                 way_down = BreakableBroker(self.below.as_user(), self.faults)
                 below = Station(way_down, "down", settings=BUS, clock=clock, cells=("c2",))
                 self._closing.append(below)
-                pace = Pace(verify_every_s=5.0, prune_every_s=5.0, unsaid_s=1.0)
+                quick = SchedulerPace(verify_every_s=5.0, prune_every_s=5.0, unsaid_s=1.0)
                 store = BreakableStore(self.requests, self.faults)
                 return scheduler_parts(
-                    self.station, store, SchedulerSettings(), clock, cells={"c2": below}, pace=pace
+                    self.station, store, SchedulerSettings(), clock, cells={"c2": below}, pace=quick
                 )
             case "conductor":
                 pace = ConductorPace(look_s=2.0, poll_s=1.0, retry_delay_s_max=2.0)

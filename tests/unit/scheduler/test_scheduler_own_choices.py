@@ -24,7 +24,7 @@ from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.replica import Replica
 from scheduler_worker.requests.moving import UnclaimedShares
-from scheduler_worker.settings import PACE, Pace
+from scheduler_worker.settings import PACE, SchedulerPace
 from scheduler_worker.waiting import WaitingSpecs
 from tests.contracts.placement_orders import WEB
 from tests.plugins import standard_plugins
@@ -37,7 +37,7 @@ def a_claimer(
     picture: Picture,
     ask_all: Callable[[Sequence[Message]], Awaitable[Sequence[Message]]],
     make_sure: Callable[[], Awaitable[None]],
-    pace: Pace = PACE,
+    pace: SchedulerPace = PACE,
 ) -> Claimer:
     plugins = standard_plugins()
     return Claimer(
@@ -93,7 +93,7 @@ async def test_other_batches_that_claim_without_end_do_not_keep_a_request_for_ev
         # Its verdict comes as soon as somebody waits for it.
         asyncio.get_running_loop().call_soon(others.close)
 
-    claimer = a_claimer(picture, nothing_held, another_batch_claims, Pace(claims_max=5))
+    claimer = a_claimer(picture, nothing_held, another_batch_claims, SchedulerPace(claims_max=5))
     search = a_search()
 
     await claimer.find_hosts([search])
@@ -115,7 +115,7 @@ async def test_the_picture_catches_up_again_if_a_claim_was_answered_while_it_cau
             with claimer.claiming():
                 "Another batch's claim is answered meanwhile."
 
-    claimer = a_claimer(picture, nothing_held, look, Pace(claims_max=5))
+    claimer = a_claimer(picture, nothing_held, look, SchedulerPace(claims_max=5))
     search = a_search()
 
     await claimer.find_hosts([search])

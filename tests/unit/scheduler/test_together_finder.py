@@ -30,7 +30,7 @@ from engine.requests import InstanceSpec
 from scheduler_worker.claiming.all_or_nothing import TogetherFinder
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.settings import Pace
+from scheduler_worker.settings import SchedulerPace
 from tests.contracts.placement_orders import HOST
 
 pytestmark = pytest.mark.asyncio
@@ -74,7 +74,7 @@ class World:
             HostRegistry.__new__(HostRegistry),
             ask_all=self.ask_all,
             catch_up=self.catch_up,
-            pace=Pace(shape_tries_max=1, claims_max=claims_max, shape_pause_ms_max=0),
+            pace=SchedulerPace(shape_tries_max=1, claims_max=claims_max, shape_pause_ms_max=0),
             chance=random.Random(1),
         )
         return await finder.find(self.searches)
