@@ -9,7 +9,8 @@ answer.
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
@@ -33,13 +34,13 @@ from bus.messages.stored_names import (
     SetImage,
     is_image_source,
 )
-from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said
+from bus.workers.handling import Answer, Bury, Handlers, Received, Said, answering
 from engine.flavors import DeviceProfile, Flavor
 from engine.requests.reading import EXTRA_SPECS_MAX
 from engine.requests.spec import PROFILE, profile_to_find, with_profile, without_profile
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.reading import RequestReader, ValidRequest, names_stored, rejection
-from scheduler_worker.store import Named, NameQuery, SchedulerStore
+from scheduler_worker.store import NameQuery, SchedulerStore
 
 # In place of a flavor that is not stored: its request is accepted, and none is built.
 _NO_FLAVOR = Flavor(vcpus=1)
@@ -181,82 +182,62 @@ def _unknown(field: str, name: str, word: str) -> _Unknown:
 
 # With it an image's properties can be checked, whatever flavor its instances will have.
 _ANY_FLAVOR = Flavor(vcpus=1)
-M = TypeVar("M", bound=Message)
 NameQuestion = AskFlavors | AskImages | AskDeviceProfiles
 
 
-def stored_name_orders(reader: RequestReader) -> Handlers:
-    async def create_flavor(order: CreateFlavor, transaction: OutboxTransaction) -> Message:
-        wrong = _wrong_name("flavor", order.flavor.name) or _wrong_flavor(reader, order.flavor)
-        return wrong or await _created(transaction, "flavor", order.flavor, _flavors)
+class _Kind(NamedTuple):
+    """A kind of things that are stored under names. Orders have it in the field `word`; `found` is the answer with some."""
 
-    async def create_image(order: CreateImage, transaction: OutboxTransaction) -> Message:
-        wrong = _wrong_name("image", order.image.name) or _wrong_image(reader, order.image, "image.")
-        return wrong or await _created(transaction, "image", order.image, _images)
+    word: str
+    type: type[Any]
+    found: Callable[[Sequence[Any], str], Message]
+    why_wrong: Callable[[RequestReader, Any], BuildRejected | None]
+
+
+def stored_name_orders(reader: RequestReader) -> Handlers:
+    async def create(kind: _Kind, order: Message, transaction: OutboxTransaction) -> Message:
+        named: Any = getattr(order, kind.word)
+        wrong = _wrong_name(kind.word, named.name) or kind.why_wrong(reader, named)
+        if wrong is not None:
+            return wrong
+        known = await (await transaction.begun()).create_named(named)
+        return _taken(kind.word, named, known) or kind.found((named,), "")
+
+    async def delete(
+        kind: _Kind, order: DeleteFlavor | DeleteImage | DeleteDeviceProfile, transaction: OutboxTransaction
+    ) -> Message:
+        gone = await (await transaction.begun()).delete_named(kind.type, order.name)
+        return kind.found(() if gone is None else (gone,), "")
 
     async def set_image(order: SetImage, transaction: OutboxTransaction) -> Message:
         store = await transaction.begun()
         known = await store.lock_named(NamedImage, order.name)
         if known is None:
-            return _images(())
+            return _IMAGES.found((), "")
         image = _changed(known, order)
         if (wrong := _wrong_image(reader, image, "")) is not None:
             return wrong
         if image != known:
             await store.save_named(image)
-        return _images((image,))
-
-    async def delete_flavor(order: DeleteFlavor, transaction: OutboxTransaction) -> Message:
-        gone = await (await transaction.begun()).delete_named(Flavor, order.name)
-        return _flavors(() if gone is None else (gone,))
-
-    async def delete_image(order: DeleteImage, transaction: OutboxTransaction) -> Message:
-        gone = await (await transaction.begun()).delete_named(NamedImage, order.name)
-        return _images(() if gone is None else (gone,))
+        return _IMAGES.found((image,), "")
 
     return {
-        CreateFlavor: _each(create_flavor, lambda order: order.flavor.name),
-        DeleteFlavor: _each(delete_flavor, lambda order: order.name),
-        CreateImage: _each(create_image, lambda order: order.image.name),
+        CreateFlavor: _each(partial(create, _FLAVORS), lambda order: order.flavor.name),
+        DeleteFlavor: _each(partial(delete, _FLAVORS), lambda order: order.name),
+        CreateImage: _each(partial(create, _IMAGES), lambda order: order.image.name),
         SetImage: _each(set_image, lambda order: order.name),
-        DeleteImage: _each(delete_image, lambda order: order.name),
-        **_profile_orders(reader),
-    }
-
-
-def _profile_orders(reader: RequestReader) -> Handlers:
-    async def create_profile(order: CreateDeviceProfile, transaction: OutboxTransaction) -> Message:
-        wrong = _wrong_name("profile", order.profile.name) or _wrong_profile(reader, order.profile)
-        return wrong or await _created(transaction, "profile", order.profile, _profiles)
-
-    async def delete_profile(order: DeleteDeviceProfile, transaction: OutboxTransaction) -> Message:
-        gone = await (await transaction.begun()).delete_named(DeviceProfile, order.name)
-        return _profiles(() if gone is None else (gone,))
-
-    return {
-        CreateDeviceProfile: _each(create_profile, lambda order: order.profile.name),
-        DeleteDeviceProfile: _each(delete_profile, lambda order: order.name),
+        DeleteImage: _each(partial(delete, _IMAGES), lambda order: order.name),
+        CreateDeviceProfile: _each(partial(create, _PROFILES), lambda order: order.profile.name),
+        DeleteDeviceProfile: _each(partial(delete, _PROFILES), lambda order: order.name),
     }
 
 
 def stored_name_questions(store: SchedulerStore) -> Handlers:
     return {
-        AskFlavors: _pages(store, Flavor, _flavors),
-        AskImages: _pages(store, NamedImage, _images),
-        AskDeviceProfiles: _pages(store, DeviceProfile, _profiles),
+        AskFlavors: _pages(store, _FLAVORS),
+        AskImages: _pages(store, _IMAGES),
+        AskDeviceProfiles: _pages(store, _PROFILES),
     }
-
-
-def _flavors(found: Sequence[Flavor], next_: str = "") -> FlavorsFound:
-    return FlavorsFound(flavors=tuple(found), next=next_)
-
-
-def _images(found: Sequence[NamedImage], next_: str = "") -> ImagesFound:
-    return ImagesFound(images=tuple(found), next=next_)
-
-
-def _profiles(found: Sequence[DeviceProfile], next_: str = "") -> DeviceProfilesFound:
-    return DeviceProfilesFound(profiles=tuple(found), next=next_)
 
 
 def _each(follow: Callable[[Any, OutboxTransaction], Any], name_of: Callable[[Any], str]) -> Any:
@@ -277,26 +258,14 @@ def _each(follow: Callable[[Any, OutboxTransaction], Any], name_of: Callable[[An
     return on_orders
 
 
-def _pages(
-    store: SchedulerStore, kind: type[Named], answer: Callable[[Sequence[Named], str], Message]
-) -> Any:
-    async def on_ask(asks: Sequence[Received[NameQuestion]]) -> list[Said]:
-        return [Answer(ask, await found(ask.message)) for ask in asks]
-
+def _pages(store: SchedulerStore, kind: _Kind) -> Any:
     async def found(ask: NameQuestion) -> Message:
         names = (ask.name,) if ask.name else None
-        known = await store.named(kind, NameQuery(names=names, after=ask.after, limit=ask.limit + 1))
+        known = await store.named(kind.type, NameQuery(names=names, after=ask.after, limit=ask.limit + 1))
         page = known[: ask.limit]
-        return answer(page, page[-1].name if len(known) > ask.limit else "")
+        return kind.found(page, page[-1].name if len(known) > ask.limit else "")
 
-    return ReadOnly(on_ask)
-
-
-async def _created(
-    transaction: OutboxTransaction, word: str, named: Named, answer: Callable[[Sequence[Named]], Message]
-) -> Message:
-    known = await (await transaction.begun()).create_named(named)
-    return _taken(word, named, known) or answer((named,))
+    return answering(found)
 
 
 def _taken(word: str, named: Struct, known: Struct) -> BuildRejected | None:
@@ -368,3 +337,20 @@ def _changed(image: NamedImage, order: SetImage) -> NamedImage:
     merged = {**image.properties, **order.properties}
     properties = {key: value for key, value in merged.items() if value is not None}
     return structs.replace(image, **given, properties=properties)
+
+
+_FLAVORS = _Kind(
+    "flavor", Flavor, lambda some, after: FlavorsFound(flavors=tuple(some), next=after), _wrong_flavor
+)
+_IMAGES = _Kind(
+    "image",
+    NamedImage,
+    lambda some, after: ImagesFound(images=tuple(some), next=after),
+    lambda reader, image: _wrong_image(reader, image, "image."),
+)
+_PROFILES = _Kind(
+    "profile",
+    DeviceProfile,
+    lambda some, after: DeviceProfilesFound(profiles=tuple(some), next=after),
+    _wrong_profile,
+)
