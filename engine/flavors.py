@@ -136,7 +136,7 @@ class Wait(Value, frozen=True):
     priority: Integer = 0
 
 
-class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class InstanceRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A request for `count` equal instances. The message `build.request` is one, and says what each field means to its sender."""
 
     request_id: RequestId | None = None

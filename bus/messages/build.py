@@ -11,7 +11,7 @@ from engine.flavors import (
     FlavorPassedOver,
     Image,
     InstanceId,
-    Request,
+    InstanceRequest,
     RequestId,
     keys_of,
 )
@@ -54,7 +54,7 @@ class FlavorChange(Value, frozen=True):
 CellLife = Literal["up", "down", "unknown"]
 
 
-class BuildInstance(StrictMessage, Request, frozen=True, tag="build.request"):
+class BuildInstance(StrictMessage, InstanceRequest, frozen=True, tag="build.request"):
     """Build one instance, or `count` equal ones. The client chooses `request_id`. A repeated request with the same
     content gets the same answer. Instance ids are derived from it unless they are given.
 

@@ -33,7 +33,7 @@ VAIN_WAITS = 3
 REST_S_FIRST, REST_S_MAX = 0.2, 5.0
 
 
-class SchedulerPace:
+class Pace:
     """Decides when the next batch begins.
 
     The cost of a batch hardly depends on the number of its messages. So while parcels keep coming, and each has few messages,

@@ -28,7 +28,7 @@ from bus.topology import broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
 from bus.workers import dead_letters, handling
 from bus.workers.authority import Refused, all_count, judge, judge_parcel, speaks_for
-from bus.workers.handling import Received, SchedulerPace, all_received, received
+from bus.workers.handling import Pace, Received, all_received, received
 from bus.workers.publisher import Publisher
 from bus.workers.sending import Link, pauses_of
 from kit.errors import Interrupted, NotTaken
@@ -129,7 +129,7 @@ class Intake:
         self._pending: set[asyncio.Task[None]] = set()
         # Those that are handled alone and other messages take turns.
         self._was_alone = False
-        self._pace = SchedulerPace()
+        self._pace = Pace()
         self.on_subscribed: Callable[[], None] = lambda: None
         # Awaited before a message is buried, to release resources that were claimed for it.
         self.before_burial: Callable[[Received[Any]], Awaitable[None]] | None = None

@@ -10,7 +10,7 @@ from engine.choosing.choosing import choose
 from engine.choosing.explaining import in_words
 from engine.choosing.planning import plan
 from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
-from engine.flavors import Flavor, Request, RequestProblem
+from engine.flavors import Flavor, InstanceRequest, RequestProblem
 from engine.hosts import HostState
 from engine.inventories import InventoryState, ProviderId, ProviderState
 from engine.picture.picture import Picture
@@ -30,7 +30,9 @@ for flavor in (
     Flavor(vcpus=6, ram_mb=2048, extra_specs={"trait:HW_CPU_X86_AVX2": "required"}),
     Flavor(vcpus=2, extra_specs={"trait:AVX2": "required"}),
 ):
-    spec = read_request(Request(flavor=flavor), standard_vocabulary(), plugins.scopes, plugins.image_keys)
+    spec = read_request(
+        InstanceRequest(flavor=flavor), standard_vocabulary(), plugins.scopes, plugins.image_keys
+    )
     if isinstance(spec, RequestProblem):
         print(f"refused: {spec.field}: {spec.reason}")
         continue

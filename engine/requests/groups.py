@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from engine.candidates.query import CELL_TRAIT, Nearness
 from engine.capacity import CUSTOM, Vocabulary
-from engine.flavors import PortRequest, Request, RequestProblem, VolumeRequest
+from engine.flavors import InstanceRequest, PortRequest, RequestProblem, VolumeRequest
 from engine.guests import GuestShape, cell_amounts, read_guest
 from engine.requests.grammar import (
     GROUP_POLICY,
@@ -236,7 +236,7 @@ NEARNESS: dict[str, Nearness] = {
 }
 
 
-def guest_groups(request: Request, parts: Sequence[RequestPart]) -> Iterator[RequestPart]:
+def guest_groups(request: InstanceRequest, parts: Sequence[RequestPart]) -> Iterator[RequestPart]:
     """The parts that follow from the guest's shape. `parts` are all others of the request."""
     flavor = request.flavor
     if flavor is None:
@@ -297,7 +297,7 @@ TRAIT_MAX = 255
 _NOT_IN_TRAITS = re.compile(r"[^A-Z0-9_]+", re.ASCII)
 
 
-def attached_groups(request: Request, vocabulary: Vocabulary) -> Iterator[RequestPart]:
+def attached_groups(request: InstanceRequest, vocabulary: Vocabulary) -> Iterator[RequestPart]:
     kinds: tuple[tuple[str, str, Sequence[PortRequest | VolumeRequest]], ...] = (
         ("port_requests", "port", request.port_requests),
         ("volume_requests", "volume", request.volume_requests),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, structs
 
 from engine.capacity import CUSTOM, Vocabulary
-from engine.flavors import Flavor, InstanceId, Request, RequestProblem, parts_of
+from engine.flavors import Flavor, InstanceId, InstanceRequest, RequestProblem, parts_of
 from engine.guests import (
     HARDWARE_IMAGE_KEYS,
     HOST_SCOPES,
@@ -68,7 +68,7 @@ MB_PER_GB = 1024
 
 
 def read_request(
-    request: Request,
+    request: InstanceRequest,
     vocabulary: Vocabulary,
     scopes: frozenset[str] = frozenset(),
     image_keys: frozenset[str] = frozenset(),
@@ -115,7 +115,7 @@ def read_request(
 
 
 def _parts_of(
-    request: Request, vocabulary: Vocabulary, scopes: frozenset[str], image_keys: frozenset[str]
+    request: InstanceRequest, vocabulary: Vocabulary, scopes: frozenset[str], image_keys: frozenset[str]
 ) -> Iterator[RequestPart]:
     if (flavor := request.flavor) is not None:
         swap_gb = -(-flavor.swap_mb // MB_PER_GB)
@@ -171,7 +171,9 @@ def _known(keys: frozenset[str]) -> str:
     return f"known are {', '.join((*grouped, *sorted(keys)))}"
 
 
-def _problems_of(request: Request, parts: Sequence[RequestPart], needed: Needed) -> Iterator[RequestProblem]:
+def _problems_of(
+    request: InstanceRequest, parts: Sequence[RequestPart], needed: Needed
+) -> Iterator[RequestProblem]:
     yield from _problems_of_counts(request)
     yield from _problems_of_wait(request)
     if request.flavor is None:
@@ -183,7 +185,7 @@ def _problems_of(request: Request, parts: Sequence[RequestPart], needed: Needed)
     yield from problems_of_groups(parts, needed)
 
 
-def _problems_of_counts(request: Request) -> Iterator[RequestProblem]:
+def _problems_of_counts(request: InstanceRequest) -> Iterator[RequestProblem]:
     if not 1 <= request.count <= COUNT_MAX:
         yield RequestProblem("count", request.count, f"a request builds 1 to {COUNT_MAX} instances")
     for field, named in (("hosts", request.hosts), ("ignore_hosts", request.ignore_hosts)):
@@ -209,7 +211,7 @@ def _problems_of_counts(request: Request) -> Iterator[RequestProblem]:
         )
 
 
-def _problems_of_wait(request: Request) -> Iterator[RequestProblem]:
+def _problems_of_wait(request: InstanceRequest) -> Iterator[RequestProblem]:
     wait = request.wait
     if wait is None:
         return
@@ -225,7 +227,7 @@ def _problems_of_wait(request: Request) -> Iterator[RequestProblem]:
         yield RequestProblem("all_or_nothing", "true", "each instance waits for itself: leave out `wait`")
 
 
-def _problems_of_bare_metal(request: Request, needed: Needed) -> Iterator[RequestProblem]:
+def _problems_of_bare_metal(request: InstanceRequest, needed: Needed) -> Iterator[RequestProblem]:
     if request.ports and not some_may_be_of_nodes(needed.total):
         reason = (
             f"only bare-metal nodes read it, and the flavor asks for no class of theirs: resources:{CUSTOM}NAME"
@@ -249,7 +251,7 @@ def _problems_of_bare_metal(request: Request, needed: Needed) -> Iterator[Reques
             )
 
 
-def _is_for_nodes(request: Request, needed: Needed) -> bool:
+def _is_for_nodes(request: InstanceRequest, needed: Needed) -> bool:
     """Can only a bare-metal node serve this request? Only nodes read ports. A request with an image or a config drive
     counts as one for nodes, too, if it asks for custom classes alone.
     """
@@ -297,7 +299,7 @@ ALTERNATIVES_MAX = 8
 
 RESOURCES = "resources:"
 
-ReadFlavor = Callable[[Request], InstanceSpec | RequestProblem]
+ReadFlavor = Callable[[InstanceRequest], InstanceSpec | RequestProblem]
 
 
 class Alternative(Struct, frozen=True, array_like=True):
@@ -308,7 +310,7 @@ class Alternative(Struct, frozen=True, array_like=True):
     spec: InstanceSpec
 
 
-def read_alternatives(request: Request, read: ReadFlavor) -> tuple[Alternative, ...] | RequestProblem:
+def read_alternatives(request: InstanceRequest, read: ReadFlavor) -> tuple[Alternative, ...] | RequestProblem:
     """Read each flavor that the request accepts by `read`, as if it were the flavor of a request; return the problem
     if one of them is wrong.
     """
@@ -340,7 +342,7 @@ def with_specs(
 
 
 def _on_preferred_nodes(
-    request: Request, flavor: Flavor, spec: InstanceSpec, read: ReadFlavor
+    request: InstanceRequest, flavor: Flavor, spec: InstanceSpec, read: ReadFlavor
 ) -> Iterator[Alternative]:
     """The flavor on a node of each custom class that it prefers, the one with the highest weight first. The class
     replaces the sizes; all other demands stay.

@@ -14,7 +14,7 @@ from bus.messages.build import BuildInstance, BuildRejected
 from bus.workers.handling import Answer, Received, Said, Tell
 from engine.capacity import Vocabulary
 from engine.choosing.plugins import Plugins
-from engine.flavors import InstanceId, JoinedGroup, Request, RequestId
+from engine.flavors import InstanceId, InstanceRequest, JoinedGroup, RequestId
 from engine.hosts import host_in_cell
 from engine.inventories import GroupId, ServerGroup
 from engine.refusals import NoValidHost
@@ -163,7 +163,7 @@ class RequestReader:
         """All flavors of a request for which nothing is built, with their needs. It may lack its id."""
         return _or_rejection(read_alternatives(build, self._spec_of), build)
 
-    def _spec_of(self, request: Request) -> InstanceSpec | RequestProblem:
+    def _spec_of(self, request: InstanceRequest) -> InstanceSpec | RequestProblem:
         spec = read_request(request, self._vocabulary, self._scopes, self._image_keys)
         if isinstance(spec, RequestProblem):
             return spec
@@ -187,7 +187,7 @@ class RequestReader:
         )
         return understood
 
-    def _not_read(self, spec: InstanceSpec, request: Request) -> RequestProblem | None:
+    def _not_read(self, spec: InstanceSpec, request: InstanceRequest) -> RequestProblem | None:
         """The problem of a request whose value no active filter reads, or whose filter does not understand the value;
         otherwise None.
         """

@@ -23,7 +23,6 @@ ROOMS = (
 SHARED = {
     "NotFound": "an exchange or queue that the broker does not have; and what the public client raises for an instance or a host",
     "NotAllowed": "placement's verdict on a write of another's; and what the public client raises if the broker refuses its user",
-    "Change": "an order of an instance's history on the bus; and what plugins of other packages import from `plugins.py`",
 }
 
 

@@ -5,16 +5,16 @@ from itertools import accumulate
 
 import pytest
 
-from bus.workers.handling import MESSAGES_ENOUGH, SchedulerPace
+from bus.workers.handling import MESSAGES_ENOUGH, Pace
 
 GATHER_S = 0.06
 
 
 def batches(
-    arrivals: list[float], *, messages: int = 1, handled_s: float = 0.0, pace: SchedulerPace | None = None
+    arrivals: list[float], *, messages: int = 1, handled_s: float = 0.0, pace: Pace | None = None
 ) -> list[tuple[float, int, float]]:
     """When each batch begins, how many parcels it has, and how long the first of them waited. Each parcel has so many messages."""
-    pace = pace or SchedulerPace()
+    pace = pace or Pace()
     begun: list[tuple[float, int, float]] = []
     taken, noted, now_s = 0, 0, 0.0
 
@@ -68,7 +68,7 @@ def test_parcels_that_come_by_chance_are_gathered_too(rate: int, more: float) ->
     assert len(begun) < 60 / GATHER_S * more
 
 
-def asked(askers: int, seconds: float, *, handled_s: float = 0.001, pace: SchedulerPace) -> int:
+def asked(askers: int, seconds: float, *, handled_s: float = 0.001, pace: Pace) -> int:
     """How many questions are answered to so many askers. Each asks again when it has its answer."""
     now_s, answered = 0.0, 0
     while now_s < seconds:
@@ -85,11 +85,11 @@ def asked(askers: int, seconds: float, *, handled_s: float = 0.001, pace: Schedu
 @pytest.mark.parametrize("askers", [1, 3, 8])
 def test_questions_that_wait_for_each_other_hardly_wait_for_the_worker(askers: int) -> None:
     at_once = askers * 10 / 0.001
-    assert asked(askers, 10, pace=SchedulerPace()) > 0.9 * at_once
+    assert asked(askers, 10, pace=Pace()) > 0.9 * at_once
 
 
 def test_after_many_askers_in_turn_parcels_are_gathered_again() -> None:
-    pace = SchedulerPace()
+    pace = Pace()
     asked(1, 20, pace=pace)
     begun = batches(evenly(200, 20, begin_s=20), pace=pace)
     later = [each for each in begun if each[0] >= 26]
@@ -97,7 +97,7 @@ def test_after_many_askers_in_turn_parcels_are_gathered_again() -> None:
 
 
 def test_a_few_parcels_after_a_rest_do_not_wait() -> None:
-    pace = SchedulerPace()
+    pace = Pace()
     batches(evenly(1000, 5), pace=pace)
     assert [waited for *_, waited in batches(evenly(500, 0.02, begin_s=8), pace=pace)] == [0.0] * 10
 
