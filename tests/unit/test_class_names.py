@@ -21,6 +21,7 @@ ROOMS = (
 )
 # Names that two classes may share, and why.
 SHARED = {
+    "Change": "an order of an instance's history on the bus; and a setting that a reload finds changed",
     "NotFound": "an exchange or queue that the broker does not have; and what the public client raises for an instance or a host",
     "NotAllowed": "placement's verdict on a write of another's; and what the public client raises if the broker refuses its user",
 }
