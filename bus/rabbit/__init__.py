@@ -8,19 +8,15 @@ the frames of many callers in one write, which lowers the broker's cost most.
 Over the public channels a boot costs 7 % more (docs/benchmarks.md), and any publisher can end its readers' connections by a
 field that the library's decoders refuse. Three changes upstream would end the use of undocumented parts. aiormq's connection
 would take the frames of a channel, and give its frames to a listener (wire.py). It would say whether the broker blocks
-(wire.py). And pamqp could be given decoders (decoding.py). `tests/unit/brokers/test_private_parts.py` watches these parts.
+(wire.py). And pamqp could be given decoders (frames.py). `tests/unit/brokers/test_private_parts.py` watches these parts.
 
 Nothing here reconnects or retries: bus/workers/sending.py does.
 
-    broker.py       an address, connecting to it, and the reasons of failures
-    connection.py   the connection of the broker port: declares objects, opens channels
-    publishing.py   publishes parcels and reads their confirms
-    consuming.py    receives deliveries and settles them
-    wire.py         the stream of frames to the broker, shared by all channels
-    channel.py      one AMQP channel: requests and replies, message assembly, its end
-    frames.py       parcels as frames, and back
-    decoding.py     lenient decoders for fields that other senders write
-    endings.py      tells all waiting callers that a channel or connection has ended
+    broker.py    an address, connecting to it, the reasons of failures, and the connection of the broker port
+    channel.py   one AMQP channel, and those for publishing and for consuming
+    wire.py      the socket of a connection, shared by all channels
+    frames.py    parcels as frames, and back; lenient decoders for fields that other senders write
+    rpc.py       the RPC of another program
 """
 
 from bus.rabbit.broker import RabbitBroker

@@ -15,10 +15,9 @@ from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
 from bus.broker import ArrivalsOf, Parcel, Receipt, require_prefetch
-from bus.rabbit.channel import Channel, Listener
-from bus.rabbit.publishing import RabbitPublishing
+from bus.rabbit.channel import Channel, Listener, RabbitPublishing
 from bus.rabbit.wire import RabbitWire
-from kit.errors import ConnectionLost, ConsumerCancelled, NotFound
+from kit.errors import ConnectionLost, ConsumerCancelled
 
 _PERSISTENT = 2
 
@@ -147,41 +146,24 @@ async def open_rpc(wire: RabbitWire, user: str, queues: Sequence[ForeignQueue], 
 
 async def _ensure_exchange(wire: RabbitWire, exchange: ForeignExchange) -> None:
     name = exchange.name
-    if not await _stands(wire, commands.Exchange.Declare(exchange=name, passive=True)):
+    if not await wire.stands(commands.Exchange.Declare(exchange=name, passive=True)):
         declared = commands.Exchange.Declare(
             exchange=name,
             exchange_type=exchange.kind,
             durable=exchange.is_durable,
             auto_delete=exchange.is_auto_deleted,
         )
-        await _ask(wire, declared)
+        await wire.ask_aside(declared)
 
 
 async def _ensure_queue(wire: RabbitWire, queue: ForeignQueue) -> None:
-    if not await _stands(wire, commands.Queue.Declare(queue=queue.name, passive=True)):
+    if not await wire.stands(commands.Queue.Declare(queue=queue.name, passive=True)):
         declared = commands.Queue.Declare(
             queue=queue.name,
             durable=queue.is_durable,
             auto_delete=queue.is_auto_deleted,
             arguments={**queue.arguments},
         )
-        await _ask(wire, declared)
+        await wire.ask_aside(declared)
     bound = commands.Queue.Bind(queue=queue.name, exchange=queue.exchange.name, routing_key=queue.key)
-    await _ask(wire, bound)
-
-
-async def _stands(wire: RabbitWire, passive: Frame) -> bool:
-    try:
-        await _ask(wire, passive)
-    except NotFound:
-        return False
-    return True
-
-
-async def _ask(wire: RabbitWire, question: Frame) -> None:
-    """Send a request on a channel of its own, since a refusal closes the channel."""
-    channel = await wire.open(Listener())
-    try:
-        await wire.answered(channel.ask(question))
-    finally:
-        await channel.close()
+    await wire.ask_aside(bound)

@@ -26,7 +26,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from bus.broker import Receipt
-from bus.rabbit.connection import RabbitConnection
+from bus.rabbit.broker import RabbitConnection
 from bus.rabbit.rpc import ForeignExchange, ForeignQueue, RabbitRpc, RpcDelivery
 from bus.workers.sending import Link
 from kit.errors import Operational, Refusal

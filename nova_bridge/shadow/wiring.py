@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 from bus.addresses import Addresses
-from bus.rabbit.connection import RabbitConnection
+from bus.rabbit.broker import RabbitConnection
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, RpcDelivery
 from bus.settings import BusSettings
 from bus.workers.running import about, run_worker

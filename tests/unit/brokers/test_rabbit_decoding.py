@@ -8,8 +8,7 @@ import pytest
 from pamqp import commands
 from pamqp.header import ContentHeader
 
-from bus.rabbit.decoding import decode_leniently, table
-from bus.rabbit.frames import delivery_of
+from bus.rabbit.frames import decode_leniently, delivery_of, table
 
 decode_leniently()
 

@@ -13,8 +13,18 @@ from pamqp.header import ContentHeader
 from yarl import URL
 
 from bus.rabbit.channel import Channel, Listener
-from bus.rabbit.rests import LARGE_BYTES, QUICK_READS_MAX, QUICK_READS_MIN, REST_S, RESTS_MAX, Rests
-from bus.rabbit.streams import HEARTBEAT, TOLD_EVERY_S, FrameReader, Streams
+from bus.rabbit.wire import (
+    HEARTBEAT,
+    LARGE_BYTES,
+    QUICK_READS_MAX,
+    QUICK_READS_MIN,
+    REST_S,
+    RESTS_MAX,
+    TOLD_EVERY_S,
+    FrameReader,
+    Rests,
+    Streams,
+)
 
 pytestmark = pytest.mark.asyncio
 
