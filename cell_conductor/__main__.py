@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from bus.addresses import addresses_for_main, broker_at
 from bus.settings import BusSettings, settings_for_main
-from bus.workers.health_server import VARIABLE
 from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
 from bus.workers.station import Station, process_name
 from cell_conductor.settings import CONDUCTOR, ConductorSettings
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
+from kit.health import HEALTH_VARIABLE
 from kit.sql import DatabaseSettings, upgrade
 
 
@@ -59,7 +59,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
             tuned,
             bus=bus,
             database=database,
-            health_at=environment.get(VARIABLE, ""),
+            health_at=environment.get(HEALTH_VARIABLE, ""),
         )
     )
 

@@ -9,11 +9,11 @@ from msgspec import structs
 
 from bus.addresses import addresses_for_main, broker_at
 from bus.settings import BUS, BusSettings
-from bus.workers.health_server import VARIABLE
 from bus.workers.running import about, run_main, run_worker, with_flags
 from bus.workers.station import Station, process_name
 from compute_sim.settings import COMPUTE, ComputeSettings
 from compute_sim.wiring import only_compute
+from kit.health import HEALTH_VARIABLE
 from kit.process import exiting_if_wrong
 from laboratory.computes.driver import simulated_parts
 from laboratory.computes.faults import FaultScript
@@ -65,7 +65,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
         settings = structs.replace(settings, cell=cell)
         size = read_host_size(environment.get("MOOR_COMPUTE_HOST_SIZE", ""))
         faults = load_script(Path(script), FaultScript) if script else FaultScript()
-    health_at = environment.get(VARIABLE, "")
+    health_at = environment.get(HEALTH_VARIABLE, "")
     run_main(
         run(
             addresses.bus_of(cell),

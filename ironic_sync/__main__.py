@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from bus.addresses import Addresses, addresses_for_main, broker_at
 from bus.settings import BusSettings, settings_for_main
-from bus.workers.health_server import VARIABLE
 from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
 from bus.workers.sending import Link
 from bus.workers.station import close_all, stations_at
@@ -18,6 +17,7 @@ from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from ironic_sync.store import check_name
 from ironic_sync.store_sql import SqlIronicStore
 from ironic_sync.wiring import ironic_parts
+from kit.health import HEALTH_VARIABLE
 from kit.keystone import OPENSTACK, OpenStackSettings
 from kit.process import exiting_if_wrong
 from kit.settings import BadSetting
@@ -128,7 +128,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
             account=account,
             bus=bus,
             database=database_settings,
-            health_at=environment.get(VARIABLE, ""),
+            health_at=environment.get(HEALTH_VARIABLE, ""),
         )
     )
 

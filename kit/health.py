@@ -109,6 +109,9 @@ class ReadyTeller(Periodic):
 # The addresses that HTTP servers of a process listen on: read from settings, bound, and written for people.
 
 
+HEALTH_VARIABLE = "MOOR_HEALTH_LISTEN"
+HEALTH_SETTING = f"{HEALTH_VARIABLE} (--health-listen)"
+LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
 PORT_DIGITS_MAX = 5
 BACKLOG = 2_048
@@ -163,6 +166,12 @@ def read_address(text: str, setting: str, examples: str, *, default_host: str = 
     ):
         raise BadAddressError(f"{setting} is {text!r}: write {examples}")
     return Listen(host, int(port))
+
+
+def read_health_address(text: str) -> Listen:
+    """Parse host and port. `9100` and `:9100` listen on loopback; `0.0.0.0:9100` and `[::]:9100` everywhere."""
+    examples = "port or host:port, as 9100, 0.0.0.0:9100 or [::]:9100"
+    return read_address(text, HEALTH_SETTING, examples, default_host=LOOPBACK)
 
 
 def read_listen(text: str, *, is_shared: bool = False) -> Listen:

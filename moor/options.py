@@ -427,7 +427,7 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
     except Refusal as refused:
         fail(f"the broker refused: {refused}")
     except Failure as problem:
-        from bus.workers.asking import NoAnswer  # noqa: PLC0415
+        from bus.workers.station import NoAnswer  # noqa: PLC0415
 
         if isinstance(problem, NoAnswer):
             fail(f"{problem}: do workers run on this bus?", NOT_IN_TIME)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from bus.addresses import Addresses, addresses_for_main
 from bus.settings import BusSettings, settings_for_main
-from bus.workers.health_server import VARIABLE
 from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
 from bus.workers.station import close_all, stations_at
+from kit.health import HEALTH_VARIABLE
 from kit.sql import DatabaseSettings, upgrade
 from placement_worker.api.service import PlacementService, ServiceOptions
 from placement_worker.settings import PLACEMENT, PlacementSettings
@@ -73,7 +73,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     database = "MOOR_PLACEMENT_DB_URL" if environment.get("MOOR_PLACEMENT_DB_URL") else "MOOR_DB_URL"
     addresses = addresses_for_main(environment, "MOOR_BUS_URL", database)
     settings = settings_for_main(environment, PLACEMENT)
-    run_main(run(addresses, *settings, environment.get(VARIABLE, "")))
+    run_main(run(addresses, *settings, environment.get(HEALTH_VARIABLE, "")))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from bus.addresses import Addresses, addresses_for_main
 from bus.settings import BusSettings, settings_for_main
-from bus.workers.health_server import VARIABLE
 from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
 from bus.workers.station import close_all, stations_at
+from kit.health import HEALTH_VARIABLE
 from kit.sql import DatabaseSettings, upgrade
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 from scheduler_worker.store_sql import SqlSchedulerStore
@@ -51,7 +51,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     environment = with_flags(environment, arguments, "scheduler_worker")
     addresses = addresses_for_main(environment, "MOOR_BUS_URL", "MOOR_DB_URL")
     settings = settings_for_main(environment, SCHEDULER)
-    run_main(run(addresses, *settings, environment.get(VARIABLE, "")))
+    run_main(run(addresses, *settings, environment.get(HEALTH_VARIABLE, "")))
 
 
 if __name__ == "__main__":

@@ -128,15 +128,11 @@ def _judge_like(
     return _may_say(origin.sender, destination.exchange, destination.routing_key, cell, facts)
 
 
-def judge_answer(question: Message, answer: Message, origin: Origin, facts: BrokerFacts) -> Refused | None:
-    """Why this answer to the question does not count: its type, exchange or sender is wrong. None if it counts."""
-    return _may_answer(type(question), type(answer), origin.exchange, origin.sender, facts)
-
-
 @functools.lru_cache(maxsize=10_000)
-def _may_answer(
+def judge_answer(
     question: type[Message], answer: type[Message], exchange: str, sender: str, facts: BrokerFacts
 ) -> Refused | None:
+    """Why an answer of this type to a question of that type does not count: its type, exchange or sender is wrong. None if it counts."""
     asked, answered = type_of(question), type_of(answer)
     wanted = question.ROUTE.answer
     if answered not in (wanted, REJECTION) or exchange != REPLY:

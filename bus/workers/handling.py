@@ -1,14 +1,14 @@
 """The input and output of handlers, and the one function that decides what happens to a message whose handler failed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from math import exp
 from typing import Any, Generic, NewType, TypeVar
 
 from msgspec import Struct
 
-from bus.broker import Origin, chunks
+from bus.broker import Origin
 from bus.message import Envelope, M_co, Message
 from bus.settings import BusSettings
 from kit.errors import Failure, Locked, Poison, TookTooLong, Unavailable
@@ -90,7 +90,7 @@ class Pace:
         return self._parcels * exp((self._counted_s - now_s) / MEMORY_S)
 
 
-# The metrics that every worker has. What each counts is read in bus/workers/metrics_page.py, or observed where it happens.
+# The metrics that every worker has. What each counts is read in bus/workers/health_server.py, or observed where it happens.
 
 
 _QUEUE = ("queue",)
@@ -279,10 +279,6 @@ class Weighed(Struct, frozen=True):
     handle: Handler
     weight_of: Callable[[Any], int]
     weight_max: int
-
-    def portions(self, messages: Sequence[Message]) -> Iterator[slice]:
-        """Cut these messages into consecutive groups, each for one call of the handler."""
-        return chunks([self.weight_of(each) for each in messages], self.weight_max)
 
 
 # Which handler takes which message. Messages of a queue with the same handler go to it together, those about the same thing in order.

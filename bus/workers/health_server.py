@@ -2,21 +2,29 @@
 
     /healthz    200 while the event loop runs and no part has ended; 503 otherwise. The body names the failing parts.
     /readyz     200 when the worker is connected, consumes and has what it needs; else 503, and what it waits for.
-    /metrics    counters for Prometheus, read from the parts on each request.
+    /metrics    counters for Prometheus, read from the parts on each request, so the hot path does no extra work.
 
-It decides nothing. The server's libraries are loaded only where an address is given.
+It decides nothing. Only processes with an address for it load this, since it loads uvicorn, Starlette and Prometheus's client.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from kit.health import Health, Listen, read_address
+import prometheus_client.core as prometheus
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
-VARIABLE = "MOOR_HEALTH_LISTEN"
-SETTING = f"{VARIABLE} (--health-listen)"
-LOOPBACK = "127.0.0.1"
+from bus.workers import handling as bus_metrics
+from bus.workers.station import Station
+from bus.workers.worker import Worker
+from kit.health import HEALTH_SETTING, Health, read_health_address
+from kit.http_server import HttpServer
+from kit.metrics import BUCKETS_S, Histogram, Labels, Metric, Numbers, Observed
+from kit.parts import PartState, Status, every_part, statuses
 
 
 class HealthServer:
@@ -24,9 +32,7 @@ class HealthServer:
 
     def __init__(self, address: str, health: Health) -> None:
         listen = read_health_address(address)
-        from kit.http_server import HttpServer  # noqa: PLC0415 - only where an address is given
-
-        self._server = HttpServer(_app(health), listen, SETTING, drain_s_max=1)
+        self._server = HttpServer(_app(health), listen, HEALTH_SETTING, drain_s_max=1)
         self.url = self._server.url
 
     async def run(self) -> None:
@@ -36,19 +42,7 @@ class HealthServer:
         await self._server.stop()
 
 
-def read_health_address(text: str) -> Listen:
-    """Parse host and port. `9100` and `:9100` listen on loopback; `0.0.0.0:9100` and `[::]:9100` everywhere."""
-    examples = "port or host:port, as 9100, 0.0.0.0:9100 or [::]:9100"
-    return read_address(text, SETTING, examples, default_host=LOOPBACK)
-
-
-def _app(health: Health) -> "Starlette":
-    from starlette.applications import Starlette  # noqa: PLC0415 - only where an address is given
-    from starlette.responses import JSONResponse, Response  # noqa: PLC0415
-    from starlette.routing import Route  # noqa: PLC0415
-
-    from bus.workers.metrics_page import CONTENT_TYPE, Metrics  # noqa: PLC0415
-
+def _app(health: Health) -> Starlette:
     metrics = Metrics(health)
 
     async def healthz(_: Any) -> JSONResponse:
@@ -64,3 +58,112 @@ def _app(health: Health) -> "Starlette":
         return Response(metrics.page(), media_type=CONTENT_TYPE)
 
     return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", page)])
+
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+# Per consumed queue. Several workers on one queue are summed.
+_OF_QUEUES: tuple[tuple[Metric, Callable[[Worker[Any]], int]], ...] = (
+    (bus_metrics.HANDLED, lambda worker: worker.handled),
+    (bus_metrics.BATCHES, lambda worker: worker.batches),
+    (bus_metrics.PUT_BACK, lambda worker: worker.intake.put_back),
+    (bus_metrics.BURIED, lambda worker: worker.intake.buried),
+    (bus_metrics.REDELIVERED, lambda worker: worker.intake.redelivered),
+    (bus_metrics.INTERRUPTIONS, lambda worker: worker.intake.interruptions),
+    (bus_metrics.IN_HAND, lambda worker: worker.intake.in_hand),
+    (bus_metrics.BURIALS_WAITING, lambda worker: worker.intake.burials_waiting),
+)
+_OF_STATIONS: tuple[tuple[Metric, Callable[[Station], int]], ...] = (
+    (bus_metrics.CONNECTIONS, lambda station: station.connections_made),
+    (bus_metrics.SENT, lambda station: station.publisher.parcels_sent),
+    (bus_metrics.HELD_BACK, lambda station: station.publisher.held_back),
+    (bus_metrics.ANSWERS_DROPPED, lambda station: station.publisher.answers_dropped),
+    (bus_metrics.ASKED_AGAIN, lambda station: station.asked_again),
+    (bus_metrics.WAITING, lambda station: station.publisher.waiting),
+)
+
+
+class Metrics(Collector):
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def page(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[prometheus.Metric]:
+        parts = [*every_part(self._health.parts)]
+        numbers: defaultdict[Metric, Counter[Labels]] = defaultdict(Counter)
+        durations: defaultdict[Metric, dict[Labels, Observed]] = defaultdict(dict)
+        for each in (*self._about(), *_of_statuses(statuses(self._health.parts)), *_of_parts(parts)):
+            if isinstance(each, Histogram):
+                _add(durations[each.metric], each.by_labels)
+            else:
+                # It adds up what several parts say under equal labels.
+                numbers[each.metric].update(each.by_labels)
+        for metric, by_labels in numbers.items():
+            yield _numbers(metric, by_labels)
+        for metric, observed in durations.items():
+            yield _histogram(metric, observed)
+
+    def _about(self) -> Iterator[Numbers]:
+        about = self._health.about
+        yield bus_metrics.INFO.numbers({(about.role, about.version, about.cell): 1})
+        yield bus_metrics.READY.numbers({(): float(not self._health.awaits())})
+
+
+def _of_statuses(known: Sequence[Status]) -> Iterator[Numbers]:
+    for each in known:
+        yield bus_metrics.PART_RUNS.numbers({(each.name,): each.runs})
+        yield bus_metrics.PART_FAILURES.numbers({(each.name,): each.failures})
+    failing = {each.name for each in known if each.state is PartState.FAILING}
+    yield bus_metrics.PART_FAILING.numbers({(each.name,): each.name in failing for each in known})
+
+
+def _of_parts(parts: Sequence[object]) -> Iterator[Numbers | Histogram]:
+    workers = [part for part in parts if isinstance(part, Worker)]
+    for metric, read in _OF_QUEUES:
+        for worker in workers:
+            yield metric.numbers({(worker.intake.queue,): read(worker)})
+    stations = [part for part in parts if isinstance(part, Station)]
+    for metric, read_station in _OF_STATIONS:
+        yield metric.numbers({(): sum(map(read_station, stations))})
+    for part in parts:
+        for name in ("readings", "watched_readings"):
+            for each in getattr(part, name, ()):
+                if isinstance(each, Numbers | Histogram):
+                    yield each
+
+
+def _add(known: dict[Labels, Observed], more: Mapping[Labels, Observed]) -> None:
+    """Add these observations to the known ones: several parts may have one metric, with equal labels."""
+    for labels, observed in more.items():
+        known.setdefault(labels, Observed([0] * len(observed.counts))).add(observed)
+
+
+def _numbers(metric: Metric, by_labels: Mapping[Labels, float]) -> prometheus.Metric:
+    family: prometheus.CounterMetricFamily | prometheus.GaugeMetricFamily
+    if metric.kind == "counter":
+        family = prometheus.CounterMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+    else:
+        family = prometheus.GaugeMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+    for labels, number in by_labels.items():
+        family.add_metric(labels, number)
+    return family
+
+
+def _histogram(metric: Metric, by_labels: Mapping[Labels, Observed]) -> prometheus.Metric:
+    family = prometheus.HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+    for labels, observed in by_labels.items():
+        family.add_metric(labels, [*_buckets(observed.counts)], observed.total_s)
+    return family
+
+
+def _buckets(counts: Iterable[int]) -> Iterator[tuple[str, float]]:
+    """The buckets as Prometheus has them: each counts all observations up to its limit."""
+    so_far = 0
+    for limit, count in zip((*map(str, BUCKETS_S), "+Inf"), counts, strict=True):
+        so_far += count
+        yield limit, so_far

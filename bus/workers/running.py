@@ -18,12 +18,11 @@ from msgspec import Struct
 from bus.messages.cloud import COUNTED_MAX, WorkerAlive
 from bus.otel import traced
 from bus.queues import CELL0
-from bus.workers.health_server import VARIABLE, HealthServer
 from bus.workers.publisher import now
 from bus.workers.station import Heartbeats, Station
 from bus.workers.worker import Worker
 from kit.errors import Operational, Transient, Unavailable
-from kit.health import About, BadAddressError, Health, ReadyTeller
+from kit.health import HEALTH_VARIABLE, About, BadAddressError, Health, ReadyTeller
 from kit.logs import FORMATS
 from kit.metrics import Histogram, Numbers
 from kit.parts import Once, every_part
@@ -193,6 +192,8 @@ async def run_worker(
     watchers: list[Part] = [ReadyTeller(health), *([beats] if beats else [])]
     url = "nowhere (--health-listen)"
     if health_at:
+        from bus.workers.health_server import HealthServer  # noqa: PLC0415 - only where an address is given
+
         server = HealthServer(health_at, health)
         watchers.append(server)
         url = server.url
@@ -266,11 +267,11 @@ def with_flags(environment: Mapping[str, str], arguments: Sequence[str], room: s
     """The environment of `python -m <room>` with its flags applied. Ends the process if a flag is invalid."""
     parser = argparse.ArgumentParser(prog=f"python -m {room}", description="Settings are MOOR_* variables.")
     parser.add_argument(
-        "--health-listen", metavar="ADDRESS:PORT", help=f"/healthz, /readyz, /metrics [{VARIABLE}]"
+        "--health-listen", metavar="ADDRESS:PORT", help=f"/healthz, /readyz, /metrics [{HEALTH_VARIABLE}]"
     )
     parser.add_argument("--log-format", choices=FORMATS, help="[MOOR_LOG_FORMAT]")
     flags = parser.parse_args(arguments)
-    stated = {VARIABLE: flags.health_listen, "MOOR_LOG_FORMAT": flags.log_format}
+    stated = {HEALTH_VARIABLE: flags.health_listen, "MOOR_LOG_FORMAT": flags.log_format}
     return {**environment, **{name: value for name, value in stated.items() if value is not None}}
 
 

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import structs
 
+from bus.broker import chunks
 from bus.codec import Codec
 from bus.message import Message, type_of
 from bus.settings import BusSettings
@@ -199,7 +200,8 @@ class Worker(Generic[Tx]):
                         item, unread or f"no handler for {type_of(message)!r} on {self.intake.queue}"
                     )
             elif isinstance(handler, Weighed):
-                for portion in handler.portions([item.received.message for item in items]):
+                weights = [handler.weight_of(item.received.message) for item in items]
+                for portion in chunks(weights, handler.weight_max):
                     await self._handle(handler.handle, items[portion])
             else:
                 await self._handle(handler, items)

@@ -24,7 +24,7 @@ from bus.messages.audit import (
     HostBooksFound,
 )
 from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, InstanceState
-from bus.workers.asking import NoAnswer
+from bus.workers.station import NoAnswer
 from engine.inventories import ConsumerId, ProviderId
 from moor.asking import Asks, answer_of, items_of
 from moor.books.views import InstanceView, OnHost

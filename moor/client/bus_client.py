@@ -16,11 +16,10 @@ from bus.messages.build import AskInstances, BuildRejected, InstancesFound, Inst
 from bus.settings import BusSettings
 from bus.topology import EVENTS, FEED, Application, Grant, broker_user_of, destination_of, user_of
 from bus.unreadable import Unreadable
-from bus.workers.asking import listen
 from bus.workers.authority import project_of
 from bus.workers.handling import Received
 from bus.workers.sending import Link
-from bus.workers.station import Station, process_name
+from bus.workers.station import Station, listen, process_name
 from engine.flavors import InstanceId
 from kit.errors import AccessRefused, ConnectionLost
 from kit.process import Part, run_until

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from bus.addresses import broker_at
 from bus.broker import Broker
 from bus.message import Message, type_of
-from bus.workers.asking import NoAnswer
+from bus.workers.station import NoAnswer
 from kit.errors import AccessRefused, ConnectionLost, Refusal
 from moor.client.bus_client import BusClient, answer_of, connected, pages_of, with_user
 from moor.client.errors import BrokerAway, BrokerRefused, NotAllowed, NotFound, NotInTime

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from bus.message import Message
 from bus.messages.planning import HostChoice
-from bus.workers.asking import NoAnswer
+from bus.workers.station import NoAnswer
 from engine.flavors import InstanceId
 from engine.hosts import host_in_cell
 from engine.refusals import NoValidHost

@@ -11,7 +11,7 @@ from rich.live import Live
 
 from bus.messages.build import BuildInstance, BuildRejected, InstancesFound, InstanceState, RebuildInstance
 from bus.messages.moves import EndMove, MoveInstance
-from bus.workers.asking import NoAnswer
+from bus.workers.station import NoAnswer
 from engine.flavors import InstanceId, RequestId
 from moor.asking import CommandClient, InstanceFollower, client, granted
 from moor.naming import instance_ids

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from bus.messages.cloud import AskOverview, Overview, WorkerAlive, WorkerHeard
 from bus.topology import CELL0, DEAD_QUEUE, Queue, QueueKind, Site
-from bus.workers.asking import NoAnswer
+from bus.workers.station import NoAnswer
 from kit.errors import ConnectionLost, Refusal
 from kit.settings import without_password
 from moor.asking import Asks, answer_of

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, ClaimResources, SwapClaim
-from bus.workers.asking import asking_for
+from bus.workers.station import asking_for
 from engine.choosing.choosing import (
     ALTERNATE_POOL_MAX,
     Chosen,

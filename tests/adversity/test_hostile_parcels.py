@@ -20,9 +20,9 @@ from bus.message import EVENTS, PLACEMENT, REPLY, Envelope
 from bus.messages.placement import AskSnapshot, InventoryRefused, LogPosition, SnapshotPage
 from bus.queues import DEAD, DEAD_QUEUE, Grant, in_cell
 from bus.topology import INBOXES, QUEUES, objects_of, retry_exchange_of
-from bus.workers.asking import listen
 from bus.workers.dead_letters import DeadLetter, NotReplayed, open_dead_letters
 from bus.workers.sending import Link
+from bus.workers.station import listen
 from bus.workers.worker import Worker
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed

@@ -13,9 +13,8 @@ from bus.broker import Connection, Receipt
 from bus.codec import CODEC
 from bus.topology import PLACEMENT, Grant, objects_of
 from bus.unix_socket.client import UnixBroker
-from bus.workers.asking import listen
 from bus.workers.sending import Link
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from kit.errors import ConnectionLost, Interrupted
 from tests.adversity.keeping_broker import serving
 from tests.contracts.small_world import (

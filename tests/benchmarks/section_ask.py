@@ -11,8 +11,7 @@ from functools import partial
 
 from bus.messages.placement import ProvidersChanged
 from bus.topology import EVENTS, Grant
-from bus.workers.asking import listen
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from tests.benchmarks.books import Books, MemoryBooks, OpenedBooks, SqliteBooks, postgres_books
 from tests.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus, unix_bus
 from tests.benchmarks.cpu import OneProcess, Spender

@@ -10,9 +10,8 @@ from bus.broker import Broker
 from bus.messages.administration import AskUsages
 from bus.messages.hosts import AskHosts
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
-from bus.workers.asking import NoAnswer
 from bus.workers.handling import Answer, Received, Said
-from bus.workers.station import Station
+from bus.workers.station import NoAnswer, Station
 from kit.errors import AccessRefused
 from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.stage import CELLS, SETTINGS, Remembering, declared, order, station, until

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from bus.broker import Parcel
 from bus.topology import Exchange, Objects
-from bus.workers.metrics_page import Metrics
+from bus.workers.health_server import Metrics
 from bus.workers.sending import Link
 from kit.errors import Unavailable
 from kit.health import About, Health

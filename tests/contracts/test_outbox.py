@@ -11,11 +11,10 @@ from bus.codec import CODEC
 from bus.message import Message
 from bus.messages.placement import InventoryRefused, ReleaseClaim
 from bus.topology import EVENTS, Grant
-from bus.workers.asking import listen
 from bus.workers.handling import OutboxKey, Received, Said, Tell
 from bus.workers.publisher import Outgoing
 from bus.workers.sending import Link
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed
 from kit.errors import Transient, Unavailable

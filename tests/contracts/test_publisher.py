@@ -12,10 +12,9 @@ from bus.message import Envelope, Message
 from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceState
 from bus.messages.placement import InventoryRefused, LogPosition, ProvidersChanged
 from bus.topology import EVENTS, FEED, REPLY, Grant, Limits, objects_of, user_of
-from bus.workers.asking import listen
 from bus.workers.publisher import Overfull, Undeliverable
 from bus.workers.sending import Link, Outgoing
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from engine.flavors import RequestId
 from engine.inventories import ConsumerId, ProviderId
 from engine.refusals import NotAllowed

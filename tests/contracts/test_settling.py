@@ -30,8 +30,8 @@ from bus.topology import (
 from bus.unreadable import Unreadable
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.handling import Received, Said
+from bus.workers.health_server import Metrics
 from bus.workers.intake import SPENT_READS_MAX, TRIED_ALONE_FROM
-from bus.workers.metrics_page import Metrics
 from bus.workers.station import Station
 from engine.flavors import InstanceId, RequestId
 from kit.errors import ConnectionLost, Locked, Poison, Transient, Unavailable

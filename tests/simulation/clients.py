@@ -73,8 +73,7 @@ from bus.messages.stored_names import (
     SetImage,
 )
 from bus.topology import EVENTS, FEED, Grant
-from bus.workers.asking import listen
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from engine.flavors import DeviceGroup, DeviceProfile, Flavor, Image, InstanceId, JoinedGroup, RequestId, Wait
 from engine.inventories import AggregateId, ServerGroup
 from kit.errors import Failure

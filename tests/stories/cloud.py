@@ -36,10 +36,9 @@ from bus.messages.placement import (
 )
 from bus.settings import BusSettings
 from bus.topology import CELL0, EVENTS, Grant
-from bus.workers.asking import listen
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.sending import Link
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import HostFacts, HostSetting
 from engine.inventories import (

@@ -21,10 +21,9 @@ from bus.messages.hosts import AskHosts, HostsAlive, HostsFound
 from bus.messages.placement import ClaimResources
 from bus.settings import BusSettings
 from bus.topology import EVENTS, Grant, objects_of
-from bus.workers.asking import listen
 from bus.workers.publisher import Overfull, now
 from bus.workers.sending import Link
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings

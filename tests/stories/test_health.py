@@ -17,13 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from bus.memory import MemoryBroker
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.topology import objects_of
-from bus.workers.health_server import HealthServer, read_health_address
+from bus.workers.health_server import HealthServer
 from bus.workers.publisher import Outgoing
 from bus.workers.running import about, with_flags
 from bus.workers.station import Station
 from compute_sim.__main__ import main as compute
 from kit.errors import ConnectionLost, Poison
-from kit.health import About, BadAddressError, Health, Listen, ReadyTeller
+from kit.health import About, BadAddressError, Health, Listen, ReadyTeller, read_health_address
 from kit.parts import Pauses, Status, Supervised
 from kit.process import Part, run_until
 from moor.commands import command_of

@@ -16,7 +16,7 @@ USED_ELSEWHERE = {
         "delete_exchange",
         "delete_queue",
     ),  # tests, as an operator does on a real broker
-    "bus/workers/metrics_page.py": ("collect",),  # prometheus_client
+    "bus/workers/health_server.py": ("collect",),  # prometheus_client
     "kit/http_server.py": ("capture_signals",),  # uvicorn
     "kit/sql/statements.py": (
         "load_dialect_impl",
@@ -34,7 +34,7 @@ USED_ELSEWHERE = {
     "placement_worker/tables.py": ("get_col_spec",),  # SQLAlchemy
     "scheduler_worker/overview.py": (
         "watched_readings",
-    ),  # bus/workers/metrics_page.py, by its name as a text
+    ),  # bus/workers/health_server.py, by its name as a text
     "laboratory/plugin_check.py": ("breaches",),  # whoever writes a filter or a weigher
 }
 

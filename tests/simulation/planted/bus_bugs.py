@@ -11,9 +11,9 @@ from bus import message
 from bus.broker import Receipt
 from bus.topology import broker_user_of
 from bus.workers import intake
-from bus.workers.asking import Asker
 from bus.workers.intake import Intake
 from bus.workers.sending import ParcelSender
+from bus.workers.station import Asker
 from bus.workers.worker import Worker
 from tests.simulation.replacing import replaced
 

@@ -33,10 +33,9 @@ from bus.messages.placement import (
 )
 from bus.settings import BusSettings
 from bus.topology import EVENTS, Grant
-from bus.workers.asking import listen
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.sending import Link
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from cell_conductor.core.rows import Instance
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore

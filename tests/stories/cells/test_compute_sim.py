@@ -36,10 +36,9 @@ from bus.messages.hosts import (
 )
 from bus.messages.placement import ProvidersChanged, ReportAccepted, ReportAnswered, ReportInventory
 from bus.topology import DEAD_QUEUE, EVENTS, Grant
-from bus.workers.asking import listen
 from bus.workers.handling import Handlers, Received, Said
 from bus.workers.sending import Link
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from compute_sim.core.hosts import Load
 from compute_sim.fleet import Elapsed
 from compute_sim.settings import ComputeSettings

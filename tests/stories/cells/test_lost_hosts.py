@@ -20,9 +20,8 @@ from bus.messages.hosts import (
     SetHostInCell,
 )
 from bus.topology import EVENTS, Grant
-from bus.workers.asking import listen
 from bus.workers.sending import Link
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from engine.hosts import HostMode, HostSetting, HostState

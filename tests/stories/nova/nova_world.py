@@ -17,7 +17,7 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.rabbit import RabbitBroker
-from bus.workers.metrics_page import Metrics
+from bus.workers.health_server import Metrics
 from bus.workers.sending import Link
 from kit.health import About, Health
 from kit.keystone import OpenStackSettings

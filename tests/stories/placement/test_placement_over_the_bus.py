@@ -31,9 +31,8 @@ from bus.messages.placement import (
     SwapClaim,
 )
 from bus.topology import EVENTS, PLACEMENT, Grant, user_of
-from bus.workers.asking import listen
 from bus.workers.sending import Link
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from engine.inventories import (
     ConsumerId,
     ProviderId,

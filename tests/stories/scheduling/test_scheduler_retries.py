@@ -15,7 +15,7 @@ from bus.message import Message
 from bus.messages.build import ClaimRefused
 from bus.messages.placement import ClaimAnswered, ClaimResources
 from bus.settings import BusSettings
-from bus.workers.metrics_page import Metrics
+from bus.workers.health_server import Metrics
 from bus.workers.station import Station
 from engine.picture.picture import Picture
 from engine.refusals import Claimed, DoesNotFit, NotAllowed, ShapeMoved

@@ -25,9 +25,8 @@ from bus.messages.hosts import (
 from bus.messages.placement import ClaimAnswered, SwapClaim
 from bus.settings import BusSettings
 from bus.topology import EVENTS, Grant, objects_of
-from bus.workers.asking import listen
 from bus.workers.handling import Received, Said
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from cell_conductor.core.rows import CellHost, HeardHost, Instance
 from cell_conductor.hosts import HOSTS_KEPT_MAX, HeardHosts
 from cell_conductor.settings import ConductorSettings

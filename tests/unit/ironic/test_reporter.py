@@ -18,8 +18,7 @@ from bus.messages.placement import (
     ReportOutdated,
     ReportVerdict,
 )
-from bus.workers.asking import NoAnswer
-from bus.workers.station import Station
+from bus.workers.station import NoAnswer, Station
 from engine.inventories import ProviderId, ReportedInventory
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.node import Node

@@ -25,7 +25,7 @@ from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, Si
 from bus.messages.cell import DestroyInstance
 from bus.messages.hosts import HostSet, SetHost
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
-from bus.workers.asking import NoAnswer
+from bus.workers.station import NoAnswer
 from engine.flavors import InstanceId
 from engine.hosts import HostMode, HostSetting, HostState
 from engine.refusals import DoesNotFit, Shortfall

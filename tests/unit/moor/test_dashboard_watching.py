@@ -14,7 +14,7 @@ from bus.addresses import Addresses
 from bus.message import Message
 from bus.messages.build import BuildRejected
 from bus.messages.cloud import Overview
-from bus.workers.asking import NoAnswer
+from bus.workers.station import NoAnswer
 from kit.errors import Unavailable
 from kit.keystone import OpenStackSettings
 from moor.dashboard.access import Access, SessionStore

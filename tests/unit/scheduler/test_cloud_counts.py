@@ -12,7 +12,7 @@ from bus.memory import MemoryBroker
 from bus.messages.cloud import InstanceCount
 from bus.topology import objects_of
 from bus.workers.handling import TOOK
-from bus.workers.metrics_page import Metrics
+from bus.workers.health_server import Metrics
 from bus.workers.station import Station
 from engine.hosts import HostSetting, HostState
 from engine.inventories import ProviderId

@@ -14,7 +14,7 @@ from bus.messages.build import BuildRejected
 from bus.messages.hosts import HostChanged, HostCleaned, HostSet, HostsReported, SetHost, SetHostInCell
 from bus.topology import objects_of
 from bus.workers.handling import Answer, Received, Said, Tell
-from bus.workers.metrics_page import Metrics
+from bus.workers.health_server import Metrics
 from bus.workers.station import Station
 from engine.hosts import NODE, HostFacts, HostSetting, HostState, why_down, why_not_enabled
 from engine.inventories import ProviderId

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from bus.broker import PARCEL_BYTES_MAX
+from bus.broker import PARCEL_BYTES_MAX, chunks
 from bus.codec import encode
 from bus.message import Envelope
 from bus.messages.build import AskInstances, BuildInstance, InstancesFound, InstanceState
@@ -107,6 +107,6 @@ def test_a_batch_builds_no_more_instances_than_one_transaction_may_hold() -> Non
 
     handler = Weighed(build, lambda message: message.count, 2_000)
     counts = [900, 900, 900, 1, 5000, 1]
-    portions = handler.portions([a_build(count) for count in counts])
+    portions = chunks([handler.weight_of(a_build(count)) for count in counts], handler.weight_max)
 
     assert [counts[each] for each in portions] == [[900, 900], [900, 1], [5000], [1]]

@@ -13,8 +13,7 @@ from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.build import BuildInstance
 from bus.messages.placement import ClaimAnswered
-from bus.workers.asking import NoAnswer
-from bus.workers.station import Station
+from bus.workers.station import NoAnswer, Station
 from engine.flavors import Flavor
 from engine.inventories import Choice
 from engine.picture.picture import Picture
