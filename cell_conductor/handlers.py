@@ -41,8 +41,7 @@ from engine.inventories import CellName
 from kit.errors import Operational, WrongAnswer
 from kit.logs import InstanceLine, InstanceLog
 from kit.metrics import Histogram, Metric, Readings
-from kit.parts import Background, Periodic, Status, wait_at_most
-from kit.retrying import Retrying
+from kit.parts import Background, Periodic, Retrying, Status, wait_at_most
 
 M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, HostsNotHere, AskCellBooks)
 

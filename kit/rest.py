@@ -23,13 +23,12 @@ from typing import Protocol, TypeVar
 
 import httpx
 import msgspec
-import tenacity
 from msgspec import Struct
 
 from kit.errors import NOT_JSON, CredentialsRefused, TookTooLong, Transient, Unavailable, WrongAnswer
 from kit.keystone import OPENSTACK, KeystoneRefused, KeystoneTokens, OpenStackSettings, Token, check_account
 from kit.login import CATALOGUE, ERRORS, RestAnswer, RestService, basic_of, has_user, tls_of
-from kit.retrying import growing_waits
+from kit.parts import Retrying
 from kit.settings import BadSetting
 from kit.tls import tls_failure
 
@@ -162,11 +161,9 @@ class RestClient:
         self, kind: type[Transient], once: Callable[[], Awaitable[RestAnswer]]
     ) -> RestAnswer:
         """The answer of `once`, which is tried again a few times after an error of this kind, and after `RequestNotDone`."""
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type((kind, RequestNotDone)),
-            stop=tenacity.stop_after_attempt(self._limits.tries_max),
-            wait=growing_waits(self._limits.retry_delay_s_first, self._limits.retry_delay_s_max),
-            reraise=True,
+        limits = self._limits
+        retrying = Retrying(
+            limits.tries_max, limits.retry_delay_s_first, limits.retry_delay_s_max, (kind, RequestNotDone)
         )
         try:
             return await retrying(once)

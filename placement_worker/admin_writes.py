@@ -56,7 +56,7 @@ from bus.workers.handling import Answer, Bury, Handler, Handlers, Received, Said
 from bus.workers.worker import Transactions
 from engine.capacity import Vocabulary
 from kit.errors import Transient
-from kit.retrying import Retrying
+from kit.parts import Retrying
 from placement_worker.core.allocation_writes import (
     allocation_keys_of,
     decide_allocations,

@@ -22,8 +22,7 @@ from bus.messages.placement import SnapshotPage
 from engine.capacity import Vocabulary
 from engine.inventories import ProviderId, ProviderState, ProviderUsage
 from engine.providers import KnownProviders
-from kit.parts import SharedRuns
-from kit.retrying import Retrying
+from kit.parts import Retrying, SharedRuns
 from placement_worker.store import PlacementStore, Unpublished
 
 log = logging.getLogger(__name__)

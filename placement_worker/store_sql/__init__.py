@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from bus.messages.administration import ConsumerState
 from engine.capacity import custom_of
 from engine.inventories import ConsumerId, ProviderId, ProviderState
-from kit.retrying import Retrying
+from kit.parts import Retrying
 from kit.sql import (
     POOL_SIZE,
     DatabaseSettings,

@@ -12,8 +12,7 @@ import pytest
 from bus.settings import BusSettings
 from bus.workers.handling import backoff_ms
 from kit.errors import Transient
-from kit.parts import Pauses, drawn, grown
-from kit.retrying import Retrying
+from kit.parts import Pauses, Retrying, drawn, grown
 from tests.simulation.loop import run_simulated
 
 ROOT = Path(__file__).parents[3]
