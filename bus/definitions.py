@@ -3,8 +3,8 @@
 Users and permissions are written as `rabbitmqctl import_definitions` reads them. Queues get the arguments that
 give each kind of queue its properties on RabbitMQ 3.10.
 
-Pure: passwords and salt are arguments, and nothing is sent. The rights come from bus/definitions.py; the
-memory broker enforces the same rights.
+Pure: passwords and salt are arguments, and nothing is sent. The rights follow from the topology, and keep cells from
+sending to the API level. The memory broker enforces the same ones: a simulation refuses a cell exactly where the real broker would.
 """
 
 import base64
@@ -30,13 +30,6 @@ from bus.queues import (
     topic_pattern,
 )
 from bus.topology import INBOXES, IRONIC_INBOX, QUEUES, ROLES, Application, Role, retry_exchange_of, user_of
-
-# The rights of each user on a broker, as regular expressions. They follow from the topology, and keep cells from
-# sending to the API level.
-#
-# RabbitMQ gets these rights (`moor broker declare --users`), and the memory broker enforces the same ones. So a
-# simulation refuses a cell exactly where the real broker would.
-
 
 NOTHING = "^$"
 EVERYTHING = ".*"

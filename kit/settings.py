@@ -20,7 +20,7 @@ from weakref import WeakSet
 import msgspec
 from msgspec import Meta, Struct, inspect, structs
 
-from kit.times import shown_host
+from kit.hosts import shown_host
 
 S = TypeVar("S", bound=Struct)
 
@@ -145,7 +145,7 @@ class Section(Struct, Generic[S], frozen=True):
     omitted: tuple[str, ...] = ()
     # Patterns of keys whose variables have this section's prefix but belong to something else.
     others: tuple[str, ...] = ()
-    # Fields that take effect in a running process when its file is read again (kit/settings.py).
+    # Fields that take effect in a running process when its file is read again.
     reloaded: frozenset[str] = frozenset()
 
     @property

@@ -175,7 +175,7 @@ def in_messages(facts: Sequence[H]) -> list[tuple[H, ...]]:
     return [tuple(facts[part]) for part in chunks(sizes, HOSTS_BYTES_MAX)] if facts else []
 
 
-# Messages in a cell about the modes of its hosts (hosts.py).
+# Messages in a cell about the modes of its hosts.
 #
 # The API level tells the cell each new mode. A host that was dead or silent tells the conductors which attempts of instances it
 # still has. They have it destroy all attempts that the cell no longer counts on.

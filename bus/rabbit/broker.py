@@ -32,7 +32,7 @@ from kit.errors import (
     Operational,
     read_secret,
 )
-from kit.times import HostTurns, each_host
+from kit.hosts import HostTurns, each_host
 from kit.tls import BadCertificate, client_tls, refused_certificate, why_hung_up
 
 # aiormq raises what it logs; its log would repeat that with tracebacks at every reconnect.

@@ -3,7 +3,7 @@
 Most work is a plain function of a SQLAlchemy connection, written once for both databases. `await transaction.run(work,
 ...)` calls it in the thread that the driver needs. Hot statements use the driver's own connection. Failures that a retry
 may cure are raised as `Transient`. This package knows no table of any worker. The time limits are in
-bus/settings.py, so that commands without a database load no driver.
+kit/database_settings.py, so that commands without a database load no driver.
 """
 
 from kit.database_settings import DatabaseSettings

@@ -89,7 +89,7 @@ def _migrate(connection: Connection, package: str) -> tuple[str, str]:
 
 
 def _check_right(connection: Connection, package: str, before: str, newest: str) -> None:
-    """A worker with a role of its own owns no tables (roles.py), and waits until their owner has migrated them."""
+    """A worker with a role of its own owns no tables, and waits until their owner has migrated them."""
     if connection.dialect.name == "postgresql" and not connection.scalar(_MAY_CREATE):
         user = connection.scalar(sa.text("SELECT current_user"))
         raise Unavailable(

@@ -1,0 +1,93 @@
+"""URLs that name several hosts of one cluster, as `amqp://user:password@a:5672,b,[::1]:5673/vhost`; and in which order the hosts are tried.
+
+RabbitMQ's clients read one host, and SQLAlchemy reads one in this place, so such a URL is split into one URL for each host. Pure.
+"""
+
+import re
+from collections.abc import Sequence
+
+# As SQLAlchemy does it, a password may have a slash.
+_PARTS = re.compile(r"([^:]*://)((?:[^/?#]*@|[^:/?#]*:[^@]*@)?)([^/?#]*)(.*)", re.DOTALL)
+_HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\]\s]+)(?::(.*))?", re.DOTALL)
+# An IPv6 address without its brackets.
+_IS_ADDRESS = re.compile(r"[0-9A-Fa-f:.]*::[0-9A-Fa-f:.]*")
+_PORT_MAX = 65_535
+_FORM = "write name, name:port, or [IPv6 address]:port"
+
+
+def each_host(url: str) -> tuple[str, ...]:
+    """A URL for each host that this URL names, in their order. A URL of one host, or without one, is returned unchanged."""
+    found = _PARTS.fullmatch(url)
+    if found is None or "," not in found[3]:
+        return (url,)
+    scheme, user, hosts, rest = found.groups()
+    return tuple(f"{scheme}{user}{host}{rest}" for host in hosts.split(","))
+
+
+def hosts_of(url: str) -> tuple[str, ...]:
+    """The hosts that a URL names, each as `host:port` or `host`. Has no user and no password."""
+    found = _PARTS.fullmatch(url)
+    return tuple(found[3].split(",")) if found is not None and found[3] else ()
+
+
+def names_password(url: str) -> bool:
+    """Is there a password before the URL's hosts?"""
+    found = _PARTS.fullmatch(url)
+    return found is not None and ":" in found[2]
+
+
+def check_hosts(url: str) -> None:
+    """Raise ValueError if one of several hosts is not allowed, and say which. A single host is judged only by its port."""
+    hosts = hosts_of(url)
+    if len(hosts) == 1 and (shown := shown_host(hosts[0])) != hosts[0]:
+        raise ValueError(f"its host is {shown!r}: {_FORM}, with a number as the port")
+    if len(hosts) < 2:  # noqa: PLR2004 - several
+        return
+    for number, host in enumerate(hosts, 1):
+        if why := _flaw(host, hosts[: number - 1]):
+            raise ValueError(f"host {number} of {len(hosts)} is {shown_host(host)!r}: {why}")
+
+
+def shown_host(host: str) -> str:
+    """The host for error messages. A port that is no number is hidden: in a URL without `@` it may be a password."""
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return host if not host or _IS_ADDRESS.fullmatch(host) else f"{host.partition(':')[0]}:***"
+    port = found[2]
+    return host if port is None or not port or _is_number(port) else f"{found[1]}:***"
+
+
+def _flaw(host: str, before: Sequence[str]) -> str:
+    """Why this host is not allowed after those; empty if it is."""
+    if not host:
+        return "it has no name; is there a comma too many?"
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return _FORM
+    port = found[2]
+    if port is not None and not (_is_number(port) and 1 <= int(port) <= _PORT_MAX):
+        return f"its port must be a whole number from 1 to {_PORT_MAX}"
+    return "it is named twice" if host in before else ""
+
+
+def _is_number(port: str) -> bool:
+    return port.isascii() and port.isdigit()
+
+
+class HostTurns:
+    """In which order the hosts of a cluster are tried: the host that failed least recently comes first."""
+
+    def __init__(self, count: int, first: int = 0) -> None:
+        """`first` is the number of the host to try first, as long as none has failed. The others follow in their order."""
+        self._usual = [(first + number) % count for number in range(count)]
+        self._failures = 0
+        self._failed_at = dict.fromkeys(self._usual, 0)
+
+    def order(self) -> list[int]:
+        """The numbers of all hosts, in the order in which they should be tried now."""
+        return sorted(self._usual, key=self._failed_at.__getitem__)
+
+    def failed(self, host: int) -> None:
+        """Note that a host could not be used, or that a connection to it was lost: all others are tried before it."""
+        self._failures += 1
+        self._failed_at[host] = self._failures
