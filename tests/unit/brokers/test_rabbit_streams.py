@@ -77,6 +77,10 @@ class FakeSocket(asyncio.Transport):
 class NoWire:
     blocked = ""
 
+    content_size_max = 0
+
+    async def until_unblocked(self) -> None: ...
+
     def send(self, frames: bytes) -> None: ...
 
     def forget(self, number: int) -> None: ...
