@@ -3,7 +3,7 @@
 A driver tells of inventories by `update_provider_tree`, as Nova's drivers do. But here trees are immutable: the driver gets
 the known tree and returns an edited copy, and the compute reports the difference. A driver builds, moves and destroys
 instances by orders: it begins the work, and is asked later how far the work is. Every driver must pass
-tests/contracts/driver_contract.py; laboratory/driver.py has the one of the simulated hosts.
+tests/contracts/driver_contract.py; laboratory/computes/driver.py has the one of the simulated hosts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Handles the orders of conductors to hosts, and an audit's questions about the instances on them.
+"""Handles the orders of conductors to hosts, and ends what they have begun.
 
 The attempts of a batch of orders are loaded, decided and saved together. The rules are in core/attempts.py.
 
@@ -12,17 +12,12 @@ before that, which does no harm.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import msgspec
 from msgspec import structs
 
-from bus.messages.audit import AskHostBooks, BrokenGuest, HostBooksFound, HostEntry
 from bus.messages.cell import (
     AdoptGuest,
-    ConsoleTold,
     DestroyInstance,
     LeaveGuest,
     ReceiveInstance,
@@ -30,11 +25,9 @@ from bus.messages.cell import (
     SpawnInstance,
     StartInstance,
     StopInstance,
-    TellConsole,
 )
-from bus.messages.cloud import VALUES_BYTES_MAX
 from bus.messages.hosts import CheckHost, HostsNotHere
-from bus.workers.handling import Handler, Handlers, ReadOnly, Received, Said, Tell, answering
+from bus.workers.handling import Handler, Handlers, Received, Said, Tell
 from bus.workers.publisher import Outgoing, Publisher
 from compute_sim.core.attempts import (
     WELL,
@@ -42,6 +35,7 @@ from compute_sim.core.attempts import (
     AttemptRecord,
     AttemptState,
     BuildOrder,
+    Condition,
     Dead,
     HostOrder,
     answered_again,
@@ -53,20 +47,177 @@ from compute_sim.core.attempts import (
     next_step,
     refusal_of,
     source_key_of,
-    stopped_by_itself,
     waiting,
     why_not_received,
 )
 from compute_sim.core.hosts import holdings
-from compute_sim.drivers import Driver, NoConsole
-from compute_sim.fleet import BuildSlots, Fleet
-from compute_sim.settings import ComputeSettings
-from compute_sim.store import ComputeStore, ComputeTransaction
+from compute_sim.core.trees import ProviderTree
+from compute_sim.drivers import Driver, Reported
+from compute_sim.settings import USUAL_PACE, ComputePace
+from compute_sim.store import ComputeStore
 from engine.inventories import ProviderId
 from kit.errors import Operational
 from kit.parts import Background, Status, Supervised, wait_at_most
 
 log = logging.getLogger(__name__)
+
+
+class Elapsed:
+    """Seconds on the event loop's clock since the first call; in a simulation the clock jumps."""
+
+    def __init__(self) -> None:
+        self._began_s: float | None = None
+
+    def __call__(self) -> float:
+        now_s = asyncio.get_running_loop().time()
+        if self._began_s is None:
+            self._began_s = now_s
+        return now_s - self._began_s
+
+
+class FailedBuilds:
+    """How many builds have failed on each host since the last one that succeeded. A restart begins anew. Instances that a
+    host receives do not count, since their source may be at fault.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def of(self, host: ProviderId) -> int:
+        return self._counts.get(host.int, 0)
+
+    def count(self, before: AttemptRecord, after: AttemptRecord) -> None:
+        """Count the attempt if its build failed in the step from the record `before` to the record `after`. If it succeeded, the
+        host's count is 0 again.
+        """
+        if before.state is AttemptState.BUILDING and after.state is AttemptState.FAILED:
+            self._counts[after.host.int] = self.of(after.host) + 1
+        elif before.state is AttemptState.BUILDING and after.state is AttemptState.BUILT:
+            self._counts.pop(after.host.int, None)
+
+
+class Fleet:
+    """The hosts and pools of one process. Pools are reported like hosts, but nothing is built there."""
+
+    def __init__(
+        self, drivers: Sequence[Driver], clock_s: Callable[[], float], pools: Sequence[Reported] = ()
+    ) -> None:
+        self.clock_s = clock_s
+        self.failed_builds = FailedBuilds()
+        # Why placement has refused the last report of a host.
+        self.refused_reports: dict[ProviderId, str] = {}
+        # By ids as integers, since Python computes the hash of a UUID at each lookup.
+        self._drivers = {each.root.int: each for each in drivers}
+        if len(self._drivers) != len(drivers):
+            raise ValueError(f"{len(drivers)} hosts have only {len(self._drivers)} different names")
+        # Pools come first: a host that is reported already has what it shares.
+        self._reported: dict[int, Reported] = {each.root.int: each for each in (*pools, *drivers)}
+
+    def __iter__(self) -> Iterator[ProviderId]:
+        return iter([each.root for each in self._drivers.values()])
+
+    def __getitem__(self, host: ProviderId) -> Driver:
+        return self._drivers[host.int]
+
+    def get(self, host: ProviderId) -> Driver | None:
+        return self._drivers.get(host.int)
+
+    def reported(self) -> list[ProviderId]:
+        """The roots of all trees: those of the hosts, and of the pools."""
+        return [each.root for each in self._reported.values()]
+
+    def tree_of(self, root: ProviderId, known: ProviderTree, at_s: float) -> ProviderTree:
+        return self._reported[root.int].update_provider_tree(known, at_s)
+
+    def well(self, roots: Iterable[ProviderId], at_s: float) -> list[ProviderId]:
+        """Those of these hosts and pools that work and can send messages.
+
+        Unknown ids are left out: stored instances may be on hosts that this process was not started with again.
+        """
+        return [root for root in roots if self._condition(root, at_s) == WELL]
+
+    def unwell(self, roots: Iterable[ProviderId], at_s: float) -> list[ProviderId]:
+        """Those of these hosts and pools that cannot send messages now. Unknown ids count as such."""
+        return [root for root in roots if self._condition(root, at_s) != WELL]
+
+    def _condition(self, root: ProviderId, at_s: float) -> Condition | None:
+        known = self._reported.get(root.int)
+        return None if known is None else known.condition(at_s)
+
+    def next_changes(self, at_s: float) -> dict[ProviderId, float]:
+        """When each host changes next, after `at_s`; without those that never do."""
+        changes = ((each.root, each.next_change_s(at_s)) for each in self._drivers.values())
+        return {host: change_s for host, change_s in changes if change_s is not None}
+
+
+class BuildSlots:
+    """Decides which builds begin now: each host has a limited number at once, and further ones wait for their turn.
+
+    A count is what the store had before the transaction, and the changes that the transaction has made since.
+    """
+
+    def __init__(self, tx: ComputeStore, fleet: Fleet, most: int) -> None:
+        """`most` is how many builds a host has at once; 0 means any number."""
+        self._tx = tx
+        self._fleet = fleet
+        self._most = most
+        self._changes: dict[int, int] = {}
+        # Hosts on which a build has ended.
+        self._freed: dict[ProviderId, None] = {}
+
+    def is_free(self, host: ProviderId) -> bool:
+        if not self._most:
+            return True
+        return self._tx.building(host) + self._changes.get(host.int, 0) < self._most
+
+    def changed(self, before: AttemptRecord | None, after: AttemptRecord) -> None:
+        """Count one build more or one fewer if the transaction began or ended a build when it changed an attempt from `before`
+        to `after`.
+        """
+        more = after.state.takes_slot - (before is not None and before.state.takes_slot)
+        if more:
+            self._changes[after.host.int] = self._changes.get(after.host.int, 0) + more
+        if more < 0:
+            self._freed[after.host] = None
+
+    def begin_waiting(
+        self, known: Mapping[AttemptKey, AttemptRecord], at_s: float
+    ) -> Iterable[AttemptRecord]:
+        """Begin attempts that wait on hosts where a build has ended, as far as these hosts have free slots.
+
+        `known` has the attempts that this transaction has changed.
+        """
+        for host in self._freed:
+            if not known and not self._tx.waiting(host):
+                continue
+            of_host = {each.key: each for each in self._tx.waiting(host)}
+            of_host |= {key: each for key, each in known.items() if each.host == host}
+            for attempt in of_host.values():
+                if attempt.order is not None and self.is_free(host):
+                    work = self._fleet[host].begin(attempt.order, at_s)
+                    begun_now = begun(attempt.order, work, at_s, cause=attempt.cause, trace=attempt.trace)
+                    after = structs.replace(begun_now, rank=attempt.rank)
+                    self.changed(attempt, after)
+                    yield after
+
+
+async def watch_hosts(fleet: Fleet, touches: tuple[Callable[[Iterable[ProviderId]], None], ...]) -> None:
+    """Follow the hosts: when one changes, or its silence ends, it is reported and its facts are published.
+
+    It sleeps until the time of the next change, and so is no periodic part. When no host will change any more, it waits
+    until it is cancelled.
+    """
+    at_s = fleet.clock_s()
+    while changes := fleet.next_changes(at_s):
+        first_s = min(changes.values())
+        await asyncio.sleep(max(0.0, first_s - fleet.clock_s()))
+        # A timer may be early by the clock's resolution.
+        at_s = max(first_s, fleet.clock_s())
+        hosts = [host for host, change_s in changes.items() if change_s <= at_s]
+        for touch in touches:
+            touch(hosts)
+    await asyncio.Event().wait()
+
 
 NotHere = Callable[[Sequence[Received[HostOrder] | Received[CheckHost]]], list[Said]]
 ORDERS = (
@@ -76,7 +227,7 @@ ORDERS = (
 
 
 def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
-    async def on_orders(orders: Sequence[Received[HostOrder]], tx: ComputeTransaction) -> list[Said]:
+    async def on_orders(orders: Sequence[Received[HostOrder]], tx: ComputeStore) -> list[Said]:
         at_s = fleet.clock_s()
         keys = [key_of(order.message) for order in orders]
         sources = [
@@ -121,7 +272,7 @@ def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
 
 
 def _checks(fleet: Fleet, not_here: NotHere) -> Handler:
-    async def on_checks(orders: Sequence[Received[CheckHost]], tx: ComputeTransaction) -> list[Said]:
+    async def on_checks(orders: Sequence[Received[CheckHost]], tx: ComputeStore) -> list[Said]:
         at_s = fleet.clock_s()
         said = not_here([item for item in orders if fleet.get(item.message.host) is None])
         # A host that cannot send now lists its attempts when it can again.
@@ -188,33 +339,6 @@ def _ordered(
     return answered_again(known, order, at_s, cause=item.id, trace=item.trace)
 
 
-def books_handlers(fleet: Fleet, store: ComputeStore) -> Handlers:
-    return {AskHostBooks: answering(partial(_books_found, fleet, store))}
-
-
-async def _books_found(fleet: Fleet, store: ComputeStore, question: AskHostBooks) -> HostBooksFound:
-    """Answer an audit: the attempts on hosts that work. A silent or dead host cannot be asked, and is left out."""
-    attempts = await store.living(question.instances, question.after, question.limit)
-    at_s = fleet.clock_s()
-    named = {*question.hosts, *[each.host for each in attempts]}
-    well = {*fleet.well([each for each in named if fleet.get(each) is not None], at_s)}
-    there = [each for each in attempts if each.host in well]
-    return HostBooksFound(
-        entries=tuple(
-            [HostEntry(instance=each.instance, host=each.host, attempt=each.attempt) for each in there]
-        ),
-        broken=tuple(
-            [
-                BrokenGuest(instance=each.instance, host=each.host, attempt=each.attempt, why=why)
-                for each in there
-                if (why := fleet[each.host].why_broken(each))
-            ]
-        ),
-        asked=tuple([each for each in question.hosts if each in well]),
-        next=attempts[-1].instance if len(attempts) >= question.limit else None,
-    )
-
-
 # Ends attempts that are due, and sends their answers, many at once.
 #
 # An attempt stays due until the broker has confirmed its answer. A process that is killed before leaves it due for its
@@ -222,6 +346,8 @@ async def _books_found(fleet: Fleet, store: ComputeStore, question: AskHostBooks
 # attempt.
 
 
+# How many attempts end at once: more would keep the process from everything else.
+DUE_AT_ONCE_MAX = 1000
 # The number of batches of answers that may wait for their confirms.
 SAYING_MAX = 16
 # An ended attempt: while its answer is due, and after that was confirmed.
@@ -236,7 +362,9 @@ class Finisher:
         fleet: Fleet,
         store: ComputeStore,
         publisher: Publisher,
-        settings: ComputeSettings,
+        builds_at_once_max: int,
+        *,
+        pace: ComputePace = USUAL_PACE,
         chance: random.Random | None = None,
     ) -> None:
         self._finishing = Supervised(
@@ -247,7 +375,8 @@ class Finisher:
         self._fleet = fleet
         self._store = store
         self._publisher = publisher
-        self._settings = settings
+        self._builds_at_once_max = builds_at_once_max
+        self._pace = pace
         self._woken = asyncio.Event()
         self._stop_by_s: float | None = None
         self._saying = Background()
@@ -269,7 +398,7 @@ class Finisher:
 
     async def stop(self) -> None:
         """Stop, after sending the answers that are due soon."""
-        self._stop_by_s = self._fleet.clock_s() + self._settings.drain_s
+        self._stop_by_s = self._fleet.clock_s() + self._pace.drain_s
         self._woken.set()
 
     def _is_done(self, next_s: float | None) -> bool:
@@ -288,8 +417,8 @@ class Finisher:
         answers: list[Outgoing] = []
         asked: list[Ended] = []
         async with self._store.transaction() as tx:
-            slots = BuildSlots(tx, self._fleet, self._settings.builds_at_once_max)
-            for attempt in await tx.due(at_s, self._settings.due_at_once_max):
+            slots = BuildSlots(tx, self._fleet, self._builds_at_once_max)
+            for attempt in await tx.due(at_s, DUE_AT_ONCE_MAX):
                 driver = self._fleet.get(attempt.host)
                 if driver is None:
                     # The host was not started again: its attempt stays due for a process that has the host.
@@ -310,9 +439,9 @@ class Finisher:
             self._fleet.failed_builds.count(before, after)
         if answers:
             self._saying.start(self._say(ended, answers))
-        if at_s - self._forgot_at_s > self._settings.over_kept_s / 10:
+        if at_s - self._forgot_at_s > self._pace.over_kept_s / 10:
             self._forgot_at_s = at_s
-            await self._store.forget(at_s - self._settings.over_kept_s)
+            await self._store.forget(at_s - self._pace.over_kept_s)
 
     async def _say(self, ended: Sequence[Ended], answers: Sequence[Outgoing]) -> None:
         """Send the answers, and only when they are confirmed, save that they were sent."""
@@ -323,136 +452,7 @@ class Finisher:
                 await tx.replace(ended)
         except Operational as problem:
             self._telling.failed(problem)
-            again_s = self._fleet.clock_s() + self._settings.again_s
+            again_s = self._fleet.clock_s() + self._pace.again_s
             self._store.due_again([before.key for before, _ in ended], again_s)
         else:
             self._telling.well()
-
-
-# Looks at a host as soon as its driver says that something has changed there: work that has ended, or a guest that has stopped.
-#
-# Drivers may lose an event, so hosts are also looked at regularly, by the drivers themselves: they wake this part whenever what they
-# see differs from before.
-
-
-_BUSY = frozenset(
-    {
-        AttemptState.BUILDING,
-        AttemptState.RECEIVING,
-        AttemptState.STOPPING,
-        AttemptState.STARTING,
-        AttemptState.REBUILDING,
-        AttemptState.DESTROYED,
-    }
-)
-
-
-class GuestWatch(Supervised):
-    """A part of a compute that follows the changes of guests and of work."""
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        store: ComputeStore,
-        settings: ComputeSettings,
-        chance: random.Random | None = None,
-    ) -> None:
-        super().__init__("follow the guests", self._follow, chance=chance)
-        self._fleet = fleet
-        self._store = store
-        self._settings = settings
-        self._woken = asyncio.Event()
-        self._changed: dict[ProviderId, None] = {}
-        for host in fleet:
-            fleet[host].wake_with(self._wake)
-
-    def _wake(self, host: ProviderId) -> None:
-        self._changed[host] = None
-        self._woken.set()
-
-    async def _follow(self) -> None:
-        while True:
-            self.status.well()
-            await self._woken.wait()
-            self._woken.clear()
-            hosts = [*self._changed]
-            self._changed.clear()
-            if await self._look(hosts):
-                # An answer is on its way that would be lost with the state: later.
-                await wait_at_most(self._woken, self._settings.again_s)
-                for host in hosts:
-                    self._wake(host)
-
-    async def _look(self, hosts: Sequence[ProviderId]) -> bool:
-        """Look at these hosts. Returns whether a guest has stopped of which that cannot be told yet."""
-        at_s = self._fleet.clock_s()
-        told: list[tuple[AttemptRecord, AttemptRecord]] = []
-        must_wait = False
-        # Within a transaction, all attempts are saved whose work has begun.
-        async with self._store.transaction() as tx:
-            of_hosts = await tx.of_hosts(hosts)
-            for host, attempts in of_hosts.items():
-                running = [each for each in attempts if each.state is AttemptState.BUILT]
-                for stopped in self._fleet[host].stopped(running):
-                    if stopped.attempt.due_s is not None:
-                        must_wait = True
-                    else:
-                        told.append((stopped.attempt, stopped_by_itself(stopped.attempt, stopped.why, at_s)))
-            await tx.replace(told)
-        busy = [
-            each.key
-            for attempts in of_hosts.values()
-            for each in attempts
-            if each.due_s is not None and each.state in _BUSY
-        ]
-        if busy:
-            self._store.due_again(busy, at_s)
-        return must_wait
-
-
-# Obeys a scheduler's order to tell a part of a guest's console.
-
-
-# The clocks of scheduler and compute may differ. Nobody waits for longer: what was asked while the compute was down is not told.
-ASKED_BEFORE_MAX = timedelta(minutes=2)
-_NONE_MAX = 255
-
-
-def console_handlers(fleet: Fleet, store: ComputeStore, clock: Callable[[], datetime]) -> Handlers:
-    async def on_tell(orders: Sequence[Received[TellConsole]]) -> list[Said]:
-        since = clock() - ASKED_BEFORE_MAX
-        return [
-            Tell(await _told(fleet, store, each.message), each)
-            for each in orders
-            if each.message.asked_at >= since
-        ]
-
-    return {TellConsole: ReadOnly(on_tell)}
-
-
-async def _told(fleet: Fleet, store: ComputeStore, order: TellConsole) -> ConsoleTold:
-    """What a guest has written, by the last attempt of the instance here: an earlier one was left by a move."""
-    attempts = await store.living((order.instance,), None, 1)
-    here = [each for each in attempts if fleet.get(each.host) is not None]
-    told = ConsoleTold(cell=order.cell, question=order.question)
-    if not here:
-        return msgspec.structs.replace(told, none=f"no host of cell {order.cell!r} has the instance")
-    attempt = max(here, key=lambda each: each.attempt)
-    told = msgspec.structs.replace(told, attempt=attempt.attempt)
-    try:
-        found = await fleet[attempt.host].console(attempt, order.start, order.limit)
-    except NoConsole as none:
-        return msgspec.structs.replace(told, none=str(none)[:_NONE_MAX])
-    part, text = _that_fits(found.text)
-    return msgspec.structs.replace(
-        told, text=text, start=found.start, next=found.start + len(part), size=found.size
-    )
-
-
-def _that_fits(part: bytes) -> tuple[bytes, str]:
-    """As much of the beginning as one message has room for: characters that cannot be printed take six bytes each there."""
-    text = part.decode(errors="replace")
-    while len(msgspec.json.encode(text)) > VALUES_BYTES_MAX:
-        part = part[: len(part) // 2]
-        text = part.decode(errors="replace")
-    return part, text

@@ -9,21 +9,35 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from bus.message import Message
+from bus.messages.administration import ConsumerMoved
 from bus.messages.hosts import (
+    AskHostShape,
     CheckHost,
+    HostHolder,
     HostImages,
     HostMetrics,
+    HostReshaped,
+    HostShapeFound,
     HostsMeasured,
     HostsReported,
     ImagesCached,
+    ReshapeHost,
     in_messages,
 )
-from bus.messages.placement import ReportAnswered, ReportInventory
+from bus.messages.placement import (
+    InventoryInUse,
+    ReportAccepted,
+    ReportAnswered,
+    ReportInventory,
+    ReportOutdated,
+)
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.station import HostAnnouncer, Station
 from compute_sim.core.hosts import facts_of, holdings
 from compute_sim.core.trees import (
     Accepted,
+    Allocations,
+    CannotReshape,
     MustReportAll,
     MustReshape,
     ProviderTree,
@@ -31,18 +45,129 @@ from compute_sim.core.trees import (
     ReportState,
     after_answer,
     flaw_of,
+    flaw_of_answer,
+    known_tree,
+    moved,
     report_of_changes,
+    whole_report,
+    with_made_by_name,
 )
 from compute_sim.drivers import Driver
-from compute_sim.fleet import Fleet
-from compute_sim.host_reshaping import HostReshaper
-from compute_sim.settings import ComputeSettings
+from compute_sim.handlers import Fleet
+from compute_sim.settings import USUAL_PACE, ComputePace, ComputeSettings
 from compute_sim.store import ComputeStore
-from engine.inventories import CellName, ProviderId
+from engine.inventories import CellName, ConsumerId, ProviderId, ProviderState, ResourceAmount
+from engine.refusals import DoesNotFit, ShapeMoved
 from kit.errors import Operational, WrongAnswer
 from kit.parts import Background, PartGroup, Periodic, Status, Supervised
 
+# Brings a host into a new shape while instances live there, after placement has refused its report for what they hold.
+#
+# It asks placement for the tree and its holders, asks the driver for their new places, and sends both in one order. If something
+# changed in between, for instance since a boot claimed something there, it begins again.
+
+
 log = logging.getLogger(__name__)
+
+# A host where boots claim all the time moves a few times; more is no race.
+TRIES_MAX = 10
+
+
+class HostReshaper:
+    def __init__(self, station: Station, cell: CellName, again_s: float) -> None:
+        self._station = station
+        self._cell = cell
+        self._again_s = again_s
+
+    async def reshape(self, driver: Driver, tree: ProviderTree, sequence: int) -> Accepted | ReportRefused:
+        """Have placement take this tree, with what is held of it at its new places. Raises `Operational` if placement does not
+        answer.
+        """
+        refused = ReportRefused("")
+        for number in range(TRIES_MAX):
+            if number:
+                await asyncio.sleep(self._again_s)
+            found = await self._try(driver, tree, sequence + number)
+            if not isinstance(found, _Again):
+                return found
+            log.info("reshape of host %s: %s; it is tried again", driver.host.name, found.reason)
+            refused = ReportRefused(f"after {TRIES_MAX} tries of a reshape: {found.reason}")
+        return refused
+
+    async def _try(
+        self, driver: Driver, tree: ProviderTree, sequence: int
+    ) -> "Accepted | ReportRefused | _Again":
+        states, generations, before = await self._shape_of(tree)
+        if not states:
+            return ReportRefused(
+                "placement has no tree of this host in this cell, so there is nothing to reshape"
+            )
+        known, new = known_tree(tree.root, states), with_made_by_name(tree, states)
+        after = driver.reshape(known, new, before)
+        if isinstance(after, CannotReshape):
+            return ReportRefused(f"the host cannot get its new shape: {after.reason}")
+        if flaw := flaw_of_answer(new, before, after):
+            return ReportRefused(f"the driver breaks its contract: {flaw}")
+        moving = moved(before, after)
+        report = whole_report(tree, self._cell, sequence)
+        order = ReshapeHost(
+            cell=self._cell,
+            root=tree.root,
+            shape=states[0].shape,
+            providers=report.providers,
+            sequence=report.sequence,
+            moved=tuple(
+                [HostHolder(consumer=one, generation=generations[one], amounts=after[one]) for one in moving]
+            ),
+        )
+        answer = await self._station.ask(order)
+        if not isinstance(answer, HostReshaped):
+            raise WrongAnswer(f"placement answered a reshape by {answer!r}")
+        match answer.verdict:
+            case ReportAccepted():
+                log.warning(
+                    "host %s has another shape now: %d providers were %d, and %d consumers hold what they held of others of them",
+                    *(driver.host.name, len(new.providers), len(known.providers), len(moving)),
+                )
+                driver.reshaped(after)
+                return Accepted(ReportState(tree, sequence))
+            case ShapeMoved() | ConsumerMoved() | InventoryInUse() | DoesNotFit() | ReportOutdated():
+                return _Again(f"placement answered {answer.verdict}")
+            case verdict:
+                return ReportRefused(str(verdict))
+
+    async def _shape_of(
+        self, tree: ProviderTree
+    ) -> tuple[tuple[ProviderState, ...], dict[ConsumerId, int], Allocations]:
+        """The host's providers, and what each consumer holds of them, with its generation."""
+        states: tuple[ProviderState, ...] = ()
+        generations: dict[ConsumerId, int] = {}
+        held: dict[ConsumerId, tuple[ResourceAmount, ...]] = {}
+        after: ConsumerId | None = None
+        while True:
+            question = AskHostShape(cell=self._cell, root=tree.root, after=after)
+            answer = await self._station.ask(question)
+            if not isinstance(answer, HostShapeFound):
+                raise WrongAnswer(f"placement answered a question for a host's shape by {answer!r}")
+            states = states or answer.providers
+            for each in answer.holders:
+                generations[each.consumer], held[each.consumer] = each.generation, each.amounts
+            if answer.next is None:
+                return states, generations, held
+            after = answer.next
+
+
+class _Again:
+    """Something has changed since placement was asked."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+# How many trees are reported at once: more would load placement more.
+REPORTS_AT_ONCE_MAX = 400
+# How often all hosts tell their cached images, for schedulers that have just started; changed ones are told with facts.
+IMAGES_EVERY_S = 300.0
 
 Asked = tuple[ReportInventory, ProviderTree]
 
@@ -56,6 +181,7 @@ class TreeReporter(PartGroup):
         next_sequence: Callable[[], int],
         tell_facts: Callable[[Iterable[ProviderId]], None],
         *,
+        pace: ComputePace = USUAL_PACE,
         chance: random.Random | None = None,
     ) -> None:
         """`tell_facts` has the facts about these hosts published: whether placement takes their reports is one of them."""
@@ -64,7 +190,8 @@ class TreeReporter(PartGroup):
         super().__init__(self._reports, statuses=(self._asking,))
         self._fleet = fleet
         self._station = station
-        self._settings = settings
+        self._cell = settings.cell
+        self._pace = pace
         self._next_sequence = next_sequence
         self._tell_facts = tell_facts
         self._reporting: dict[ProviderId, ReportState] = {}
@@ -73,7 +200,7 @@ class TreeReporter(PartGroup):
         self._alone = Background(lambda host: self.touch((host,)))
         # Hosts that get a new shape. Their next report has to wait.
         self._reshaping = Background(lambda host: self.touch((host,)))
-        self._reshaper = HostReshaper(station, settings)
+        self._reshaper = HostReshaper(station, settings.cell, pace.again_s)
         # Hosts whose reshape was refused. They are reported again with their next change, or after a while, and not at once.
         self._unshaped: dict[ProviderId, ProviderTree] = {}
         self._woken = asyncio.Event()
@@ -95,7 +222,7 @@ class TreeReporter(PartGroup):
     async def _report_what_changes(self) -> None:
         while True:
             await self._woken.wait()
-            batch = list(self._touched)[: self._settings.reports_at_once_max]
+            batch = list(self._touched)[:REPORTS_AT_ONCE_MAX]
             for host in batch:
                 del self._touched[host]
             if not self._touched:
@@ -119,7 +246,7 @@ class TreeReporter(PartGroup):
         """Repeat the same report until it is answered: perhaps it was accepted and only the answer was lost."""
         answer: Message | None = None
         while answer is None:
-            await asyncio.sleep(self._settings.again_s)
+            await asyncio.sleep(self._pace.again_s)
             try:
                 answer = await self._station.ask(report)
             except Operational as problem:
@@ -143,7 +270,7 @@ class TreeReporter(PartGroup):
             elif self._unshaped.get(host) == tree:
                 # Nothing has changed since the reshape was refused.
                 continue
-            elif report := report_of_changes(reporting, tree, self._settings.cell, sequence):
+            elif report := report_of_changes(reporting, tree, self._cell, sequence):
                 asked.append((report, tree))
             else:
                 # The host is again as placement has it.
@@ -154,7 +281,7 @@ class TreeReporter(PartGroup):
         loop = asyncio.get_running_loop()
         if not isinstance(answer, ReportAnswered):
             self._asking.failed(WrongAnswer(f"placement answered a report by {answer!r}"))
-            loop.call_later(self._settings.again_s, self.touch, (report.root,))
+            loop.call_later(self._pace.again_s, self.touch, (report.root,))
             return
         self._asking.well()
         match after_answer(report, tree, answer.verdict):
@@ -164,7 +291,7 @@ class TreeReporter(PartGroup):
             case MustReportAll(reporting):
                 log.warning("another reporter has reported host %s: reporting it completely", report.root)
                 self._reporting[report.root] = reporting
-                loop.call_later(self._settings.again_s, self.touch, (report.root,))
+                loop.call_later(self._pace.again_s, self.touch, (report.root,))
             case MustReshape(reason):
                 self._must_reshape(report, tree, reason)
             case ReportRefused(reason):
@@ -190,7 +317,7 @@ class TreeReporter(PartGroup):
                 answer = await self._reshaper.reshape(driver, tree, sequence)
             except Operational as problem:
                 self._asking.failed(problem)
-                await asyncio.sleep(self._settings.again_s)
+                await asyncio.sleep(self._pace.again_s)
         self._asking.well()
         self._unshaped.pop(driver.root, None)
         match answer:
@@ -199,7 +326,7 @@ class TreeReporter(PartGroup):
                 self._note_refusal(driver.root, "")
             case ReportRefused(reason):
                 self._unshaped[driver.root] = tree
-                again_s = self._settings.reshape_again_s
+                again_s = self._pace.reshape_again_s
                 # What it needs may leave the host meanwhile.
                 asyncio.get_running_loop().call_later(again_s, self._reshape_again, driver.root)
                 if self._note_refusal(driver.root, reason):
@@ -239,12 +366,13 @@ class FleetAnnouncer(HostAnnouncer[None]):
         settings: ComputeSettings,
         next_sequence: Callable[[], int],
         *,
+        pace: ComputePace = USUAL_PACE,
         chance: random.Random | None = None,
     ) -> None:
         measuring = Periodic(
             "tell what hosts measure",
             self._tell_metrics,
-            settings.metrics_every_s,
+            pace.metrics_every_s,
             is_cut_short=True,
             chance=chance,
         )
@@ -259,7 +387,7 @@ class FleetAnnouncer(HostAnnouncer[None]):
         )
         self._fleet = fleet
         self._store = store
-        self._settings = settings
+        self._cell = settings.cell
         self._next_sequence = next_sequence
         # The cached images that each host has told since all were told.
         self._told_images: dict[ProviderId, Sequence[str]] = {}
@@ -291,13 +419,10 @@ class FleetAnnouncer(HostAnnouncer[None]):
             )
             for id_ in hosts
         ]
-        return (
-            HostsReported(cell=self._settings.cell, hosts=some, sequence=sequence)
-            for some in in_messages(facts)
-        )
+        return (HostsReported(cell=self._cell, hosts=some, sequence=sequence) for some in in_messages(facts))
 
     def alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
-        return {self._settings.cell: self._well(self._fleet)}
+        return {self._cell: self._well(self._fleet)}
 
     def _well(self, hosts: Iterable[ProviderId]) -> list[ProviderId]:
         return self._fleet.well(hosts, self._fleet.clock_s())
@@ -311,13 +436,12 @@ class FleetAnnouncer(HostAnnouncer[None]):
         ]
         sequence = self._next_sequence()
         await self.send(
-            HostsMeasured(cell=self._settings.cell, hosts=some, sequence=sequence)
-            for some in in_messages(measured)
+            HostsMeasured(cell=self._cell, hosts=some, sequence=sequence) for some in in_messages(measured)
         )
 
     async def _tell_images(self) -> None:
         at_s = self._fleet.clock_s()
-        if at_s - self._all_told_at_s >= self._settings.images_every_s:
+        if at_s - self._all_told_at_s >= IMAGES_EVERY_S:
             self._told_images.clear()
             self._all_told_at_s = at_s
         told = self._told_images
@@ -328,8 +452,7 @@ class FleetAnnouncer(HostAnnouncer[None]):
             return
         sequence = self._next_sequence()
         await self.send(
-            ImagesCached(cell=self._settings.cell, hosts=some, sequence=sequence)
-            for some in in_messages(hosts)
+            ImagesCached(cell=self._cell, hosts=some, sequence=sequence) for some in in_messages(hosts)
         )
         told.update({each.id: news[each.id] for each in hosts})
 

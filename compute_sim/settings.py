@@ -1,4 +1,4 @@
-"""The settings of a compute simulator."""
+"""The settings of a compute, and how its parts pace their work."""
 
 from typing import Annotated
 
@@ -7,7 +7,25 @@ from msgspec import Meta, Struct
 
 from compute_sim.core.hosts import read_networks, read_pools
 from engine.inventories import CellName
-from kit.settings import Count, CountOr0, Seconds, SecondsOr0, Section
+from kit.settings import CountOr0, Seconds, Section
+
+
+class ComputePace(Struct, frozen=True, kw_only=True):
+    """What no operator would change, and only tests shorten."""
+
+    # The pause before an unanswered or unconfirmed message is repeated: less would double the load of a slow placement.
+    again_s: float = 1.0
+    # The pause before a host asks again for a shape that was refused, since instances hold what would have no place in it.
+    reshape_again_s: float = 60.0
+    # How often metrics of hosts are published.
+    metrics_every_s: float = 30.0
+    # How long a finished attempt is remembered, so that it is not built after its destroy.
+    over_kept_s: float = 3600.0
+    # How long a stopping process waits for builds that end soon.
+    drain_s: float = 5.0
+
+
+USUAL_PACE = ComputePace()
 
 
 class ComputeSettings(Struct, frozen=True):
@@ -30,45 +48,6 @@ class ComputeSettings(Struct, frozen=True):
             description="How often changed loads and facts of hosts are published. Shorter gives schedulers fresher loads, for more messages."
         ),
     ] = 5.0
-    metrics_every_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often metrics of hosts are published. Shorter gives schedulers fresher metrics, for more messages."
-        ),
-    ] = 30.0
-    images_every_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often all hosts tell their cached images, for schedulers that have just started; changed ones are told with facts. "
-            "Shorter informs new schedulers sooner, for more messages."
-        ),
-    ] = 300.0
-    reports_at_once_max: Annotated[
-        Count,
-        Meta(
-            description="How many provider trees are reported at once. More starts a large cell faster; fewer loads placement less."
-        ),
-    ] = 400
-    again_s: Annotated[
-        Seconds,
-        Meta(
-            description="The pause before an unanswered or unconfirmed message is repeated. Shorter recovers sooner; too short doubles the load "
-            "of a slow placement."
-        ),
-    ] = 1.0
-    reshape_again_s: Annotated[
-        Seconds,
-        Meta(
-            description="The pause before a host asks again for a new shape that was refused, since instances hold what would have no place in it. "
-            "Shorter notices sooner that they have left; longer spares placement."
-        ),
-    ] = 60.0
-    due_at_once_max: Annotated[
-        Count,
-        Meta(
-            description="How many simulated builds end at once. More is faster in bursts; fewer keeps the process responsive."
-        ),
-    ] = 1000
     builds_at_once_max: Annotated[
         CountOr0,
         Meta(
@@ -76,20 +55,6 @@ class ComputeSettings(Struct, frozen=True):
             "fewer is nearer to a real host."
         ),
     ] = 10
-    over_kept_s: Annotated[
-        Seconds,
-        Meta(
-            description="How long a finished attempt is remembered, so that it is not built after its destroy. Longer is safer against very "
-            "late messages, for memory."
-        ),
-    ] = 3600.0
-    drain_s: Annotated[
-        SecondsOr0,
-        Meta(
-            description="How long a stopping process waits for builds that end soon; others are lost. Longer loses fewer builds; shorter stops "
-            "sooner."
-        ),
-    ] = 5.0
     pools: Annotated[
         tuple[str, ...],
         Meta(

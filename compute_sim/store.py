@@ -1,4 +1,4 @@
-"""The interface to the store of attempts; store_memory.py and store_sql.py implement it.
+"""A compute's attempts in memory; a restart loses them, unless the store is that of store_sql.py, which has a table beside it.
 
 A simulator may forget attempts: core/attempts.py says how it answers about unknown ones. But hosts that outlive their
 process, as in `moor up`, must keep what is on them.
@@ -7,8 +7,7 @@ process, as in `moor up`, must keep what is on them.
 import heapq
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
@@ -16,75 +15,6 @@ from compute_sim.core.attempts import AttemptKey, AttemptRecord, AttemptState
 from compute_sim.core.hosts import Load
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
-
-
-class ComputeTransaction(Protocol):
-    async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, AttemptRecord]:
-        """The known attempts with these keys."""
-
-    async def due(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
-        """Attempts whose answers are due by now, the earliest first. This process does not get them again until they
-        are saved with another time or named by `due_again`. For its successor they are still due.
-        """
-
-    async def save(self, attempts: Iterable[AttemptRecord]) -> None: ...
-
-    async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
-        """Keep the state of attempts that have ended, for this process only, until the broker confirms their answers.
-
-        The table still has them as due. So if this process dies before that, its successor finds them due, and answers
-        again.
-        """
-
-    def building(self, host: ProviderId) -> int:
-        """How many attempts this host is building, or receiving in a move, without the changes of this transaction."""
-
-    def waiting(self, host: ProviderId) -> Sequence[AttemptRecord]:
-        """The attempts that wait for their turn on this host, as of before the transaction; the earliest first."""
-
-    async def of_hosts(self, hosts: Collection[ProviderId]) -> Mapping[ProviderId, Sequence[AttemptRecord]]:
-        """All attempts that these hosts still have, and those that are over but whose last answer is still due. Hosts without
-        any are left out.
-        """
-
-    async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
-        """Replace the first attempt of each pair by the second, if it has not changed since it was read.
-
-        It has not changed if the store still has the same object.
-        """
-
-
-class ComputeStore(Protocol):
-    def transaction(self) -> AbstractAsyncContextManager[ComputeTransaction]:
-        """A transaction; no other runs at the same time."""
-
-    def wake_with(self, sooner: Callable[[], None]) -> None:
-        """Set a function that is called when something is due earlier than before."""
-
-    async def next_due_s(self) -> float | None: ...
-
-    def due_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
-        """The answers to these attempts could not be sent: make them due again at this time, if they have not changed."""
-
-    async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
-        """The `Load` of each of these hosts: its instances, and the builds that run or wait there."""
-
-    async def living(
-        self, instances: Collection[InstanceId], after: InstanceId | None, limit: int
-    ) -> Sequence[AttemptRecord]:
-        """The attempts that hosts have: of these instances, or of all if none is named; only ids after `after`.
-
-        They are in the order of their instances' ids, then of attempts: at most `limit`, and the others of the last instance.
-        """
-
-    async def take_changed(self) -> Sequence[ProviderId]:
-        """The hosts whose load has changed since the last call."""
-
-    async def forget(self, over_before_s: float) -> Sequence[AttemptKey]:
-        """Delete attempts that were over before this time, and return their keys."""
-
-
-# A compute's attempts in memory; a restart loses them.
 
 
 class _HostLoad(Struct):
@@ -98,7 +28,7 @@ class _HostLoad(Struct):
     changed: bool = False
 
 
-class MemoryComputeStore:
+class ComputeStore:
     """Keeps a compute's attempts in memory, and finds those whose next step is due.
 
     No method waits for anything, and a batch saves once, at its end: so each transaction is atomic and isolated.
@@ -120,7 +50,8 @@ class MemoryComputeStore:
         self._sooner: Callable[[], None] = lambda: None
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator["MemoryComputeStore"]:
+    async def transaction(self) -> AsyncIterator["ComputeStore"]:
+        """A transaction, whose changes are made by this store's own methods; no other runs at the same time."""
         try:
             yield self
         except BaseException:
@@ -131,12 +62,17 @@ class MemoryComputeStore:
             self._taken.clear()
 
     def wake_with(self, sooner: Callable[[], None]) -> None:
+        """Set a function that is called when something is due earlier than before."""
         self._sooner = sooner
 
     async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, AttemptRecord]:
+        """The known attempts with these keys."""
         return {key: known for key in keys if (known := self._attempts.get(key)) is not None}
 
     async def due(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
+        """Attempts whose answers are due by now, the earliest first. This process does not get them again until they
+        are saved with another time or named by `due_again`. For its successor they are still due.
+        """
         found: list[AttemptRecord] = []
         while self._due and self._due[0][0] <= at_s and len(found) < limit:
             entry = heapq.heappop(self._due)
@@ -164,9 +100,14 @@ class MemoryComputeStore:
             self._sooner()
 
     async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
+        """Keep the state of attempts that have ended, for this process only, until the broker confirms their answers.
+
+        A table still has them as due. So if this process dies before that, its successor finds them due, and answers again.
+        """
         await self.save(attempts)
 
     def due_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
+        """The answers to these attempts could not be sent: make them due again at this time, if they have not changed."""
         for key in keys:
             attempt = self._attempts.get(key)
             if attempt is not None and attempt.due_s is not None:
@@ -175,6 +116,9 @@ class MemoryComputeStore:
         self._sooner()
 
     async def of_hosts(self, hosts: Collection[ProviderId]) -> Mapping[ProviderId, Sequence[AttemptRecord]]:
+        """All attempts that these hosts still have, and those that are over but whose last answer is still due. Hosts without
+        any are left out.
+        """
         # No index by host: this is read rarely, and then for many hosts.
         numbers = {host.int for host in hosts}
         found: dict[ProviderId, list[AttemptRecord]] = {}
@@ -184,6 +128,10 @@ class MemoryComputeStore:
         return found
 
     async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
+        """Replace the first attempt of each pair by the second, if it has not changed since it was read.
+
+        It has not changed if the store still has the same object.
+        """
         await self.save([after for before, after in pairs if self._attempts.get(before.key) is before])
 
     async def next_due_s(self) -> float | None:
@@ -204,6 +152,7 @@ class MemoryComputeStore:
         heapq.heappush(self._due, (at_s, self._numbers, key))
 
     async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
+        """The `Load` of each of these hosts: its instances, and the builds that run or wait there."""
         found = {}
         for host in hosts:
             load = self._loads.get(host.int)
@@ -213,6 +162,10 @@ class MemoryComputeStore:
     async def living(
         self, instances: Collection[InstanceId], after: InstanceId | None, limit: int
     ) -> Sequence[AttemptRecord]:
+        """The attempts that hosts have: of these instances, or of all if none is named; only ids after `after`.
+
+        They are in the order of their instances' ids, then of attempts: at most `limit`, and the others of the last instance.
+        """
         first, named = -1 if after is None else after.int, {each.int for each in instances}
         found = [
             (instance, attempt, host)
@@ -225,20 +178,24 @@ class MemoryComputeStore:
         return [self._attempts[host, instance, attempt] for instance, attempt, host in sorted(found)]
 
     def building(self, host: ProviderId) -> int:
+        """How many attempts this host is building, or receiving in a move, without the changes of this transaction."""
         load = self._loads.get(host.int)
         return load.building if load else 0
 
     def waiting(self, host: ProviderId) -> Sequence[AttemptRecord]:
+        """The attempts that wait for their turn on this host, as of before the transaction; the earliest first."""
         load = self._loads.get(host.int)
         return [self._attempts[key] for key in load.waiting] if load else ()
 
     async def take_changed(self) -> Sequence[ProviderId]:
+        """The hosts whose load has changed since the last call."""
         changed, self._changed = self._changed, []
         for load in changed:
             load.changed = False
         return [load.host for load in changed]
 
     async def forget(self, over_before_s: float) -> Sequence[AttemptKey]:
+        """Delete attempts that were over before this time, and return their keys."""
         forgotten: list[AttemptKey] = []
         while self._over and self._over[0][0] < over_before_s:
             _, key, state = self._over.popleft()

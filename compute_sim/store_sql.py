@@ -16,7 +16,7 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from compute_sim.core.attempts import AttemptKey, AttemptRecord
-from compute_sim.store import MemoryComputeStore
+from compute_sim.store import ComputeStore
 from compute_sim.tables import compute_attempts as table
 from kit.sql import Database, DatabaseSettings, insert, open_database, read_once, write_once
 
@@ -27,62 +27,49 @@ _encode = msgspec.json.Encoder().encode
 _attempt = msgspec.json.Decoder(AttemptRecord).decode
 
 
-class _Transaction:
-    """Reads committed data, and collects changes; the store writes them when the transaction ends."""
+class SqlComputeStore(ComputeStore):
+    """Keeps a compute's attempts in memory and in a table. `open_compute_store` creates it and reads the table."""
 
-    def __init__(self, memory: MemoryComputeStore) -> None:
-        self.load = memory.load
-        self.due = memory.due
-        self.building = memory.building
-        self.waiting = memory.waiting
-        self.of_hosts = memory.of_hosts
-        self.saved: dict[AttemptKey, AttemptRecord] = {}
-        self.remembered: list[AttemptRecord] = []
+    def __init__(self, database: Database, cell: str, clock_s: Callable[[], float]) -> None:
+        super().__init__(clock_s)
+        self._database = database
+        self._cell = cell
+        self._alone = asyncio.Lock()
+        # What the transaction changes: it goes to the table, and then to memory, at its end.
+        self._saved: dict[AttemptKey, AttemptRecord] = {}
+        self._remembered: list[AttemptRecord] = []
+
+    async def read(self) -> None:
+        """Read the table. Answers that were due later are due at once, since their time was measured by the clock of a process that
+        no longer runs.
+        """
+        await super().save(
+            attempt if attempt.due_s is None else structs.replace(attempt, due_s=0.0)
+            for attempt in await read_once(self._database, _read, self._cell)
+        )
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[ComputeStore]:
+        # If the table cannot be written, the memory's transaction keeps the attempts due.
+        async with self._alone, super().transaction():
+            self._saved, self._remembered = {}, []
+            yield self
+            if self._saved:
+                attempts = [*self._saved.values()]
+                await write_once(self._database, _save, self._cell, attempts)
+                await super().save(attempts)
+            await super().save(self._remembered)
 
     async def save(self, attempts: Iterable[AttemptRecord]) -> None:
-        self.saved |= {attempt.key: attempt for attempt in attempts}
+        self._saved |= {attempt.key: attempt for attempt in attempts}
 
     async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
         # In the table they stay due, which is what a successor of this process must find.
-        self.remembered += attempts
-
-    async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
-        by_key = {before.key: (before, after) for before, after in pairs}
-        known = await self.load(by_key)
-        await self.save([after for key, (before, after) in by_key.items() if known.get(key) is before])
-
-
-class SqlComputeStore:
-    """Keeps a compute's attempts in memory and in a table. `open_compute_store` creates it and reads the table."""
-
-    def __init__(self, database: Database, cell: str, memory: MemoryComputeStore) -> None:
-        self._database = database
-        self._cell = cell
-        self._memory = memory
-        self._alone = asyncio.Lock()
-        # Only in memory: for a successor of this process, attempts are due as in the table.
-        self.due_again = memory.due_again
-        self.wake_with = memory.wake_with
-        self.next_due_s = memory.next_due_s
-        self.loads = memory.loads
-        self.living = memory.living
-        self.take_changed = memory.take_changed
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[_Transaction]:
-        # If the table cannot be written, the memory's transaction keeps the attempts due.
-        async with self._alone, self._memory.transaction() as memory:
-            transaction = _Transaction(memory)
-            yield transaction
-            if transaction.saved:
-                attempts = [*transaction.saved.values()]
-                await write_once(self._database, _save, self._cell, attempts)
-                await memory.save(attempts)
-            await memory.remember(transaction.remembered)
+        self._remembered += attempts
 
     async def forget(self, over_before_s: float) -> Sequence[AttemptKey]:
         async with self._alone:
-            forgotten = await self._memory.forget(over_before_s)
+            forgotten = await super().forget(over_before_s)
             if forgotten:
                 await write_once(self._database, _delete, self._cell, forgotten)
             return forgotten
@@ -94,19 +81,14 @@ class SqlComputeStore:
 async def open_compute_store(
     url: str, cell: str, clock_s: Callable[[], float], settings: DatabaseSettings | None = None
 ) -> SqlComputeStore:
-    """Open the store of a cell's hosts with its content. Answers that were due later are due at once, since their time
-    was measured by the clock of a process that no longer runs.
-    """
-    database, memory = open_database(url, pool_size=POOL_SIZE, settings=settings), MemoryComputeStore(clock_s)
+    """Open the store of a cell's hosts with its content."""
+    store = SqlComputeStore(open_database(url, pool_size=POOL_SIZE, settings=settings), cell, clock_s)
     try:
-        attempts = await read_once(database, _read, cell)
+        await store.read()
     except BaseException:
-        await database.close()
+        await store.close()
         raise
-    await memory.save(
-        attempt if attempt.due_s is None else structs.replace(attempt, due_s=0.0) for attempt in attempts
-    )
-    return SqlComputeStore(database, cell, memory)
+    return store
 
 
 def _read(connection: Connection, cell: str) -> list[AttemptRecord]:

@@ -1,24 +1,81 @@
-"""Creates the parts of a compute of given drivers; laboratory/driver.py gives it those of simulated hosts."""
+"""Creates the parts of a compute of given drivers, finds a driver by its name, and runs a compute of its hosts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime
 from functools import partial
+from importlib.metadata import entry_points
 
-from bus.workers.station import Station
+from bus.addresses import broker_at
+from bus.settings import BusSettings
+from bus.workers.running import about, run_worker
+from bus.workers.station import Station, process_name
 from compute_sim.drivers import Driver, Reported
-from compute_sim.fleet import Elapsed, Fleet, watch_hosts
-from compute_sim.handlers import Finisher, GuestWatch, books_handlers, console_handlers, handlers
+from compute_sim.guests import GuestWatch, books_handlers, console_handlers
+from compute_sim.handlers import (
+    Elapsed,
+    Finisher,
+    Fleet,
+    handlers,
+    watch_hosts,
+)
 from compute_sim.reporting import AttemptLister, FleetAnnouncer, TreeReporter
-from compute_sim.settings import ComputeSettings
-from compute_sim.store import ComputeStore, MemoryComputeStore
+from compute_sim.settings import USUAL_PACE, ComputePace, ComputeSettings
+from compute_sim.store import ComputeStore
 from engine.inventories import CellName
 from kit.errors import Unavailable
 from kit.parts import Once, Supervised
 from kit.process import Part
 from kit.times import microseconds, now
 
+# A kind of hypervisor is an entry point of this group: a function that reads variables (MOOR_*) and returns `OpensHosts`.
+DRIVERS = "moorage.drivers"
+# Opens the hosts of a cell, given the compute's station and settings, and yields the parts of their compute. What it waits for meanwhile
+# it tells to `waits`.
+OpensHosts = Callable[..., AbstractAsyncContextManager[Sequence[Part]]]
 
-def only_compute(station: Station, cell: CellName) -> Once:
+
+def driver_named(name: str, environment: Mapping[str, str]) -> OpensHosts:
+    """The driver of this name, with its settings in the environment. Raises ValueError for one that is wrong or unknown."""
+    found = {each.name: each for each in entry_points(group=DRIVERS)}
+    if name not in found:
+        raise ValueError(f"the driver is {name!r}, must be one of {', '.join(sorted(found))}")
+    opens: OpensHosts = found[name].load()(environment)
+    return opens
+
+
+async def run(
+    bus_url: str,
+    settings: ComputeSettings,
+    opens: OpensHosts,
+    *,
+    bus: BusSettings | None = None,
+    health_at: str = "",
+) -> None:
+    """Run a compute process of the hosts that a driver opens."""
+    station = Station(broker_at(bus_url), process_name(f"compute-{settings.cell}"), asks=True, settings=bus)
+    parts: list[Part] = []
+    async with AsyncExitStack() as opened:
+        opened.push_async_callback(station.close)
+
+        async def open_hosts() -> None:
+            parts.extend(
+                await opened.enter_async_context(opens(station, settings, waits=opening.status.failed))
+            )
+
+        opening = Once("open the hosts", open_hosts)
+        await run_worker(
+            about("compute", cell=settings.cell, brokers=(bus_url,)),
+            parts,
+            station.settings.drain_ms_max / 1000,
+            first=(_only_compute(station, settings.cell), opening),
+            stations=(station,),
+            tells_by=station,
+            health_at=health_at,
+        )
+
+
+def _only_compute(station: Station, cell: CellName) -> Once:
     """Must succeed before a compute begins: no other process takes the orders to the hosts of its cell. When a process is killed, its
     broker notices at once.
     """
@@ -43,21 +100,26 @@ def compute_parts(
     clock_s: Callable[[], float] | None = None,
     store: ComputeStore | None = None,
     pools: Sequence[Reported] = (),
+    pace: ComputePace | None = None,
 ) -> tuple[Part, ...]:
     """All parts of a compute that controls hosts by these drivers. The station must be able to ask; it is one of the parts,
     and its creator closes it. Only one process may control the hosts of a cell, since it has their instances in memory.
     `clock_s` is the drivers' clock; by default it begins with the process. `pools` are reported beside the hosts.
     """
-    clock_s = clock_s or Elapsed()
+    clock_s, pace = clock_s or Elapsed(), pace or USUAL_PACE
     fleet = Fleet(drivers, clock_s, pools)
-    store = store or MemoryComputeStore(clock_s)
+    store = store or ComputeStore(clock_s)
 
     def next_sequence() -> int:
         return microseconds(clock())
 
     chance = station.chance
-    announcer = FleetAnnouncer(fleet, store, station.publisher, settings, next_sequence, chance=chance)
-    reporter = TreeReporter(fleet, station, settings, next_sequence, announcer.touch, chance=chance)
+    announcer = FleetAnnouncer(
+        fleet, store, station.publisher, settings, next_sequence, pace=pace, chance=chance
+    )
+    reporter = TreeReporter(
+        fleet, station, settings, next_sequence, announcer.touch, pace=pace, chance=chance
+    )
     lister = AttemptLister(fleet, store, station.publisher, settings, chance=chance)
     watching = partial(watch_hosts, fleet, (reporter.touch, announcer.touch, lister.touch))
     return (
@@ -67,10 +129,10 @@ def compute_parts(
             {**books_handlers(fleet, store), **console_handlers(fleet, store, clock)},
             store,
         ),
-        Finisher(fleet, store, station.publisher, settings, chance),
+        Finisher(fleet, store, station.publisher, settings.builds_at_once_max, pace=pace, chance=chance),
         announcer,
         lister,
-        GuestWatch(fleet, store, settings, chance),
+        GuestWatch(fleet, store, pace, chance),
         Supervised("watch the hosts", watching, chance=chance),
         reporter,
         station,

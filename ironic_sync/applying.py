@@ -32,6 +32,8 @@ Change = Callable[[NodeRow], NodeRow | None]
 Listener = Callable[[Sequence[NodeRow]], None]
 # The row as it was, and as it is stored now.
 Written = tuple[NodeRow, NodeRow]
+# Two notifications of different publishers that are nearer than this have no order: their clocks may differ by so much.
+SKEW_US = 2 * SECOND_US
 # A write fails only if another daemon inserts the same row at the same time; the next try then locks that row.
 TRIES_MAX = 5
 
@@ -40,7 +42,7 @@ class NodeWriter:
     """Writes changes of nodes' rows for all parts of the daemon, and calls listeners with the written rows."""
 
     def __init__(
-        self, store: NodeStore, policy: NodePolicy, *, skew_us: int, clock_us: Callable[[], int]
+        self, store: NodeStore, policy: NodePolicy, *, clock_us: Callable[[], int], skew_us: int = SKEW_US
     ) -> None:
         self.policy = policy
         self.clock_us = clock_us

@@ -61,10 +61,10 @@ from ironic_sync.core.orders import Order, after_order
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import AT_ONCE, Answer, NodeDeploy, NodeRow
 from ironic_sync.rest import IronicApi, IronicRefused, NoLongerOurs, PatchOperation
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.store import NodeStore
 from kit.errors import CredentialsRefused, Locked, Operational, WrongAnswer
-from kit.parts import Background, PartGroup, Pauses, Periodic, Status, Supervised
+from kit.parts import Background, PartGroup, Periodic, Status, Supervised
 from kit.times import moment
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Deployer(PartGroup):
         store: NodeStore,
         ring: Ownership,
         say: Say,
-        settings: IronicSettings,
+        rules: DaemonRules,
         *,
         chance: random.Random | None = None,
     ) -> None:
@@ -131,7 +131,7 @@ class Deployer(PartGroup):
         self._looking = Periodic(
             "look for deploys that are due",
             self._look_for_due,
-            settings.due_s,
+            rules.look_s,
             is_cut_short=True,
             chance=chance,
         )
@@ -141,7 +141,7 @@ class Deployer(PartGroup):
         self._store = store
         self._ring = ring
         self._say = say
-        self._settings = settings
+        self._rules = rules
         self._chance = chance or random.Random("deploy nodes")
         self._wanted: dict[ProviderId, None] = {}
         self._woken = asyncio.Event()
@@ -151,9 +151,6 @@ class Deployer(PartGroup):
         # The parts of the row that the last look used: other changes of the row need no new look.
         self._looked_by: dict[ProviderId, object] = {}
         self._last_progress: dict[ProviderId, _LastProgress] = {}
-        self.deployed = 0
-        self.undeployed = 0
-        self.failed = 0
 
     # What others tell
 
@@ -188,10 +185,10 @@ class Deployer(PartGroup):
         """Find the rows of this daemon's nodes that are due, and have the deployer work on these nodes. Orders that
         another daemon wrote on the rows are found in this way.
         """
-        now, settings = self._now(), self._settings
-        longest_s = max(settings.deploy_read_s, settings.deploy_retry_s_max)
+        now, rules = self._now(), self._rules
+        longest_s = max(rules.deploy_read_s, rules.deploy_pauses.max_s)
         # What waits for a cell's broker stays due, and must not fill the page.
-        limit = settings.page + len(self._running) + len(self._answering)
+        limit = rules.page + len(self._running) + len(self._answering)
         for row in await self._store.due(self._ring.name, now, now + timedelta(seconds=longest_s), limit):
             if row.id not in self._running and row.id not in self._answering:
                 self._want(row.id)
@@ -202,7 +199,7 @@ class Deployer(PartGroup):
             while True:
                 self._woken.clear()
                 for node in [each for each in self._wanted if each not in self._running]:
-                    if len(self._running) >= self._settings.deploys_at_once:
+                    if len(self._running) >= self._rules.deploys_at_once:
                         break
                     del self._wanted[node]
                     self._running.start(self._work_on(node), node)
@@ -368,12 +365,10 @@ class Deployer(PartGroup):
         return read_again(row, looked.node, version, looked.at_us) or row
 
     def _pause(self, outcome: Outcome, tries: int) -> timedelta:
-        settings = self._settings
         if not isinstance(outcome, Again) or outcome.is_without_effect:
             # Ironic may only be slow to begin.
-            return timedelta(seconds=settings.deploy_read_s)
-        pauses = Pauses(settings.deploy_retry_s_first, settings.deploy_retry_s_max)
-        return timedelta(seconds=pauses.after(tries, self._chance))
+            return timedelta(seconds=self._rules.deploy_read_s)
+        return timedelta(seconds=self._rules.deploy_pauses.after(tries, self._chance))
 
     def _tell(self, node: ProviderId, deploy: NodeDeploy, outcome: Outcome) -> None:
         match outcome:
@@ -399,9 +394,6 @@ class Deployer(PartGroup):
                     deploy.instance,
                     node,
                 )
-        self.deployed += isinstance(outcome, Finish) and deploy.kind == "deploy"
-        self.undeployed += isinstance(outcome, Gone)
-        self.failed += isinstance(outcome, Fail)
 
     # Messages to the conductor
 
@@ -416,7 +408,7 @@ class Deployer(PartGroup):
         if (
             last is not None
             and (last.attempt, last.text) == (attempt, text)
-            and now_s - last.at_s < self._settings.progress_s
+            and now_s - last.at_s < self._rules.progress_s
         ):
             return
         self._last_progress[node] = _LastProgress(attempt, text, now_s)

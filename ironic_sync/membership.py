@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring, gives, names_alive, takes, takes_anew
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.store import NodeStore, RingStore, RingView, check_name, pages_of
 from kit.errors import Operational, Unavailable
 from kit.parts import PartGroup, Pauses, Periodic
@@ -58,7 +58,7 @@ class Membership(PartGroup):
         store: RingStore,
         name: str,
         incarnation: str,
-        settings: IronicSettings,
+        rules: DaemonRules,
         *,
         listeners: Iterable[MembershipListener] = (),
         clock_s: Callable[[], float] = time.monotonic,
@@ -70,7 +70,7 @@ class Membership(PartGroup):
         # As the last look found them.
         self.members: tuple[Member, ...] = ()
         self._store = store
-        self._settings = settings
+        self._rules = rules
         self._listeners = list(listeners)
         self._clock_s = clock_s
         self._owned: dict[ProviderId, int] = {}
@@ -91,10 +91,10 @@ class Membership(PartGroup):
         self._ring: tuple[str, ...] = ()
         self._compared_at_s = 0.0
         self._renewing = Periodic(
-            "ring lease", self._hold_lease, settings.renew_s, is_needed=True, pauses=PAUSES, chance=chance
+            "ring lease", self._hold_lease, rules.renew_s, is_needed=True, pauses=PAUSES, chance=chance
         )
         self._looking = Periodic(
-            "ring", self._look, settings.look_s, is_needed=True, pauses=PAUSES, chance=chance
+            "ring", self._look, rules.look_s, is_needed=True, pauses=PAUSES, chance=chance
         )
         super().__init__(self._renewing, self._looking)
 
@@ -144,14 +144,14 @@ class Membership(PartGroup):
     async def _hold_lease(self) -> None:
         asked_at_s = self._clock_s()
         if self._has_lease:
-            if await self._in_time(self._store.renew(self.name, self.incarnation, self._settings.lease_s)):
+            if await self._in_time(self._store.renew(self.name, self.incarnation, self._rules.lease_s)):
                 self._renewed_at_s = asked_at_s
                 return
             log.warning("daemon %r lost its lease: it joins again, without its nodes", self.name)
             self._has_lease = False
             self._looking.wake()
             asked_at_s = self._clock_s()
-        await self._in_time(self._store.join(self.name, self.incarnation, self._settings.lease_s))
+        await self._in_time(self._store.join(self.name, self.incarnation, self._rules.lease_s))
         self._leases += 1
         self._has_lease, self._renewed_at_s = True, asked_at_s
         self._looking.wake()
@@ -161,14 +161,14 @@ class Membership(PartGroup):
         must not use up the lease.
         """
         try:
-            async with asyncio.timeout(self._settings.renew_wait_s):
+            async with asyncio.timeout(self._rules.renew_wait_s):
                 return await asked
         except TimeoutError:
-            wait_s = self._settings.renew_wait_s
+            wait_s = self._rules.renew_wait_s
             raise Unavailable(f"database: the ring's lease was not answered within {wait_s:g} s") from None
 
     def _lease_time_left_s(self) -> float:
-        return self._renewed_at_s + self._settings.acting_s - self._clock_s()
+        return self._renewed_at_s + self._rules.acting_s - self._clock_s()
 
     # The nodes
 
@@ -177,7 +177,7 @@ class Membership(PartGroup):
         if not self._has_lease:
             self._lost(tuple(self._owned))
             return
-        view = await self._store.look(self.name, self._settings.page, self._unread_after)
+        view = await self._store.look(self.name, self._rules.page, self._unread_after)
         if not self._is_in(view):
             # By the database's clock the lease is over.
             self._renewing.wake()
@@ -259,7 +259,7 @@ class Membership(PartGroup):
         So the daemon learns which nodes other daemons gave it: such nodes are unread. If the page is full, the next
         look reads the page after it.
         """
-        is_full = len(unread) == self._settings.page
+        is_full = len(unread) == self._rules.page
         self._unread_after = unread[-1].id if is_full else None
         if is_full and any(map(self._is_news, unread)):
             # More of them may have been given.
@@ -276,7 +276,7 @@ class Membership(PartGroup):
             self._must_compare
             or self._ring != Ring(self.members).names
             or (self.is_draining and bool(self._owned) and bool(self._ring))
-            or self._clock_s() - self._compared_at_s >= self._settings.balance_s
+            or self._clock_s() - self._compared_at_s >= self._rules.balance_s
         )
 
     async def _compare(self) -> None:
@@ -300,10 +300,10 @@ class Membership(PartGroup):
     async def _move(self, moves: Sequence[NodeHandover]) -> int:
         """Carry out these moves of nodes, in as many transactions as it takes. Returns how many nodes moved."""
         moved = 0
-        for first in range(0, len(moves), self._settings.page):
+        for first in range(0, len(moves), self._rules.page):
             if self._lease_time_left_s() <= 0:
                 break
-            moved += await self._give(moves[first : first + self._settings.page])
+            moved += await self._give(moves[first : first + self._rules.page])
         return moved
 
     async def _give(self, moves: Sequence[NodeHandover]) -> int:
@@ -347,7 +347,7 @@ class Membership(PartGroup):
             log.warning(
                 "daemon %r stops without having left the ring: others take its nodes when its lease of %g s is over: %s",
                 self.name,
-                self._settings.lease_s,
+                self._rules.lease_s,
                 problem,
             )
         self._lost(tuple(self._owned))
@@ -380,7 +380,7 @@ class Review(Periodic):
         self,
         store: NodeStore,
         daemon: str,
-        settings: IronicSettings,
+        rules: DaemonRules,
         clock_us: Callable[[], int],
         *,
         listeners: Sequence[Listener] = (),
@@ -390,31 +390,31 @@ class Review(Periodic):
         super().__init__(
             "review all nodes",
             self._review,
-            settings.sweep_s,
+            rules.sweep_s,
             rests_first=True,
             is_cut_short=True,
             chance=chance,
         )
         self._store = store
         self._daemon = daemon
-        self._settings = settings
+        self._rules = rules
         self._clock_us = clock_us
         self._listeners = listeners
         # Called after rows were pruned.
         self._forgotten = forgotten
 
     async def _review(self) -> None:
-        async for rows in pages_of(self._store, self._daemon, self._settings.page):
+        async for rows in pages_of(self._store, self._daemon, self._rules.page):
             for listener in self._listeners:
                 listener(rows)
             await self._prune(rows)
 
     async def _prune(self, rows: Sequence[NodeRow]) -> None:
-        before_us = self._clock_us() - round(self._settings.deleted_kept_s * SECOND_US)
+        before_us = self._clock_us() - round(self._rules.deleted_kept_s * SECOND_US)
         old = [row for row in rows if row.is_over and max(row.heard_at_us, row.read_at_us) < before_us]
         if not old:
             return
         async with self._store.transaction() as transaction:
             gone = await transaction.forget(old)
         self._forgotten()
-        log.info("forgot %d nodes that were deleted more than %g s ago", gone, self._settings.deleted_kept_s)
+        log.info("forgot %d nodes that were deleted more than %g s ago", gone, self._rules.deleted_kept_s)

@@ -23,7 +23,7 @@ from ironic_sync.core.reports import ReportUnderWay, after_verdict, report_of
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.store import NodeStore, pages_of
 from kit.errors import Operational, WrongAnswer
 from kit.metrics import Histogram, Readings
@@ -32,6 +32,8 @@ from kit.parts import Background, PartGroup, Periodic, Status, Supervised
 log = logging.getLogger(__name__)
 
 Rows = dict[ProviderId, NodeRow]
+# How many nodes are reported at once: the answers of more would come late.
+REPORTS_AT_ONCE = 100
 # How many batches of reports may wait for their answers.
 BATCHES_MAX = 4
 # How long acceptances gather before they are written: a row that changes again is reported again, whatever is noted of it.
@@ -48,7 +50,7 @@ class Reporter(PartGroup):
         writer: NodeWriter,
         store: NodeStore,
         station: Station,
-        settings: IronicSettings,
+        rules: DaemonRules,
         *,
         daemon: str,
         overtake: Callable[[Mapping[ProviderId, int]], None],
@@ -64,7 +66,7 @@ class Reporter(PartGroup):
             Periodic(
                 "report what is left",
                 self._find_unreported,
-                settings.report_again_s,
+                rules.report_again_s,
                 is_cut_short=True,
                 chance=chance,
             ),
@@ -73,7 +75,7 @@ class Reporter(PartGroup):
         self._writer = writer
         self._store = store
         self._station = station
-        self._settings = settings
+        self._rules = rules
         self._daemon = daemon
         self._touched: Rows = {}
         self._overtake = overtake
@@ -135,7 +137,7 @@ class Reporter(PartGroup):
                 self._reporting.status.well()
 
     def _take(self) -> list[ReportUnderWay]:
-        batch = [*self._touched.values()][: self._settings.reports_at_once]
+        batch = [*self._touched.values()][:REPORTS_AT_ONCE]
         for row in batch:
             del self._touched[row.id]
         if not self._touched:
@@ -143,7 +145,7 @@ class Reporter(PartGroup):
         behind = {row.id: row.epoch_ahead for row in batch if row.is_behind and row.owner == self._daemon}
         if behind:
             self._overtake(behind)
-        traits, foreign = self._writer.policy.standard_traits, self._settings.foreign_providers
+        traits, foreign = self._writer.policy.standard_traits, self._rules.foreign_providers
         tried = [
             report_of(row, traits, foreign=foreign, may_try=row.id not in self._refused_trials)
             for row in batch
@@ -218,7 +220,7 @@ class Reporter(PartGroup):
         """Find unreported rows of this daemon's nodes, and repeat refused reports."""
         self._refused_trials.clear()
         await self._forget_events()
-        async for rows in pages_of(self._store, self._daemon, self._settings.page, needs="report"):
+        async for rows in pages_of(self._store, self._daemon, self._rules.page, needs="report"):
             self.touch(row for row in rows if self._asked.get(row.id) != row.version)
 
     async def _forget_events(self) -> None:
@@ -245,7 +247,7 @@ class NodeAnnouncer(HostAnnouncer[NodeRow]):
         store: NodeStore,
         membership: Membership,
         publisher: Publisher,
-        settings: IronicSettings,
+        rules: DaemonRules,
         *,
         chance: random.Random | None = None,
     ) -> None:
@@ -253,13 +255,13 @@ class NodeAnnouncer(HostAnnouncer[NodeRow]):
             "tell of nodes",
             "vouch for nodes",
             publisher,
-            every_s=settings.beat_s,
-            beat_s=settings.beat_s,
+            every_s=rules.beat_s,
+            beat_s=rules.beat_s,
             chance=chance,
         )
         self._store = store
         self._membership = membership
-        self._settings = settings
+        self._rules = rules
         # The nodes that were reported to the registry, each with its cell.
         self._reported: dict[ProviderId, str] = {}
         self._gained: dict[ProviderId, None] = {}
@@ -301,7 +303,7 @@ class NodeAnnouncer(HostAnnouncer[NodeRow]):
 
     async def report(self) -> None:
         while self._gained:
-            some = [*self._gained][: self._settings.page]
+            some = [*self._gained][: self._rules.page]
             self.tell_again((await self._store.read(some)).values())
             for node in some:
                 self._gained.pop(node, None)

@@ -1,11 +1,11 @@
 """The port to Ironic's REST API: the daemons' requests, and the values and errors of the answers.
 
-The port has two halves, for parts that read nodes and parts that change them. `HttpIronicApi` (rest_http.py) implements both.
+`HttpIronicApi` implements the port.
 An expected refusal is a value, `IronicRefused`, with Ironic's own message. Operational failures are raised (kit/errors.py):
 
     Unavailable          nobody answers, or 502, 503, 504: no conductor, too many requests.
     TookTooLong          no answer within the limit.
-    Locked               409, and a conductor holds the node's lock (rest_http.py says how that is told from a refusal).
+    Locked               409, and a conductor holds the node's lock (below it stands how that is told from a refusal).
     CredentialsRefused   401 or 403.
     VersionNotOffered    Ironic's API is older than what is needed.
     NoLongerOurs         the node belongs to another daemon by now, or may: nothing was sent.
@@ -86,7 +86,14 @@ class CleanStep(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     args: Mapping[str, Any] = {}
 
 
-class ReadsNodes(Protocol):
+class IronicApi(Protocol):
+    """Ironic's REST API as far as the daemon uses it.
+
+    A request that changes a node returns None when Ironic has accepted it; whether the change happens is seen at the node. If its answer is
+    lost, an error is raised, though Ironic may have accepted the request. The caller reads the node before it repeats the request; after
+    that, every request is safe to repeat.
+    """
+
     def pages(self) -> AsyncGenerator[NodesRead, None]:
         """All nodes, a page at a time; a node that comes or goes meanwhile may be on no page."""
 
@@ -111,15 +118,6 @@ class ReadsNodes(Protocol):
     async def validate(self, node: ProviderId) -> Mapping[str, InterfaceCheck] | IronicRefused:
         """Ask Ironic whether a node has what each of its interfaces needs."""
 
-
-class ChangesNodes(Protocol):
-    """The requests that change nodes. Each returns None when Ironic has accepted it; whether the change happens is
-    seen at the node.
-
-    If the answer to a request is lost, an error is raised, though Ironic may have accepted the request. The caller
-    reads the node before it repeats the request; after that, every request is safe to repeat.
-    """
-
     def order_only_if(self, may_act_on: Callable[[ProviderId], bool]) -> None:
         """Call `may_act_on` immediately before each request that changes a node, and before each retry. If it returns
         false, NoLongerOurs is raised and nothing is sent.
@@ -135,10 +133,6 @@ class ChangesNodes(Protocol):
     async def attach_vif(self, node: ProviderId, vif: str) -> IronicRefused | None: ...
 
     async def detach_vif(self, node: ProviderId, vif: str) -> IronicRefused | None: ...
-
-
-class IronicApi(ReadsNodes, ChangesNodes, Protocol):
-    """Ironic's REST API as far as the daemon uses it: to read nodes, and to change them."""
 
 
 # Answers of Ironic's REST API, the forms that their bodies must have, and the nodes that are read from them.

@@ -1,13 +1,102 @@
-"""What an operator may tune of a daemon that keeps bare-metal nodes."""
+"""What an operator may tune of a daemon that keeps bare-metal nodes, and the rules of its parts, which are made of that."""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from bus.topology import IRONIC, IRONIC_EVENTS, IRONIC_TOPIC
-from ironic_sync.inbox import Inbox
+from bus.topology import IRONIC, IRONIC_EVENTS, IRONIC_TOPIC, Limits, Queue, inbox_queue
+from ironic_sync.core.ordering import Belief
 from kit.login import RestService
+from kit.parts import Pauses
 from kit.settings import Count, Seconds, Section, require
+
+# A name or topic must not be a pattern: `#` would also match Ironic's RPC.
+_WILDCARDS = frozenset("#*")
+# A shorter lease ends while a usual database, or the daemon itself, is slow for a moment.
+LEASE_S_LEAST = 2.0
+
+
+class DaemonRules(Struct, frozen=True, kw_only=True):
+    """How a daemon's parts work: what the operator may set, and what only tests shorten."""
+
+    lease_s: float = 10.0
+    sweep_s: float = 300.0
+    deploys_at_once: int = 10
+    foreign_providers: Literal["leave", "take"] = "leave"
+    deleted_kept_s: float = 7 * 86_400.0
+
+    # How often a daemon looks who the members are, for nodes without a live owner, and for deploys that another daemon made due:
+    # a query each time.
+    look_s: float = 0.5
+    # How often all nodes are compared with the ring: a node whose instance is gone may belong to another daemon by now.
+    balance_s: float = 30.0
+    # How many rows are read, or change their owner, in one transaction: more would make it long.
+    page: int = 1000
+    # How often nodes in doubt are looked for; those that this daemon hears of are read at once.
+    doubts_s: float = 5.0
+    # How often Ironic is asked which nodes changed lately.
+    changes_s: float = 20.0
+    # The pause before a report is tried again that placement did not take.
+    report_again_s: float = 10.0
+    # How often a daemon vouches for its nodes: well below the host_down_s of [bus].
+    beat_s: float = 5.0
+    # How often a node that Ironic works on is read although no notification came.
+    deploy_read_s: float = 15.0
+    # How often the conductor is told that Ironic still works on a node: well below its deploy_timeout_s, or it gives up the deploy.
+    progress_s: float = 120.0
+    # Between the tries of a step that Ironic did not take.
+    deploy_pauses: Pauses = Pauses(first_s=1.0, max_s=60.0)
+    belief: Belief = Belief()
+
+    # A renewal may fail several times before the daemon stops acting on its nodes; and it stops well before the others may take
+    # them, whose clocks may differ.
+
+    @property
+    def renew_s(self) -> float:
+        return self.lease_s * 0.2
+
+    @property
+    def renew_wait_s(self) -> float:
+        """How long the database may take for a renewal before the daemon asks again."""
+        return self.lease_s * 0.3
+
+    @property
+    def lease_margin_s(self) -> float:
+        """A daemon stops acting on its nodes when its lease has less than this left."""
+        return self.lease_s * 0.3
+
+    @property
+    def acting_s(self) -> float:
+        """How long after a renewal a daemon may act on its nodes."""
+        return self.lease_s - self.lease_margin_s
+
+
+class Inbox(Struct, frozen=True):
+    """The settings of an inbox: which topics of which exchange are read, and from which queue.
+
+    The exchange belongs to the other program. With `creates_exchange` the reader creates a missing exchange as Ironic
+    would (not durable). That is only for a broker that no Ironic uses.
+    """
+
+    exchange: str = IRONIC
+    topics: tuple[str, ...] = (IRONIC_TOPIC,)
+    queue: str = IRONIC_EVENTS
+    creates_exchange: bool = False
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        for field, names in (
+            ("exchange", (self.exchange,)),
+            ("topics", self.topics),
+            ("queue", (self.queue,)),
+        ):
+            wrong = [name for name in names if not name or _WILDCARDS & {*name}]
+            if wrong or not names:
+                raise ValueError(f"{field} is {names!r}, must be at least one name without '*' and '#'")
+
+    @property
+    def declared(self) -> Queue:
+        return inbox_queue(self.queue, self.exchange, self.topics)
 
 
 class IronicSettings(Struct, frozen=True, kw_only=True):
@@ -18,98 +107,12 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
             "sooner; longer tolerates a slow database."
         ),
     ] = 10.0
-    renew_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often the lease is renewed. Shorter leaves more tries before it ends, for more queries."
-        ),
-    ] = 2.0
-    renew_wait_s: Annotated[
-        Seconds,
-        Meta(
-            description="How long the database may take for a renewal before the daemon asks again. Longer waits for a slow database; with "
-            "renew_s it must be less than lease_s minus lease_margin_s."
-        ),
-    ] = 3.0
-    lease_margin_s: Annotated[
-        Seconds,
-        Meta(
-            description="A daemon stops acting on its nodes when its lease has less than this left. Larger is safer against two daemons on one "
-            "node; smaller tolerates a slower database."
-        ),
-    ] = 3.0
-    look_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often a daemon looks who the members are, and for nodes without a live owner. Shorter takes nodes over sooner, for "
-            "more queries. It must be less than lease_s."
-        ),
-    ] = 0.5
-    balance_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often a daemon compares all its nodes with the ring: a node whose instance is gone may belong to another daemon by "
-            "now. Shorter balances sooner, for more queries."
-        ),
-    ] = 30.0
-    page: Annotated[
-        Count,
-        Meta(
-            description="How many rows are read, or change their owner, in one transaction. More is faster; fewer keeps transactions short."
-        ),
-    ] = 1000
-    skew_ms: Annotated[
-        Count,
-        Meta(
-            description="Two notifications of different publishers that are nearer than this many milliseconds have no order, and the node is "
-            "read again. Larger tolerates worse clocks, for more reads."
-        ),
-    ] = 2000
     sweep_s: Annotated[
         Seconds,
         Meta(
             description="How often all nodes are read from Ironic and compared. Shorter finds lost notifications sooner, and loads Ironic more."
         ),
     ] = 300.0
-    doubts_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often nodes in doubt are looked for and read again. Shorter settles doubts sooner, for more reads."
-        ),
-    ] = 5.0
-    changes_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often Ironic is asked which nodes changed lately. Shorter finds changes without a notification sooner, for more "
-            "requests."
-        ),
-    ] = 20.0
-    reads_at_once: Annotated[
-        Count,
-        Meta(
-            description="How many nodes in doubt are read at once. More settles many doubts sooner; fewer loads Ironic less."
-        ),
-    ] = 16
-    reports_at_once: Annotated[
-        Count,
-        Meta(
-            description="How many nodes are reported to placement at once. More is faster at the start; fewer loads placement less."
-        ),
-    ] = 100
-    report_again_s: Annotated[
-        Seconds,
-        Meta(
-            description="The pause before a report is tried again that placement did not take. Shorter recovers sooner; longer spares "
-            "placement."
-        ),
-    ] = 10.0
-    beat_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often a daemon vouches for its nodes. Shorter shows sooner that nodes live, for more messages. It must be well "
-            "below host_down_s of [bus]."
-        ),
-    ] = 5.0
     deploys_at_once: Annotated[
         Count,
         Meta(
@@ -117,62 +120,6 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
             "loads Ironic less."
         ),
     ] = 10
-    due_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often a daemon looks for deploys that are due, which finds orders that another daemon took. Shorter acts sooner, "
-            "for more queries."
-        ),
-    ] = 0.5
-    deploy_read_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often a node that Ironic works on is read although no notification came. Shorter notices lost notifications "
-            "sooner, for more reads."
-        ),
-    ] = 15.0
-    progress_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often the conductor is told that Ironic still works on a node. It must be well below the conductors' "
-            "deploy_timeout_s, or they give up the deploy."
-        ),
-    ] = 120.0
-    deploy_retry_s_first: Annotated[
-        Seconds,
-        Meta(
-            description="The pause before a step is tried again that Ironic did not take; each further pause is twice as long. Shorter goes on "
-            "sooner; longer spares Ironic."
-        ),
-    ] = 1.0
-    deploy_retry_s_max: Annotated[
-        Seconds,
-        Meta(
-            description="The longest pause between tries of a step. Longer spares an Ironic that is down; shorter goes on sooner when it is "
-            "back."
-        ),
-    ] = 60.0
-    missing_few: Annotated[
-        Count,
-        Meta(
-            description="If Ironic loses more nodes at once than this, and more than missing_share, they are held and not removed: another "
-            "Ironic may answer. Higher believes larger losses at once."
-        ),
-    ] = 5
-    missing_share: Annotated[
-        Annotated[float, Meta(gt=0, le=1)],
-        Meta(
-            description="The share of a daemon's nodes that may be missing at once before they are held. Higher believes larger losses at once; "
-            "lower protects more instances."
-        ),
-    ] = 0.2
-    missing_believed_s: Annotated[
-        Seconds,
-        Meta(
-            description="After how long missing nodes that were held are removed. Longer leaves more time to mend Ironic; shorter lets go of "
-            "removed nodes sooner."
-        ),
-    ] = 3600.0
     foreign_providers: Annotated[
         Literal["leave", "take"],
         Meta(
@@ -205,17 +152,7 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
         # This checks the names.
         _ = self.inbox
         require(
-            self.renew_s + self.renew_wait_s < self.acting_s,
-            f"renew_s and renew_wait_s make {self.renew_s + self.renew_wait_s:g}, must be less than lease_s minus "
-            f"lease_margin_s ({self.acting_s:g}): else one slow renewal stops the daemon",
-        )
-        require(
-            self.deploy_retry_s_first <= self.deploy_retry_s_max,
-            f"deploy_retry_s_first is {self.deploy_retry_s_first}, must be at most deploy_retry_s_max "
-            f"({self.deploy_retry_s_max})",
-        )
-        require(
-            self.look_s < self.lease_s, f"look_s is {self.look_s}, must be less than lease_s ({self.lease_s})"
+            self.lease_s >= LEASE_S_LEAST, f"lease_s is {self.lease_s:g}, must be at least {LEASE_S_LEAST:g}"
         )
 
     @property
@@ -224,9 +161,14 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
         return Inbox(exchange=self.exchange, topics=self.topics, queue=self.queue)
 
     @property
-    def acting_s(self) -> float:
-        """How long after a renewal a daemon may act on its nodes."""
-        return self.lease_s - self.lease_margin_s
+    def rules(self) -> DaemonRules:
+        return DaemonRules(
+            lease_s=self.lease_s,
+            sweep_s=self.sweep_s,
+            deploys_at_once=self.deploys_at_once,
+            foreign_providers=self.foreign_providers,
+            deleted_kept_s=self.deleted_kept_s,
+        )
 
 
 # Addresses and names are stated in another way (bus/addresses.py, flags).

@@ -28,9 +28,7 @@ from ironic_sync.store import (
     check_name,
     name_taken,
 )
-from ironic_sync.tables import ironic_daemons as table
-from ironic_sync.tables import ironic_nodes
-from ironic_sync.tables import ironic_nodes as table_queries
+from ironic_sync.tables import ironic_daemons, ironic_nodes
 from kit.sql import (
     POOL_SIZE,
     DatabaseSettings,
@@ -61,46 +59,56 @@ _CLOCKS = {
 def join(connection: Connection, name: str, incarnation: str, lease_s: float) -> None:
     at_us = _now_us(connection)
     forgotten_us = int(FORGOTTEN_AFTER.total_seconds()) * SECOND_US
-    connection.execute(sa.delete(table).where(table.c.lease_ends_us < at_us - forgotten_us))
-    new = insert(connection, table).values(
+    connection.execute(sa.delete(ironic_daemons).where(ironic_daemons.c.lease_ends_us < at_us - forgotten_us))
+    new = insert(connection, ironic_daemons).values(
         name=name,
         incarnation=incarnation,
         lease_ends_us=at_us + _us(lease_s),
         is_draining=False,
         joined_us=at_us,
     )
-    written = {column: new.excluded[column] for column in table.columns.keys() if column != "name"}  # noqa: SIM118 - no mapping
+    written = {column: new.excluded[column] for column in ironic_daemons.columns.keys() if column != "name"}  # noqa: SIM118 - no mapping
     upsert = new.on_conflict_do_update(
-        index_elements=[table.c.name],
+        index_elements=[ironic_daemons.c.name],
         set_=written,
-        where=sa.or_(table.c.lease_ends_us <= at_us, table.c.incarnation == incarnation),
+        where=sa.or_(ironic_daemons.c.lease_ends_us <= at_us, ironic_daemons.c.incarnation == incarnation),
     )
-    if connection.scalar(upsert.returning(table.c.name)) is None:
+    if connection.scalar(upsert.returning(ironic_daemons.c.name)) is None:
         raise name_taken(name, next(each for each in members(connection) if each.name == name))
 
 
 def renew(connection: Connection, name: str, incarnation: str, lease_s: float) -> bool:
     at_us = _now_us(connection)
-    renewed = sa.update(table).where(
-        table.c.name == name, table.c.incarnation == incarnation, table.c.lease_ends_us > at_us
+    renewed = sa.update(ironic_daemons).where(
+        ironic_daemons.c.name == name,
+        ironic_daemons.c.incarnation == incarnation,
+        ironic_daemons.c.lease_ends_us > at_us,
     )
     return connection.execute(renewed.values(lease_ends_us=at_us + _us(lease_s))).rowcount > 0
 
 
 def leave(connection: Connection, name: str, incarnation: str) -> None:
-    connection.execute(sa.delete(table).where(table.c.name == name, table.c.incarnation == incarnation))
+    connection.execute(
+        sa.delete(ironic_daemons).where(
+            ironic_daemons.c.name == name, ironic_daemons.c.incarnation == incarnation
+        )
+    )
 
 
 def set_draining(connection: Connection, name: str, draining: bool) -> bool:  # noqa: FBT001 - run by its position
-    set_ = sa.update(table).where(table.c.name == name).values(is_draining=draining)
+    set_ = sa.update(ironic_daemons).where(ironic_daemons.c.name == name).values(is_draining=draining)
     return connection.execute(set_).rowcount > 0
 
 
 def members(connection: Connection) -> tuple[Member, ...]:
-    left_us = table.c.lease_ends_us - _now_us(connection)
+    left_us = ironic_daemons.c.lease_ends_us - _now_us(connection)
     query = sa.select(
-        table.c.name, table.c.incarnation, left_us, table.c.is_draining, table.c.joined_us
-    ).order_by(table.c.name)
+        ironic_daemons.c.name,
+        ironic_daemons.c.incarnation,
+        left_us,
+        ironic_daemons.c.is_draining,
+        ironic_daemons.c.joined_us,
+    ).order_by(ironic_daemons.c.name)
     found = (
         Member(
             name=name,
@@ -228,12 +236,12 @@ def owned_of(found: Iterable[Values]) -> tuple[Owned, ...]:
 # Queries that take no lock, shared by both databases.
 
 
-_ROWS = sa.select(table_queries.c.owner, table_queries.c.epoch, table_queries.c.version, table_queries.c.body)
+_ROWS = sa.select(ironic_nodes.c.owner, ironic_nodes.c.epoch, ironic_nodes.c.version, ironic_nodes.c.body)
 _OWNED = sa.select(
-    table_queries.c.id, table_queries.c.owner, table_queries.c.epoch, table_queries.c.holds_instance
+    ironic_nodes.c.id, ironic_nodes.c.owner, ironic_nodes.c.epoch, ironic_nodes.c.holds_instance
 )
-_VERSIONS = sa.select(table_queries.c.id, table_queries.c.version)
-_NEEDS = {"report": table_queries.c.needs_report, "read": table_queries.c.needs_read}
+_VERSIONS = sa.select(ironic_nodes.c.id, ironic_nodes.c.version)
+_NEEDS = {"report": ironic_nodes.c.needs_report, "read": ironic_nodes.c.needs_read}
 # From one name to the next by the index: it costs as much as there are names, not as there are nodes.
 _NAMES = sa.text(
     """
@@ -250,9 +258,7 @@ _NAMES = sa.text(
 
 def read(connection: Connection, ids: Collection[ProviderId]) -> tuple[NodeRow, ...]:
     return rows_of(
-        connection.execute(
-            _ROWS.where(among(connection, table_queries.c.id, ids)).order_by(table_queries.c.id)
-        )
+        connection.execute(_ROWS.where(among(connection, ironic_nodes.c.id, ids)).order_by(ironic_nodes.c.id))
     )
 
 
@@ -265,32 +271,28 @@ def page_of(
     needs: Need | None = None,
 ) -> tuple[NodeRow, ...]:
     query: sa.Select[Any] = (
-        _ROWS.where(table_queries.c.owner == owner).order_by(table_queries.c.id).limit(limit)
+        _ROWS.where(ironic_nodes.c.owner == owner).order_by(ironic_nodes.c.id).limit(limit)
     )
     if needs is not None:
         query = query.where(_NEEDS[needs])
     if after is not None:
-        query = query.where(table_queries.c.id > after)
+        query = query.where(ironic_nodes.c.id > after)
     return rows_of(connection.execute(query))
 
 
 def due(
     connection: Connection, owner: str, now: datetime, beyond: datetime, limit: int
 ) -> tuple[NodeRow, ...]:
-    is_due = sa.or_(
-        table_queries.c.due_us <= microseconds(now), table_queries.c.due_us > microseconds(beyond)
-    )
+    is_due = sa.or_(ironic_nodes.c.due_us <= microseconds(now), ironic_nodes.c.due_us > microseconds(beyond))
     # SQLite takes the partial index only where its condition stands in so many words.
-    query = _ROWS.where(table_queries.c.owner == owner, table_queries.c.due_us.is_not(None), is_due)
-    return rows_of(
-        connection.execute(query.order_by(table_queries.c.due_us, table_queries.c.id).limit(limit))
-    )
+    query = _ROWS.where(ironic_nodes.c.owner == owner, ironic_nodes.c.due_us.is_not(None), is_due)
+    return rows_of(connection.execute(query.order_by(ironic_nodes.c.due_us, ironic_nodes.c.id).limit(limit)))
 
 
 def owners(connection: Connection, names: Collection[str] | None = None) -> tuple[Owned, ...]:
-    query = _OWNED.order_by(table_queries.c.id)
+    query = _OWNED.order_by(ironic_nodes.c.id)
     if names is not None:
-        query = query.where(among(connection, table_queries.c.owner, names))
+        query = query.where(among(connection, ironic_nodes.c.owner, names))
     return owned_of(connection.execute(query))
 
 
@@ -301,12 +303,12 @@ def versions(connection: Connection) -> dict[ProviderId, int]:
 
 def unread_of(connection: Connection, owner: str, limit: int, after: ProviderId | None) -> tuple[Owned, ...]:
     query = (
-        _OWNED.where(table_queries.c.owner == owner, table_queries.c.needs_read)
-        .order_by(table_queries.c.id)
+        _OWNED.where(ironic_nodes.c.owner == owner, ironic_nodes.c.needs_read)
+        .order_by(ironic_nodes.c.id)
         .limit(limit)
     )
     if after is not None:
-        query = query.where(table_queries.c.id > after)
+        query = query.where(ironic_nodes.c.id > after)
     return owned_of(connection.execute(query))
 
 
@@ -316,7 +318,7 @@ def owner_names(connection: Connection) -> tuple[str, ...]:
 
 def has_tables(connection: Connection) -> bool:
     """Do the tables exist? `moor db upgrade` creates them."""
-    return sa.inspect(connection).has_table(table_queries.name)
+    return sa.inspect(connection).has_table(ironic_nodes.name)
 
 
 class _Leasing(DatabaseSettings, frozen=True):

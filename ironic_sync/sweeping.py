@@ -30,7 +30,6 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.notifications import AllocationNotified
 from ironic_sync.core.ordering import (
     NOT_LISTED,
-    Belief,
     decide_missing,
     held_missing,
     not_listed,
@@ -41,12 +40,12 @@ from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import seen
 from ironic_sync.membership import Membership
-from ironic_sync.rest import CHANGE_TIMES, ChangeTime, ReadsNodes
-from ironic_sync.settings import IronicSettings
+from ironic_sync.rest import CHANGE_TIMES, ChangeTime, IronicApi
+from ironic_sync.settings import DaemonRules
 from ironic_sync.store import IronicStore, NodeStore, pages_of
 from kit.errors import Operational, TookTooLong
 from kit.parts import PartGroup, Pauses, Periodic, Status
-from kit.times import EPOCH, SECOND_US, moment
+from kit.times import EPOCH, moment
 
 T = TypeVar("T")
 Asked = TypeVar("Asked", bound=UUID)
@@ -55,6 +54,8 @@ log = logging.getLogger(__name__)
 
 # The row after an answer of Ironic: of the row now, the version that was read before, and the time of the answer.
 Apply = Callable[[NodeRow, int, int], NodeRow | None]
+# How many nodes and allocations are read from Ironic at once.
+READS_AT_ONCE = 16
 # More nodes than this are read as pages of the whole list.
 SINGLE_READS_MAX = 50
 # Clocks of Ironic's processes may differ by so much, and a change may be visible so long after its time.
@@ -76,20 +77,20 @@ class Sweeper(PartGroup):
 
     def __init__(
         self,
-        api: ReadsNodes,
+        api: IronicApi,
         writer: NodeWriter,
         store: IronicStore,
         membership: Membership,
-        settings: IronicSettings,
+        rules: DaemonRules,
         *,
         clock_s: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,
     ) -> None:
         self._sweeping = Periodic(
-            "compare all nodes with Ironic", self._sweep, settings.sweep_s, is_cut_short=True, chance=chance
+            "compare all nodes with Ironic", self._sweep, rules.sweep_s, is_cut_short=True, chance=chance
         )
         self._doubting = Periodic(
-            "read nodes in doubt", self._read_doubted, settings.doubts_s, is_cut_short=True, chance=chance
+            "read nodes in doubt", self._read_doubted, rules.doubts_s, is_cut_short=True, chance=chance
         )
         self._failing_again = Periodic(
             "read again what could not be read",
@@ -101,7 +102,7 @@ class Sweeper(PartGroup):
         self._changing = Periodic(
             "look for changed nodes",
             self._look_for_changes,
-            settings.changes_s,
+            rules.changes_s,
             is_cut_short=True,
             chance=chance,
         )
@@ -115,19 +116,14 @@ class Sweeper(PartGroup):
             self._changing,
             statuses=(self._believing, self._reading),
         )
-        self._belief = Belief(
-            few=settings.missing_few,
-            share=settings.missing_share,
-            after_us=round(settings.missing_believed_s * SECOND_US),
-        )
-        self._steady_us = SteadyClock(writer.clock_us, clock_s, forgets_s=settings.missing_believed_s)
+        self._steady_us = SteadyClock(writer.clock_us, clock_s, forgets_s=rules.belief.after_s)
         # The nodes that were believed to be gone, each with the time of that.
         self._lost_at: dict[ProviderId, int] = {}
         self._api = api
         self._writer = writer
         self._store = store
         self._membership = membership
-        self._settings = settings
+        self._rules = rules
         # Nodes to be read; those that a list lacks are read by themselves, however many they are.
         self._suspects: dict[ProviderId, None] = {}
         self._unlisted: dict[ProviderId, None] = {}
@@ -217,7 +213,7 @@ class Sweeper(PartGroup):
         """
         rows: dict[ProviderId, NodeRow] = {}
         for owner in sorted(owners):
-            async for page in pages_of(self._store, owner, self._settings.page):
+            async for page in pages_of(self._store, owner, self._rules.page):
                 rows.update((row.id, row) for row in page)
         return rows
 
@@ -254,18 +250,22 @@ class Sweeper(PartGroup):
 
     def _decide(self, missing: Sequence[NodeRow], known: int) -> tuple[Sequence[NodeRow], Sequence[NodeRow]]:
         at_us = self._steady_us()
-        since_us = at_us - self._belief.after_us
+        since_us = at_us - self._rules.belief.after_us
         self._lost_at = {node: lost_us for node, lost_us in self._lost_at.items() if lost_us > since_us}
         lost_lately = len(self._lost_at)
         return decide_missing(
-            missing, known=known + lost_lately, lost_lately=lost_lately, at_us=at_us, belief=self._belief
+            missing,
+            known=known + lost_lately,
+            lost_lately=lost_lately,
+            at_us=at_us,
+            belief=self._rules.belief,
         )
 
     def _say_missing(self, held: Sequence[NodeRow], known: int) -> None:
         problem = TooManyMissing(
             f"Ironic has lost {len(held)} of {known} nodes at once, {held[0].id} is one: they are held, not removed. Is it the "
             "right Ironic, and may this user see all nodes? They are removed when they stay missing for "
-            f"{self._settings.missing_believed_s:g} s, or by `moor ring missing --remove`"
+            f"{self._rules.belief.after_s:g} s, or by `moor ring missing --remove`"
         )
         log.error("%s", problem)
         self._believing.failed(problem)
@@ -297,7 +297,7 @@ class Sweeper(PartGroup):
                 count += len(page)
                 # Nodes are often created together. If the newest ones are known, so are the others.
                 are_known = by == "created_at" and count > 1 and len(rows) == len(nodes)
-                if known_to is None or count >= self._settings.page or are_known:
+                if known_to is None or count >= self._rules.page or are_known:
                     # The first sweep reads all nodes. And of so many changes, the next sweep finds what is missing.
                     break
         self._changed_to[by] = min(newest, began)
@@ -317,9 +317,7 @@ class Sweeper(PartGroup):
         """Read single nodes from Ironic: those that this daemon has to look at, and those of its own that another
         daemon left in doubt.
         """
-        self._suspect_rows(
-            await self._store.page_of(self._membership.name, self._settings.page, needs="read")
-        )
+        self._suspect_rows(await self._store.page_of(self._membership.name, self._rules.page, needs="read"))
         await self._find_nodes_of(
             [each for each in self._allocations if each not in self._failing], FIRST_READ_S_MAX
         )
@@ -334,7 +332,7 @@ class Sweeper(PartGroup):
             suspects = []
             self._sweeping.wake()
         unlisted = [each for each in self._unlisted if each not in self._failing]
-        await self._read([*suspects, *unlisted][: self._settings.page], FIRST_READ_S_MAX)
+        await self._read([*suspects, *unlisted][: self._rules.page], FIRST_READ_S_MAX)
 
     async def _read_failing(self) -> None:
         """Read those nodes and allocations again that could not be read and whose pauses are over."""
@@ -394,7 +392,7 @@ class Sweeper(PartGroup):
         self, asked: Sequence[Asked], ask: Callable[[Asked], Awaitable[T]], within_s: float | None
     ) -> dict[Asked, T | Operational]:
         """Ironic's answer about each of these, or why there is none."""
-        at_once = asyncio.Semaphore(self._settings.reads_at_once)
+        at_once = asyncio.Semaphore(READS_AT_ONCE)
 
         async def answer(each: Asked) -> T | Operational:
             try:
@@ -472,17 +470,15 @@ class Adopter(Periodic):
         writer: NodeWriter,
         store: NodeStore,
         membership: Membership,
-        settings: IronicSettings,
+        rules: DaemonRules,
         *,
         chance: random.Random | None = None,
     ) -> None:
-        super().__init__(
-            "adopt gained nodes", self._adopt, settings.doubts_s, is_cut_short=True, chance=chance
-        )
+        super().__init__("adopt gained nodes", self._adopt, rules.doubts_s, is_cut_short=True, chance=chance)
         self._writer = writer
         self._store = store
         self._membership = membership
-        self._page = settings.page
+        self._page = rules.page
 
     def gained(self, nodes: Sequence[Owned]) -> None:
         if nodes:

@@ -15,15 +15,15 @@ from ironic_sync.core.rows import Answer
 from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import HANDLERS, Deployer
 from ironic_sync.events import EventReader
-from ironic_sync.inbox import Inbox
 from ironic_sync.membership import Membership, Review
 from ironic_sync.reporting import NodeAnnouncer, Reporter
 from ironic_sync.rest import IronicApi
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules, Inbox
 from ironic_sync.store import IronicStore
 from ironic_sync.sweeping import Adopter, Sweeper
 from kit.process import Part
 
+USUAL_INBOX = Inbox()
 STANDARD_TRAITS = frozenset(os_traits.get_traits())
 
 
@@ -35,12 +35,12 @@ def ironic_parts(
     station: Station,
     ironic_link: Link,
     store: IronicStore,
-    settings: IronicSettings,
+    rules: DaemonRules,
     *,
     name: str,
     incarnation: str,
     cells: CellMap,
-    inbox: Inbox | None = None,
+    inbox: Inbox = USUAL_INBOX,
     api: IronicApi | None = None,
     in_cells: Mapping[str, Station] | None = None,
     clock_us: Callable[[], int] = now_us,
@@ -54,26 +54,26 @@ def ironic_parts(
     """
     chance = station.chance
     policy = NodePolicy(cells=cells, standard_traits=STANDARD_TRAITS, can_read=api is not None)
-    writer = NodeWriter(store, policy, skew_us=settings.skew_ms * 1000, clock_us=clock_us)
-    membership = Membership(store, name, incarnation, settings, clock_s=clock_s, chance=chance)
+    writer = NodeWriter(store, policy, clock_us=clock_us)
+    membership = Membership(store, name, incarnation, rules, clock_s=clock_s, chance=chance)
     reporter = Reporter(
-        writer, store, station, settings, daemon=name, overtake=membership.overtake, chance=chance
+        writer, store, station, rules, daemon=name, overtake=membership.overtake, chance=chance
     )
-    announcer = NodeAnnouncer(store, membership, station.publisher, settings, chance=chance)
+    announcer = NodeAnnouncer(store, membership, station.publisher, rules, chance=chance)
     writer.listen(reporter.touch)
     writer.listen_to_events(reporter.await_offers)
     writer.listen_to_changes(announcer.touch)
     membership.listen(announcer)
     reading: Sweeper | Adopter
     if api is None:
-        reading = Adopter(writer, store, membership, settings, chance=chance)
+        reading = Adopter(writer, store, membership, rules, chance=chance)
     else:
-        reading = Sweeper(api, writer, store, membership, settings, clock_s=clock_s, chance=chance)
+        reading = Sweeper(api, writer, store, membership, rules, clock_s=clock_s, chance=chance)
         writer.listen(reading.touch)
     membership.listen(reading)
     events = EventReader(
         ironic_link,
-        inbox or settings.inbox,
+        inbox,
         writer,
         station.publisher,
         name=station.name,
@@ -89,7 +89,7 @@ def ironic_parts(
         def say(message: Answer | DeployProgressed) -> asyncio.Future[None]:
             return apart.get(message.cell, station).publisher.send(message)
 
-        deployer = Deployer(api, writer, store, membership, say, settings, chance=chance)
+        deployer = Deployer(api, writer, store, membership, say, rules, chance=chance)
         api.order_only_if(membership.may_act_on)
         writer.listen(deployer.touch)
         membership.listen(deployer)
@@ -98,7 +98,7 @@ def ironic_parts(
     review = Review(
         store,
         name,
-        settings,
+        rules,
         clock_us,
         listeners=(reporter.try_foreign, announcer.tell_again),
         forgotten=membership.compare_soon,

@@ -268,20 +268,7 @@ IRONIC_FAULTS = IronicScript(
     faults=(WorkFails(work="deploy", probability=0.07, reason="the image cannot be written"),),
 )
 # Short leases: the other daemons take over from a killed one after four seconds, not after ten.
-QUICK = IronicSettings(
-    lease_s=4.0,
-    renew_s=0.5,
-    renew_wait_s=2.0,
-    lease_margin_s=1.0,
-    look_s=0.1,
-    doubts_s=0.2,
-    report_again_s=0.3,
-    beat_s=1.0,
-    due_s=0.2,
-    deploy_read_s=1.0,
-    deploy_retry_s_first=0.2,
-    deploy_retry_s_max=2.0,
-)
+QUICK = IronicSettings(lease_s=4.0)
 # More alternates than usual: there are few nodes, and the operator takes some of them away.
 ALTERNATES_MAX = 8
 

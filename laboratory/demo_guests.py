@@ -29,7 +29,7 @@ from bus.messages.build import InstanceState
 from bus.settings import BusSettings
 from bus.workers.station import Station
 from compute_sim.libvirt.running import libvirt_parts
-from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.settings import LibvirtRules
 from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor
 from kit.process import Part
@@ -131,9 +131,9 @@ class Machines:
             *[f"process {pid} runs" for pid in sorted(self._begun) if psutil.pid_exists(pid)],
         ]
 
-    def settings(self, cell: str) -> LibvirtSettings:
+    def settings(self, cell: str) -> LibvirtRules:
         """The settings of the compute that controls the hosts of this cell."""
-        return LibvirtSettings(
+        return LibvirtRules(
             hosts=tuple([f"{name}={each.uri}" for name, each in self.hosts.items() if name.startswith(cell)]),
             folder=str(self.folder / cell),
             domain_type=self._domain_type,
@@ -237,7 +237,7 @@ class GuestDemo(Demo):
     defaults = CloudSettings(
         # A host is down soon after its libvirt has gone.
         bus=BusSettings(host_down_s=4.0),
-        compute=ComputeSettings(beat_s=0.5, facts_every_s=0.5, again_s=0.2),
+        compute=ComputeSettings(beat_s=0.5, facts_every_s=0.5),
     )
 
     machines: Machines
@@ -452,7 +452,7 @@ class GuestDemo(Demo):
 
 @asynccontextmanager
 async def _parts(
-    station: Station, settings: ComputeSettings, *, of_libvirt: LibvirtSettings
+    station: Station, settings: ComputeSettings, *, of_libvirt: LibvirtRules
 ) -> AsyncIterator[Sequence[Part]]:
     async with libvirt_parts(station, settings, of_libvirt) as parts:
         yield parts

@@ -87,8 +87,8 @@ def holdings(
 # Physical networks that each simulated host reaches, as settings name them: NAME=KILOBITS.
 
 
-FORM = "NAME=KILOBITS such as physnet0=10000000"
-_WRITTEN = re.compile(r"(?P<name>[\w-]{1,100})=(?P<kilobits>[0-9]{1,10})", re.ASCII)
+NETWORK_FORM = "NAME=KILOBITS such as physnet0=10000000"
+_NETWORK = re.compile(r"(?P<name>[\w-]{1,100})=(?P<kilobits>[0-9]{1,10})", re.ASCII)
 
 
 class Network(Struct, frozen=True):
@@ -104,7 +104,7 @@ class Network(Struct, frozen=True):
 
 
 def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    networks = tuple([_read(text) for text in texts])
+    networks = tuple([_read_network(text) for text in texts])
     traits = [each.trait for each in networks]
     if twice := next((each.name for each in networks if traits.count(each.trait) > 1), None):
         raise ValueError(
@@ -113,10 +113,10 @@ def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     return networks
 
 
-def _read(text: str) -> Network:
-    found = _WRITTEN.fullmatch(text)
+def _read_network(text: str) -> Network:
+    found = _NETWORK.fullmatch(text)
     if found is None:
-        raise ValueError(f"networks has {text!r}, must be {FORM}")
+        raise ValueError(f"networks has {text!r}, must be {NETWORK_FORM}")
     kilobits = int(found["kilobits"])
     if not 0 < kilobits <= INTEGER_MAX:
         raise ValueError(f"networks has {text!r}: KILOBITS is {kilobits}, must be 1 to {INTEGER_MAX}")
@@ -133,8 +133,8 @@ SHARES = "MISC_SHARES_VIA_AGGREGATE"
 # A pool's id is derived from its name, and its aggregate's id from that: they survive a restart.
 _POOLS = UUID("3f1a52c4-0b70-4d2e-9a38-56f1d0e7b9a4")
 
-POOLS_FORM = "NAME:CLASS=TOTAL such as nfs:DISK_GB=20000, or NAME:CLASS=TOTAL@HOSTS with a pattern of the hosts that it shares with"
-_POOLS_WRITTEN = re.compile(
+POOL_FORM = "NAME:CLASS=TOTAL such as nfs:DISK_GB=20000, or NAME:CLASS=TOTAL@HOSTS with a pattern of the hosts that it shares with"
+_POOL = re.compile(
     r"(?P<name>[\w.-]{1,100}):(?P<resource>[A-Z0-9_]{1,255})=(?P<total>[0-9]{1,10})(?:@(?P<hosts>[^\s,]+))?",
     re.ASCII,
 )
@@ -154,7 +154,7 @@ def read_pools(texts: Iterable[str], cell: str) -> tuple[Pool, ...]:
 
     Each pool's name gets the cell's name in front.
     """
-    pools = tuple([_read_pools(text, cell) for text in texts])
+    pools = tuple([_read_pool(text, cell) for text in texts])
     names = [pool.name.removeprefix(f"{cell}-") for pool in pools]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"pools has the name {twice!r} twice, each name may be there once")
@@ -182,10 +182,10 @@ def aggregate_of(pool: Pool) -> AggregateId:
     return AggregateId(uuid5(uuid5(_POOLS, pool.name), "aggregate"))
 
 
-def _read_pools(text: str, cell: str) -> Pool:
-    found = _POOLS_WRITTEN.fullmatch(text)
+def _read_pool(text: str, cell: str) -> Pool:
+    found = _POOL.fullmatch(text)
     if found is None:
-        raise ValueError(f"pools has {text!r}, must be {POOLS_FORM}")
+        raise ValueError(f"pools has {text!r}, must be {POOL_FORM}")
     total = int(found["total"])
     if not 0 < total <= INTEGER_MAX:
         raise ValueError(f"pools has {text!r}: TOTAL is {total}, must be 1 to {INTEGER_MAX}")

@@ -52,11 +52,10 @@ from compute_sim.libvirt.disks import (
 )
 from compute_sim.libvirt.guest_domains import GuestDomains
 from compute_sim.libvirt.guest_folders import DOWNLOADING, GuestDisks, GuestFolders
-from compute_sim.libvirt.guest_work import Adopting, GuestWork
-from compute_sim.libvirt.hypervisor import Hypervisor
+from compute_sim.libvirt.guest_work import GuestWork
+from compute_sim.libvirt.hypervisor import AttemptName, HostView, Hypervisor
 from compute_sim.libvirt.images import CachedImages, now_s
-from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
-from compute_sim.libvirt.views import AttemptName, HostView
+from compute_sim.libvirt.settings import LibvirtHost, LibvirtRules
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 
@@ -87,7 +86,7 @@ class LibvirtDriver:
     def __init__(
         self,
         host: LibvirtHost,
-        settings: LibvirtSettings,
+        settings: LibvirtRules,
         images: CachedImages,
         peers: dict[ProviderId, GuestWork] | None = None,
         at_step: Callable[[str], None] = lambda _: None,
@@ -107,7 +106,6 @@ class LibvirtDriver:
         domains = GuestDomains(self._hypervisor, self.view, settings)
         self._work = GuestWork(domains, self._folders, GuestDisks(images), peers)
         peers[host.root] = self._work
-        self._adopting = Adopting(self._hypervisor, self.view, self._folders)
         self._queues = WorkQueues(settings.work_at_once_max, f"work {host.name}")
         self._jobs: dict[AttemptName, _Job] = {}
         # Those that failed, and whose attempts nobody destroys.
@@ -267,13 +265,13 @@ class LibvirtDriver:
             case RespawnInstance():
                 work = partial(self._work.respawn, order)
             case AdoptGuest():
-                work = partial(self._adopt, order)
+                work = partial(self._work.adopt, order)
             case StopInstance():
                 work = partial(self._work.stop, order.instance, order.attempt, order.save_as, order.project)
             case StartInstance():
                 work = partial(self._work.start, order.instance, order.attempt)
             case LeaveGuest():
-                work = self._until_done("leaving", partial(self._leave, order.instance, order.attempt))
+                work = self._until_done("leaving", partial(self._work.leave, order.instance, order.attempt))
             case DestroyInstance():
                 work = self._destroying(order.instance, order.attempt, order.saved_until)
         return work
@@ -307,41 +305,23 @@ class LibvirtDriver:
     def _again(self, attempt: AttemptRecord) -> Callable[[AtStep], None] | None:
         """The work of this attempt once more, since the process that began it has ended; None if it has ended."""
         match attempt.state:
-            case AttemptState.BUILDING | AttemptState.RECEIVING | AttemptState.REBUILDING:
-                return partial(self._build_again, attempt)
-            case AttemptState.STOPPING | AttemptState.DESTROYED if isinstance(
-                attempt.begun_order, StopInstance | DestroyInstance
-            ):
+            case _ if attempt.begun_order is not None:
                 return self._work_of(attempt.begun_order)
+            case AttemptState.BUILDING | AttemptState.RECEIVING | AttemptState.REBUILDING:
+                return partial(self._never_begun, attempt)
             case AttemptState.STARTING:
                 return partial(self._work.start, attempt.instance, attempt.attempt)
             case AttemptState.DESTROYED:
-                what, try_ = ("leaving", self._leave) if attempt.is_left else ("destroy", self._work.destroy)
+                what, try_ = (
+                    ("leaving", self._work.leave) if attempt.is_left else ("destroy", self._work.destroy)
+                )
                 return self._until_done(what, partial(try_, attempt.instance, attempt.attempt))
             case _:
                 return None
 
-    def _adopt(self, order: AdoptGuest, at_step: AtStep) -> None:
-        at_step("adopt")
-        self._adopting.adopt(order)
-
-    def _leave(self, instance: InstanceId, attempt: int, at_step: AtStep) -> None:
-        at_step("leave")
-        self._adopting.leave(instance, attempt)
-
-    def _build_again(self, attempt: AttemptRecord, at_step: AtStep) -> None:
-        match attempt.state, attempt.begun_order:
-            case AttemptState.BUILDING, SpawnInstance() as order:
-                self._work.spawn(order, at_step)
-            case AttemptState.RECEIVING, ReceiveInstance() as order:
-                self._work.receive(order, at_step)
-            case AttemptState.BUILDING, AdoptGuest() as order:
-                self._adopt(order, at_step)
-            case AttemptState.REBUILDING, RespawnInstance() as order:
-                self._work.respawn(order, at_step)
-            case _:
-                self._work.destroy(attempt.instance, attempt.attempt, at_step)
-                raise WorkFailed("the compute has ended before it had begun the work")
+    def _never_begun(self, attempt: AttemptRecord, at_step: AtStep) -> None:
+        self._work.destroy(attempt.instance, attempt.attempt, at_step)
+        raise WorkFailed("the compute has ended before it had begun the work")
 
     def _destroying(
         self, instance: InstanceId, attempt: int, saved_until: int = 0

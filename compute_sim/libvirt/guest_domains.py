@@ -12,7 +12,6 @@ import libvirt
 from msgspec import structs
 
 from compute_sim.libvirt.core.domains import domain_xml, held_by
-from compute_sim.libvirt.core.foreign import Taken
 from compute_sim.libvirt.core.layout import ADDRESS, DISK, claimed_of
 from compute_sim.libvirt.core.machine import BadXmlError, cpus_in_words
 from compute_sim.libvirt.core.planning import NoPlan, pinned_anew, plan_guest
@@ -23,13 +22,13 @@ from compute_sim.libvirt.core.plans import (
     GuestOrder,
     GuestPlan,
     PlannedMediated,
+    Taken,
 )
 from compute_sim.libvirt.disks import WAITING, AtStep, LibvirtAway, WorkFailed, macs_of, taken_macs
 from compute_sim.libvirt.guest_folders import GuestFolder, KeptOrder, Order
-from compute_sim.libvirt.hypervisor import Hypervisor, SeenDomain, see_domains
+from compute_sim.libvirt.hypervisor import HostView, Hypervisor, SeenDomain, see_domains
 from compute_sim.libvirt.images import CachedImage
 from compute_sim.libvirt.settings import LibvirtSettings
-from compute_sim.libvirt.views import HostView
 from engine.flavors import InstanceId
 
 # Makes the mediated devices of a guest before it starts, and removes them after it.
@@ -91,7 +90,7 @@ class GuestDomains:
 
     def __init__(self, hypervisor: Hypervisor, view: HostView, settings: LibvirtSettings) -> None:
         self.hypervisor = hypervisor
-        self._view = view
+        self.view = view
         self._settings = settings
         # What one guest gets is decided, and defined, before the next guest is.
         self._planning = threading.Lock()
@@ -132,14 +131,14 @@ class GuestDomains:
         boot: Mapping[str, CachedImage],
     ) -> GuestPlan:
         """Plan the guest, as if it had nothing now. Raises `WorkFailed` if the host cannot give it all."""
-        self._view.look_at_machine(connection)
+        self.view.look_at_machine(connection)
         others = [
             each.held
-            for each in see_domains(connection, self._view.root)
+            for each in see_domains(connection, self.view.root)
             if isinstance(each, SeenDomain) and not _is_of(each.held, folder.instance)
         ]
         guest = self._guest_order(kept, folder, boot, taken_macs(others))
-        plan = plan_guest(guest, self._view.layout, others, self._view.known)
+        plan = plan_guest(guest, self.view.layout, others, self.view.known)
         if isinstance(plan, NoPlan):
             raise WorkFailed(plan.reason)
         return plan
@@ -172,8 +171,8 @@ class GuestDomains:
 
     def pin_anew(self, connection: libvirt.virConnect) -> None:
         """Have the shared CPUs of guests that were built here where the host offers shared CPUs now, while they run."""
-        for guest in self._view.held:
-            if not isinstance(guest, GuestPlan) or guest.host != self._view.root or _is_adopted(guest):
+        for guest in self.view.held:
+            if not isinstance(guest, GuestPlan) or guest.host != self.view.root or _is_adopted(guest):
                 continue
             if self._pinned_anew(guest) == guest:
                 continue
@@ -188,7 +187,7 @@ class GuestDomains:
             if not isinstance(guest, GuestPlan) or (guest.domain, guest.pins) != (seen.domain, seen.pins):
                 return
             plan = self._pinned_anew(guest)
-            count = max(self._view.layout.machine.cpus) + 1
+            count = max(self.view.layout.machine.cpus) + 1
             flags = libvirt.VIR_DOMAIN_AFFECT_CONFIG if domain.isPersistent() else 0
             flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE if domain.isActive() else 0
             for number, cpus in enumerate(plan.pins):
@@ -208,17 +207,17 @@ class GuestDomains:
             )
 
     def _pinned_anew(self, guest: GuestPlan) -> GuestPlan:
-        others = [each for each in self._view.held if not _is_of(each, guest.instance)]
-        return pinned_anew(guest, Taken(self._view.layout, others))
+        others = [each for each in self.view.held if not _is_of(each, guest.instance)]
+        return pinned_anew(guest, Taken(self.view.layout, others))
 
     def storage_of(self, order: Order) -> Path | None:
         """The folder of the storage pool of which the guest's disks are claimed; None if they are the host's own."""
-        pools = claimed_of(self._view.layout.shared, order.share, DISK)
+        pools = claimed_of(self.view.layout.shared, order.share, DISK)
         return Path(pools[0].path) if pools else None
 
     def _nics(self, kept: KeptOrder, taken: Mapping[str, str]) -> tuple[GuestNic, ...]:
         """A network card on the network of the settings, and on each of which an address is claimed."""
-        claimed = claimed_of(self._view.layout.shared, kept.order.share, ADDRESS)
+        claimed = claimed_of(self.view.layout.shared, kept.order.share, ADDRESS)
         names = dict.fromkeys((self._settings.network, *(each.name for each in claimed)))
         networks = [each for each in names if each]
         macs = macs_of(kept.order.instance, len(networks), kept.macs, taken)

@@ -260,7 +260,7 @@ class GuestDisks:
     """Makes the disks of guests. `images` are those of the compute."""
 
     def __init__(self, images: CachedImages) -> None:
-        self._images = images
+        self.images = images
 
     def try_out(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> dict[str, CachedImage]:
         """Have all images that the order names in the cache, and see that they fit. Returns those that the guest is started with.
@@ -312,7 +312,7 @@ class GuestDisks:
 
     def keep(self, kept: KeptOrder, folder: GuestFolder) -> bool:
         """Note the order, and which cached images the guest needs. Returns whether they are there."""
-        return self._images.keep(lambda: folder.keep(kept), kept.uses)
+        return self.images.keep(lambda: folder.keep(kept), kept.uses)
 
     def _make_config_drive(self, kept: KeptOrder, drive: Path, at_step: AtStep) -> None:
         def fetch(url: str) -> Path:
@@ -330,12 +330,6 @@ class GuestDisks:
             if source
         }
 
-    def save(self, folder: GuestFolder, name: str, project: str) -> None:
-        self._images.save(folder.disk, folder.instance, name, project)
-
-    def forget_saved(self, instance: InstanceId, until: int) -> None:
-        self._images.forget_saved(instance, until)
-
     def _cached(
         self,
         source: str,
@@ -346,7 +340,7 @@ class GuestDisks:
         is_disk: bool = True,
         bytes_max: int = 0,
     ) -> CachedImage:
-        found = self._images.image(
+        found = self.images.image(
             source,
             checksum,
             _user(kept),

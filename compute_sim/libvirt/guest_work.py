@@ -27,8 +27,6 @@ from compute_sim.libvirt.guest_folders import (
     make_empty_copies,
     resize_disks,
 )
-from compute_sim.libvirt.hypervisor import Hypervisor
-from compute_sim.libvirt.views import HostView
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 
@@ -107,7 +105,7 @@ class GuestWork:
             at_step("stop: save")
             if not folder.disk.exists():
                 raise WorkFailed("it has no disk that could be saved as an image")
-            self._disks.save(folder, save_as, project)
+            self._disks.images.save(folder.disk, folder.instance, save_as, project)
 
     def start(self, instance: InstanceId, attempt: int, at_step: AtStep) -> None:
         folder = self._there(instance, attempt)
@@ -127,8 +125,42 @@ class GuestWork:
         folder.remove()
         if saved_until:
             at_step("destroy: saved images")
-            self._disks.forget_saved(instance, saved_until)
+            self._disks.images.forget_saved(instance, saved_until)
         at_step("destroy: done")
+
+    # Guests that another cloud has built on this machine: they are adopted as they are, and left as they are.
+    #
+    # The domain keeps its name and its disks. It says by its metadata that it is ours, and the attempt's folder says where its disks are.
+
+    def adopt(self, order: AdoptGuest, at_step: AtStep) -> None:
+        at_step("adopt")
+        folder = self.folders.of(order.instance, order.attempt)
+        folder.note(order)
+        with self.domains.hypervisor.connected() as connection:
+            self.domains.view.look_at_machine(connection)
+            domain = _domain_of(connection, order.instance)
+            if domain is None:
+                raise WorkFailed(f"this libvirt has no domain with the uuid {order.instance}")
+            metadata = adopted(_written(domain), _guest_order(order, domain.name()), self.domains.view.layout)
+            if isinstance(metadata, NoPlan):
+                raise WorkFailed(metadata.reason)
+            _set_metadata(domain, metadata)
+            try:
+                _keep_adopted(folder, domain)
+            except OSError as error:
+                # The guest must not look as if it were ours: what failed is destroyed.
+                _set_metadata(domain, None)
+                raise WorkFailed(f"its folder cannot be written: {error.strerror}") from error
+
+    def leave(self, instance: InstanceId, attempt: int, at_step: AtStep) -> None:
+        """Forget the guest. A guest that was built here keeps its files, since its domain needs them."""
+        at_step("leave")
+        folder = self.folders.of(instance, attempt)
+        with self.domains.hypervisor.connected() as connection:
+            domain = _domain_of(connection, instance)
+            if domain is not None and domain.name() == folder.domain_name:
+                _set_metadata(domain, None)
+        folder.forget_adopted()
 
     # Parts of them
 
@@ -254,67 +286,28 @@ def _kept_of(from_: GuestFolder) -> KeptOrder:
     return before
 
 
-# Guests that another cloud has built on this machine: they are adopted as they are, and left as they are.
-#
-# The domain keeps its name and its disks. It says by its metadata that it is ours, and the attempt's folder says where its disks are.
-
-
 _PREFIX = "moorage"
 
 
-class Adopting:
-    """Adopts and leaves guests of one host. It blocks, and runs in the threads of the driver."""
+def _keep_adopted(folder: GuestFolder, domain: libvirt.virDomain) -> None:
+    text = _written(domain)
+    plan = held_by(text)
+    disks = [disk.path for disk in plan.disks if disk.path] if isinstance(plan, GuestPlan) else []
+    folder.write("domain.xml", text.encode())
+    # Last: from now on the guest is destroyed with its attempt.
+    folder.keep_adopted(AdoptedDomain(domain.name(), tuple(disks)))
 
-    def __init__(self, hypervisor: Hypervisor, view: HostView, folders: GuestFolders) -> None:
-        self._hypervisor = hypervisor
-        self._view = view
-        self._folders = folders
 
-    def adopt(self, order: AdoptGuest) -> None:
-        self._folders.of(order.instance, order.attempt).note(order)
-        with self._hypervisor.connected() as connection:
-            self._view.look_at_machine(connection)
-            domain = _domain_of(connection, order.instance)
-            if domain is None:
-                raise WorkFailed(f"this libvirt has no domain with the uuid {order.instance}")
-            metadata = adopted(_written(domain), self._guest_order(order, domain.name()), self._view.layout)
-            if isinstance(metadata, NoPlan):
-                raise WorkFailed(metadata.reason)
-            _set_metadata(domain, metadata)
-            try:
-                self._keep(self._folders.of(order.instance, order.attempt), domain)
-            except OSError as error:
-                # The guest must not look as if it were ours: what failed is destroyed.
-                _set_metadata(domain, None)
-                raise WorkFailed(f"its folder cannot be written: {error.strerror}") from error
-
-    def leave(self, instance: InstanceId, attempt: int) -> None:
-        """Forget the guest. A guest that was built here keeps its files, since its domain needs them."""
-        folder = self._folders.of(instance, attempt)
-        with self._hypervisor.connected() as connection:
-            domain = _domain_of(connection, instance)
-            if domain is not None and domain.name() == folder.domain_name:
-                _set_metadata(domain, None)
-        folder.forget_adopted()
-
-    def _keep(self, folder: GuestFolder, domain: libvirt.virDomain) -> None:
-        text = _written(domain)
-        plan = held_by(text)
-        disks = [disk.path for disk in plan.disks if disk.path] if isinstance(plan, GuestPlan) else []
-        folder.write("domain.xml", text.encode())
-        # Last: from now on the guest is destroyed with its attempt.
-        folder.keep_adopted(AdoptedDomain(domain.name(), tuple(disks)))
-
-    def _guest_order(self, order: AdoptGuest, name: str) -> GuestOrder:
-        return GuestOrder(
-            instance=order.instance,
-            attempt=order.attempt,
-            cell=order.cell,
-            flavor=order.flavor,
-            share=order.share,
-            domain=name,
-            name=order.name,
-        )
+def _guest_order(order: AdoptGuest, name: str) -> GuestOrder:
+    return GuestOrder(
+        instance=order.instance,
+        attempt=order.attempt,
+        cell=order.cell,
+        flavor=order.flavor,
+        share=order.share,
+        domain=name,
+        name=order.name,
+    )
 
 
 def _domain_of(connection: libvirt.virConnect, instance: InstanceId) -> libvirt.virDomain | None:

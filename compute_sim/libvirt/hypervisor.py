@@ -7,14 +7,18 @@ Errors are told in libvirt's own words.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import libvirt
 from msgspec import Struct
 
 from compute_sim.core.hosts import Host
+from compute_sim.core.trees import ProviderTree
+from compute_sim.libvirt import disks
 from compute_sim.libvirt.core.domains import as_foreign, held_by
 from compute_sim.libvirt.core.layout import (
     HostLayout,
@@ -27,11 +31,12 @@ from compute_sim.libvirt.core.layout import (
 )
 from compute_sim.libvirt.core.machine import BadXmlError, Machine, read_machine, read_node_devices
 from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan
-from compute_sim.libvirt.core.traits import host_of
+from compute_sim.libvirt.core.trees import host_of, tree_of
 from compute_sim.libvirt.disks import LibvirtAway, WorkFailed
+from compute_sim.libvirt.guest_folders import domain_name
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
 from engine.flavors import InstanceId
-from engine.inventories import ProviderId
+from engine.inventories import ConsumerId, ProviderId
 
 log = logging.getLogger(__name__)
 
@@ -285,3 +290,156 @@ def _seen(domain: libvirt.virDomain, root: ProviderId) -> SeenDomain:
         return SeenDomain(held.instance, held.attempt, runs, why, held)
     foreign = held if isinstance(held, ForeignGuest) else as_foreign(text)
     return SeenDomain(None, 0, runs, why, foreign)
+
+
+# What a driver knows of its host without asking: the last look at the machine and its domains.
+#
+# A look takes time, and work on guests goes on meanwhile. So each attempt has the number of its last change, and a look that began
+# before says nothing about it.
+
+
+AttemptName = tuple[int, int]
+
+
+class HostView:
+    """The last look at a host. Threads look, and the event loop reads."""
+
+    def __init__(self, host: LibvirtHost, settings: LibvirtSettings, cell: str) -> None:
+        self.root = host.root
+        self._named = host
+        self._settings = settings
+        self._cell = cell
+        self._lock = threading.Lock()
+        self._layout: HostLayout | None = None
+        self._host = Host(name=host.name)
+        # As of the last look: the domains of the host's guests by instance and attempt, and why a guest could not be started again.
+        self._ours: Mapping[AttemptName, SeenDomain] = {}
+        self._broken: Mapping[AttemptName, str] = {}
+        self._warned: set[AttemptName] = set()
+        self._files_seen_in = 0
+        self._look = 0
+        self._seen_in = 0
+        self._changed_in: dict[AttemptName, int] = {}
+        # The tree that was reported last, with what placement has beside it: a device that vanished is there by its name.
+        self.known: ProviderTree | None = None
+        self.warnings: tuple[str, ...] = ()
+        # What the domains on the machine hold, by the last look.
+        self.held: tuple[GuestPlan | ForeignGuest, ...] = ()
+
+    @property
+    def layout(self) -> HostLayout:
+        assert self._layout is not None, "a host is looked at before anything is built there"
+        return self._layout
+
+    @property
+    def is_known(self) -> bool:
+        return self._layout is not None
+
+    @property
+    def host(self) -> Host:
+        return self._host
+
+    def look_at_machine(self, connection: libvirt.virConnect) -> None:
+        layout, host = see_machine(connection, self._named, self._settings, self._cell)
+        self._layout, self._host = layout, host
+
+    def look(self, connection: libvirt.virConnect) -> None:
+        """Look at the machine and at all domains."""
+        with self._lock:
+            self._look += 1
+            number = self._look
+        self.look_at_machine(connection)
+        seen = list(see_domains(connection, self.root))
+        domains = [each for each in seen if isinstance(each, SeenDomain)]
+        with self._lock:
+            self.warnings = tuple(each for each in seen if isinstance(each, str))
+            self.held = tuple(each.held for each in domains)
+            self._ours = {
+                (each.instance.int, each.attempt): each for each in domains if each.instance is not None
+            }
+            self._seen_in = number
+
+    def look_at_files(self) -> list[str]:
+        """See whether the files are there that the domains of the last look need: libvirt misses one only at the next start. Returns
+        what the log is to say.
+        """
+        with self._lock:
+            number, ours = self._seen_in, self._ours
+        plans = {name: each.held for name, each in ours.items() if isinstance(each.held, GuestPlan)}
+        found = {name: why for name, plan in plans.items() if (why := _why_broken(plan))}
+        with self._lock:
+            # A guest that is just being destroyed loses its domain and its files between two looks.
+            twice = {name for name, why in found.items() if self._broken.get(name) == why}
+            new = sorted(twice - self._warned)
+            self._broken, self._files_seen_in, self._warned = found, number, twice
+        return [f"{plans[name].domain} cannot be started again: {found[name]}" for name in new]
+
+    def why_broken(self, name: AttemptName) -> str:
+        """Why the guest of this attempt cannot be started again; empty if no look since its last change has seen a reason."""
+        with self._lock:
+            is_old = self._files_seen_in <= self._changed_in.get(name, 0)
+            return "" if is_old else self._broken.get(name, "")
+
+    def changed(self, name: AttemptName) -> None:
+        """Work on this attempt begins or ends now: only a look that begins later counts for it."""
+        with self._lock:
+            self._changed_in[name] = self._look
+
+    def why_off(self, name: AttemptName) -> str:
+        """Why the guest of this attempt does not run; empty if it runs, or if no look has seen it since its last change."""
+        with self._lock:
+            if self._seen_in <= self._changed_in.get(name, 0):
+                return ""
+            seen = self._ours.get(name)
+            return GONE if seen is None else seen.why_off
+
+    def runs(self, name: AttemptName) -> bool:
+        with self._lock:
+            return name in self._ours and self._ours[name].runs
+
+    def ours(self) -> list[tuple[InstanceId, int]]:
+        """The attempts of the host's own domains."""
+        with self._lock:
+            return [(ConsumerId(UUID(int=instance)), attempt) for instance, attempt in self._ours]
+
+    def celled(self) -> frozenset[int]:
+        """The instances, as integers, whose guests have NUMA cells of their own."""
+        with self._lock:
+            return frozenset(
+                each.instance.int for each in self.held if isinstance(each, GuestPlan) and each.cells
+            )
+
+    def forget(self, name: AttemptName) -> None:
+        with self._lock:
+            self._changed_in.pop(name, None)
+
+    def tree(self, known: ProviderTree) -> ProviderTree:
+        if self._layout is None:
+            return known
+        with self._lock:
+            foreign = [each for each in self.held if isinstance(each, ForeignGuest)]
+        tree = tree_of(self._layout, foreign)
+        self.known = ProviderTree(tree.root, {**known.providers, **tree.providers})
+        return tree
+
+
+def _why_broken(plan: GuestPlan) -> str:
+    """Which file of this guest is gone, or is an overlay of one that is gone. A guest that was adopted may have its disks where only
+    its hypervisor is. Only qcow2 disks are followed: tenants write what they like into all other files.
+    """
+    is_adopted = plan.domain != domain_name(plan.instance, plan.attempt)
+    overlays = {each.path for each in plan.disks if each.format == "qcow2"}
+    for path in (*(each.path for each in plan.disks), plan.kernel, plan.ramdisk):
+        file = Path(path)
+        if not path or (is_adopted and not file.exists()):
+            continue
+        try:
+            gone = disks.missing_of(file) if path in overlays or not file.exists() else None
+        except PermissionError:
+            # The hypervisor may read what the compute may not.
+            continue
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
+        if gone is not None:
+            return f"{path} is gone" if str(gone) == path else f"{path} has lost its backing file {gone}"
+    return ""

@@ -1,6 +1,6 @@
 """The cache of images on a host: each image is fetched once, checked, and kept as long as a disk needs it.
 
-An image is a file in the folder of images, named by its id, or a URL (downloads.py). The name of a cached file is a digest of
+An image is a file in the folder of images, named by its id, or a URL. The name of a cached file is a digest of
 where it is from and of its version there; so a changed image is another file, and disks of the old one go on.
 
 Several hosts and several processes may share the cache. So the files of the guests decide whether an image is needed, and not what
@@ -33,9 +33,8 @@ import msgspec
 from msgspec import Struct
 
 from compute_sim.libvirt import disks
-from compute_sim.libvirt.core.guest_hardware import may_connect, read_server_networks, read_servers
 from compute_sim.libvirt.disks import WorkFailed
-from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.settings import LibvirtRules, may_connect, read_server_networks, read_servers
 from kit.settings import without_password
 from kit.tls import client_tls
 
@@ -60,7 +59,7 @@ _OK = 200
 
 @contextmanager
 def downloaded(
-    url: str, settings: LibvirtSettings, give_up: Callable[[], None]
+    url: str, settings: LibvirtRules, give_up: Callable[[], None]
 ) -> Iterator[tuple[str, Callable[[], Iterator[bytes]]]]:
     """The version of what is at this URL, and its content if that is asked for. Raises `WorkFailed`, which names the URL."""
     with asyncio.Runner() as runner:
@@ -80,7 +79,7 @@ def downloaded(
 
 
 class _Download:
-    def __init__(self, url: str, settings: LibvirtSettings, give_up: Callable[[], None]) -> None:
+    def __init__(self, url: str, settings: LibvirtRules, give_up: Callable[[], None]) -> None:
         if len(url) > _URL_MAX:
             raise WorkFailed(f"the URL of an image has {len(url)} characters, at most {_URL_MAX} are allowed")
         # The reason of a failure is short, and the words behind the URL matter more.
@@ -122,14 +121,13 @@ class _Download:
 
     def _check_times(self) -> None:
         if time.monotonic() > self._by_s:
-            raise WorkFailed(f"{self._name} is not there within {self._settings.download_s:g} s (download_s)")
+            raise WorkFailed(f"{self._name} is not there within {self._settings.download_s:g} s")
         has = self._response.num_bytes_downloaded if self._response is not None else 0
         if has - self._had >= _LEAST:
             self._waited_s, self._had = 0.0, has
         elif self._waited_s > self._settings.image_s:
             raise WorkFailed(
-                f"{self._name} comes too slowly: {has - self._had} bytes in the last {self._settings.image_s:g} s, and {_LEAST} must "
-                "come (image_s)"
+                f"{self._name} comes too slowly: {has - self._had} bytes in the last {self._settings.image_s:g} s, and {_LEAST} must come"
             )
 
     async def opened(self) -> httpx.Response:
@@ -254,7 +252,7 @@ class ImageUser(Struct, frozen=True):
 class CachedImages:
     """The images of one folder. Its methods block; any number of threads may call them."""
 
-    def __init__(self, settings: LibvirtSettings) -> None:
+    def __init__(self, settings: LibvirtRules) -> None:
         self._settings = settings
         self._folder = Path(settings.folder) / "cache"
         self._lock = threading.Lock()

@@ -1,32 +1,31 @@
-"""Creates the parts of a compute whose hosts have libvirt, and runs them: `moor run compute --driver libvirt`."""
+"""Opens hosts that have libvirt, and creates the parts of their compute: the driver `libvirt`."""
 
 import asyncio
 import fcntl
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from bus.addresses import broker_at
-from bus.settings import BusSettings
-from bus.workers.running import about, run_worker
-from bus.workers.station import Station, process_name
+from bus.addresses import ADDRESSES
+from bus.workers.station import Station
 from compute_sim.core.attempts import WELL, Condition
 from compute_sim.core.hosts import Pool, tree_of_pool
 from compute_sim.core.trees import ProviderTree
-from compute_sim.fleet import Elapsed
+from compute_sim.handlers import Elapsed
 from compute_sim.libvirt.driver import LibvirtDriver
+from compute_sim.libvirt.hypervisor import HostView
 from compute_sim.libvirt.images import CachedImages
-from compute_sim.libvirt.settings import LibvirtSettings
-from compute_sim.libvirt.views import HostView
+from compute_sim.libvirt.settings import LIBVIRT, LibvirtRules
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 from compute_sim.store_sql import open_compute_store
-from compute_sim.wiring import compute_parts, only_compute
-from kit.database_settings import DatabaseSettings
+from compute_sim.wiring import OpensHosts, compute_parts
+from kit.database_settings import DATABASE, DatabaseSettings
 from kit.errors import Unavailable
-from kit.parts import Once, Pauses, Periodic
+from kit.parts import Pauses, Periodic
 from kit.process import Part
 from kit.sql import upgrade
 
@@ -89,11 +88,21 @@ class WrongFolder(Unavailable):
     """The folder of the guests cannot be used; the text says why."""
 
 
+def from_environment(environment: Mapping[str, str]) -> OpensHosts:
+    """The hosts that the settings of [libvirt] name; their attempts are in the database of the cell, if it has one."""
+    return partial(
+        libvirt_parts,
+        libvirt=LibvirtRules.of(LIBVIRT.read(environment)),
+        database_url=ADDRESSES.read(environment).db_of(environment["MOOR_CELL"]),
+        database=DATABASE.read(environment),
+    )
+
+
 @asynccontextmanager
 async def libvirt_parts(
     station: Station,
     settings: ComputeSettings,
-    libvirt: LibvirtSettings,
+    libvirt: LibvirtRules,
     database_url: str = "",
     database: DatabaseSettings | None = None,
     *,
@@ -159,7 +168,7 @@ async def _close(drivers: Sequence[LibvirtDriver]) -> None:
     await asyncio.gather(*[asyncio.to_thread(each.close) for each in drivers])
 
 
-def _drivers(libvirt: LibvirtSettings, cell: str, at_step: Callable[[str], None]) -> Sequence[LibvirtDriver]:
+def _drivers(libvirt: LibvirtRules, cell: str, at_step: Callable[[str], None]) -> Sequence[LibvirtDriver]:
     images = CachedImages(libvirt)
     peers: dict[ProviderId, GuestWork] = {}
     return [LibvirtDriver(host, libvirt, images, peers, at_step, cell=cell) for host in libvirt.all_hosts()]
@@ -189,39 +198,3 @@ async def adopt(store: ComputeStore, drivers: Sequence[LibvirtDriver], cell: str
         stored = {each.key for attempts in known.values() for each in attempts}
         found = [each for driver in drivers for each in await asyncio.to_thread(driver.has, cell)]
         await tx.save([each for each in found if each.key not in stored])
-
-
-async def run(
-    bus_url: str,
-    settings: ComputeSettings,
-    libvirt: LibvirtSettings,
-    database_url: str = "",
-    *,
-    bus: BusSettings | None = None,
-    database: DatabaseSettings | None = None,
-    health_at: str = "",
-    at_step: Callable[[str], None] = lambda _: None,
-) -> None:
-    station = Station(broker_at(bus_url), process_name(f"compute-{settings.cell}"), asks=True, settings=bus)
-    parts: list[Part] = []
-    async with AsyncExitStack() as opened:
-        opened.push_async_callback(station.close)
-
-        async def open_hosts() -> None:
-            making = libvirt_parts(
-                *(station, settings, libvirt, database_url, database),
-                at_step=at_step,
-                waits=opening.status.failed,
-            )
-            parts.extend(await opened.enter_async_context(making))
-
-        opening = Once("open the hosts", open_hosts)
-        await run_worker(
-            about("compute", cell=settings.cell, brokers=(bus_url,)),
-            parts,
-            station.settings.drain_ms_max / 1000,
-            first=(only_compute(station, settings.cell), opening),
-            stations=(station,),
-            tells_by=station,
-            health_at=health_at,
-        )

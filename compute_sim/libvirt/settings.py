@@ -3,26 +3,116 @@
 import re
 import shutil
 import socket
+from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from uuid import UUID, uuid5
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from compute_sim.core.hosts import read_networks
-from compute_sim.libvirt.core.guest_hardware import read_server_networks, read_servers
-from compute_sim.libvirt.core.layout import read_sharing
+from compute_sim.libvirt.core.layout import (
+    HostOffer,
+    read_devices,
+    read_mediated,
+    read_pages,
+    read_sharing,
+)
 from compute_sim.libvirt.core.machine import read_cpus
-from compute_sim.libvirt.core.offer import HostOffer, read_devices, read_mediated, read_pages
 from engine.inventories import INTEGER_MAX, ProviderId, Ratio
-from kit.settings import Bytes, Count, CountOr0, Seconds, Section
+from kit.settings import CountOr0, Seconds, Section
 
-_HOST = re.compile(r"(?P<name>[\w.-]{1,100})=(?P<uri>[\w+]+://\S*)", re.ASCII)
-_NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
+_HOST = re.compile(r"(?:(?P<name>[\w.-]{1,100})=)?(?P<uri>[\w+]+://\S*)", re.ASCII)
 _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}", re.ASCII)
 # The root provider's id is derived from the host's name.
 _HOSTS = UUID("4f2b7f57-64a0-4c0e-9d5b-6e6c3b0a7d11")
 GIB = 1024**3
+
+
+# Which servers a compute downloads from: those that the operator names, at public addresses or in networks that the operator names. Pure.
+#
+# The name in a URL says little of where a connection leads. So the URL is checked against the servers, and each address that the
+# name has against the networks; a redirect is checked like the first URL.
+
+
+Network = IPv4Network | IPv6Network
+_PORTS = {"http": 80, "https": 443}
+_PORT_MAX = 65_535
+_SERVER = re.compile(
+    r"(https?)://(\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.ASCII
+)
+_UNICAST = ip_network("2000::/3")
+# Python counts these as public. Behind 2002::/16 are IPv4 addresses of any kind, and the first is Azure's service for its guests.
+_NOT_PUBLIC = tuple(
+    [
+        ip_network(each)
+        for each in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2002::/16", "3fff::/20")
+    ]
+)
+
+
+class ImageServer(Struct, frozen=True):
+    """Servers that a setting names. `host` is a name or an address, `*.NAME` for all names below one, or `*` for all."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def has(self, scheme: str, host: str, port: int | None) -> bool:
+        """Is this host, as a URL names it, one of these servers?"""
+        if (scheme, port or _PORTS.get(scheme)) != (self.scheme, self.port):
+            return False
+        if self.host.startswith("*"):
+            return host.endswith(self.host[1:])
+        return _plain(host) == self.host
+
+
+def read_servers(texts: Sequence[str]) -> tuple[ImageServer, ...]:
+    """The servers of `image_servers`. Raises ValueError, which names the wrong one."""
+    found = []
+    for text in texts:
+        match = _SERVER.fullmatch(text.lower())
+        port = int(match[3] or _PORTS[match[1]]) if match else 0
+        if match is None or not 1 <= port <= _PORT_MAX:
+            raise ValueError(
+                f"image_servers has {text!r}, must be SCHEME://HOST[:PORT] with http or https, and a name, *.NAME, * or an address"
+            )
+        found.append(ImageServer(match[1], _plain(match[2].strip("[]")), port))
+    return tuple(found)
+
+
+def read_server_networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """The networks of `image_networks`. Raises ValueError, which names the wrong one."""
+    found = []
+    for text in texts:
+        try:
+            found.append(ip_network(text))
+        except ValueError as wrong:
+            raise ValueError(
+                f"image_networks has {text!r}, must be a network such as 10.3.0.0/16: {wrong}"
+            ) from None
+    return tuple(found)
+
+
+def may_connect(server: ImageServer, address: str, networks: Sequence[Network]) -> bool:
+    """May this address of the server be connected to? It is named itself, public, or in one of these networks."""
+    found = ip_address(address)
+    if isinstance(found, IPv6Address):
+        found = found.ipv4_mapped or found
+    if str(found) == server.host or any(found in each for each in networks):
+        return True
+    if isinstance(found, IPv6Address) and found not in _UNICAST:
+        return False
+    return found.is_global and not (found.is_multicast or any(found in each for each in _NOT_PUBLIC))
+
+
+def _plain(host: str) -> str:
+    """The host without a last dot; an address as it is written shortest."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host.rstrip(".")
 
 
 class LibvirtHost(Struct, frozen=True):
@@ -37,37 +127,20 @@ class LibvirtHost(Struct, frozen=True):
 
 
 class LibvirtSettings(Struct, frozen=True):
-    uri: Annotated[
-        str,
-        Meta(
-            description="The URI of the machine's libvirt, as virsh takes it.",
-            extra={"flag": "--uri", "metavar": "URI"},
-        ),
-    ] = "qemu:///system"
-    name: Annotated[
-        str,
-        Meta(description="The name of the host. Empty: the machine's host name."),
-    ] = ""
     hosts: Annotated[
         tuple[str, ...],
         Meta(
-            description="Several hosts, each as NAME=URI, in place of uri and name. The folder must then be reached by all of them at the "
-            "same path, and each offers the same share of its machine."
+            description="The hosts, each as NAME=URI with the URI of its libvirt, as virsh takes it; or a URI alone, whose host has the name of this "
+            "machine. Several must reach the folder at the same path, and each offers the same share of its machine.",
+            extra={"flag": "--uri", "metavar": "[NAME=]URI,..."},
         ),
-    ] = ()
+    ] = ("qemu:///system",)
     folder: Annotated[
         str,
         Meta(
-            description="The folder of cached images and of the instances' disks and consoles. The hypervisor must be able to read and write there."
+            description="The folder of images, and of the instances' disks and consoles. The hypervisor must be able to read and write there. In `images` are the images that requests name by an id: public ones, and below it those of projects (projects/PROJECT), where an offload saves its image."
         ),
     ] = "/var/lib/moorage/libvirt"
-    images: Annotated[
-        str,
-        Meta(
-            description="The folder of the images that requests name by an id: public ones, and below it those of projects (projects/PROJECT), where an offload saves its image. Empty: `images` in folder. "
-            "Requests may also name URLs of image_servers."
-        ),
-    ] = ""
     image_servers: Annotated[
         tuple[str, ...],
         Meta(
@@ -116,10 +189,6 @@ class LibvirtSettings(Struct, frozen=True):
         str,
         Meta(description="The CPUs that are each given to one guest alone. Empty: none."),
     ] = ""
-    cpus_reserved: Annotated[
-        CountOr0,
-        Meta(description="So many shared CPUs are reserved for the machine itself."),
-    ] = 0
     memory_mb: Annotated[
         CountOr0,
         Meta(
@@ -135,10 +204,6 @@ class LibvirtSettings(Struct, frozen=True):
         Meta(
             description="How much disk this host offers; 0: the size of the file system of folder. Two computes on one disk offer a part each."
         ),
-    ] = 0
-    disk_reserved_gb: Annotated[
-        CountOr0,
-        Meta(description="So much of the offered disk is reserved: cached images need it."),
     ] = 0
     cpu_ratio: Annotated[
         Ratio,
@@ -197,52 +262,12 @@ class LibvirtSettings(Struct, frozen=True):
         Meta(description="More traits of the host, CUSTOM_..."),
     ] = ()
     availability_zone: Annotated[str, Meta(description="The availability zone of the hosts.")] = ""
-    work_at_once_max: Annotated[
-        Count,
-        Meta(
-            description="How many instances of a host are worked on at once. More builds faster; fewer loads disk and libvirt less."
-        ),
-    ] = 4
-    look_every_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often the domains are looked at, since an event of libvirt may be lost. Shorter finds a lost one sooner, for more CPU."
-        ),
-    ] = 10.0
-    away_s: Annotated[
-        Seconds,
-        Meta(
-            description="How long libvirt or the folder may be away before the host counts as silent. Longer survives a restart of libvirt; shorter chooses other hosts sooner."
-        ),
-    ] = 15.0
     stop_s: Annotated[
         Seconds,
         Meta(
             description="How long a guest may take to shut down when it is stopped, before it is switched off. Longer loses less in guests that are slow."
         ),
     ] = 60.0
-    image_s: Annotated[
-        Seconds,
-        Meta(
-            description="How long a download may take to begin, and then for each MiB. Longer waits for a slow server; shorter takes an alternate sooner."
-        ),
-    ] = 30.0
-    download_s: Annotated[
-        Seconds,
-        Meta(
-            description="How long a download may take in all. Longer has large images come from slow servers; shorter takes an alternate sooner."
-        ),
-    ] = 1_800.0
-    image_bytes_max: Annotated[
-        Bytes,
-        Meta(description="The largest image that is downloaded. Larger needs more disk."),
-    ] = 100 * GIB
-    images_kept_s: Annotated[
-        Seconds,
-        Meta(
-            description="How long a cached image is kept that no disk needs. Longer builds sooner; shorter needs less disk."
-        ),
-    ] = 86_400.0
 
     def __post_init__(self) -> None:
         self.all_hosts()
@@ -259,17 +284,14 @@ class LibvirtSettings(Struct, frozen=True):
             raise ValueError(f"folder is {self.folder!r}, must be an absolute path")
 
     def all_hosts(self) -> tuple[LibvirtHost, ...]:
-        if not self.hosts:
-            name = self.name or socket.gethostname()
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"name is {name!r}, must be letters, digits, _, . and -, at most 100")
-            return (LibvirtHost(name, self.uri),)
         found = []
         for text in self.hosts:
             match = _HOST.fullmatch(text)
             if match is None:
-                raise ValueError(f"hosts has {text!r}, must be NAME=URI such as a=qemu:///system")
-            found.append(LibvirtHost(match["name"], match["uri"]))
+                raise ValueError(
+                    f"hosts has {text!r}, must be NAME=URI such as a=qemu:///system, or a URI alone"
+                )
+            found.append(LibvirtHost(match["name"] or socket.gethostname(), match["uri"]))
         names = [each.name for each in found]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"hosts has the name {twice!r} twice, each name may be there once")
@@ -277,7 +299,7 @@ class LibvirtSettings(Struct, frozen=True):
 
     @property
     def images_folder(self) -> Path:
-        return Path(self.images) if self.images else Path(self.folder) / "images"
+        return Path(self.folder) / "images"
 
     def offer(self, host: LibvirtHost, domain_type: str) -> HostOffer:
         """What a host offers of its machine. Raises ValueError, which names the setting, and OSError if the folder cannot be read."""
@@ -291,11 +313,9 @@ class LibvirtSettings(Struct, frozen=True):
             cpus_dedicated=read_cpus(self.cpus_dedicated, "cpus_dedicated")
             if self.cpus_dedicated
             else frozenset(),
-            cpus_reserved=self.cpus_reserved,
             memory_mb=self.memory_mb or None,
             memory_reserved_mb=self.memory_reserved_mb,
             disk_gb=disk_gb,
-            disk_reserved_gb=self.disk_reserved_gb,
             cpu_ratio=self.cpu_ratio,
             memory_ratio=self.memory_ratio,
             disk_ratio=self.disk_ratio,
@@ -308,6 +328,27 @@ class LibvirtSettings(Struct, frozen=True):
             cpu_mode="" if self.cpu_mode == "default" else self.cpu_mode,
             availability_zone=self.availability_zone,
         )
+
+
+class LibvirtRules(LibvirtSettings, frozen=True):
+    """How the parts of a compute work: what the operator may set, and what only tests shorten."""
+
+    # How many instances of a host are built at once, and how many are worked on beside them.
+    work_at_once_max: int = 4
+    # How often the domains are looked at, since an event of libvirt may be lost.
+    look_every_s: float = 10.0
+    # How long libvirt or the folder may be away before the host counts as silent: libvirt may be restarted.
+    away_s: float = 15.0
+    # How long a download may take to begin, and then for each MiB; and in all.
+    image_s: float = 30.0
+    download_s: float = 1_800.0
+    image_bytes_max: int = 100 * GIB
+    # How long a cached image is kept that no disk needs.
+    images_kept_s: float = 86_400.0
+
+    @classmethod
+    def of(cls, settings: LibvirtSettings) -> Self:
+        return cls(**structs.asdict(settings))
 
 
 def _disk_gb(folder: Path) -> int:

@@ -109,7 +109,7 @@ class AllocationNotified(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ignored(Struct, frozen=True):
-    """A notification that changes no row. `is_known` is false if its event type is not in the table (event_types.py)."""
+    """A notification that changes no row. `is_known` is false if its event type is not in `EVENTS`."""
 
     reason: str
     event_type: str

@@ -24,6 +24,7 @@ from ironic_sync.core.notifications import (
 )
 from ironic_sync.core.offers import is_available
 from ironic_sync.core.rows import NodeRow
+from kit.times import SECOND_US
 
 # A publisher's clock that is farther ahead than this is wrong, or the daemon's is behind. Its notifications count as if they were
 # sent now, so that a timestamp of next year does not outdo all that is said until then. Where the node can be read, a
@@ -273,13 +274,16 @@ def _without_future(row: NodeRow, at_us: int) -> NodeRow:
 
 
 class Belief(Struct, frozen=True, kw_only=True):
-    """The operator's limits: how many nodes may vanish at once (a number and a share), and after which time all count as
-    deleted.
-    """
+    """How many nodes may vanish at once, as a number and as a share, and after which time all that are missing count as deleted."""
 
-    few: int
-    share: float
-    after_us: int
+    few: int = 5
+    share: float = 0.2
+    # Long enough to mend Ironic.
+    after_s: float = 3600.0
+
+    @property
+    def after_us(self) -> int:
+        return round(self.after_s * SECOND_US)
 
 
 def decide_missing(

@@ -4,8 +4,10 @@ The compute itself reports a pool (a storage, or the addresses of a segment), an
 `python -m compute_sim` runs a compute alone, `moor` beside other workers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
+from pathlib import Path
 from uuid import UUID, uuid5
 
 from bus.messages.cell import (
@@ -28,9 +30,9 @@ from compute_sim.core.hosts import (
 )
 from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree, TreeProvider, first_fit
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
-from compute_sim.settings import ComputeSettings
+from compute_sim.settings import ComputePace, ComputeSettings
 from compute_sim.store import ComputeStore
-from compute_sim.wiring import compute_parts
+from compute_sim.wiring import OpensHosts, compute_parts
 from engine.guests import memory_class
 from engine.inventories import ProviderId, ReportedInventory
 from kit.process import Part
@@ -45,7 +47,17 @@ from laboratory.computes.faults import (
     next_turn_s,
     work_of,
 )
-from laboratory.computes.hosts import HostSize, SimulatedHost, metrics_at, size_at
+from laboratory.computes.hosts import (
+    HostSize,
+    SimulatedHost,
+    equal_hosts,
+    metrics_at,
+    read_host_size,
+    size_at,
+)
+from laboratory.computes.script_file import load_script
+
+HOSTS_COUNT = 100
 
 
 class SimulatedPool:
@@ -297,11 +309,43 @@ def simulated_parts(
     *,
     clock_s: Callable[[], float] | None = None,
     store: ComputeStore | None = None,
+    pace: ComputePace | None = None,
 ) -> tuple[Part, ...]:
     """A compute of simulated hosts, and of the pools and networks that the settings name."""
     pools = read_pools(settings.pools, settings.cell)
     networks = read_networks(settings.networks)
     drivers = [SimulatedDriver(host, faults, pools_of(pools, host.name), networks) for host in hosts]
     return compute_parts(
-        station, drivers, settings, clock, clock_s=clock_s, store=store, pools=[*map(SimulatedPool, pools)]
+        station,
+        drivers,
+        settings,
+        clock,
+        clock_s=clock_s,
+        store=store,
+        pools=[*map(SimulatedPool, pools)],
+        pace=pace,
     )
+
+
+def from_environment(environment: Mapping[str, str]) -> OpensHosts:
+    """The driver `simulated`: MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_HOST_SIZE what differs from their usual size,
+    MOOR_COMPUTE_FAULTS the path of a fault script.
+    """
+    count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
+    if not count.isdecimal():
+        raise ValueError(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a whole number, 0 or more")
+    size = read_host_size(environment.get("MOOR_COMPUTE_HOST_SIZE", ""))
+    script = environment.get("MOOR_COMPUTE_FAULTS")
+    return simulated_hosts(int(count), size, load_script(Path(script), FaultScript) if script else None)
+
+
+def simulated_hosts(count: int, size: HostSize, faults: FaultScript | None) -> OpensHosts:
+    """So many hosts of this size, in the cell of the compute that opens them."""
+
+    @asynccontextmanager
+    async def opened(
+        station: Station, settings: ComputeSettings, **_: object
+    ) -> AsyncIterator[Sequence[Part]]:
+        yield simulated_parts(station, equal_hosts(settings.cell, count, size), settings, faults)
+
+    return opened

@@ -11,7 +11,7 @@ from kit.process import run_process
 from laboratory.load.firing import ARRIVALS
 from laboratory.load.orders import Mix, count_of, plain, read_mix
 from laboratory.load.results import as_json, as_table
-from laboratory.load.running import METAL_DEFAULTS, Plan, run_load
+from laboratory.load.running import Plan, run_load
 from laboratory.temporary_cloud import cell_names, servers_at, spread
 from moor.clouds.up_command import host_size_in
 from moor.options import (
@@ -181,7 +181,7 @@ def load(
         if bare_metal
         else in_flight or IN_FLIGHT,
         counts=counts,
-        settings=tuned_cloud(METAL_DEFAULTS if has_nodes else None, scheduler=scheduler, pools=pool),
+        settings=tuned_cloud(None, scheduler=scheduler, pools=pool),
     )
     _check_fits(plan, entries)
     if has_nodes:

@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bus.topology import QueueKind, objects_of
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId, ProviderState
-from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
 from kit.errors import Failure
 from laboratory.at_rest import Asked, found_instances, is_in_use, problems_left
@@ -66,8 +65,6 @@ T = TypeVar("T")
 SPAWN_MS = 50.0
 # A simulated deploy and cleaning take only about a tenth of a second, so that Moorage's own part is what is measured.
 PACE = 0.02
-# With nodes. The notification that ends a deploy may reach another daemon than the node's owner, which then reads the node after 1 s.
-METAL_DEFAULTS = CloudSettings(ironic=IronicSettings(deploy_read_s=1.0))
 ENDS = ("instance.active.#", "instance.error.#", "instance.deleted.#", "build.rejected")
 # How long queues may take to become empty, and in how many polls in a row they must be.
 QUIET_S_MAX = 15.0

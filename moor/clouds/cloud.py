@@ -15,7 +15,7 @@ from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.fleet import Elapsed
+from compute_sim.handlers import Elapsed
 from compute_sim.settings import ComputeSettings
 from compute_sim.store_sql import open_compute_store
 from engine.flavors import Flavor
@@ -205,10 +205,11 @@ async def bare_metal(
                 place,
                 link,
                 store,
-                settings,
+                settings.rules,
                 name=name,
                 incarnation=secrets.token_hex(8),
                 cells=metal.cells,
+                inbox=settings.inbox,
                 api=api,
             )
             daemons.append(Daemon(name, parts))

@@ -1,24 +1,21 @@
 """`moor run`: runs one worker in this process, on real brokers and a real database."""
 
-from collections.abc import Coroutine
+from collections.abc import Mapping
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from msgspec import structs
 
 from bus.addresses import Addresses, check_cell
 from cell_conductor.__main__ import run as run_conductor
-from compute_sim.__main__ import run as run_compute
-from compute_sim.libvirt.settings import LibvirtSettings
-from compute_sim.settings import ComputeSettings
+from compute_sim.wiring import OpensHosts, driver_named
+from compute_sim.wiring import run as run_compute
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
-from laboratory.computes.hosts import equal_hosts
 from moor.client.bus_client import with_user
-from moor.clouds.up_command import faults_in, host_size_in
 from moor.dashboard.service import DashboardFlags, dashboard_options
 from moor.dashboard.service import serve as serve_dashboard
 from moor.message_commands import with_options
@@ -56,6 +53,8 @@ from moor.worker_settings import (
     OPENSTACK,
     PLACEMENT,
     SCHEDULER,
+    CloudSettings,
+    environment_of,
 )
 from placement_worker import __main__ as placement_process
 from scheduler_worker.__main__ import run as run_scheduler
@@ -162,8 +161,7 @@ def compute(
     *,
     cell: Cell = "",
     driver: Annotated[DriverName, option_of(GENERAL, "compute_driver")] = DriverName.SIMULATED,
-    uri: Annotated[str | None, option_of(LIBVIRT, "uri", show_default=False)] = None,
-    name: Annotated[str | None, option_of(LIBVIRT, "name", "--name", show_default=False)] = None,
+    uri: Annotated[str | None, option_of(LIBVIRT, "hosts", show_default=False)] = None,
     folder: Annotated[
         str | None, option_of(LIBVIRT, "folder", "--folder", metavar="DIR", show_default=False)
     ] = None,
@@ -176,32 +174,29 @@ def compute(
 ) -> None:
     """A compute process: it controls the hosts of one cell. They are simulated, or machines with libvirt."""
     operating.begin()
-    script, size = faults_in(faults), host_size_in(host_size)
     _require_one(cell, "compute")
-    url = _stated(bus, db).bus_of(cell)
+    addresses = _stated(bus, db)
     # The cell is no setting of its own.
     settings = structs.replace(tuned(COMPUTE, others=compute_flags(pool, network)), cell=cell)
+    variables = {
+        "MOOR_CELL": cell,
+        "MOOR_COMPUTE_HOSTS": str(hosts),
+        "MOOR_COMPUTE_HOST_SIZE": host_size,
+        "MOOR_COMPUTE_FAULTS": str(faults or ""),
+    }
     if driver is DriverName.LIBVIRT:
-        of_libvirt = tuned(LIBVIRT, uri=uri, name=name, folder=folder)
-        run_worker(
-            _libvirt_run(url, settings, of_libvirt, _stated(bus, db).db_of(cell), operating.health_listen)
-        )
-        return
-    for flag, given in (("--uri", uri), ("--name", name), ("--folder", folder)):
-        if given is not None:
+        libvirt, database = tuned(LIBVIRT, hosts=uri, folder=folder), tuned(DATABASE)
+        variables |= environment_of(CloudSettings(libvirt=libvirt, database=database), {})
+        variables["MOOR_DB_URL"] = addresses.db_of(cell)
+    for flag, given in (("--uri", uri), ("--folder", folder)):
+        if given is not None and driver is not DriverName.LIBVIRT:
             raise typer.BadParameter(
                 f"{flag} is {given!r}, but the hosts are simulated: name --driver libvirt, too"
             )
-    run_worker(
-        run_compute(
-            url,
-            equal_hosts(cell, hosts, size),
-            settings,
-            script,
-            bus=tuned(BUS),
-            health_at=operating.health_listen,
-        )
-    )
+    with wrong_value():
+        opens = _driver(driver, variables)
+    url = addresses.bus_of(cell)
+    run_worker(run_compute(url, settings, opens, bus=tuned(BUS), health_at=operating.health_listen))
 
 
 @app.command()
@@ -292,19 +287,14 @@ for each in entry_points(group="moorage.workers"):
     app.command(each.name)(each.load())
 
 
-def _libvirt_run(
-    url: str, settings: ComputeSettings, of_libvirt: LibvirtSettings, database: str, health_at: str
-) -> Coroutine[Any, Any, None]:
+def _driver(name: DriverName, variables: Mapping[str, str]) -> OpensHosts:
     try:
-        # It needs libvirt's own library, which other workers do not have.
-        from compute_sim.libvirt.running import run as run_libvirt  # noqa: PLC0415
+        return driver_named(name, variables)
     except ImportError as missing:
+        # It needs libvirt's own library, which other workers do not have.
         fail(
             f"{missing}: a compute with libvirt needs the package libvirt-python: pip install 'moorage[libvirt]'"
         )
-    return run_libvirt(
-        url, settings, of_libvirt, database, bus=tuned(BUS), database=tuned(DATABASE), health_at=health_at
-    )
 
 
 def _require_database(worker: str, url: str) -> None:

@@ -31,7 +31,6 @@ from bus.workers.health_server import HealthServer
 from bus.workers.running import about
 from engine.hosts import NODE
 from ironic_sync.core.offers import CellMap
-from ironic_sync.settings import IronicSettings
 from kit.health import BadAddressError, Health
 from kit.process import hangups_heard, stopped_by_signals
 from laboratory.computes.faults import FaultScript
@@ -92,8 +91,6 @@ NODES = "ironic.nodes"
 # soon repeat the questions that were open.
 IN_ONE_PROCESS = CloudSettings(
     bus=BusSettings(answer_timeout_ms=4_000.0),
-    # The notification that ends a deploy may reach another daemon than the node's owner, which then reads the node after 2 s.
-    ironic=IronicSettings(deploy_read_s=2.0),
 )
 
 Cloud = dict[str, tuple[SimulatedHost, ...]]

@@ -9,7 +9,8 @@ import pytest
 
 from bus.rabbit import RabbitBroker
 from bus.workers.sending import Link
-from ironic_sync.inbox import Inbox, InboxBatch, read_inbox
+from ironic_sync.events import InboxBatch, read_inbox
+from ironic_sync.settings import Inbox
 from kit.parts import Status
 from tests.contracts.small_world import eventually, within_patience
 from tests.contracts.stage import SETTINGS

@@ -45,7 +45,7 @@ SAID = {message.SENDER: "", message.EXCHANGE: PLACEMENT, message.KEY: "release.c
 # One of this many parcels has good messages in it.
 GOOD_EACH = 5
 CELL = "c1"
-# ironic_sync/inbox.py reads inboxes and does not decode the messages.
+# ironic_sync/events.py reads inboxes and does not decode the messages.
 READ = tuple(
     in_cell(queue.name, CELL) for queue in QUEUES if queue.name != DEAD_QUEUE and queue.name not in INBOXES
 )

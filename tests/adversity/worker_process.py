@@ -100,7 +100,7 @@ async def _compute(station: Station, database: str, cell: str, stack: AsyncExitS
     if not os.environ.get("COMPUTES_KEEP"):
         return simulated_parts(station, hosts, settings, faults)
 
-    from compute_sim.fleet import Elapsed
+    from compute_sim.handlers import Elapsed
     from compute_sim.store_sql import open_compute_store
 
     clock_s = Elapsed()
@@ -115,25 +115,21 @@ def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -
     from bus.workers.sending import Link
     from ironic_sync.core.offers import CellMap
     from ironic_sync.rest import HttpIronicApi
-    from ironic_sync.settings import IronicSettings
+    from ironic_sync.settings import DaemonRules
     from ironic_sync.store_sql import SqlIronicStore
     from ironic_sync.wiring import ironic_parts
+    from kit.parts import Pauses
     from kit.rest import RestLimits
 
-    settings = IronicSettings(
+    rules = DaemonRules(
         lease_s=6.0,
-        renew_s=0.5,
-        renew_wait_s=2.0,
-        lease_margin_s=1.0,
         look_s=0.5,
         sweep_s=5.0,
         doubts_s=1.0,
         report_again_s=1.0,
         beat_s=1.0,
-        due_s=0.5,
         deploy_read_s=1.0,
-        deploy_retry_s_first=0.2,
-        deploy_retry_s_max=1.0,
+        deploy_pauses=Pauses(0.2, 1.0),
         progress_s=2.0,
     )
     rows = SqlIronicStore(database)
@@ -146,7 +142,7 @@ def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -
         station,
         link,
         rows,
-        settings,
+        rules,
         name=name,
         incarnation=secrets.token_hex(8),
         cells=CellMap(default="c1"),

@@ -26,9 +26,8 @@ from bus.workers.station import Station
 from engine.inventories import ProviderState
 from engine.picture.picture import Picture
 from ironic_sync.core.offers import CellMap
-from ironic_sync.inbox import Inbox
 from ironic_sync.rest import HttpIronicApi
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules, Inbox
 from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts
 from kit.process import run_process
@@ -102,7 +101,7 @@ class Daemon:
         name: str,
         *,
         api: HttpIronicApi | None = None,
-        settings: IronicSettings | None = None,
+        settings: DaemonRules | None = None,
     ) -> None:
         self._station = Station(broker, f"ironic-{name}", asks=True)
         self._link = Link(broker, self._station.settings, name="connection to Ironic")
@@ -111,7 +110,7 @@ class Daemon:
             self._station,
             self._link,
             store,
-            settings or IronicSettings(),
+            settings or DaemonRules(),
             name=name,
             incarnation=secrets.token_hex(8),
             cells=CellMap(default=CELL),

@@ -148,7 +148,7 @@ async def _no_compute(_: Station, __: ComputeSettings) -> AsyncIterator[Sequence
 @asynccontextmanager
 async def _compute(bus: Bus, folder: Path, server: PrivateLibvirtd) -> AsyncIterator[int]:
     """The id of the compute's process."""
-    words = ("run", "compute", "--cell", CELL, "--driver", "libvirt", "--uri", server.uri, "--name", HOST)
+    words = ("run", "compute", "--cell", CELL, "--driver", "libvirt", "--uri", f"{HOST}={server.uri}")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "moor", *words, "--folder", str(folder)),
         cwd=_ROOT,

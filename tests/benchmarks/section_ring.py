@@ -19,7 +19,7 @@ from bus.topology import objects_of
 from bus.workers.station import Station
 from engine.inventories import ProviderId
 from ironic_sync.rest import HttpIronicApi
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
 from kit.process import run_until
@@ -52,11 +52,8 @@ LOOK_S = 0.05
 DRAIN_S = 10.0
 # The promised limits.
 OWNERS_S_MAX, REPORTED_S_MAX = 2.0, 30.0
-QUICK = IronicSettings(
+QUICK = DaemonRules(
     lease_s=2.0,
-    renew_s=0.3,
-    renew_wait_s=0.5,
-    lease_margin_s=0.5,
     look_s=0.05,
     doubts_s=0.2,
     report_again_s=0.2,

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from compute_sim.store import ComputeStore, MemoryComputeStore
+from compute_sim.store import ComputeStore
 
 KEPT = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 STORES = ("memory", *KEPT)
@@ -17,7 +17,7 @@ Again = Callable[[str], Awaitable[ComputeStore]]
 async def open_compute_store(kind: str, clock_s: Callable[[], float]) -> AsyncIterator[ComputeStore]:
     """A store of cell c1."""
     if kind == "memory":
-        yield MemoryComputeStore(clock_s)
+        yield ComputeStore(clock_s)
         return
     async with open_again(kind, clock_s) as again:
         yield await again("c1")

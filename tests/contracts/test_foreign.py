@@ -11,7 +11,8 @@ from bus.broker import Broker, Connection, Parcel, Receipt
 from bus.topology import DEAD, Exchange, Limits, Objects, objects_of, user_of
 from bus.workers.dead_letters import NotReplayed, open_dead_letters
 from bus.workers.sending import Link
-from ironic_sync.inbox import Inbox, InboxBatch, inbox_dead_letter, read_inbox
+from ironic_sync.events import InboxBatch, inbox_dead_letter, read_inbox
+from ironic_sync.settings import Inbox
 from kit.parts import Status
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, eventually, publish, until_depth, within_patience

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bus.workers.sending import Link
-from ironic_sync.inbox import Inbox, read_inbox
+from ironic_sync.events import read_inbox
+from ironic_sync.settings import Inbox
 from kit.parts import PartGroup, PartState
 from laboratory.ironic import (
     IronicSimSettings,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from compute_sim.core.hosts import Host
-from compute_sim.libvirt import hypervisor, views
+from compute_sim.libvirt import hypervisor
 from compute_sim.libvirt.core.layout import HostLayout
-from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
+from compute_sim.libvirt.settings import LibvirtHost, LibvirtRules
 
 _DATA = Path(__file__).parent.parent / "data" / "libvirt" / "two_cells"
-See = Callable[[Any, LibvirtHost, LibvirtSettings, str], tuple[HostLayout, Host]]
+See = Callable[[Any, LibvirtHost, LibvirtRules, str], tuple[HostLayout, Host]]
 
 
 class HostDevices:
@@ -24,11 +24,11 @@ class HostDevices:
         self.of = {host: [_description(name) for name in names] for host, names in of.items()}
         self._look = threading.local()
         self._see: See = hypervisor.see_machine
-        monkeypatch.setattr(views, "see_machine", self._see_machine)
+        monkeypatch.setattr(hypervisor, "see_machine", self._see_machine)
         monkeypatch.setattr(hypervisor, "_device_texts", lambda _: self.of[self._look.host])
 
     def _see_machine(
-        self, connection: Any, host: LibvirtHost, settings: LibvirtSettings, cell: str
+        self, connection: Any, host: LibvirtHost, settings: LibvirtRules, cell: str
     ) -> tuple[HostLayout, Host]:
         self._look.host = host.name
         return self._see(connection, host, settings, cell)

@@ -13,13 +13,15 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, structs
 
-from compute_sim.libvirt.running import run
-from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.running import libvirt_parts
+from compute_sim.libvirt.settings import LibvirtRules
+from compute_sim.wiring import run
 from tests.libvirt.broken_folder import BrokenFolder
 from tests.libvirt.host_devices import host_at_work
 from tests.libvirt.libvirt_cloud import SETTINGS, SOCKET
@@ -88,12 +90,13 @@ def _is_alive(pid: int) -> bool:
 
 
 def main(folder: Path) -> None:
-    settings = msgspec.json.decode((folder / "compute.json").read_bytes(), type=LibvirtSettings)
+    settings = msgspec.json.decode((folder / "compute.json").read_bytes(), type=LibvirtRules)
     compute = structs.replace(SETTINGS.compute, cell="c1")
     guests = BrokenFolder(folder / "instances")
     break_as_told(folder, guests)
     threading.Thread(target=_keep_breaking, args=(folder, guests), daemon=True).start()
-    asyncio.run(run(f"unix://{folder / SOCKET}", compute, settings, at_step=Killer(folder).at_step))
+    opens = partial(libvirt_parts, libvirt=settings, at_step=Killer(folder).at_step)
+    asyncio.run(run(f"unix://{folder / SOCKET}", compute, opens))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from bus.unix_socket.server import serve_unix
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from compute_sim.libvirt.running import libvirt_parts
-from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.settings import LibvirtRules
 from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor, Image
 from engine.inventories import ProviderState
@@ -40,12 +40,12 @@ TINY = Flavor(name="tiny", vcpus=1, ram_mb=32)
 SETTINGS = CloudSettings(
     conductor=ConductorSettings(),
     scheduler=SchedulerSettings(),
-    compute=ComputeSettings(beat_s=0.5, facts_every_s=0.2, again_s=0.2),
+    compute=ComputeSettings(beat_s=0.5, facts_every_s=0.2),
     bus=BusSettings(),
 )
 
 
-def libvirt_settings(folder: Path, uri: str, name: str = "h1", **more: Any) -> LibvirtSettings:
+def libvirt_settings(folder: Path, uri: str, name: str = "h1", **more: Any) -> LibvirtRules:
     usual = {
         "flat": True,
         "stop_s": 0.2,
@@ -54,7 +54,7 @@ def libvirt_settings(folder: Path, uri: str, name: str = "h1", **more: Any) -> L
         "domain_type": "qemu",
         "look_every_s": 2.0,
     }
-    return LibvirtSettings(uri=uri, name=name, folder=str(folder), **{**usual, **more})
+    return LibvirtRules(folder=str(folder), **{"hosts": (f"{name}={uri}",), **usual, **more})
 
 
 class LibvirtCloud:
@@ -82,7 +82,7 @@ class LibvirtCloud:
                 await asyncio.sleep(0.02)
         return found
 
-    async def until_up(self, hosts: Mapping[str, LibvirtSettings]) -> None:
+    async def until_up(self, hosts: Mapping[str, LibvirtRules]) -> None:
         names = {host.name for each in hosts.values() for host in each.all_hosts()}
         async with asyncio.timeout(PATIENCE_S):
             while {each.name async for each in self.client.list_hosts() if each.up} != names:
@@ -153,7 +153,7 @@ async def until(holds: Callable[[], bool], timeout_s: float = PATIENCE_S) -> Non
 @asynccontextmanager
 async def libvirt_cloud(
     folder: Path,
-    hosts: Mapping[str, LibvirtSettings],
+    hosts: Mapping[str, LibvirtRules],
     *,
     settings: CloudSettings = SETTINGS,
     at_step: Callable[[str], None] = lambda _: None,
@@ -168,7 +168,7 @@ async def libvirt_cloud(
 @asynccontextmanager
 async def cloud_of(
     folder: Path,
-    hosts: Mapping[str, LibvirtSettings],
+    hosts: Mapping[str, LibvirtRules],
     computes: Mapping[str, ComputeParts],
     *,
     settings: CloudSettings = SETTINGS,
@@ -205,7 +205,7 @@ async def _parts(
     station: Station,
     settings: ComputeSettings,
     *,
-    of_libvirt: LibvirtSettings,
+    of_libvirt: LibvirtRules,
     at_step: Callable[[str], None],
 ) -> AsyncIterator[Any]:
     async with libvirt_parts(station, settings, of_libvirt, at_step=at_step) as parts:

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import InstanceState
-from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.settings import LibvirtRules
 from tests.libvirt.host_devices import HostDevices, host_at_work
 from tests.libvirt.libvirt_cloud import TINY, LibvirtCloud, files, libvirt_cloud, libvirt_settings
 
@@ -25,7 +25,7 @@ OTHER = """<domain type='test'><name>{name}</name><uuid>00000000-0000-0000-0000-
 WITH_DEVICE = structs.replace(TINY, extra_specs={"resources:CUSTOM_PCI_144D_A808": "1"})
 
 
-def two_hosts(folder: Path, **more: Any) -> dict[str, LibvirtSettings]:
+def two_hosts(folder: Path, **more: Any) -> dict[str, LibvirtRules]:
     hosts = (f"h1={URI}", f"h2={URI}")
     return {"c1": libvirt_settings(folder, "", hosts=hosts, domain_type="test", **more)}
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
-from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.settings import LibvirtRules
 from tests.contracts.driver_contract import breaches
 
 PATIENCE_S = 60.0
@@ -19,7 +19,7 @@ PATIENCE_S = 60.0
 class Drivers:
     """Makes drivers of one host. The one before ends first, like a process that was killed."""
 
-    def __init__(self, settings: LibvirtSettings) -> None:
+    def __init__(self, settings: LibvirtRules) -> None:
         self.settings = settings
         self._last: LibvirtDriver | None = None
 
@@ -41,9 +41,7 @@ class Drivers:
 def drivers(tmp_path: Path) -> Iterator[Drivers]:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "another").write_bytes(bytes(1024 * 1024))
-    made = Drivers(
-        LibvirtSettings(uri="test:///default", name="t1", folder=str(tmp_path), flat=True, stop_s=1.0)
-    )
+    made = Drivers(LibvirtRules(hosts=("t1=test:///default",), folder=str(tmp_path), flat=True, stop_s=1.0))
     yield made
     made.end()
 

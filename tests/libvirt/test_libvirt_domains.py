@@ -8,9 +8,8 @@ import pytest
 from msgspec import structs
 
 from compute_sim.libvirt.core.domains import domain_xml, held_by
-from compute_sim.libvirt.core.layout import layout_of
+from compute_sim.libvirt.core.layout import HostOffer, layout_of
 from compute_sim.libvirt.core.machine import read_machine
-from compute_sim.libvirt.core.offer import HostOffer
 from compute_sim.libvirt.core.planning import plan_guest
 from compute_sim.libvirt.core.plans import GuestPlan
 from tests.libvirt.libvirt_cloud import virsh

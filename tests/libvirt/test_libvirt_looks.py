@@ -25,7 +25,7 @@ from compute_sim.core.attempts import (
 )
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
-from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.settings import LibvirtRules
 from engine.flavors import Image
 from tests.libvirt.broken_folder import BrokenFolder, LoopWaits
 from tests.libvirt.test_libvirt_failures import PATIENCE_S, Host, libvirt_at, wait_for
@@ -153,7 +153,7 @@ def test_settings_are_read_without_the_folder(tmp_path: Path, monkeypatch: pytes
 
     # A worker reads them again on its event loop, at a SIGHUP.
     monkeypatch.setattr(shutil, "disk_usage", hang)
-    settings = LibvirtSettings(folder=str(tmp_path))
+    settings = LibvirtRules(folder=str(tmp_path))
     with pytest.raises(LoopWaits):
         settings.offer(settings.all_hosts()[0], "kvm")
 

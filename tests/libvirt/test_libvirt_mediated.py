@@ -13,8 +13,8 @@ import libvirt
 import pytest
 from msgspec import structs
 
+from compute_sim.libvirt.core.layout import read_mediated
 from compute_sim.libvirt.core.machine import attribute, child, read_xml, text_at
-from compute_sim.libvirt.core.offer import read_mediated
 from compute_sim.libvirt.core.planning import plan_guest
 from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan, PlannedMediated
 from compute_sim.libvirt.guest_domains import make_mediated, mediated_xml, remove_mediated

@@ -32,7 +32,7 @@ async def test_a_guest_outlives_the_compute_and_is_told_when_it_was_killed(
     tmp_path: Path, libvirtd: PrivateLibvirtd
 ) -> None:
     write_image(tmp_path / "images" / "tiny.raw")
-    compute = ("run", "compute", "--cell", "harbour", "--driver", "libvirt", "--uri", libvirtd.uri)
+    compute = ("run", "compute", "--cell", "harbour", "--driver", "libvirt", "--uri", f"rack1={libvirtd.uri}")
     async with real_servers() as (bus_url, db_url), AsyncExitStack() as workers:
         # What finds qemu-img is the compute's own PATH.
         urls = {"MOOR_BUS_URL": bus_url, "MOOR_DB_URL": db_url}
@@ -40,7 +40,7 @@ async def test_a_guest_outlives_the_compute_and_is_told_when_it_was_killed(
         assert (await moor("broker", "declare", "--cells", "harbour", **urls)).code == 0
         for role in (("placement",), ("scheduler",), ("conductor", "--cell", "harbour")):
             await workers.enter_async_context(started("run", *role, **urls))
-        options = (*compute, "--name", "rack1", "--folder", str(tmp_path))
+        options = (*compute, "--folder", str(tmp_path))
         async with started(*options, **urls, **host) as first:
             await _until_state(urls, "host", "list", name="rack1", up=True)
             source = await moor("image", "create", "tiny", "--source", "tiny.raw", **urls)

@@ -9,12 +9,19 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import InstanceState
+from compute_sim import wiring
 from compute_sim.libvirt.core.machine import read_cpus, read_machine
-from tests.libvirt.libvirt_cloud import SETTINGS, TINY, LibvirtCloud, libvirt_cloud, libvirt_settings, virsh
+from compute_sim.settings import ComputePace
+from tests.libvirt.libvirt_cloud import TINY, LibvirtCloud, libvirt_cloud, libvirt_settings, virsh
 from tests.servers.libvirtd import PrivateLibvirtd
 
 PINNED = structs.replace(TINY, extra_specs={"resources:PCPU": "1", "resources:VCPU": "0"})
-HURRIED = structs.replace(SETTINGS, compute=structs.replace(SETTINGS.compute, reshape_again_s=0.2))
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shape that was refused is soon asked for again."""
+    monkeypatch.setattr(wiring, "USUAL_PACE", ComputePace(reshape_again_s=0.2))
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +35,11 @@ async def test_a_bound_guest_keeps_the_shape_and_the_hosts_record_says_so(
     tmp_path: Path, libvirtd: PrivateLibvirtd, caplog: pytest.LogCaptureFixture
 ) -> None:
     flat = libvirt_settings(tmp_path, libvirtd.uri, cpus_dedicated="0")
-    async with libvirt_cloud(tmp_path, {"c1": flat}, settings=HURRIED) as cloud:
+    async with libvirt_cloud(tmp_path, {"c1": flat}) as cloud:
         web = await cloud.boot(flavor=PINNED)
 
     cells = structs.replace(flat, flat=False)
-    async with libvirt_cloud(tmp_path, {"c1": cells}, settings=HURRIED) as cloud:
+    async with libvirt_cloud(tmp_path, {"c1": cells}) as cloud:
         async with asyncio.timeout(30):
             while not (why := await refusal(cloud)):
                 await asyncio.sleep(0.05)
@@ -62,13 +69,13 @@ async def test_a_guest_leaves_the_cpu_that_its_host_dedicates_while_it_runs(
     tmp_path: Path, libvirtd: PrivateLibvirtd
 ) -> None:
     flat = libvirt_settings(tmp_path, libvirtd.uri)
-    async with libvirt_cloud(tmp_path, {"c1": flat}, settings=HURRIED) as cloud:
+    async with libvirt_cloud(tmp_path, {"c1": flat}) as cloud:
         older = await cloud.boot("older")
     last = str(max(read_machine(virsh(libvirtd.uri, "capabilities")).cpus))
     assert last in pinned(libvirtd, older)
 
     cells = structs.replace(flat, flat=False, cpus_dedicated=last)
-    async with libvirt_cloud(tmp_path, {"c1": cells}, settings=HURRIED) as cloud:
+    async with libvirt_cloud(tmp_path, {"c1": cells}) as cloud:
         async with asyncio.timeout(30):
             while {each.name for each in await cloud.providers()} != {"h1", "h1_NUMA0"}:
                 await asyncio.sleep(0.05)

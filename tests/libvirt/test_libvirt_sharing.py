@@ -12,9 +12,9 @@ from msgspec import structs
 from bus.messages.administration import CreateProvider, SetAggregates, SetInventories, SetTraits
 from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt.core.layout import SharingOffer, shared_storage
+from compute_sim.libvirt.hypervisor import HostView
 from compute_sim.libvirt.running import NotShared, shared_pools
-from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
-from compute_sim.libvirt.views import HostView
+from compute_sim.libvirt.settings import LibvirtHost, LibvirtRules
 from engine.inventories import AggregateId, ProviderId, ProviderState, ReportedInventory
 from tests.libvirt.libvirt_cloud import (
     TINY,
@@ -55,7 +55,7 @@ def storage(tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]) 
         virsh(each.uri, "pool-destroy", "nfs")
 
 
-def settings_of(folder: Path, *libvirtds: PrivateLibvirtd, first: int = 1, **more: Any) -> LibvirtSettings:
+def settings_of(folder: Path, *libvirtds: PrivateLibvirtd, first: int = 1, **more: Any) -> LibvirtRules:
     hosts = tuple(f"h{number}={each.uri}" for number, each in enumerate(libvirtds, first))
     return libvirt_settings(folder, "", hosts=hosts, **more)
 
@@ -190,7 +190,7 @@ async def test_a_pool_that_libvirt_does_not_have_is_named_and_the_host_is_not_re
 
 def test_a_pool_is_reported_once_and_not_if_hosts_see_different_ones() -> None:
     def view(name: str, text: str) -> HostView:
-        seen = HostView(LibvirtHost(name, "test:///default"), LibvirtSettings(folder="/nowhere"), "cell1")
+        seen = HostView(LibvirtHost(name, "test:///default"), LibvirtRules(folder="/nowhere"), "cell1")
         seen._layout = structs.replace(  # noqa: SLF001 - as a look leaves it
             a_layout(), shared=(shared_storage(text, SharingOffer("images"), "cell1"),)
         )

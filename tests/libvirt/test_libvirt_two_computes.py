@@ -23,7 +23,9 @@ async def test_a_folder_has_one_compute_of_a_cell_at_once(tmp_path: Path) -> Non
         with pytest.raises(Unavailable, match=f"first works in {tmp_path}, as the compute of cell 'c1'"):
             async with libvirt_parts(second, of_cell["c1"], settings):
                 pass
-        async with libvirt_parts(second, of_cell["c2"], structs.replace(settings, name="h2")):
+        async with libvirt_parts(
+            second, of_cell["c2"], structs.replace(settings, hosts=("h2=test:///default",))
+        ):
             pass
     async with libvirt_parts(second, of_cell["c1"], settings):
         pass

@@ -28,10 +28,9 @@ from bus.messages.cell import (
 from bus.workers.handling import ReadOnly, Received, Tell, Weighed
 from bus.workers.publisher import Outgoing, Publisher
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
-from compute_sim.fleet import Fleet
-from compute_sim.handlers import Finisher, handlers
-from compute_sim.settings import ComputeSettings
-from compute_sim.store import MemoryComputeStore
+from compute_sim.handlers import Finisher, Fleet, handlers
+from compute_sim.settings import ComputePace
+from compute_sim.store import ComputeStore
 from engine.flavors import Flavor, Image
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from laboratory.computes.driver import SimulatedDriver, root_of
@@ -48,7 +47,8 @@ from tests.properties.bounds import BOUNDED, THOROUGH
 
 HOST = root_of("h1")
 SHARE = Share(host=HOST, amounts=(ResourceAmount(provider=HOST, resource="VCPU", amount=1),))
-SETTINGS = ComputeSettings(builds_at_once_max=1, drain_s=0.0)
+BUILDS_AT_ONCE_MAX = 1
+PACE = ComputePace(drain_s=0.0)
 # Both attempts of an instance on one host: the second one is received from the first one, as for a resize in place.
 ATTEMPTS = (1, 2)
 INSTANCES = tuple(ConsumerId(UUID(int=number)) for number in (1, 2))
@@ -172,9 +172,9 @@ class World:
         self.at_s = 0.0
         self.driver = Watched(FaultScript(seed=1, faults=tuple(faults)))
         self.fleet = Fleet([self.driver], lambda: self.at_s)
-        self.store = MemoryComputeStore(lambda: self.at_s)
+        self.store = ComputeStore(lambda: self.at_s)
         self.answers = Answers()
-        handler = handlers(self.fleet, SETTINGS.builds_at_once_max)[SpawnInstance]
+        handler = handlers(self.fleet, BUILDS_AT_ONCE_MAX)[SpawnInstance]
         assert not isinstance(handler, ReadOnly | Weighed)
         self._handle = handler
 
@@ -192,7 +192,9 @@ class World:
         until_s = self.at_s + by_s
         while (next_s := await self.store.next_due_s()) is not None and next_s <= until_s:
             self.at_s = max(self.at_s, next_s)
-            finisher = Finisher(self.fleet, self.store, cast("Publisher", self.answers), SETTINGS)
+            finisher = Finisher(
+                self.fleet, self.store, cast("Publisher", self.answers), BUILDS_AT_ONCE_MAX, pace=PACE
+            )
             # It ends what is due now.
             await finisher.stop()
             await finisher.run()
@@ -252,7 +254,7 @@ async def check_host(world: World) -> None:
     records = [await world.record((instance, attempt)) for instance in INSTANCES for attempt in ATTEMPTS]
     there = [record for record in records if record is not None and not record.state.is_over]
     load = (await world.store.loads([HOST]))[HOST]
-    assert sum(record.state.takes_slot for record in there) <= SETTINGS.builds_at_once_max
+    assert sum(record.state.takes_slot for record in there) <= BUILDS_AT_ONCE_MAX
     assert load.instances == len({record.instance for record in there})
     assert load.io_ops == sum(
         record.state.takes_slot or record.state is AttemptState.WAITING for record in there

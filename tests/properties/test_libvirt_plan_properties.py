@@ -73,7 +73,6 @@ def plans(draw: st.DrawFn) -> GuestPlan:
         cell=draw(WORDS),
         share=draw(SHARES),
         name=draw(NAMES),
-        project=draw(NAMES),
         domain=draw(WORDS),
         domain_type=draw(st.sampled_from(["kvm", "qemu", "test"])),
         arch=draw(st.sampled_from(["x86_64", "aarch64"])),
@@ -87,8 +86,7 @@ def plans(draw: st.DrawFn) -> GuestPlan:
         memory_cells=() if host_cells else draw(st.just(()) | CPUS),
         cells=tuple(DomainCell(draw(CPUS), draw(st.integers(1, 10**6)), cell) for cell in host_cells),
         topology=draw(st.none() | st.builds(CpuTopology, *[st.integers(1, 9)] * 3)),
-        functions=draw(some(st.builds(PlannedFunction, ADDRESSES, MACS, st.integers(0, 4094))))
-        + draw(some(st.builds(PlannedFunction, ADDRESSES))),
+        functions=draw(some(st.builds(PlannedFunction, ADDRESSES))),
         mediated=tuple({each.uuid: each for each in mediated}.values()),
         disks=draw(
             some(

@@ -10,7 +10,7 @@ from bus.workers.handling import OutboxKey
 from cell_conductor.core.rows import CellHost, HeardHost, Instance
 from cell_conductor.store import ConductorStore, ConductorTransaction, MessageKey
 from compute_sim.core.attempts import AttemptRecord
-from compute_sim.store import MemoryComputeStore
+from compute_sim.store import ComputeStore
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 from tests.simulation.process import SimProcess
@@ -114,7 +114,7 @@ class _CellTransaction:
         return await self.inner.save(rows, forgotten, said)
 
 
-class WatchedComputeStore(MemoryComputeStore):
+class WatchedComputeStore(ComputeStore):
     """Reports each change of an attempt on a cell's hosts while its process is alive."""
 
     def __init__(self, process: SimProcess, observer: CommitObserver) -> None:

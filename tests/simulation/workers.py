@@ -16,14 +16,15 @@ from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.wiring import conductor_parts
 from compute_sim.core.hosts import pools_of, read_pools
-from compute_sim.settings import ComputeSettings
+from compute_sim.settings import ComputePace, ComputeSettings
 from compute_sim.wiring import compute_parts
 from engine.inventories import ConsumerId
 from engine.picture.picture import Picture
 from ironic_sync.core.offers import CellMap
 from ironic_sync.membership import Membership
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.wiring import ironic_parts
+from kit.parts import Pauses
 from kit.process import Part, run_until
 from laboratory.computes.driver import SimulatedPool
 from placement_worker.change_publisher import FeedPace
@@ -88,11 +89,8 @@ CONDUCTOR = ConductorSettings(
 # Heartbeats seldom: other seeds stay as they were drawn before there were heartbeats of conductors.
 PACE = ConductorPace(remind_every_s=5.0, retry_delay_s_max=4.0, poll_s=1.5, beat_s=600.0)
 BEAT_S, FACTS_S = 3.0, 1.0
-IRONIC = IronicSettings(
+IRONIC = DaemonRules(
     lease_s=4.0,
-    renew_s=0.8,
-    renew_wait_s=1.0,
-    lease_margin_s=1.2,
     look_s=0.4,
     balance_s=6.0,
     page=10,
@@ -102,8 +100,7 @@ IRONIC = IronicSettings(
     report_again_s=2.0,
     deploy_read_s=1.0,
     progress_s=2.0,
-    deploy_retry_s_first=0.3,
-    deploy_retry_s_max=2.0,
+    deploy_pauses=Pauses(0.3, 2.0),
     beat_s=2.0,
 )
 
@@ -229,12 +226,12 @@ class Workers:
                         cell=cell,
                         beat_s=BEAT_S,
                         facts_every_s=FACTS_S,
-                        over_kept_s=600,
                         pools=self._plan.pools,
                         builds_at_once_max=self._plan.builds_at_once_max,
                     ),
                     process.clock,
                     pools=[*map(SimulatedPool, pools)],
+                    pace=ComputePace(over_kept_s=600),
                     clock_s=asyncio.get_running_loop().time,
                     store=WatchedComputeStore(process, self._observer),
                 )

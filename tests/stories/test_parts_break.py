@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -24,7 +25,7 @@ from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
-from compute_sim.store import MemoryComputeStore
+from compute_sim.store import ComputeStore
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from engine.refusals import Claimed
@@ -120,10 +121,10 @@ class WorkerSetup:
                 )
             case _:
                 clock_s = asyncio.get_running_loop().time
-                store = BreakableStore(MemoryComputeStore(clock_s), self.faults)
+                kept = cast("ComputeStore", BreakableStore(ComputeStore(clock_s), self.faults))
                 of_hosts = ComputeSettings(cell="c1", facts_every_s=1.0)
                 return simulated_parts(
-                    self.station, HOSTS, of_hosts, clock=clock, clock_s=clock_s, store=store
+                    self.station, HOSTS, of_hosts, clock=clock, clock_s=clock_s, store=kept
                 )
 
     async def ask(self, questions: Sequence[Message]) -> list[Message]:

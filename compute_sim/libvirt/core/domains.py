@@ -45,7 +45,7 @@ _TARGETS = {"virtio": "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"
 
 
 def domain_xml(plan: GuestPlan) -> str:
-    """The domain as libvirt defines it; `held.py` reads the plan back from it."""
+    """The domain as libvirt defines it; `held_by` reads the plan back from it."""
     domain = Element("domain", type=plan.domain_type)
     _text(domain, "name", plan.domain)
     _text(domain, "uuid", str(plan.instance))
@@ -74,7 +74,6 @@ def _metadata(plan: GuestPlan) -> GuestMetadata:
         attempt=plan.attempt,
         cell=plan.cell,
         name=plan.name,
-        project=plan.project,
         share=plan.share,
         dedicated=plan.dedicated,
         mediated={each.uuid: each for each in plan.mediated},
@@ -198,15 +197,7 @@ def _add_disk(devices: Element, disk: GuestDisk, target: str) -> None:
 
 
 def _add_function(devices: Element, function: PlannedFunction) -> None:
-    """A function with a MAC is an interface: libvirt sets MAC and VLAN on its physical function before the guest starts."""
     address = _address(function.address)
-    if function.mac:
-        interface = SubElement(devices, "interface", type="hostdev", managed="yes")
-        SubElement(interface, "mac", address=function.mac)
-        SubElement(SubElement(interface, "source"), "address", {"type": "pci", **address})
-        if function.vlan:
-            SubElement(SubElement(interface, "vlan"), "tag", id=str(function.vlan))
-        return
     hostdev = SubElement(devices, "hostdev", mode="subsystem", type="pci", managed="yes")
     SubElement(SubElement(hostdev, "source"), "address", address)
 
@@ -252,7 +243,6 @@ def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
         cell=ours.cell,
         share=ours.share,
         name=ours.name,
-        project=ours.project,
         domain=domain.findtext("name") or "",
         domain_type=attribute(domain, "type"),
         arch=attribute(type_, "arch"),
@@ -386,11 +376,7 @@ def _functions(domain: Element) -> tuple[PlannedFunction, ...]:
         if device.tag == "hostdev":
             found.append(PlannedFunction(pci_address(address)))
         elif device.tag == "interface" and device.get("type") == "hostdev":
-            tag = device.find("vlan/tag")
-            vlan = 0 if tag is None else number_in(attribute(tag, "id"), tag, "the id")
-            found.append(
-                PlannedFunction(pci_address(address), attribute(child(device, "mac"), "address"), vlan)
-            )
+            found.append(PlannedFunction(pci_address(address), attribute(child(device, "mac"), "address")))
     return tuple(found)
 
 
@@ -478,7 +464,6 @@ def adopted(text: str, order: GuestOrder, layout: HostLayout) -> str | NoPlan:
             attempt=order.attempt,
             cell=order.cell,
             name=order.name,
-            project=order.project,
             share=order.share,
             dedicated=dedicated,
             mediated={

@@ -1,25 +1,22 @@
 """The hardware of a guest that is not claimed: its machine type, the buses of its disks, and what else its image asks for."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Literal
 from uuid import UUID, uuid5
 
 from msgspec import Struct, structs
 
-from compute_sim.libvirt.core.foreign import Taken
-from compute_sim.libvirt.core.layout import VIRTUAL_PORT, Gives, HostLayout, OfferedDevices
+from compute_sim.libvirt.core.layout import Gives, HostLayout, OfferedDevices
 from compute_sim.libvirt.core.machine import GuestKind
 from compute_sim.libvirt.core.plans import (
     CpuTopology,
-    DirectPort,
     GuestDisk,
     GuestNic,
     GuestOrder,
     PlannedFunction,
     PlannedMediated,
+    Taken,
 )
 from engine.inventories import ProviderId
 
@@ -142,12 +139,10 @@ def _machine_type(order: GuestOrder, layout: HostLayout) -> str:
     kind = layout.machine.guest_kind(arch, domain_type)
     if kind is None:
         raise CannotGiveError(f"this libvirt runs no {arch} guests of the type {domain_type}")
-    of_image = order.image_properties.get("hw_machine_type", "")
-    machine_type = of_image or order.machine_type
+    machine_type = order.image_properties.get("hw_machine_type", "")
     if machine_type and not _has(kind, machine_type):
-        field = "image_properties.hw_machine_type" if of_image else "the setting machine_type"
         raise CannotGiveError(
-            f"{field} is {machine_type!r}, which libvirt does not know for {arch}; it knows {', '.join(kind.machines)}"
+            f"image_properties.hw_machine_type is {machine_type!r}, which libvirt does not know for {arch}; it knows {', '.join(kind.machines)}"
         )
     return machine_type
 
@@ -203,8 +198,7 @@ class PlannedDevices(Struct, frozen=True):
 
 
 def planned_devices(order: GuestOrder, share: Mapping[ProviderId, Amounts], taken: Taken) -> PlannedDevices:
-    plain: list[PlannedFunction] = []
-    ports: list[tuple[PlannedFunction, frozenset[str]]] = []
+    functions: list[PlannedFunction] = []
     mediated: list[PlannedMediated] = []
     new_ids = (uuid5(order.instance, f"mediated-{order.attempt}-{number}") for number in count())
     for devices in taken.layout.devices:
@@ -217,14 +211,8 @@ def planned_devices(order: GuestOrder, share: Mapping[ProviderId, Amounts], take
             if gives.mediated_type:
                 mediated += _mediated(devices, gives, amount, taken, new_ids)
                 continue
-            free = _functions(devices, gives, amount, taken)
-            if resource == VIRTUAL_PORT:
-                ports += [(each, devices.traits) for each in free]
-            else:
-                plain += free
-    functions = (*_as_ports(ports, order.direct_ports), *plain)
-    # As libvirt orders them: interfaces, then other devices.
-    return PlannedDevices(tuple(sorted(functions, key=lambda each: not each.mac)), tuple(mediated))
+            functions += _functions(devices, gives, amount, taken)
+    return PlannedDevices(tuple(functions), tuple(mediated))
 
 
 def _functions(devices: OfferedDevices, gives: Gives, amount: int, taken: Taken) -> list[PlannedFunction]:
@@ -281,104 +269,3 @@ def _can_make(parent: str, gives: Gives, taken: Taken) -> int:
         return 0
     available = sum(each.available for each in function.mediated_types if each.name == gives.mediated_type)
     return max(0, available - len(soon))
-
-
-def _as_ports(
-    functions: Sequence[tuple[PlannedFunction, frozenset[str]]], ports: Sequence[DirectPort]
-) -> list[PlannedFunction]:
-    """The functions as the ports that they are for; a port that names a network gets a function there."""
-    left = list(functions)
-    found: dict[int, PlannedFunction] = {}
-    for number, port in sorted(enumerate(ports), key=lambda each: not each[1].network):
-        fits = next((each for each in left if not port.network or port.network in each[1]), None)
-        if fits is None:
-            where = f" on {port.network}" if port.network else ""
-            raise CannotGiveError(f"no {VIRTUAL_PORT}{where} is claimed for the port {port.mac}")
-        left.remove(fits)
-        found[number] = structs.replace(fits[0], mac=port.mac, vlan=port.vlan)
-    return [found[number] for number in sorted(found)] + [function for function, _ in left]
-
-
-# Which servers a compute downloads from: those that the operator names, at public addresses or in networks that the operator names. Pure.
-#
-# The name in a URL says little of where a connection leads. So the URL is checked against the servers, and each address that the
-# name has against the networks; a redirect is checked like the first URL.
-
-
-Network = IPv4Network | IPv6Network
-_PORTS = {"http": 80, "https": 443}
-_PORT_MAX = 65_535
-_SERVER = re.compile(
-    r"(https?)://(\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.ASCII
-)
-_UNICAST = ip_network("2000::/3")
-# Python counts these as public. Behind 2002::/16 are IPv4 addresses of any kind, and the first is Azure's service for its guests.
-_NOT_PUBLIC = tuple(
-    [
-        ip_network(each)
-        for each in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2002::/16", "3fff::/20")
-    ]
-)
-
-
-class ImageServer(Struct, frozen=True):
-    """Servers that a setting names. `host` is a name or an address, `*.NAME` for all names below one, or `*` for all."""
-
-    scheme: str
-    host: str
-    port: int
-
-    def has(self, scheme: str, host: str, port: int | None) -> bool:
-        """Is this host, as a URL names it, one of these servers?"""
-        if (scheme, port or _PORTS.get(scheme)) != (self.scheme, self.port):
-            return False
-        if self.host.startswith("*"):
-            return host.endswith(self.host[1:])
-        return _plain(host) == self.host
-
-
-def read_servers(texts: Sequence[str]) -> tuple[ImageServer, ...]:
-    """The servers of `image_servers`. Raises ValueError, which names the wrong one."""
-    found = []
-    for text in texts:
-        match = _SERVER.fullmatch(text.lower())
-        port = int(match[3] or _PORTS[match[1]]) if match else 0
-        if match is None or not 1 <= port <= _PORT_MAX:
-            raise ValueError(
-                f"image_servers has {text!r}, must be SCHEME://HOST[:PORT] with http or https, and a name, *.NAME, * or an address"
-            )
-        found.append(ImageServer(match[1], _plain(match[2].strip("[]")), port))
-    return tuple(found)
-
-
-def read_server_networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """The networks of `image_networks`. Raises ValueError, which names the wrong one."""
-    found = []
-    for text in texts:
-        try:
-            found.append(ip_network(text))
-        except ValueError as wrong:
-            raise ValueError(
-                f"image_networks has {text!r}, must be a network such as 10.3.0.0/16: {wrong}"
-            ) from None
-    return tuple(found)
-
-
-def may_connect(server: ImageServer, address: str, networks: Sequence[Network]) -> bool:
-    """May this address of the server be connected to? It is named itself, public, or in one of these networks."""
-    found = ip_address(address)
-    if isinstance(found, IPv6Address):
-        found = found.ipv4_mapped or found
-    if str(found) == server.host or any(found in each for each in networks):
-        return True
-    if isinstance(found, IPv6Address) and found not in _UNICAST:
-        return False
-    return found.is_global and not (found.is_multicast or any(found in each for each in _NOT_PUBLIC))
-
-
-def _plain(host: str) -> str:
-    """The host without a last dot; an address as it is written shortest."""
-    try:
-        return str(ip_address(host))
-    except ValueError:
-        return host.rstrip(".")

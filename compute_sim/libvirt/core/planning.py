@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, structs
 
 from compute_sim.core.trees import ProviderTree
-from compute_sim.libvirt.core.foreign import Taken
 from compute_sim.libvirt.core.guest_hardware import CannotGiveError, arch_of, hardware_of, planned_devices
 from compute_sim.libvirt.core.layout import HostLayout, OfferedCell
 from compute_sim.libvirt.core.machine import cpus_in_words
-from compute_sim.libvirt.core.plans import DomainCell, ForeignGuest, GuestOrder, GuestPlan, by_provider
+from compute_sim.libvirt.core.plans import DomainCell, ForeignGuest, GuestOrder, GuestPlan, Taken, by_provider
 from engine.flavors import Flavor
 from engine.guests import (
     HUGE_PAGES,
@@ -275,9 +274,6 @@ def _cell_name(cell: OfferedCell) -> str:
 # The memory of a guest: its cells, the host's cells where these are, and its pages.
 
 
-MemoryPlanningAmounts = Mapping[str, int]
-
-
 class PlannedMemory(Struct, frozen=True):
     """`host_cells` are those of a guest that has no cells of its own."""
 
@@ -287,7 +283,7 @@ class PlannedMemory(Struct, frozen=True):
 
 
 def planned_memory(
-    flavor: Flavor, shape: GuestShape, share: Mapping[ProviderId, MemoryPlanningAmounts], layout: HostLayout
+    flavor: Flavor, shape: GuestShape, share: Mapping[ProviderId, Amounts], layout: HostLayout
 ) -> PlannedMemory:
     if shape.cells:
         hosts = cells_of(shape, share, {cell.provider: cell for cell in layout.cells})
@@ -310,7 +306,7 @@ def planned_memory(
     )
 
 
-def check_pages(share: Mapping[ProviderId, MemoryPlanningAmounts], taken: Taken, page_kib: int) -> None:
+def check_pages(share: Mapping[ProviderId, Amounts], taken: Taken, page_kib: int) -> None:
     """Are the pages there, and free?"""
     if not page_kib:
         return
@@ -381,7 +377,6 @@ def _plan(order: GuestOrder, layout: HostLayout, taken: Taken, known: ProviderTr
         cell=order.cell,
         share=order.share,
         name=order.name,
-        project=order.project,
         domain=order.domain,
         domain_type=layout.offer.domain_type,
         arch=arch_of(order, layout),

@@ -1,15 +1,19 @@
 """What a guest gets of its host, as it is written into its domain and read back from there."""
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 from typing import Literal
 from uuid import UUID
 from xml.etree.ElementTree import Element, SubElement, register_namespace, tostring
 
 from msgspec import Struct
 
+from compute_sim.libvirt.core.layout import Gives, HostLayout, OfferedCell, in_proportion
 from compute_sim.libvirt.core.machine import attribute, child, cpus_in, cpus_in_words, number_in, uuid_in
 from engine.flavors import Flavor, InstanceId
+from engine.guests import memory_class
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ShapeSeen, Share
 
 
@@ -22,11 +26,10 @@ class DomainCell(Struct, frozen=True):
 
 
 class PlannedFunction(Struct, frozen=True):
-    """A PCI function that the guest gets. One with a `mac` is a network port, in the VLAN `vlan` if that is not 0."""
+    """A PCI function that the guest gets. One with a `mac` is a network port of a guest that another cloud has built."""
 
     address: str
     mac: str = ""
-    vlan: int = 0
 
 
 class PlannedMediated(Struct, frozen=True):
@@ -73,7 +76,6 @@ class GuestPlan(Struct, frozen=True, kw_only=True):
     cell: str
     share: Share
     name: str = ""
-    project: str = ""
     # How the domain is called.
     domain: str
     domain_type: str
@@ -140,15 +142,6 @@ def by_provider(share: Share) -> Mapping[ProviderId, Mapping[str, int]]:
 # What a driver says of a guest that it is to build.
 
 
-class DirectPort(Struct, frozen=True):
-    """A port that is a virtual function of a network card (SRIOV_NET_VF). Ports get the functions of the share in their order."""
-
-    mac: str
-    vlan: int = 0
-    # The trait of the port's physical network, if it matters which card it gets; and its card as placement chose it.
-    network: str = ""
-
-
 class GuestOrder(Struct, frozen=True, kw_only=True):
     """A guest to build: what its order says, and the files that the driver has made for it.
 
@@ -162,17 +155,13 @@ class GuestOrder(Struct, frozen=True, kw_only=True):
     share: Share
     domain: str
     name: str = ""
-    project: str = ""
     image_properties: Mapping[str, str] = {}
     disks: tuple[GuestDisk, ...] = ()
     nics: tuple[GuestNic, ...] = ()
-    direct_ports: tuple[DirectPort, ...] = ()
     kernel: str = ""
     ramdisk: str = ""
     cmdline: str = ""
     console_log: str = ""
-    # Used if the image's properties name none; empty: libvirt's default.
-    machine_type: str = ""
 
 
 # What a domain says of its guest in an element of our own: whose it is, and what libvirt's elements do not tell.
@@ -192,7 +181,6 @@ class GuestMetadata(Struct, frozen=True, kw_only=True):
     attempt: int
     cell: str
     name: str
-    project: str
     share: Share
     dedicated: tuple[int, ...]
     # By the uuid.
@@ -218,7 +206,6 @@ def _element(ours: GuestMetadata) -> Element:
         attempt=str(ours.attempt),
         cell=_escape(ours.cell),
         name=_escape(ours.name),
-        project=_escape(ours.project),
     )
     share = SubElement(
         guest, _tag("share"), host=str(ours.share.host), instances_max=str(ours.share.instances_max)
@@ -255,7 +242,6 @@ def read_metadata(domain: Element) -> GuestMetadata | None:
         attempt=_number(guest, "attempt"),
         cell=_unescape(attribute(guest, "cell")),
         name=_unescape(attribute(guest, "name")),
-        project=_unescape(attribute(guest, "project")),
         share=Share(
             host=ProviderId(_uuid(share, "host")),
             amounts=tuple(map(_amount, share.findall(_tag("amount")))),
@@ -296,3 +282,132 @@ def _escape(text: str) -> str:
 
 def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def foreign_dedicated(layout: HostLayout, foreign: Iterable[ForeignGuest]) -> frozenset[int]:
+    """The dedicated CPUs of the host on which foreign guests are pinned."""
+    offered = {cpu for cell in layout.cells for cpu in cell.dedicated}
+    return frozenset(
+        cpu
+        for guest in foreign
+        for pins in guest.pins
+        if _is_pinned(layout, pins)
+        for cpu in pins
+        if cpu in offered
+    )
+
+
+def foreign_shared(layout: HostLayout, foreign: Iterable[ForeignGuest]) -> dict[ProviderId, int]:
+    """How many shared CPUs of each cell foreign guests take.
+
+    One of their CPUs takes as much as one of the host's own guests: with a ratio of 4, a fourth of a shared CPU.
+    """
+    taken: Counter[ProviderId] = Counter()
+    parts = 0.0
+    weights: dict[ProviderId, float] = {cell.provider: 0.0 for cell in layout.cells}
+    for guest in foreign:
+        for pins in guest.pins:
+            where = [
+                (
+                    cell.provider,
+                    len(cell.shared if not _is_pinned(layout, pins) else set(pins) & set(cell.shared)),
+                )
+                for cell in layout.cells
+            ]
+            parts = sum(count for _, count in where)
+            for provider, count in where:
+                weights[provider] += count / parts if parts else 0.0
+    for provider, cpus in weights.items():
+        # Thirds do not add up to one in floating point.
+        taken[provider] = ceil(round(cpus / layout.offer.cpu_ratio, 6))
+    return dict(taken)
+
+
+def foreign_memory(
+    layout: HostLayout, foreign: Sequence[ForeignGuest], kib: int = 0
+) -> dict[ProviderId, int]:
+    """How many MB foreign guests have of each cell, in pages of this size (0: small ones)."""
+    taken = dict.fromkeys((cell.provider for cell in layout.cells), 0)
+    for memory in (each for guest in foreign for each in guest.memory if each.kib == kib):
+        cells = [cell for cell in layout.cells if not memory.cells or cell.number in (None, *memory.cells)]
+        sizes = [_size(cell, kib) for cell in cells]
+        for cell, mb in zip(cells, in_proportion(memory.mb, sizes), strict=True):
+            taken[cell.provider] += mb
+    return taken
+
+
+def foreign_devices(layout: HostLayout, gives: Gives, foreign: Sequence[ForeignGuest]) -> int:
+    """How many of these devices foreign guests keep from the host: also by a part of the card, or by the card of a part."""
+    uuids = {uuid for guest in foreign for uuid in guest.mediated}
+    used = [each for each in layout.mediated if each.uuid in uuids]
+    if gives.mediated_type:
+        return sum(1 for one in used if one.parent in gives.parents and one.type == gives.mediated_type)
+    taken = {address for guest in foreign for address in guest.functions} | {each.parent for each in used}
+    return sum(
+        1
+        for each in layout.functions
+        if each.address in gives.functions
+        and not taken.isdisjoint((each.address, each.physical, *each.virtual))
+    )
+
+
+def _is_pinned(layout: HostLayout, pins: Sequence[int]) -> bool:
+    """Does this set of CPUs say more than "anywhere"?"""
+    return bool(pins) and not layout.machine.cpus.issubset(pins)
+
+
+def _size(cell: OfferedCell, kib: int) -> int:
+    if not kib:
+        return cell.memory_mb + cell.outside_mb
+    return sum(pages.mb for pages in cell.huge_pages if pages.kib == kib)
+
+
+# What the other guests on a machine have, so that no further guest gets it.
+
+
+class Taken:
+    """By each CPU, function and mediated device that a guest has, the name of its domain, for refusals."""
+
+    def __init__(self, layout: HostLayout, others: Sequence[GuestPlan | ForeignGuest]) -> None:
+        self.layout = layout
+        self._plans = [each for each in others if isinstance(each, GuestPlan)]
+        self._foreign = [each for each in others if isinstance(each, ForeignGuest)]
+        self.cpus: dict[int, str] = {cpu: plan.domain for plan in self._plans for cpu in plan.dedicated}
+        for guest in self._foreign:
+            self.cpus.update(dict.fromkeys(foreign_dedicated(layout, (guest,)), guest.name))
+        self.functions: dict[str, str] = {
+            function.address: plan.domain for plan in self._plans for function in plan.functions
+        } | {address: guest.name for guest in self._foreign for address in guest.functions}
+        self.mediated = {device.uuid: plan.domain for plan in self._plans for device in plan.mediated} | {
+            uuid: guest.name for guest in self._foreign for uuid in guest.mediated
+        }
+        exist = {each.uuid for each in layout.mediated}
+        # Of other guests, and not made yet.
+        self.to_be_made: tuple[PlannedMediated, ...] = tuple(
+            device for plan in self._plans for device in plan.mediated if device.uuid not in exist
+        )
+
+    def pages_mb(self, cell: OfferedCell, kib: int) -> int:
+        """How much of a cell's memory in pages of this size other guests have, or may have."""
+        own = sum(self._own_pages(plan, cell, kib) for plan in self._plans)
+        kept = sum(
+            each.count * each.kib // 1024
+            for each in self.layout.offer.pages_kept
+            if each.kib == kib and cell.number in (None, each.cell)
+        )
+        return own + max(kept, foreign_memory(self.layout, self._foreign, kib)[cell.provider])
+
+    def _own_pages(self, plan: GuestPlan, cell: OfferedCell, kib: int) -> int:
+        if plan.page_kib != kib:
+            return 0
+        # The share, since a guest without cells of its own may have pages in several cells of the host.
+        claimed = Counter[ProviderId]()
+        for each in plan.share.amounts:
+            if each.resource == memory_class(kib):
+                claimed[each.provider] += each.amount
+        cells = self.layout.cells
+        if claimed.keys() & {each.provider for each in cells}:
+            return claimed[cell.provider]
+        # It was built before the host had these cells, or when it had some: its pages may be anywhere.
+        sizes = [sum(pages.mb for pages in each.huge_pages if pages.kib == kib) for each in cells]
+        return in_proportion(plan.memory_mb, sizes)[cells.index(cell)]

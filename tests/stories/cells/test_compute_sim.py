@@ -40,8 +40,8 @@ from bus.workers.handling import Handlers, Received, Said
 from bus.workers.sending import Link
 from bus.workers.station import Station, listen
 from compute_sim.core.hosts import Load
-from compute_sim.fleet import Elapsed
-from compute_sim.settings import ComputeSettings
+from compute_sim.handlers import Elapsed
+from compute_sim.settings import ComputePace, ComputeSettings
 from compute_sim.store import ComputeStore
 from compute_sim.wiring import compute_parts
 from engine.flavors import Flavor
@@ -82,7 +82,8 @@ from tests.stories.placement.test_placement_over_the_bus import under_test_of
 pytestmark = pytest.mark.asyncio
 
 BUSES = pytest.mark.parametrize("bus", ["memory", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
-QUICK = ComputeSettings(cell="c1", beat_s=0.1, facts_every_s=0.05, again_s=0.05, drain_s=0.1)
+QUICK = ComputeSettings(cell="c1", beat_s=0.1, facts_every_s=0.05)
+QUICK_PACE = ComputePace(again_s=0.05, drain_s=0.1)
 
 
 class ComputeSetup:
@@ -149,17 +150,19 @@ class ComputeSetup:
         faults: FaultScript | None = None,
         settings: ComputeSettings = QUICK,
         store: ComputeStore | None = None,
+        *,
         clock: HeldClock | None = None,
+        pace: ComputePace = QUICK_PACE,
     ) -> AsyncIterator[Station]:
         """With a `clock`, faults begin and end and builds last by that clock, which only the test moves."""
         station = Station(self.broker, "compute", settings=SETTINGS, asks=True)
         told = asyncio.Event()
         script = faults or FaultScript(spawn_ms=5)
         if clock is None:
-            parts = simulated_parts(station, hosts, settings, script, store=store)
+            parts = simulated_parts(station, hosts, settings, script, store=store, pace=pace)
         else:
             drivers = [HeldDriver(SimulatedDriver(host, script), clock) for host in hosts]
-            parts = compute_parts(station, drivers, settings, store=store)
+            parts = compute_parts(station, drivers, settings, store=store, pace=pace)
         running = asyncio.create_task(run_until(told, parts, drain_s_max=PATIENCE_S))
         try:
             yield station
@@ -296,9 +299,9 @@ async def test_hosts_tell_what_they_are_what_they_measure_and_the_builds_that_fa
     host = "c1-host-00001"
     measuring = [structs.replace(each, metrics={"temperature": 41.5}) for each in equal_hosts("c1", 1)]
     failing = FaultScript(spawn_ms=5, faults=(FailsToBuild(),))
-    quick = structs.replace(QUICK, metrics_every_s=0.05)
+    pace = structs.replace(QUICK_PACE, metrics_every_s=0.05)
 
-    async with compute_setup(bus) as setup, setup.computing(measuring, failing, quick):
+    async with compute_setup(bus) as setup, setup.computing(measuring, failing, pace=pace):
         await setup.order(spawn(1, host), spawn(2, host))
         await until(lambda: host in setup.facts() and setup.facts()[host].failed_builds == 2)
         await until(lambda: any(isinstance(each, HostsMeasured) for each in setup.heard))
@@ -641,9 +644,11 @@ async def _until_it_has(store: ComputeStore, host: str, load: Load) -> None:
 @BUSES
 async def test_a_stopping_compute_still_reports_builds_that_end_soon(bus: str) -> None:
     async with compute_setup(bus) as setup:
-        patient, clock = structs.replace(QUICK, drain_s=PATIENCE_S), HeldClock()
+        patient, clock = structs.replace(QUICK_PACE, drain_s=PATIENCE_S), HeldClock()
         host = "c1-host-00001"
-        computing = setup.computing(equal_hosts("c1", 1), FaultScript(spawn_ms=300), patient, clock=clock)
+        computing = setup.computing(
+            equal_hosts("c1", 1), FaultScript(spawn_ms=300), pace=patient, clock=clock
+        )
         await computing.__aenter__()
         await setup.order(spawn(1, host))
         await until(lambda: bool(setup.facts()) and setup.facts()[host].io_ops == 1)
@@ -663,7 +668,7 @@ async def test_a_report_is_repeated_until_placement_is_there_to_answer(bus: str)
         store = MemoryPlacementStore()
         compute = Station(broker, "compute", settings=SETTINGS, asks=True)
         told = asyncio.Event()
-        parts = simulated_parts(compute, equal_hosts("c1", 2), QUICK)
+        parts = simulated_parts(compute, equal_hosts("c1", 2), QUICK, pace=QUICK_PACE)
         running = asyncio.create_task(run_until(told, parts, drain_s_max=PATIENCE_S))
         await until(lambda: compute.asked_again >= 2, "it asks again")
         placement = Station(broker, "placement", settings=SETTINGS)

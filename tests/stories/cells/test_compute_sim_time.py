@@ -23,8 +23,8 @@ from bus.messages.placement import (
 )
 from bus.workers.handling import Answer, Received, Said
 from bus.workers.station import Station
-from compute_sim.settings import ComputeSettings
-from compute_sim.store import MemoryComputeStore
+from compute_sim.settings import USUAL_PACE, ComputeSettings
+from compute_sim.store import ComputeStore
 from engine.inventories import ResourceAmount, Share
 from engine.refusals import AlreadyClaimed, Claimed
 from kit.process import run_until
@@ -91,7 +91,7 @@ def test_a_host_whose_answer_was_lost_lists_once_what_it_has_however_short_its_s
 
 def test_a_host_lists_what_it_has_when_its_compute_starts_again() -> None:
     async def scenario() -> None:
-        store = MemoryComputeStore(asyncio.get_running_loop().time)
+        store = ComputeStore(asyncio.get_running_loop().time)
         hosts = equal_hosts("c1", 2)
         async with compute_setup("memory", PACE) as setup:
             async with setup.computing(hosts, None, SETTINGS, store=store):
@@ -206,7 +206,7 @@ def test_a_refused_reshape_is_told_and_tried_again_after_a_while_or_with_the_nex
             await setup.client.publisher.send(over)
             await until_s(155)
             assert "DISK_GB" in (await setup.providers())[HOST].inventories
-            await until_s(100 + SETTINGS.reshape_again_s + 20)
+            await until_s(100 + USUAL_PACE.reshape_again_s + 20)
             after = (await setup.providers())[HOST]
             assert "DISK_GB" not in after.inventories
             assert "CUSTOM_LATER" in after.traits

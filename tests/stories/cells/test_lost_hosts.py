@@ -45,7 +45,7 @@ from tests.stories.cells.cell_setup import (
 )
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import ONE_BROKER, STAGES
-from tests.stories.scheduling.test_scheduler_nested import PRETENDING
+from tests.stories.scheduling.test_scheduler_nested import PRETENDING, PRETENDING_PACE
 
 pytestmark = pytest.mark.asyncio
 
@@ -218,7 +218,7 @@ async def a_cell(setup: Cloud, rows: ConductorStore, host: SimulatedHost) -> Asy
     often = structs.replace(PACE, look_s=0.1)
     parts = (
         *conductor_parts(conductor, rows, CONDUCTING, "c1", conductor.ask_all, pace=often),
-        *simulated_parts(compute, (host,), PRETENDING, FaultScript(spawn_ms=5)),
+        *simulated_parts(compute, (host,), PRETENDING, FaultScript(spawn_ms=5), pace=PRETENDING_PACE),
         conductor,
     )
     async with setup.running(parts, conductor, compute):

@@ -31,7 +31,15 @@ from engine.inventories import ProviderId, ReportedInventory
 from kit.process import run_until
 from tests.contracts.driver_contract import breaches
 from tests.contracts.stage import PATIENCE_S, SETTINGS
-from tests.stories.cells.test_compute_sim import QUICK, ComputeSetup, compute_setup, destroy, gone, spawn
+from tests.stories.cells.test_compute_sim import (
+    QUICK,
+    QUICK_PACE,
+    ComputeSetup,
+    compute_setup,
+    destroy,
+    gone,
+    spawn,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -155,7 +163,7 @@ class DomainDriver:
 async def driven(setup: ComputeSetup, hypervisor: Hypervisor) -> AsyncIterator[None]:
     station = Station(setup.broker, "compute", settings=SETTINGS, asks=True)
     stop = asyncio.Event()
-    parts = compute_parts(station, [DomainDriver(hypervisor)], QUICK)
+    parts = compute_parts(station, [DomainDriver(hypervisor)], QUICK, pace=QUICK_PACE)
     running = asyncio.create_task(run_until(stop, parts, drain_s_max=10))
     try:
         yield

@@ -20,6 +20,7 @@ from bus.workers.station import Station
 from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount, Share
 from engine.refusals import Claimed, Released
 from ironic_sync.core.offers import CellMap
+from ironic_sync.core.ordering import Belief
 from ironic_sync.core.rows import NodeRow
 from laboratory.ironic import IronicScript, IronicSimulation, available_nodes, simulated_ironic
 from laboratory.ironic.script import Loses
@@ -277,7 +278,7 @@ async def test_nodes_deleted_without_a_notification_are_found_by_the_sweep(bus: 
 async def test_many_deleted_nodes_are_removed_although_they_are_not_read_one_by_one(
     bus: str, books: str
 ) -> None:
-    believes = structs.replace(SWEEPS, missing_share=0.99)
+    believes = structs.replace(SWEEPS, belief=Belief(share=0.99))
     async with (
         world(bus, books, 70) as metal,
         metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=believes),
@@ -319,7 +320,7 @@ async def test_many_nodes_that_vanish_at_once_stay_reserved_and_come_back(bus: s
 
 async def test_many_nodes_that_stay_missing_are_removed_in_the_end(bus: str, books: str) -> None:
     hidden: set[ProviderId] = set()
-    soon = structs.replace(SWEEPS, missing_believed_s=1.0)
+    soon = structs.replace(SWEEPS, belief=Belief(after_s=1.0))
     async with (
         world(bus, books, 10) as metal,
         metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=soon, hidden=hidden),

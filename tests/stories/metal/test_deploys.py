@@ -22,11 +22,13 @@ from engine.flavors import Flavor, Image, InstanceId
 from engine.inventories import InventoryState, ProviderId
 from engine.picture.picture import Picture
 from ironic_sync.core.offers import CellMap
+from ironic_sync.core.ordering import Belief
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.rest import HttpIronicApi
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts, now_us
+from kit.parts import Pauses
 from kit.process import Part
 from kit.rest import RestLimits
 from laboratory.ironic import (
@@ -58,21 +60,16 @@ IMAGE = Image(source="http://images/debian", checksum="0a1b")
 CELLS_OF_NODES = CellMap(default="c1")
 # A daemon that ends does not wait for the broker of a cell.
 HASTY = structs.replace(SETTINGS, drain_ms_max=100)
-QUICK = IronicSettings(
+QUICK = DaemonRules(
     # No daemon that stands still for some seconds loses its lease.
     lease_s=100.0,
-    renew_s=0.3,
-    renew_wait_s=60.0,
-    lease_margin_s=10.0,
     look_s=0.05,
     sweep_s=60,
     doubts_s=0.2,
     report_again_s=0.2,
     beat_s=0.2,
-    due_s=0.05,
     deploy_read_s=0.3,
-    deploy_retry_s_first=0.05,
-    deploy_retry_s_max=0.3,
+    deploy_pauses=Pauses(0.05, 0.3),
     progress_s=0.5,
 )
 CONDUCTING = ConductorSettings()
@@ -114,7 +111,7 @@ class DeploySetup(Struct):
     async def daemon(
         self,
         name: str,
-        settings: IronicSettings = QUICK,
+        rules: DaemonRules = QUICK,
         *,
         killed: bool = False,
         has_api: bool = True,
@@ -135,7 +132,7 @@ class DeploySetup(Struct):
             station,
             link,
             self.rows,
-            settings,
+            rules,
             name=name,
             incarnation=process,
             cells=self.cells,
@@ -427,7 +424,7 @@ async def test_an_instance_is_active_again_when_its_node_was_said_to_be_gone_and
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(2)
-    settings = structs.replace(QUICK, sweep_s=0.2, missing_few=100)
+    settings = structs.replace(QUICK, sweep_s=0.2, belief=Belief(few=100))
     async with deploy_setup(bus, books, *nodes) as metal:
         wrong = metal.way = SaysThatItIsGone(metal.way)
         async with metal.daemon("d1", settings):

@@ -19,6 +19,7 @@ from msgspec import structs
 from bus.broker import Parcel
 from bus.topology import IRONIC
 from engine.flavors import InstanceId
+from ironic_sync.core.ordering import Belief
 from laboratory.ironic import available_nodes
 from tests.stories.cloud import wait_until
 from tests.stories.metal.test_deploys import QUICK, DeploySetup, deploy_setup
@@ -153,7 +154,7 @@ async def test_no_wrong_answer_or_notification_ends_a_daemon_and_everything_reco
 ) -> None:
     chance = random.Random(seed)
     nodes = available_nodes(6)
-    settings = structs.replace(QUICK, sweep_s=0.5, missing_few=2, missing_believed_s=1.0)
+    settings = structs.replace(QUICK, sweep_s=0.5, belief=Belief(few=2, after_s=1.0))
     async with deploy_setup("memory", "memory", *nodes) as metal:
         hostile = metal.way = WrongTransport(metal.way, chance)
         hostile.is_on = False

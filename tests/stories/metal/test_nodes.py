@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from bus.broker import Connection, Parcel
 from bus.messages.hosts import AskHosts, HostsFound
@@ -20,10 +20,9 @@ from engine.hosts import NODE
 from engine.inventories import InventoryState, ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import CellMap
-from ironic_sync.inbox import Inbox
 from ironic_sync.membership import Membership
 from ironic_sync.rest import HttpIronicApi, NodesRead
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules, Inbox, IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts
 from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
@@ -37,12 +36,9 @@ pytestmark = [pytest.mark.asyncio, ONE_BROKER]
 
 USUAL_INBOX = Inbox(creates_exchange=True)
 CELLS_OF_NODES = CellMap(default="c1")
-QUICK = IronicSettings(
+QUICK = DaemonRules(
     # No daemon that stands still for some seconds loses its lease.
     lease_s=100.0,
-    renew_s=0.3,
-    renew_wait_s=60.0,
-    lease_margin_s=10.0,
     look_s=0.05,
     sweep_s=60,
     doubts_s=0.2,
@@ -82,10 +78,10 @@ class NodesSetup(Struct):
         name: str,
         *,
         simulation: IronicSimulation | None = None,
-        settings: IronicSettings = QUICK,
+        settings: DaemonRules = QUICK,
         cells: CellMap = CELLS_OF_NODES,
         hidden: AbstractSet[ProviderId] = frozenset(),
-        inbox: Inbox | None = USUAL_INBOX,
+        inbox: Inbox = USUAL_INBOX,
         user: str = "ironic",
     ) -> AsyncIterator[asyncio.Event]:
         """A daemon. It uses Ironic's API if there is a simulation; its user cannot see the `hidden` nodes."""
@@ -197,13 +193,12 @@ async def test_a_notification_alone_moves_a_node_in_and_out_of_placement(
 
 
 async def test_exchange_topics_and_queue_are_those_of_the_settings(bus: str, books: str) -> None:
-    names = {"exchange": "metal", "topics": ("for_all", "for_us"), "queue": "ironic.south"}
-    settings = structs.replace(QUICK, **names)
+    names = IronicSettings(exchange="metal", topics=("for_all", "for_us"), queue="ironic.south")
     bodies = captured("09_maintenance_by_patch.jsonl")
     node = node_in(bodies[0])
     async with nodes_setup(bus, books) as setup:
         # The rights of the role are to the usual names (`moor broker declare` gives those to other names).
-        daemon = setup.daemon("d1", settings=settings, inbox=None, user="operator")
+        daemon = setup.daemon("d1", inbox=names.inbox, user="operator")
         await setup.connection.declare(Objects((Exchange("metal", durable=False),)))
         async with daemon:
 

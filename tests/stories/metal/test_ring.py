@@ -21,7 +21,7 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.store import IronicStore, RingStore, RingView
 from kit.errors import Unavailable
 from kit.parts import PartState, statuses
@@ -32,7 +32,7 @@ from tests.simulation.loop import run_simulated, until_s
 T = TypeVar("T")
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
-SETTINGS = IronicSettings(page=20)
+SETTINGS = DaemonRules(page=20)
 
 
 class DatabaseWire:
@@ -100,7 +100,7 @@ class Daemon:
         name: str,
         *,
         start: int = 1,
-        settings: IronicSettings = SETTINGS,
+        settings: DaemonRules = SETTINGS,
         chance: random.Random | None = None,
     ) -> None:
         self.name = name
@@ -522,7 +522,7 @@ class RandomFaults:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.settings = IronicSettings(page=7)
+        self.settings = DaemonRules(page=7)
         self.alive: list[Daemon] = []
         # Suspended daemons: they continue later, and another daemon may have their name by then.
         self.suspended: list[Daemon] = []
@@ -610,9 +610,7 @@ def test_whatever_happens_no_two_daemons_act_on_a_node_and_in_the_end_each_node_
 @pytest.mark.asyncio
 async def test_on_postgresql_the_nodes_of_a_dead_daemon_have_new_owners() -> None:
     # Only the dead daemon loses its lease, however long the others stand still.
-    quick = IronicSettings(
-        lease_s=100.0, renew_s=0.2, renew_wait_s=60.0, lease_margin_s=10.0, look_s=0.05, page=50
-    )
+    quick = DaemonRules(lease_s=100.0, look_s=0.05, page=50)
     async with open_ironic_stores("postgresql", 3) as stores, asyncio.timeout(60):
         await filled(stores[0])
         daemons = [Daemon(store, f"d{n}", settings=quick) for n, store in enumerate(stores)]

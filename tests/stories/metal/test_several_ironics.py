@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from engine.inventories import ProviderId
 from ironic_sync.core.offers import CellMap
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import Inbox
 from ironic_sync.store import IronicStore
 from laboratory.ironic import (
     IronicSimSettings,
@@ -31,7 +31,7 @@ pytestmark = [
 
 # Sweeps are frequent: a node that its daemon misses would be removed at once, since few are missing.
 SWEEPING = structs.replace(QUICK, sweep_s=0.3)
-NAMES_OF_SOUTH = {"exchange": "ironic-south", "queue": "ironic.south"}
+INBOX_OF_SOUTH = Inbox(exchange="ironic-south", queue="ironic.south")
 
 
 class Region(Struct):
@@ -39,7 +39,7 @@ class Region(Struct):
 
     setup: NodesSetup
     simulation: IronicSimulation
-    settings: IronicSettings
+    inbox: Inbox
     cell: str
 
     @property
@@ -68,17 +68,17 @@ async def two_ironics(bus: str, books: str) -> AsyncIterator[tuple[Region, Regio
         rows = await stack.enter_async_context(open_ironic_store(books))
         of_south = structs.replace(setup, rows=rows, apis=[])
         regions = (
-            region_of(setup, "north", "c1", SWEEPING),
-            region_of(of_south, "south", "c2", structs.replace(SWEEPING, **NAMES_OF_SOUTH)),
+            region_of(setup, "north", "c1", Inbox()),
+            region_of(of_south, "south", "c2", INBOX_OF_SOUTH),
         )
         for number, region in enumerate(regions):
             await stack.enter_async_context(setup.cloud.running(region.simulation.parts))
             daemon = region.setup.daemon(
                 f"d{number}",
                 simulation=region.simulation,
-                settings=region.settings,
+                settings=SWEEPING,
                 cells=CellMap(default=region.cell),
-                inbox=None,
+                inbox=region.inbox,
                 # The rights of the role are to the usual names.
                 user="operator",
             )
@@ -89,15 +89,15 @@ async def two_ironics(bus: str, books: str) -> AsyncIterator[tuple[Region, Regio
         yield regions
 
 
-def region_of(setup: NodesSetup, name: str, cell: str, settings: IronicSettings) -> Region:
+def region_of(setup: NodesSetup, name: str, cell: str, inbox: Inbox) -> Region:
     delays = WorkDurations(deploy_s=0.05)
     simulation = simulated_ironic(
         setup.cloud.brokers.at_api("operator"),
         available_nodes(3, name=name),
-        IronicSimSettings(exchange=settings.exchange, delays=delays),
+        IronicSimSettings(exchange=inbox.exchange, delays=delays),
         listen=None,
     )
-    return Region(setup, simulation, settings, cell)
+    return Region(setup, simulation, inbox, cell)
 
 
 async def test_the_daemons_of_one_ironic_neither_hear_nor_sweep_the_nodes_of_the_other(

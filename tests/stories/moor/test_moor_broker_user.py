@@ -29,9 +29,9 @@ from bus.topology import (
     user_of,
 )
 from compute_sim.core.attempts import AttemptRecord, AttemptState
-from compute_sim.fleet import Fleet
-from compute_sim.handlers import console_handlers
-from compute_sim.store import MemoryComputeStore
+from compute_sim.guests import console_handlers
+from compute_sim.handlers import Fleet
+from compute_sim.store import ComputeStore
 from engine.flavors import InstanceId
 from kit.errors import ConnectionLost, Interrupted, NotFound, Refusal
 from kit.times import now
@@ -132,7 +132,7 @@ async def until_cut_off(connection: Connection) -> None:
 async def computing(setup: Cloud, instance: InstanceId) -> AsyncIterator[None]:
     """A compute of the cell, as its own user on the cell's own broker, which tells consoles: its host has this instance."""
     driver = SimulatedDriver(SimulatedHost(name=HOST))
-    store, station = MemoryComputeStore(lambda: 0.0), setup.stations_in["c1"]
+    store, station = ComputeStore(lambda: 0.0), setup.stations_in["c1"]
     attempt = AttemptRecord(
         cell="c1", host=driver.root, instance=instance, attempt=1, state=AttemptState.BUILT
     )

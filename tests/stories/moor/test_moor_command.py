@@ -20,7 +20,8 @@ from bus.broker import Parcel, Receipt
 from bus.rabbit import RabbitBroker
 from bus.topology import API, DEAD, EVENTS, user_of
 from bus.workers.sending import Link
-from ironic_sync.inbox import Inbox, read_inbox
+from ironic_sync.events import read_inbox
+from ironic_sync.settings import Inbox
 from kit.errors import AccessRefused, NotFound
 from laboratory.computes.hosts import equal_hosts
 from moor.clouds.cloud import cloud

@@ -13,7 +13,7 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.ring import Ring
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.membership import Membership
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
 from kit.sql import upgrade
@@ -130,7 +130,7 @@ def a_held_row(number: int, owner: str) -> NodeRow:
 
 async def test_a_daemon_that_is_told_to_drain_hands_its_nodes_over(served: Served) -> None:
     await served.fill(*[""] * 30)
-    settings = IronicSettings(look_s=0.05)
+    settings = DaemonRules(look_s=0.05)
     d1, d2 = (Membership(served.store, name, name, settings) for name in ("d1", "d2"))
     running = [asyncio.create_task(each.run()) for each in (d1, d2)]
     async with asyncio.timeout(60):

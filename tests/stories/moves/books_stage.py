@@ -8,6 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from uuid import UUID
 
+import pytest
+
 from bus.addresses import broker_at
 from bus.broker import Broker
 from bus.memory import MemoryBroker
@@ -23,7 +25,8 @@ from bus.messages.moves import MoveInstance
 from bus.messages.stored_names import CreateGroup, GroupsFound
 from bus.topology import user_of
 from bus.workers.station import Station
-from compute_sim.settings import ComputeSettings
+from compute_sim import wiring
+from compute_sim.settings import ComputePace, ComputeSettings
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
 from engine.inventories import GroupId
 from laboratory.computes.faults import FaultScript
@@ -43,13 +46,11 @@ SIZE = HostSize(vcpus=400, ram_mb=400_000, numa_nodes=2, vcpu_ratio=1.0)
 FLAVOR = Flavor(name="two", vcpus=2, ram_mb=1024, root_gb=3)
 SMALLER = Flavor(name="one", vcpus=1, ram_mb=512, root_gb=3)
 # The share of one NUMA node; the disk comes from the cell's pool.
+PACE = ComputePace(again_s=0.05, reshape_again_s=0.5, drain_s=0.1)
 TUNED = CloudSettings(
     compute=ComputeSettings(
         beat_s=0.1,
         facts_every_s=0.05,
-        again_s=0.05,
-        reshape_again_s=0.5,
-        drain_s=0.1,
         pools=("nfs:DISK_GB=100000",),
     ),
     scheduler=SchedulerSettings(instances_per_host_max=1000),
@@ -251,6 +252,8 @@ async def stage_on(
 ) -> AsyncIterator[BooksStage]:
     """All workers of a cloud with these hosts, until the context is left. With `keeps_hosts` the next one finds their instances."""
     async with AsyncExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(wiring, "USUAL_PACE", PACE)
         placement = await stack.enter_async_context(
             cloud(
                 site.broker,

@@ -34,7 +34,7 @@ from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.cloud import cloud, wait_until
 from tests.stories.layouts import BOTH, EMBEDDED
 from tests.stories.moves.test_moves import NARROW, SMALL, Movers, movers
-from tests.stories.scheduling.test_scheduler_nested import PACE, PRETENDING
+from tests.stories.scheduling.test_scheduler_nested import PACE, PRETENDING, PRETENDING_PACE
 
 pytestmark = pytest.mark.asyncio
 
@@ -225,7 +225,7 @@ async def hosts_of_held_time(
         drivers = [driver(SimulatedDriver(host, script), held) for host in hosts]
         parts = (
             *conductor_parts(conductor, rows, ConductorSettings(), "c1", conductor.ask_all, pace=often),
-            *compute_parts(computes, drivers, PRETENDING),
+            *compute_parts(computes, drivers, PRETENDING, pace=PRETENDING_PACE),
             conductor,
         )
         async with setup.running(parts, conductor, computes):

@@ -16,7 +16,7 @@ from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.settings import ComputeSettings
+from compute_sim.settings import ComputePace, ComputeSettings
 from engine.flavors import Flavor, RequestId
 from engine.inventories import AggregateId, ProviderState
 from laboratory.computes.driver import simulated_parts
@@ -34,8 +34,6 @@ PRETENDING = ComputeSettings(
     cell="c1",
     beat_s=0.1,
     facts_every_s=0.05,
-    again_s=0.05,
-    drain_s=0.1,
     pools=("nfs:DISK_GB=20", "segment:IPV4_ADDRESS=2"),
 )
 NFS, SEGMENT = "c1-nfs", "c1-segment"
@@ -62,7 +60,7 @@ async def a_cell(
     script = FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=(fails,)),) if fails else ())
     parts = (
         *conductor_parts(conductor, rows, ConductorSettings(), "c1", conductor.ask_all, pace=PACE),
-        *simulated_parts(computes, hosts, PRETENDING, script),
+        *simulated_parts(computes, hosts, PRETENDING, script, pace=ComputePace(again_s=0.05, drain_s=0.1)),
         conductor,
     )
     async with setup.running(parts, conductor, computes):

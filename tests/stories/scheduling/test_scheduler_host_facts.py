@@ -23,11 +23,11 @@ from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import STAGES
-from tests.stories.scheduling.test_scheduler_nested import PACE, PRETENDING
+from tests.stories.scheduling.test_scheduler_nested import PACE, PRETENDING, PRETENDING_PACE
 
 pytestmark = pytest.mark.asyncio
 
-MEASURING = structs.replace(PRETENDING, metrics_every_s=0.05)
+MEASURING = structs.replace(PRETENDING_PACE, metrics_every_s=0.05)
 COOL_FIRST = structs.replace(QUICK, metrics_weights=("temperature=-1.0",), metrics_weight_multiplier=100.0)
 
 
@@ -56,7 +56,7 @@ async def a_cell(
     )
     parts = (
         *conductor_parts(conductor, rows, ConductorSettings(), "c1", conductor.ask_all, pace=PACE),
-        *simulated_parts(computes, hosts, MEASURING, script or FaultScript(spawn_ms=5)),
+        *simulated_parts(computes, hosts, PRETENDING, script or FaultScript(spawn_ms=5), pace=MEASURING),
         conductor,
     )
     async with setup.running(parts, conductor, computes):

@@ -14,7 +14,7 @@ from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.settings import ComputeSettings
+from compute_sim.settings import ComputePace, ComputeSettings
 from engine.flavors import Flavor
 from engine.hosts import HostFacts
 from engine.inventories import ReportedInventory, ReportedProvider
@@ -30,7 +30,8 @@ from tests.stories.layouts import STAGES
 pytestmark = pytest.mark.asyncio
 
 PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
-PRETENDING = ComputeSettings(cell="c1", beat_s=0.1, facts_every_s=0.05, again_s=0.05, drain_s=0.1)
+PRETENDING = ComputeSettings(cell="c1", beat_s=0.1, facts_every_s=0.05)
+PRETENDING_PACE = ComputePace(again_s=0.05, drain_s=0.1)
 THREE = Flavor(name="three", vcpus=3, ram_mb=1024, root_gb=1)
 
 
@@ -51,7 +52,7 @@ async def a_cell(
     script = FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=(fails,)),) if fails else ())
     parts = (
         *conductor_parts(conductor, rows, ConductorSettings(), "c1", conductor.ask_all, pace=PACE),
-        *simulated_parts(computes, hosts, PRETENDING, script),
+        *simulated_parts(computes, hosts, PRETENDING, script, pace=PRETENDING_PACE),
         conductor,
     )
     async with setup.running(parts, conductor, computes):

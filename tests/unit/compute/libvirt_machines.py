@@ -7,11 +7,10 @@ from uuid import UUID
 from msgspec import structs
 
 from compute_sim.core.trees import ProviderTree, TreeProvider
-from compute_sim.libvirt.core.layout import HostLayout, layout_of
+from compute_sim.libvirt.core.layout import HostLayout, HostOffer, layout_of, read_devices, read_mediated
 from compute_sim.libvirt.core.machine import Machine, NodeDevices, read_cpus, read_machine, read_node_devices
-from compute_sim.libvirt.core.offer import HostOffer, read_devices, read_mediated
 from compute_sim.libvirt.core.planning import plan_guest
-from compute_sim.libvirt.core.plans import DirectPort, GuestDisk, GuestNic, GuestOrder, GuestPlan
+from compute_sim.libvirt.core.plans import GuestDisk, GuestNic, GuestOrder, GuestPlan
 from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 
@@ -136,7 +135,6 @@ def samples() -> list[GuestPlan]:
                     GuestNic("52:54:00:00:00:09", "default"),
                     GuestNic("52:54:00:00:00:0a", "br0", "bridge"),
                 ),
-                direct_ports=(DirectPort("52:54:00:00:00:01", vlan=7),),
                 console_log="/log/1",
                 image_properties={
                     "hw_video_model": "virtio",

@@ -12,9 +12,9 @@ from bus.messages.cell import CONSOLE_BYTES_MAX, ConsoleTold, TellConsole
 from bus.workers.handling import ReadOnly, Tell
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.drivers import ConsoleText
-from compute_sim.fleet import Fleet
-from compute_sim.handlers import console_handlers
-from compute_sim.store import MemoryComputeStore
+from compute_sim.guests import console_handlers
+from compute_sim.handlers import Fleet
+from compute_sim.store import ComputeStore
 from laboratory.computes.driver import SimulatedDriver
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import equal_hosts
@@ -38,7 +38,7 @@ class Writes(SimulatedDriver):
 async def told(kind: type[SimulatedDriver], order: TellConsole, *, has_it: bool = True) -> ConsoleTold | None:
     (host,) = equal_hosts("c1", 1)
     driver = kind(host, FaultScript())
-    store = MemoryComputeStore(lambda: 0.0)
+    store = ComputeStore(lambda: 0.0)
     if has_it:
         async with store.transaction() as tx:
             await tx.save(

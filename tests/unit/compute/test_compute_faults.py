@@ -15,7 +15,7 @@ from bus.messages.cell import (
     StopInstance,
 )
 from compute_sim.core.attempts import WELL, AttemptState, Dead, Silent, Work, begun
-from compute_sim.fleet import FailedBuilds
+from compute_sim.handlers import FailedBuilds
 from engine.flavors import Image
 from engine.inventories import ConsumerId
 from laboratory.computes.driver import SimulatedDriver, root_of

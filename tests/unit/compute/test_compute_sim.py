@@ -125,8 +125,8 @@ def test_facts_are_cut_into_messages_by_their_number_and_their_size() -> None:
     ("wrong", "what"),
     [
         ({"BEAT_S": "0"}, "beat_s is '0'"),
-        ({"AGAIN_S": "-1.0"}, "again_s is '-1.0'"),
-        ({"REPORTS_AT_ONCE_MAX": "0"}, "reports_at_once_max is '0' .* must be a whole number, at least 1"),
+        ({"FACTS_EVERY_S": "-1.0"}, "facts_every_s is '-1.0'"),
+        ({"BUILDS_AT_ONCE_MAX": "-1"}, "builds_at_once_max is '-1' .* must be a whole number, at least 0"),
     ],
 )
 def test_invalid_settings_are_refused(wrong: dict[str, str], what: str) -> None:

@@ -19,8 +19,7 @@ from bus.messages.hosts import (
 from bus.messages.placement import ReportAccepted
 from bus.workers.station import Station  # noqa: TC001 - imported like every other type
 from compute_sim.core.trees import Accepted, Allocations, ProviderTree, ReportRefused
-from compute_sim.host_reshaping import TRIES_MAX, HostReshaper
-from compute_sim.settings import ComputeSettings
+from compute_sim.reporting import TRIES_MAX, HostReshaper
 from engine.inventories import ConsumerId, InventoryState, ProviderState, ResourceAmount
 from engine.refusals import NotAllowed, ShapeMoved
 from laboratory.computes.driver import SimulatedDriver
@@ -76,7 +75,7 @@ ACCEPTED = ReportAccepted(shape=6, shape_moved=True)
 
 async def reshaped(driver: SimulatedDriver, placement: Placement) -> Accepted | ReportRefused:
     tree = driver.update_provider_tree(ProviderTree(driver.root), 0.0)
-    reshaper = HostReshaper(cast("Station", placement), ComputeSettings(again_s=0.001))
+    reshaper = HostReshaper(cast("Station", placement), "c1", 0.001)
     return await reshaper.reshape(driver, tree, 7)
 
 

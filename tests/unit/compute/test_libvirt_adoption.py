@@ -26,7 +26,7 @@ CLAIM = {
 
 
 def an_adoption(claim: dict[str, dict[str, int]] = CLAIM) -> GuestOrder:
-    return structs.replace(an_order(LAYOUT, claim, name="database", project="p1"), instance=THEIRS, attempt=7)
+    return structs.replace(an_order(LAYOUT, claim, name="database"), instance=THEIRS, attempt=7)
 
 
 def with_metadata(metadata: str) -> str:
@@ -42,12 +42,11 @@ def test_an_adopted_guest_is_ours_and_holds_what_its_domain_has() -> None:
     plan = held_by(with_metadata(metadata))
 
     assert isinstance(plan, GuestPlan)
-    assert (plan.instance, plan.attempt, plan.cell, plan.name, plan.project) == (
+    assert (plan.instance, plan.attempt, plan.cell, plan.name) == (
         THEIRS,
         7,
         "cell1",
         "database",
-        "p1",
     )
     assert plan.share == an_adoption().share
     assert plan.dedicated == (1, 9)

@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from compute_sim.libvirt.core.guest_hardware import may_connect, read_server_networks, read_servers
-from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.settings import LibvirtSettings, may_connect, read_server_networks, read_servers
 
 ALL = ("https://*",)
 

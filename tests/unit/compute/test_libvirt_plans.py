@@ -6,13 +6,11 @@ import pytest
 from msgspec import structs
 
 from compute_sim.libvirt.core.domains import as_foreign, domain_xml, held_by
-from compute_sim.libvirt.core.layout import HostLayout
+from compute_sim.libvirt.core.layout import HostLayout, read_devices, read_mediated
 from compute_sim.libvirt.core.machine import MediatedDevice, NodeDevices
-from compute_sim.libvirt.core.offer import read_devices, read_mediated
 from compute_sim.libvirt.core.planning import NoPlan, plan_guest
 from compute_sim.libvirt.core.plans import (
     CpuTopology,
-    DirectPort,
     DomainCell,
     ForeignGuest,
     ForeignMemory,
@@ -20,7 +18,6 @@ from compute_sim.libvirt.core.plans import (
     GuestNic,
     GuestOrder,
     GuestPlan,
-    PlannedFunction,
     PlannedMediated,
 )
 from compute_sim.libvirt.core.trees import tree_of
@@ -261,33 +258,6 @@ def test_a_guest_without_memory_is_refused() -> None:
 # Devices.
 
 
-def test_virtual_functions_are_ports_on_the_network_that_they_name() -> None:
-    layout = a_layout()
-    ports = (
-        DirectPort("52:54:00:00:00:01"),
-        DirectPort("52:54:00:00:00:02", vlan=42, network="CUSTOM_PHYSNET_PHYSNET1"),
-    )
-    order = an_order(layout, {"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 3}}, direct_ports=ports)
-    plan = planned(order, layout)
-
-    assert plan.functions == (
-        PlannedFunction("0000:81:10.2", "52:54:00:00:00:01"),
-        PlannedFunction("0000:81:10.0", "52:54:00:00:00:02", 42),
-        PlannedFunction("0000:81:10.4"),
-    )
-
-
-def test_a_port_without_a_function_is_refused() -> None:
-    layout = a_layout()
-    port = DirectPort("52:54:00:00:00:01", network="CUSTOM_PHYSNET_OTHER")
-    order = an_order(layout, {"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 1}}, direct_ports=(port,))
-
-    assert (
-        refusal(order, layout)
-        == "no SRIOV_NET_VF on CUSTOM_PHYSNET_OTHER is claimed for the port 52:54:00:00:00:01"
-    )
-
-
 def test_no_function_is_given_twice() -> None:
     layout = a_layout()
     claim = {"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 2}}
@@ -441,7 +411,6 @@ def test_a_kernel_and_its_words_are_in_the_domain() -> None:
         cmdline=' console=ttyS0 a="b" ',
         console_log="/logs/1.log",
         name='my "first" \x00 <guest>\n\\',
-        project="p1",
     )
     plan = planned(order, layout)
 
@@ -456,7 +425,6 @@ def test_a_kernel_and_its_words_are_in_the_domain() -> None:
             {"image_properties": {"hw_machine_type": "pc-99"}},
             "hw_machine_type is 'pc-99', which libvirt does not know for x86_64; it knows pc-i440fx-7.2, pc, pc-q35-7.2",
         ),
-        ({"machine_type": "pc-99"}, "the setting machine_type is 'pc-99'"),
         (
             {"image_properties": {"hw_architecture": "sparc"}},
             "this libvirt runs no sparc guests of the type kvm",
@@ -550,6 +518,7 @@ def test_a_config_drive_is_on_a_bus_that_the_machine_has(
     kind = structs.replace(layout.machine.guests[0], machines=known)
     layout = structs.replace(layout, machine=structs.replace(layout.machine, guests=(kind,)))
     drive = GuestDisk("/disks/config", "raw", "cdrom")
-    plan = planned(an_order(layout, {"NUMA0": SMALL}, disks=(drive,), machine_type=machine_type), layout)
+    properties = {"hw_machine_type": machine_type} if machine_type else {}
+    plan = planned(an_order(layout, {"NUMA0": SMALL}, disks=(drive,), image_properties=properties), layout)
 
     assert [disk.bus for disk in plan.disks] == [bus]

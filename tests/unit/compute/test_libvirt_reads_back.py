@@ -12,9 +12,8 @@ from msgspec import structs
 
 from compute_sim.core.trees import flaw_of
 from compute_sim.libvirt.core.domains import domain_xml, held_by
-from compute_sim.libvirt.core.layout import layout_of
+from compute_sim.libvirt.core.layout import HostOffer, layout_of
 from compute_sim.libvirt.core.machine import read_machine
-from compute_sim.libvirt.core.offer import HostOffer
 from compute_sim.libvirt.core.planning import plan_guest
 from compute_sim.libvirt.core.plans import GuestPlan
 from compute_sim.libvirt.core.trees import tree_of

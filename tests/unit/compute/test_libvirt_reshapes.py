@@ -10,10 +10,9 @@ from msgspec import structs
 
 from compute_sim.core.trees import CannotReshape, ProviderTree, TreeProvider
 from compute_sim.libvirt.core.domains import bound_guests
-from compute_sim.libvirt.core.foreign import Taken
 from compute_sim.libvirt.core.machine import read_cpus
 from compute_sim.libvirt.core.planning import pinned_anew, plan_guest
-from compute_sim.libvirt.core.plans import GuestPlan
+from compute_sim.libvirt.core.plans import GuestPlan, Taken
 from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount
 from tests.unit.compute.libvirt_machines import a_layout, an_offer, an_order, specs
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt.core.domains import domain_xml, held_by
-from compute_sim.libvirt.core.layout import HostLayout, layout_of
+from compute_sim.libvirt.core.layout import DeviceOffer, HostLayout, HostOffer, layout_of
 from compute_sim.libvirt.core.machine import (
     GuestKind,
     HugePages,
@@ -24,7 +24,6 @@ from compute_sim.libvirt.core.machine import (
     NodeDevices,
     PciFunction,
 )
-from compute_sim.libvirt.core.offer import DeviceOffer, HostOffer
 from compute_sim.libvirt.core.planning import NoPlan, plan_guest
 from compute_sim.libvirt.core.plans import ForeignGuest, ForeignMemory, GuestPlan
 from compute_sim.libvirt.core.trees import tree_of

@@ -8,7 +8,16 @@ import pytest
 from compute_sim.core.hosts import read_networks
 from compute_sim.core.trees import ReportState, flaw_of, report_of_changes
 from compute_sim.libvirt.core.domains import held_by
-from compute_sim.libvirt.core.layout import layout_of
+from compute_sim.libvirt.core.layout import (
+    DeviceOffer,
+    HostOffer,
+    MediatedOffer,
+    PagesKept,
+    layout_of,
+    read_devices,
+    read_mediated,
+    read_pages,
+)
 from compute_sim.libvirt.core.machine import (
     BadXmlError,
     HugePages,
@@ -16,18 +25,8 @@ from compute_sim.libvirt.core.machine import (
     read_machine,
     read_node_devices,
 )
-from compute_sim.libvirt.core.offer import (
-    DeviceOffer,
-    HostOffer,
-    MediatedOffer,
-    PagesKept,
-    read_devices,
-    read_mediated,
-    read_pages,
-)
 from compute_sim.libvirt.core.plans import ForeignGuest, ForeignMemory
-from compute_sim.libvirt.core.traits import host_of
-from compute_sim.libvirt.core.trees import tree_of
+from compute_sim.libvirt.core.trees import host_of, tree_of
 from engine.inventories import ProviderId, ReportedInventory
 from tests.unit.compute.libvirt_machines import (
     DATA,

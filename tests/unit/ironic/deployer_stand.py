@@ -25,7 +25,8 @@ from ironic_sync.core.rows import Answer, NodeRow
 from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import Deployer
 from ironic_sync.rest import HttpIronicApi
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
+from kit.parts import Pauses
 from kit.process import run_until
 from kit.rest import RestLimits
 from laboratory.ironic import (
@@ -42,9 +43,7 @@ from tests.memory_stores.ironic import MemoryIronicStore
 
 PATIENCE_S = 60.0
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
-QUICK = IronicSettings(
-    due_s=0.005, deploy_read_s=0.02, deploy_retry_s_first=0.005, deploy_retry_s_max=0.02, progress_s=0.05
-)
+QUICK = DaemonRules(look_s=0.005, deploy_read_s=0.02, deploy_pauses=Pauses(0.005, 0.02), progress_s=0.05)
 DELAYS = WorkDurations(deploy_s=0.01, tear_down_s=0.01, clean_s=0.02, power_s=0.005, agent_call_s=0.005)
 REST = RestLimits(tries_max=2, retry_delay_s_first=0.001, retry_delay_s_max=0.002)
 Said = Answer | DeployProgressed
@@ -178,7 +177,7 @@ class Stand:
 
     @asynccontextmanager
     async def daemon(
-        self, name: str = "d1", *, reads: bool = True, touches: bool = True, settings: IronicSettings = QUICK
+        self, name: str = "d1", *, reads: bool = True, touches: bool = True, settings: DaemonRules = QUICK
     ) -> AsyncIterator[Place]:
         """One that owns the node under a new epoch; with `reads`, it has read it. Without `touches` nobody tells it of rows
         that are written: it must look for them.

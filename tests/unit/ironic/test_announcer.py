@@ -18,7 +18,7 @@ from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
 from ironic_sync.reporting import NodeAnnouncer
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from kit.parts import PartGroup
 from tests.contracts.stage import until
 from tests.memory_stores.ironic import MemoryIronicStore
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio
 
-QUICK = IronicSettings(look_s=0.01, beat_s=0.01)
+QUICK = DaemonRules(look_s=0.01, beat_s=0.01)
 OTHER = ProviderId(UUID(int=7))
 
 

@@ -14,6 +14,7 @@ from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawn
 from ironic_sync.core.deploying import NO_EFFECT_MAX, REFUSALS_MAX
 from ironic_sync.core.orders import Order  # noqa: TC001 - like every other import
 from ironic_sync.core.rows import NodeRow
+from kit.parts import Pauses
 from laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Event, Stand
@@ -98,7 +99,7 @@ async def test_an_order_is_due_for_its_owner_though_another_clock_wrote_it() -> 
         await stand.order(an_order(host=stand.id))
         stand.ahead_us = 0
         # As long as a pause may be.
-        patient = structs.replace(QUICK, deploy_retry_s_max=60.0)
+        patient = structs.replace(QUICK, deploy_pauses=Pauses(0.005, 60.0))
         async with stand.daemon("d1", touches=False, settings=patient):
             await stand.until_said(InstanceSpawned)
 
@@ -107,7 +108,7 @@ async def test_the_pauses_between_tries_double_up_to_a_limit() -> None:
     stand = Stand(hears=False)
     at_us = [time.time_ns() // 1000]
     stand.clock_us = lambda: at_us[0]
-    settings = structs.replace(QUICK, deploy_retry_s_first=8.0, deploy_retry_s_max=100.0)
+    settings = structs.replace(QUICK, deploy_pauses=Pauses(8.0, 100.0))
     pauses: dict[int, float] = {}
 
     def note(rows: Sequence[NodeRow]) -> None:

@@ -20,7 +20,7 @@ from ironic_sync.core.rows import AT_ONCE, Answer, NodeDeploy, NodeRow
 from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import Deployer, Say
 from ironic_sync.rest import HttpIronicApi
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.store import IronicTransaction
 from kit.parts import PartState, statuses
 from kit.process import run_until
@@ -101,7 +101,7 @@ class Hall:
 
     @asynccontextmanager
     async def running(
-        self, *rows: NodeRow, settings: IronicSettings = QUICK
+        self, *rows: NodeRow, settings: DaemonRules = QUICK
     ) -> AsyncIterator["asyncio.Task[None]"]:
         async with self.store.transaction() as transaction:
             await transaction.save(rows)
@@ -192,7 +192,7 @@ async def test_health_shows_the_steps_that_fail() -> None:
     hall = Hall(1)
     hall.gate.opened.set()
     async with hall.running(deploying(hall.ids[0])):
-        await until(lambda: hall.deployer.deployed == 1)
+        await until(lambda: bool(hall.store.row(hall.ids[0]).deployed))
 
         assert PartState.WELL in [
             each.state for each in statuses([hall.deployer]) if each.name == "deploy steps"

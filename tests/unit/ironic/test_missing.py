@@ -16,7 +16,7 @@ from ironic_sync.core.rows import NodeRow
 from tests.unit.ironic.captured import a_node
 from tests.unit.ironic.node_rows import KNOWN, SECOND, T0
 
-BELIEF = Belief(few=2, share=0.2, after_us=60 * SECOND)
+BELIEF = Belief(few=2, share=0.2, after_s=60)
 
 
 def missing(

@@ -28,7 +28,7 @@ from ironic_sync.core.reports import offer_number
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import NodePolicy, settled
 from ironic_sync.reporting import Reporter
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.store import IronicTransaction
 from kit.errors import Unavailable
 from kit.metrics import Histogram
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.asyncio
 
 ID = ProviderId(UUID(int=7))
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
-SETTINGS = IronicSettings(report_again_s=0.02)
+SETTINGS = DaemonRules(report_again_s=0.02)
 TAKEN = ReportAccepted(shape=1, shape_moved=True)
 Verdict = Callable[[ReportInventory], ReportVerdict | None]
 
@@ -96,7 +96,7 @@ class Store(MemoryIronicStore):
 
 
 class Stand:
-    def __init__(self, verdict: Verdict, settings: IronicSettings = SETTINGS) -> None:
+    def __init__(self, verdict: Verdict, settings: DaemonRules = SETTINGS) -> None:
         self.store = Store()
         self.overtaken: list[Mapping[ProviderId, int]] = []
         self.placement = Placement(verdict)

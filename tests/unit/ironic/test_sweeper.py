@@ -17,13 +17,13 @@ from ironic_sync.applying import NodeWriter
 from ironic_sync.core.node import Node
 from ironic_sync.core.notifications import AllocationNotified, NodeNotified
 from ironic_sync.core.offers import CellMap
-from ironic_sync.core.ordering import NOT_LISTED
+from ironic_sync.core.ordering import NOT_LISTED, Belief
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import NodePolicy, settled
 from ironic_sync.membership import Membership
 from ironic_sync.rest import HttpIronicApi
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.sweeping import SINGLE_READS_MAX, Adopter, Sweeper
 from kit.parts import PartState, statuses
 from kit.rest import RestLimits
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.asyncio
 
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 # Nothing happens because time passes: all that is read again is read because of something.
-RARELY = IronicSettings(sweep_s=3600.0, doubts_s=3600.0, changes_s=3600.0, missing_few=2, missing_share=0.2)
+RARELY = DaemonRules(sweep_s=3600.0, doubts_s=3600.0, changes_s=3600.0, belief=Belief(few=2))
 REST = RestLimits(tries_max=1)
 HOUR_S, HOUR_US, SECOND_US = 3600.0, 3_600_000_000, 1_000_000
 T0_US = 1_795_159_882_000_000
@@ -78,9 +78,7 @@ class Wire(httpx.AsyncBaseTransport):
 class Place(Membership):
     """Of the ring, only what this daemon owns matters here."""
 
-    def __init__(
-        self, store: MemoryIronicStore, settings: IronicSettings, nodes: Sequence[ProviderId]
-    ) -> None:
+    def __init__(self, store: MemoryIronicStore, settings: DaemonRules, nodes: Sequence[ProviderId]) -> None:
         super().__init__(store, "d1", "d1-1", settings)
         self._owned = dict.fromkeys(nodes, 1)
 
@@ -91,7 +89,7 @@ class Place(Membership):
 
 
 class Stand:
-    def __init__(self, count: int = 10, settings: IronicSettings = RARELY) -> None:
+    def __init__(self, count: int = 10, settings: DaemonRules = RARELY) -> None:
         nodes = available_nodes(count)
         self.ids = [ProviderId(UUID(each.uuid)) for each in nodes]
         self.ironic_at_s = T0_US / 1e6

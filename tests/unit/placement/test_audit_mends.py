@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.messages.audit import MendInstance
 from bus.messages.build import InstanceActive, InstanceState
 from compute_sim.core.attempts import AttemptRecord, AttemptState
-from compute_sim.store import MemoryComputeStore
+from compute_sim.store import ComputeStore
 from engine.flavors import InstanceId, RequestId
 from laboratory.computes.driver import root_of
 from moor.books.audit_command import Printer
@@ -69,7 +69,7 @@ def test_a_row_that_has_changed_since_or_that_no_request_made_is_not_mended() ->
 
 @pytest.mark.asyncio
 async def test_a_compute_pages_what_its_hosts_have_by_instance() -> None:
-    store = MemoryComputeStore(lambda: 0.0)
+    store = ComputeStore(lambda: 0.0)
     host, other = root_of("h-1"), root_of("h-2")
     attempts = [
         AttemptRecord("c1", where, InstanceId(UUID(int=number)), attempt, state)

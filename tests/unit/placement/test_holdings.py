@@ -5,7 +5,7 @@ from uuid import UUID
 from bus.messages.hosts import CheckHost, HeldAttempt, HostHolds
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.core.hosts import holdings
-from compute_sim.store import MemoryComputeStore
+from compute_sim.store import ComputeStore
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ProviderId
 from tests.simulation.loop import run_simulated
@@ -64,7 +64,7 @@ def test_pages_follow_each_other_and_attempts_of_one_instance_stay_together() ->
 
 def test_a_host_has_what_is_not_over_and_what_is_still_being_destroyed() -> None:
     async def story() -> dict[ProviderId, list[int]]:
-        store = MemoryComputeStore(lambda: 0.0)
+        store = ComputeStore(lambda: 0.0)
         await store.save(
             [
                 attempt(1, state=AttemptState.BUILDING, due_s=1.0),
