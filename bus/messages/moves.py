@@ -48,8 +48,7 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
 
     `together` names others that leave by the same order. One host is chosen with room for all of them, or none of them moves; then
     each moves by itself, and one that cannot get there stays. The answer has their states, too. The members of an affinity group
-    leave a host in no other way. `with_group`: together with the members of its server group that are on its host. In a
-    soft-affinity group these are moved, too, and each gets a host of its own, preferably the same one.
+    leave a host in no other way. `with_group`: together with the members of its affinity group that are on its host.
 
     With `wait`, the move waits if no host has room for it: until then the instance stays as it is, and can be deleted; to abort
     the move ends the wait. The move fails if it finds no room in time. An evacuation always waits, unless its `wait` says 0

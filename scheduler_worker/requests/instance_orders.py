@@ -179,30 +179,18 @@ async def follow_several(
     asks: Sequence[Received[Order]],
     steps_of: Sequence[Sequence[tuple[InstanceId, OrderStep]]],
     transaction: OutboxTransaction,
-    *,
-    are_whole: Sequence[bool],
 ) -> list[Said]:
-    """Follow these orders, each by a step for each of its instances, its own instance first. An order that is whole is
-    followed for all of its instances, or for none if one step is refused. Of another one, only the step of its own instance
-    counts for the answer.
-    """
+    """Follow these orders, each by a step for each of its instances: for all of them, or for none if one step is refused."""
     verdicts: list[dict[InstanceId, InstanceRow | BuildRejected]] = [{} for _ in asks]
     steps = []
-    for ask, each, verdict, is_whole in zip(asks, steps_of, verdicts, are_whole, strict=True):
+    for ask, each, verdict in zip(asks, steps_of, verdicts, strict=True):
         steps += [Ordered(id_, partial(_look, verdict, id_, order_step)) for id_, order_step in each]
-        steps += [Ordered(id_, partial(_take, verdict, id_, is_whole=is_whole), ask.by) for id_, _ in each]
+        steps += [Ordered(id_, partial(_take, verdict, id_), ask.by) for id_, _ in each]
     rows = await take_steps(await transaction.begun(), steps)
     causes = {id_: ask for ask, verdict in zip(asks, verdicts, strict=True) for id_ in verdict}
     said = await tell_all(rows, asks, transaction, causes)
-    for ask, verdict, is_whole in zip(asks, verdicts, are_whole, strict=True):
-        refusal = next(
-            (
-                each
-                for id_, each in verdict.items()
-                if isinstance(each, BuildRejected) and (is_whole or id_ == ask.message.instance)
-            ),
-            None,
-        )
+    for ask, verdict in zip(asks, verdicts, strict=True):
+        refusal = next((each for each in verdict.values() if isinstance(each, BuildRejected)), None)
         if refusal is not None:
             said += rejected(ask, refusal)
             continue
@@ -224,10 +212,8 @@ def _take(
     verdict: Mapping[InstanceId, InstanceRow | BuildRejected],
     id_: InstanceId,
     _row: InstanceRow | None,
-    *,
-    is_whole: bool,
 ) -> InstanceRow | None:
-    if is_whole and any(isinstance(each, BuildRejected) for each in verdict.values()):
+    if any(isinstance(each, BuildRejected) for each in verdict.values()):
         return None
     found = verdict[id_]
     return found if isinstance(found, InstanceRow) else None

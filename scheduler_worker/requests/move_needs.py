@@ -48,19 +48,17 @@ from scheduler_worker.waiting import MoveSource
 #
 # Members of an affinity group leave their host by one order: it names the others, or asks for the whole group. One host is chosen
 # with room for all of them (engine/choosing/choosing.py); each then moves by itself, and placement lets it follow the first one.
-# Members of a soft group each get their own host: chosen in one batch, they follow each other.
 
 
 Rows = Mapping[ConsumerId, InstanceRow]
 
 
 class Unit(Struct, frozen=True):
-    """What one order asks for: an order for each instance, the one that it names first. With `is_whole`, all of them move
-    to one host, or none moves.
+    """What one order asks for: an order for each instance that leaves by it, the one that it names first. One host is chosen for
+    all of them, or none of them moves.
     """
 
     orders: tuple[MoveInstance, ...]
-    is_whole: bool = False
     refusal: BuildRejected | None = None
     # The hosts that they leave.
     leaves: tuple[ProviderId, ...] = ()
@@ -68,17 +66,18 @@ class Unit(Struct, frozen=True):
     deleted: tuple[InstanceId, ...] = ()
 
     @property
+    def is_of_several(self) -> bool:
+        return len(self.orders) > 1
+
+    @property
     def leaving(self) -> set[ConsumerId]:
         """The members of a group that are not left behind."""
-        orders = self.orders if self.is_whole else self.orders[:1]
-        return {*self.deleted, *(each.instance for each in orders)}
+        return {*self.deleted, *(each.instance for each in self.orders)}
 
     @property
     def together(self) -> tuple[InstanceId, ...]:
         """The instances that move together, in the order of their ids; empty if it is one alone."""
-        if not self.is_whole:
-            return ()
-        return tuple(sorted(each.instance for each in self.orders))
+        return tuple(sorted(each.instance for each in self.orders)) if self.is_of_several else ()
 
 
 async def units_of(
@@ -100,7 +99,7 @@ async def units_of(
 
 
 def _hosts_left(unit: Unit, rows: Rows, picture: Picture) -> tuple[ProviderId, ...]:
-    if not unit.is_whole:
+    if not unit.is_of_several:
         return ()
     places = sorted(
         {(row.told.cell, row.told.host.lower()) for id_ in unit.together if (row := rows.get(id_))}
@@ -124,7 +123,7 @@ def _unit(order: MoveInstance, rows: Rows, members: Sequence[InstanceId]) -> Uni
     if row is not None and is_taken(row, order):
         move = row.told.move
         known = move.together if move is not None and move.request_id == order.request_id else ()
-        return _whole(alone, known)
+        return _of_all(alone, known)
     there = [
         each
         for id_ in members
@@ -134,19 +133,14 @@ def _unit(order: MoveInstance, rows: Rows, members: Sequence[InstanceId]) -> Uni
         and is_of(each, order.project)
     ]
     deleted = tuple([each.id for each in there if each.told.state in (DELETING, DELETED)])
-    there = [each for each in there if each.id not in deleted]
-    group = server_group_of(row)
-    if order.together or (group is not None and group.policy == "affinity" and there):
-        unit = _whole(alone, (*order.together, *(each.id for each in there)))
-        return structs.replace(unit, refusal=_refusal(order, unit), deleted=deleted)
-    others = [structs.replace(alone, instance=each.id) for each in there]
-    able = [each for each in others if problem_with(rows[each.instance], each) is None]
-    return Unit((alone, *able), deleted=deleted)
+    others = [each.id for each in there if each.id not in deleted]
+    unit = _of_all(alone, (*order.together, *others))
+    return structs.replace(unit, refusal=_refusal(order, unit), deleted=deleted)
 
 
-def _whole(alone: MoveInstance, others: Sequence[InstanceId]) -> Unit:
+def _of_all(alone: MoveInstance, others: Sequence[InstanceId]) -> Unit:
     ids = dict.fromkeys((alone.instance, *others))
-    return Unit(tuple(structs.replace(alone, instance=id_) for id_ in ids), is_whole=len(ids) > 1)
+    return Unit(tuple(structs.replace(alone, instance=id_) for id_ in ids))
 
 
 def _refusal(order: MoveInstance, unit: Unit) -> BuildRejected | None:
@@ -167,11 +161,11 @@ def server_group_of(row: InstanceRow | None) -> ServerGroup | None:
 
 
 def _members_beside(row: InstanceRow | None, picture: Picture) -> list[InstanceId]:
-    """The other members of the instance's server group that are on its host, as far as the picture knows. Heirs of moves
-    may be among them: these have no rows.
+    """The other members of the instance's affinity group, as far as the picture knows. Heirs of moves may be among them: these
+    have no rows.
     """
     group = server_group_of(row)
-    if row is None or group is None or group.policy not in ("affinity", "soft-affinity"):
+    if row is None or group is None or group.policy != "affinity":
         return []
     return [
         InstanceId(each.consumer)
@@ -265,7 +259,7 @@ class MoveNeedsFinder:
                     order,
                     rows.get(order.instance),
                     held.get(order.instance, ()),
-                    unit.leaving if unit.is_whole else unit.leaving | {order.instance},
+                    unit.leaving,
                     profiles,
                 )
                 for order in unit.orders
@@ -425,13 +419,11 @@ def kept_order(
     """The order for one instance of a unit, as its row keeps it. Orders with one digest need the same hosts: those of instances
     that move together have one of their own, since one try counts for all of them.
     """
-    if unit.is_whole:
+    if unit.is_of_several:
         others = tuple(each for each in unit.together if each != order.instance)
         order = structs.replace(order, together=others, with_group=asked.with_group)
-    same = [order.kind, order.request_id.hex if unit.is_whole else ""]
-    # Of an order for several members of a soft group, each instance waits by itself.
-    mine = needs if unit.is_whole else [needs[unit.orders.index(order)]]
-    for each in mine:
+    same = [order.kind, order.request_id.hex if unit.is_of_several else ""]
+    for each in needs:
         if isinstance(each, MoveNeeds):
             source = source_of(each.row.told, each, order.kind)
             same += [encoded(each.spec).hex(), source.cell, source.host, str(source.may_stay)]

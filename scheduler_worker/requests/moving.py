@@ -77,47 +77,37 @@ class MoveHostFinder:
         self._make_sure = make_sure
         self._salt = chance.getrandbits(32)
 
-    async def find(
-        self, wanted: Sequence[Sequence[NeedsFound]], are_whole: Sequence[bool]
-    ) -> list[list[MoveHost]]:
+    async def find(self, wanted: Sequence[Sequence[NeedsFound]]) -> list[list[MoveHost]]:
         """The chosen host of each instance of each order, or why there is none."""
-        found = self._choose(wanted, are_whole)
+        found = self._choose(wanted)
         if any(isinstance(each, NoValidHost) for of_order in found for each in of_order):
             await self._make_sure()
-            found = self._choose(wanted, are_whole)
+            found = self._choose(wanted)
         return found
 
-    def _choose(
-        self, wanted: Sequence[Sequence[NeedsFound]], are_whole: Sequence[bool]
-    ) -> list[list[MoveHost]]:
+    def _choose(self, wanted: Sequence[Sequence[NeedsFound]]) -> list[list[MoveHost]]:
         """Choose a host for each move. A resize that may stay on its host is chosen by itself: otherwise another move
         of the batch could be given the room that its instance gives back. So are instances that move together.
         """
-        batch = [
-            each.spec
-            for needs, is_whole in zip(wanted, are_whole, strict=True)
-            for each in needs
-            if isinstance(each, MoveNeeds) and each.leaving is None and not is_whole
-        ]
-        others = iter(self._chosen(batch))
-        found: list[list[MoveHost]] = []
-        for needs, is_whole in zip(wanted, are_whole, strict=True):
-            if is_whole:
-                found.append(self._choose_whole(needs))
-                continue
-            found.append(
-                [
-                    each
-                    if not isinstance(each, MoveNeeds)
-                    else next(others)
-                    if each.leaving is None
-                    else self._chosen([each.spec], each.leaving)[0]
-                    for each in needs
-                ]
+        alone = [needs[0] for needs in wanted if len(needs) == 1]
+        others = iter(
+            self._chosen(
+                [each.spec for each in alone if isinstance(each, MoveNeeds) and each.leaving is None]
             )
+        )
+        found: list[list[MoveHost]] = []
+        for first, *more in wanted:
+            if more:
+                found.append(self._choose_one_host((first, *more)))
+            elif not isinstance(first, MoveNeeds):
+                found.append([first])
+            elif first.leaving is None:
+                found.append([next(others)])
+            else:
+                found.append([*self._chosen([first.spec], first.leaving)])
         return found
 
-    def _choose_whole(self, needs: Sequence[NeedsFound]) -> list[MoveHost]:
+    def _choose_one_host(self, needs: Sequence[NeedsFound]) -> list[MoveHost]:
         """Choose one host for instances that move together; none if one of them does not move."""
         refusal = next((each for each in needs if isinstance(each, BuildRejected)), None)
         if refusal is not None:
@@ -294,13 +284,13 @@ class Mover:
     ) -> list[Said]:
         await self._know_hosts()
         units, wanted = await self._needs.find([ask.message for ask in asks])
-        chosen = await self._hosts.find(wanted, [unit.is_whole for unit in units])
+        chosen = await self._hosts.find(wanted)
         room = await room_for_moves(await transaction.begun(), self._settings)
         begun: dict[InstanceId, InstanceRow | None] = {}
         steps_of = []
         for ask, unit, needs, found in zip(asks, units, wanted, chosen, strict=True):
             # Instances that move together count as one move.
-            rooms = [room, *(None if unit.is_whole else room for _ in unit.orders[1:])]
+            rooms = [room, *[None for _ in unit.orders[1:]]]
             kept = partial(kept_order, unit, ask.message, needs)
             steps_of.append(
                 [
@@ -313,7 +303,7 @@ class Mover:
                     for order, each, there, at in zip(unit.orders, needs, found, rooms, strict=True)
                 ]
             )
-        said = await follow_several(asks, steps_of, transaction, are_whole=[unit.is_whole for unit in units])
+        said = await follow_several(asks, steps_of, transaction)
         rows = [row for row in begun.values() if row is not None]
         transaction.when_committed(lambda: self._unclaimed.hold([row for row in rows if row.choices]))
         by_id = {
@@ -367,7 +357,7 @@ class Mover:
                     begun[verdict.id] = verdict
                 return verdict
             verdict = refusal
-        if unit.is_whole and isinstance(verdict, BuildRejected):
+        if unit.is_of_several and isinstance(verdict, BuildRejected):
             begun.update(dict.fromkeys(each.instance for each in unit.orders))
         return verdict
 

@@ -129,7 +129,7 @@ class WaitingMoves:
             orders.setdefault(key, (one.digest, structs.replace(order, together=together)))
         tried = [order for _, order in orders.values()]
         units, wanted = await self._needs.find(tried, _as_new(tried))
-        chosen = await self._hosts.find(wanted, [unit.is_whole for unit in units])
+        chosen = await self._hosts.find(wanted)
         digests = [digest for digest, _ in orders.values()]
         await self._write(
             [one.id for one, _ in batch], list(zip(digests, units, wanted, chosen, strict=True))
@@ -196,7 +196,7 @@ class WaitingMoves:
                 unit=unit,
             )
             is_first = order is unit.orders[0]
-            if isinstance(verdict, InstanceRow) and (is_first or not unit.is_whole):
+            if isinstance(verdict, InstanceRow) and is_first:
                 verdict = room.take(verdict, order) or verdict
             verdicts.append((row if waits else None, verdict))
         problem = next((each for _, each in verdicts if not isinstance(each, InstanceRow)), None)

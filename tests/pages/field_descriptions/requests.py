@@ -204,8 +204,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "migration and an evacuation need no confirmation, nor do instances that move together",
         "together": "ids of others that move by the same order: one host is chosen with room for all, and each moves by itself; at "
         "most 99",
-        "with_group": "together with the members of its affinity group on its host; members of a soft-affinity group get a host "
-        "each",
+        "with_group": "together with the members of its affinity group on its host",
         "wait": "wait while no host has room. Left out: an evacuation waits, any other move is refused at once. See "
         "[scheduling.md](scheduling.md#waiting-for-room)",
         **FOR_USER,

@@ -267,5 +267,6 @@ async def test_members_are_migrated_live(bus: str, books: str) -> None:
 @EMBEDDED
 async def test_members_of_a_soft_group_follow_each_other(bus: str, books: str) -> None:
     async with members(bus, books, "h1", "h2", "h3", "h4", policy="soft-affinity", count=3) as group:
-        await group.here.move(group.ids[0], "live-migrate", with_group=True)
+        for number, id_ in enumerate(group.ids, start=1):
+            await group.here.move(id_, "live-migrate", request_id=RequestId(UUID(int=3000 + number)))
         assert len({each.host for each in await group.until_all("active", "confirmed")}) == 1
