@@ -51,6 +51,7 @@ from bus.messages.placement import (
     SwapClaim,
     TreeKept,
 )
+from bus.messages.together import claims_of
 from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said, Tell, Weighed, answering
 from engine.candidates.budget import SearchLimits
 from engine.capacity import Vocabulary
@@ -63,7 +64,6 @@ from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
 from placement_worker.core.claims import (
     Refusal,
     TogetherJudgement,
-    claims_of,
     decide_claims,
     decide_together,
     keys_of_orders,
@@ -276,7 +276,7 @@ CONSUMERS_AT_ONCE_MAX = 2_000
 def together_handlers(clock: Callable[[], datetime], horizon: timedelta) -> Handlers:
     async def on_claims(asks: Sequence[Received[ClaimTogether]], tx: PlacementTransaction) -> list[Said]:
         answers: dict[int, AllClaimed | NoneClaimed | NotAllowed] = {}
-        readable: dict[int, list[Sent[ClaimOrder]]] = {}
+        readable: dict[int, list[Sent[ClaimResources]]] = {}
         for number, ask in enumerate(asks):
             claims = claims_of(ask.message)
             if isinstance(claims, NotAllowed):

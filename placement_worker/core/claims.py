@@ -24,9 +24,9 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from bus.messages.administration import AllClaimed, ClaimPlace, ClaimTogether, ShareTemplate, TemplateAmount
+from bus.messages.administration import AllClaimed
 from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim, SwapClaim
-from engine.inventories import ConsumerId, GroupId, ProviderId, ResourceAmount, ServerGroup, ShapeSeen, Share
+from engine.inventories import ConsumerId, GroupId, ProviderId, ServerGroup, Share
 from engine.refusals import (
     AlreadyClaimed,
     Claimed,
@@ -255,9 +255,8 @@ def keys_of_orders(orders: Sequence[ClaimOrder]) -> ClaimKeys:
 # May all of these claims be granted, right now? If not, none of them is.
 #
 # A claim for many consumers is one message (`ClaimTogether`). It has templates, each with what many shares have in common, and for
-# each consumer a `ClaimPlace`, which adds the providers to a template. `taken_together` makes these of single claims, and
-# `claims_of` turns them back. Single claims are judged as all others are, one after another:
-# each takes from what the earlier ones left free. If one is refused, all are undone.
+# each consumer a `ClaimPlace`, which adds the providers to a template (bus/messages/together.py). Its single claims are judged as all
+# others are, one after another: each takes from what the earlier ones left free. If one is refused, all are undone.
 
 
 Refusal = (
@@ -270,7 +269,7 @@ TogetherJudgement = AllClaimed | tuple[tuple[ConsumerId, Refusal], ...]
 
 
 def decide_together(
-    ledger: Ledger, claims: Sequence[Sequence[Sent[ClaimOrder]]], now: datetime, horizon: timedelta
+    ledger: Ledger, claims: Sequence[Sequence[Sent[ClaimResources]]], now: datetime, horizon: timedelta
 ) -> BatchDecision[TogetherJudgement, ClaimChanges]:
     """Judge each claim for many consumers on the ledger as the earlier such claims of the batch left it."""
     draft = LedgerDraft(ledger)
@@ -279,7 +278,7 @@ def decide_together(
 
 
 def _judge(
-    draft: LedgerDraft, claim: Sequence[Sent[ClaimOrder]], now: datetime, horizon: timedelta
+    draft: LedgerDraft, claim: Sequence[Sent[ClaimResources]], now: datetime, horizon: timedelta
 ) -> TogetherJudgement:
     if over := _over_quota(draft, claim):
         return over
@@ -300,11 +299,10 @@ def _judge(
 
 
 def _over_quota(
-    draft: LedgerDraft, claim: Sequence[Sent[ClaimOrder]]
+    draft: LedgerDraft, claim: Sequence[Sent[ClaimResources]]
 ) -> tuple[tuple[ConsumerId, Refusal], ...] | None:
     """The refusal of all, if what those of them count together that hold nothing yet is over the quota of their project."""
-    orders = [each.order for each in claim if isinstance(each.order, ClaimResources)]
-    new = [order for order in orders if not draft.consumer(order.consumer).held]
+    new = [each.order for each in claim if not draft.consumer(each.order.consumer).held]
     if draft.quotas is None or not new:
         return None
     growth = Counter[str]()
@@ -315,11 +313,10 @@ def _over_quota(
     return None if over is None else tuple([(order.consumer, over) for order in new])
 
 
-def _holds_just_that(order: object, verdict: Refusal) -> bool:
+def _holds_just_that(order: ClaimResources, verdict: Refusal) -> bool:
     """Does the consumer already hold what the order claims, by the same attempt? Then the claim is a repetition."""
     return (
-        isinstance(order, ClaimResources)
-        and isinstance(verdict, AlreadyClaimed)
+        isinstance(verdict, AlreadyClaimed)
         and (verdict.attempt, verdict.share.host) == (order.attempt, order.share.host)
         and _sums(verdict.share) == _sums(order.share)
     )
@@ -330,91 +327,3 @@ def _sums(share: Share) -> Counter[tuple[ProviderId, str]]:
     for amount in share.amounts:
         sums[amount.provider, amount.resource] += amount.amount
     return sums
-
-
-def taken_together(
-    claims: Sequence[ClaimResources],
-) -> tuple[tuple[ShareTemplate, ...], tuple[ClaimPlace, ...]]:
-    templates: dict[ShareTemplate, int] = {}
-    places: list[ClaimPlace] = []
-    for claim in claims:
-        template, providers, shapes = _taken_apart(claim)
-        number = templates.setdefault(template, len(templates))
-        places.append(
-            ClaimPlace(consumer=claim.consumer, template=number, providers=providers, shapes=shapes)
-        )
-    return tuple(templates), tuple(places)
-
-
-def _taken_apart(claim: ClaimResources) -> tuple[ShareTemplate, tuple[ProviderId, ...], tuple[int, ...]]:
-    share = claim.share
-    # The host first.
-    providers = tuple(
-        dict.fromkeys(
-            [share.host, *[each.provider for each in share.amounts], *[each.root for each in share.shapes]]
-        )
-    )
-    numbers = {provider: position for position, provider in enumerate(providers)}
-    template = ShareTemplate(
-        cell=claim.cell,
-        amounts=tuple(
-            [
-                TemplateAmount(
-                    provider=numbers[amount.provider], resource=amount.resource, amount=amount.amount
-                )
-                for amount in share.amounts
-            ]
-        ),
-        roots=tuple([numbers[seen.root] for seen in share.shapes]),
-        instances_max=share.instances_max,
-    )
-    return template, providers, tuple([seen.shape for seen in share.shapes])
-
-
-def claims_of(together: ClaimTogether) -> list[ClaimResources] | NotAllowed:
-    """Turn a claim for many consumers into single claims, one for each consumer; or say which place is wrong."""
-    claims: list[ClaimResources] = []
-    for place in together.places:
-        share = _put_together(together.templates, place)
-        if share is None:
-            reason = "there is no such template, or it counts other providers or shapes"
-            return NotAllowed(field="places", reason=f"consumer {place.consumer}: {reason}")
-        claims.append(
-            ClaimResources(
-                cell=together.templates[place.template].cell,
-                consumer=place.consumer,
-                attempt=together.attempt,
-                issued_at=together.issued_at,
-                share=share,
-                consumer_type=together.consumer_type,
-                project=together.project,
-                user=together.user,
-                group=together.group,
-            )
-        )
-    return claims
-
-
-def _put_together(templates: Sequence[ShareTemplate], place: ClaimPlace) -> Share | None:
-    if place.template >= len(templates):
-        return None
-    template, providers = templates[place.template], place.providers
-    named = [*template.roots, *[amount.provider for amount in template.amounts]]
-    if len(template.roots) != len(place.shapes) or max(named) >= len(providers):
-        return None
-    return Share(
-        host=providers[0],
-        amounts=tuple(
-            [
-                ResourceAmount(provider=providers[each.provider], resource=each.resource, amount=each.amount)
-                for each in template.amounts
-            ]
-        ),
-        shapes=tuple(
-            [
-                ShapeSeen(root=providers[number], shape=shape)
-                for number, shape in zip(template.roots, place.shapes, strict=True)
-            ]
-        ),
-        instances_max=template.instances_max,
-    )

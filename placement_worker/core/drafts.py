@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
+from bus.messages.placement import ClaimResources, SwapClaim
 from engine.capacity import SavedUsage, UsageDraft, shortfall_of
 from engine.inventories import (
     SHARE_CELL,
@@ -22,7 +22,7 @@ from engine.inventories import (
     Share,
 )
 from engine.refusals import DoesNotFit, GroupRefused, HostFull, NotAllowed, Shortfall
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, Touched
+from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, Touched
 from placement_worker.core.limits import GroupsDraft, QuotasDraft, SavedGroups, SavedQuotas
 
 # How much of which classes of which providers, in the order in which they are named.
@@ -223,13 +223,12 @@ class LedgerDraft:
         self.ended(row.id, row.attempt)
         self.write(consumer, ended_row(row, row.attempt, now), ())
 
-    def saved(self, claims: Sequence[ClaimOrder]) -> "Saved":
-        """A copy of everything that these claims or swaps may change in the draft: `restore` undoes them by it."""
-        consumers = {who.int: self._consumers[who.int] for claim in claims for who in consumers_of(claim)}
+    def saved(self, claims: Sequence[ClaimResources]) -> "Saved":
+        """A copy of everything that these claims may change in the draft: `restore` undoes them by it."""
+        consumers = {claim.consumer.int: self._consumers[claim.consumer.int] for claim in claims}
         named = {
             provider.int
             for claim in claims
-            if not isinstance(claim, ReleaseClaim)
             for provider in (claim.share.host, *(amount.provider for amount in claim.share.amounts))
         }
         for consumer in consumers.values():
@@ -239,9 +238,7 @@ class LedgerDraft:
         return Saved(
             [(usage, usage.saved()) for usage in usages],
             [(consumer, consumer.saved()) for consumer in consumers.values()],
-            self.groups.saved(
-                {claim.group.id for claim in claims if not isinstance(claim, ReleaseClaim) and claim.group}
-            ),
+            self.groups.saved({claim.group.id for claim in claims if claim.group}),
             {} if self.quotas is None else self.quotas.saved(),
             len(self._claimed),
             len(self._ended),
@@ -293,15 +290,6 @@ class LedgerDraft:
 def ended_row(row: Consumer, attempt: int, now: datetime) -> Consumer:
     """The row of a consumer whose attempt has ended: it has no host, and is in no group."""
     return structs.replace(row, attempt=attempt, ended_at=now, host=None, group=None, kept=())
-
-
-def consumers_of(order: ClaimOrder) -> tuple[ConsumerId, ...]:
-    """The consumers that the order may change."""
-    if not isinstance(order, SwapClaim):
-        return (order.consumer,)
-    heir = () if order.heir is None else (order.heir.id,)
-    returns = () if order.returns is None else (order.returns,)
-    return (order.consumer, *heir, *returns)
 
 
 # May a consumer have this share?

@@ -22,13 +22,13 @@ from bus.broker import PARCEL_BYTES_MAX
 from bus.message import Message
 from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
 from bus.messages.build import ClaimRefused
+from bus.messages.together import taken_together
 from engine.choosing.choosing import Chosen
 from engine.choosing.verdicts import EndedElsewhere, NextTry, SearchRefused, after_refusal
 from engine.inventories import ConsumerId
 from engine.picture.picture import Picture
 from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, NotAllowed, NoValidHost
 from kit.errors import WrongAnswer
-from placement_worker.core.claims import taken_together
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import KnowsHosts
 from scheduler_worker.settings import SchedulerPace

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether
 from bus.messages.placement import ClaimResources, ReportInventory
+from bus.messages.together import taken_together
 from bus.workers.handling import Weighed
 from engine.choosing.choosing import Chosen, choose
 from engine.hosts import HostState
@@ -22,7 +23,6 @@ from engine.inventories import ConsumerId, ProviderId, ReportedInventory
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
 from kit.sql import upgrade
-from placement_worker.core.claims import taken_together
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore
 from tests.benchmarks.books import (

@@ -22,7 +22,7 @@ from engine.refusals import AlreadyClaimed, Claimed, OverLimit, QuotaExceeded, R
 from kit.errors import Transient
 from placement_worker.admin_writes import write_allocations, write_quotas
 from placement_worker.core.claims import decide_together, keys_of_orders
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Sent, keys_of_shares
+from placement_worker.core.ledger import ClaimChanges, Sent, keys_of_shares
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
     CLEANUP,
@@ -307,7 +307,7 @@ async def test_a_claim_for_many_that_finds_no_room_counts_nothing(client: StoreC
     assert await used(client) == {}
 
 
-async def together(client: StoreClient, claims: Sequence[Sent[ClaimOrder]]) -> object:
+async def together(client: StoreClient, claims: Sequence[Sent[ClaimResources]]) -> object:
     async with client.store.transaction() as tx:
         ledger = await tx.lock_claims(keys_of_orders([each.order for each in claims]))
         decision = decide_together(ledger, [claims], NOON, HORIZON)

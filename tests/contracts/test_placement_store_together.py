@@ -11,6 +11,7 @@ from msgspec import structs
 
 from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
 from bus.messages.placement import ClaimResources
+from bus.messages.together import claims_of, taken_together
 from bus.workers.handling import Answer, Received, Weighed
 from engine.inventories import ConsumerId, ProviderId, ServerGroup, ShapeSeen
 from engine.refusals import (
@@ -23,7 +24,6 @@ from engine.refusals import (
     Superseded,
     TooOld,
 )
-from placement_worker.core.claims import claims_of, taken_together
 from placement_worker.handlers import together_handlers
 from tests.contracts.placement_orders import (
     GROUP,
