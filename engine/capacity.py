@@ -39,7 +39,6 @@ class ProviderRow(Struct, frozen=True, gc=False):
 # Which limit was broken, and its value.
 Rule = tuple[Literal["capacity", "min_unit", "max_unit", "step_size"], int]
 CAPACITY: Rule = ("capacity", 0)
-SavedUsage = tuple[int, dict[str, int], int, bool]
 
 
 def limits_in(inventories: Mapping[str, InventoryState]) -> dict[str, InventoryLimits]:
@@ -75,13 +74,6 @@ class UsageDraft:
         self.used = {**row.used}
         self.consumers = row.consumers
         self.touched = False
-
-    def saved(self) -> "SavedUsage":
-        return self.generation, {**self.used}, self.consumers, self.touched
-
-    def restore(self, was: "SavedUsage") -> None:
-        self.generation, used, self.consumers, self.touched = was
-        self.used = {**used}
 
 
 def shortfall_of(usage: UsageDraft, resource: str, asked: int, held: int) -> Shortfall | None:

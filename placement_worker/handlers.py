@@ -14,7 +14,6 @@ from bus.messages.administration import (
     ConsumerState,
     Done,
     NoneClaimed,
-    RefusedPlace,
     WriteAnswered,
 )
 from bus.messages.audit import (
@@ -56,19 +55,17 @@ from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Sai
 from engine.candidates.budget import SearchLimits
 from engine.capacity import Vocabulary
 from engine.inventories import ConsumerId, ProviderId, ProviderState
-from engine.refusals import NotAllowed, ShapeMoved
+from engine.refusals import ClaimVerdict, NotAllowed, ShapeMoved
 from kit.errors import Bug
 from placement_worker.admin_writes import question_handlers, write_handlers
 from placement_worker.candidates import Searcher, candidate_handlers
 from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
 from placement_worker.core.claims import (
-    Refusal,
     TogetherJudgement,
     decide_claims,
     decide_together,
     keys_of_orders,
 )
-from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.host_reshapes import (
     consumer_keys_of,
     decide_final_report,
@@ -81,7 +78,6 @@ from placement_worker.core.host_reshapes import (
 from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.core.owners import NO_CELL, Owner, owners_of_tombstones, room_for_tombstones
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
 from placement_worker.view import KnownNames, ProviderView, bytes_of, how_many_fit
@@ -150,14 +146,14 @@ def handlers(
 
 
 async def _trees_of(
-    verdicts: Sequence[ClaimJudgement], tx: PlacementTransaction
+    verdicts: Sequence[ClaimVerdict], tx: PlacementTransaction
 ) -> Mapping[ProviderId, list[ProviderState]]:
     """Read the trees that have changed since the senders of these claims saw them, by their roots.
 
     They are read once for all claims of the batch.
     """
     roots = dict.fromkeys(
-        root for verdict in verdicts if isinstance(verdict, MovedRoots) for root in verdict.roots
+        root for verdict in verdicts if isinstance(verdict, ShapeMoved) for root in verdict.roots
     )
     trees: dict[ProviderId, list[ProviderState]] = {root: [] for root in roots}
     if roots:
@@ -168,18 +164,18 @@ async def _trees_of(
 
 def _claim_answered(
     ask: Received[ClaimOrder],
-    judgement: ClaimJudgement,
+    judgement: ClaimVerdict,
     trees: Mapping[ProviderId, list[ProviderState]],
 ) -> Said:
     order = ask.message
-    verdict = _moved(judgement, trees) if isinstance(judgement, MovedRoots) else judgement
+    verdict = _with_trees(judgement, trees) if isinstance(judgement, ShapeMoved) else judgement
     if isinstance(verdict, NotAllowed) and not ask.reply_to:
         # No one waits for an answer, and an invalid order must not vanish: it becomes a dead letter.
         return Bury(ask, f"{verdict.field}: {verdict.reason}")
     return Answer(ask, ClaimAnswered(consumer=order.consumer, attempt=order.attempt, verdict=verdict))
 
 
-def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]]) -> ShapeMoved:
+def _with_trees(verdict: ShapeMoved, trees: Mapping[ProviderId, list[ProviderState]]) -> ShapeMoved:
     """The refusal for a claim whose trees have changed, with their new state, so that the sender need not ask for it.
 
     Only as many trees as fit into one message are included. The sender reads the others itself.
@@ -191,7 +187,7 @@ def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]])
         if size <= room:
             states += trees[root]
             room -= size
-    return ShapeMoved(roots=verdict.roots, trees=tuple(states), gone=verdict.gone)
+    return structs.replace(verdict, trees=tuple(states))
 
 
 def _report_refused(ask: Received[ReportInventory], verdict: ReportVerdict) -> tuple[Tell, ...]:
@@ -304,14 +300,7 @@ def _told(judgement: TogetherJudgement) -> AllClaimed | NoneClaimed:
     """
     if isinstance(judgement, AllClaimed):
         return judgement
-    refused = [_refused(consumer, each) for consumer, each in judgement]
-    return NoneClaimed(refused=page_that_fits(refused), count=len(refused))
-
-
-def _refused(consumer: ConsumerId, refusal: Refusal) -> RefusedPlace:
-    if isinstance(refusal, MovedRoots):
-        return RefusedPlace(consumer=consumer, verdict=ShapeMoved(roots=refusal.roots, gone=refusal.gone))
-    return RefusedPlace(consumer=consumer, verdict=refusal)
+    return NoneClaimed(refused=page_that_fits(judgement), count=len(judgement))
 
 
 # Handlers of an audit's questions to placement, and of the writes that correct what the audit has found.

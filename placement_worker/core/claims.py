@@ -24,24 +24,20 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from bus.messages.administration import AllClaimed
+from bus.messages.administration import AllClaimed, RefusedPlace
 from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim, SwapClaim
 from engine.inventories import ConsumerId, GroupId, ProviderId, ServerGroup, Share
 from engine.refusals import (
     AlreadyClaimed,
     Claimed,
-    DoesNotFit,
-    GroupRefused,
+    ClaimVerdict,
     NotAllowed,
-    QuotaExceeded,
     Released,
-    Superseded,
     TooOld,
 )
 from placement_worker.core.drafts import (
     ConsumerDraft,
     LedgerDraft,
-    MovedRoots,
     ended_row,
     judge_place,
     merged_amounts,
@@ -57,7 +53,7 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.limits import counted, sums_of
 from placement_worker.core.owners import ATTEMPT_AHEAD_MAX, Owner, binds, judge_owner, owner_of, wrong_cell
-from placement_worker.core.swaps import CLAIMED, ClaimJudgement, already_claimed, superseded, swap
+from placement_worker.core.swaps import CLAIMED, already_claimed, superseded, swap
 
 
 def decide_claims(
@@ -66,7 +62,7 @@ def decide_claims(
     now: datetime,
     horizon: timedelta,
     room: Mapping[Owner, int] | None = None,
-) -> BatchDecision[ClaimJudgement, ClaimChanges]:
+) -> BatchDecision[ClaimVerdict, ClaimChanges]:
     """Judge each claim, swap and release on the ledger as the earlier orders of the batch left it. `room` is how many
     tombstones each owner may still leave; an owner that is not in it has no bound.
     """
@@ -77,7 +73,7 @@ def decide_claims(
 
 def judge_order(
     draft: LedgerDraft, asked: Sent[ClaimOrder], now: datetime, horizon: timedelta
-) -> ClaimJudgement:
+) -> ClaimVerdict:
     """Judge one claim, swap or release on the draft of the ledger. If it is granted, the draft changes."""
     order = asked.order
     consumer = draft.consumer(order.consumer)
@@ -96,7 +92,7 @@ def judge_order(
             return _release(draft, consumer, order, now, horizon, is_known=is_known)
 
 
-def _judge_sender(consumer: ConsumerDraft, asked: Sent[ClaimOrder]) -> ClaimJudgement | bool:
+def _judge_sender(consumer: ConsumerDraft, asked: Sent[ClaimOrder]) -> ClaimVerdict | bool:
     """Why the sender may not give this order about the consumer; or whether the consumer's row counts for it."""
     order = asked.order
     if asked.speaks_for is not None and asked.speaks_for != order.cell:
@@ -120,7 +116,7 @@ def _claim(
     *,
     is_known: bool,
     by_cell: bool,
-) -> ClaimJudgement:
+) -> ClaimVerdict:
     if not is_known:
         if now - order.issued_at > horizon:
             return _too_old(horizon)
@@ -162,7 +158,7 @@ def claimed_consumer(order: ClaimResources, generation: int) -> Consumer:
     )
 
 
-def _leave_group(draft: LedgerDraft, consumer: ConsumerDraft, order: ReleaseClaim) -> ClaimJudgement:
+def _leave_group(draft: LedgerDraft, consumer: ConsumerDraft, order: ReleaseClaim) -> ClaimVerdict:
     """Take a consumer out of its server group. It keeps what it holds, and its attempt goes on."""
     row = consumer.row
     if order.attempt < row.attempt:
@@ -180,7 +176,7 @@ def _release(
     horizon: timedelta,
     *,
     is_known: bool,
-) -> ClaimJudgement:
+) -> ClaimVerdict:
     row = consumer.row
     if not is_known:
         if now - order.issued_at > horizon:
@@ -256,25 +252,36 @@ def keys_of_orders(orders: Sequence[ClaimOrder]) -> ClaimKeys:
 #
 # A claim for many consumers is one message (`ClaimTogether`). It has templates, each with what many shares have in common, and for
 # each consumer a `ClaimPlace`, which adds the providers to a template (bus/messages/together.py). Its single claims are judged as all
-# others are, one after another: each takes from what the earlier ones left free. If one is refused, all are undone.
-
-
-Refusal = (
-    AlreadyClaimed | DoesNotFit | GroupRefused | QuotaExceeded | MovedRoots | Superseded | TooOld | NotAllowed
-)
+# others are, one after another: each takes from what the earlier ones left free. If one is refused, all are.
 
 
 # All consumers have their shares; or these may not have theirs, with the reason of each, and nothing is claimed.
-TogetherJudgement = AllClaimed | tuple[tuple[ConsumerId, Refusal], ...]
+TogetherJudgement = AllClaimed | tuple[RefusedPlace, ...]
 
 
 def decide_together(
     ledger: Ledger, claims: Sequence[Sequence[Sent[ClaimResources]]], now: datetime, horizon: timedelta
 ) -> BatchDecision[TogetherJudgement, ClaimChanges]:
     """Judge each claim for many consumers on the ledger as the earlier such claims of the batch left it."""
+    draft, granted = LedgerDraft(ledger), list[Sent[ClaimResources]]()
+    verdicts: list[TogetherJudgement] = []
+    for claim in claims:
+        verdicts.append(verdict := _judge(draft, claim, now, horizon))
+        if isinstance(verdict, AllClaimed):
+            granted += claim if verdict.is_new else ()
+        elif len(verdict) < len(claim):
+            # Its other consumers are in the draft, and leave it again. That is rare, so nothing is noted to undo it.
+            draft = _draft_with(ledger, granted, now, horizon)
+    return BatchDecision(tuple(verdicts), draft.changes())
+
+
+def _draft_with(
+    ledger: Ledger, granted: Sequence[Sent[ClaimResources]], now: datetime, horizon: timedelta
+) -> LedgerDraft:
     draft = LedgerDraft(ledger)
-    verdicts = tuple([_judge(draft, each, now, horizon) for each in claims])
-    return BatchDecision(verdicts, draft.changes())
+    for each in granted:
+        judge_order(draft, each, now, horizon)
+    return draft
 
 
 def _judge(
@@ -282,7 +289,6 @@ def _judge(
 ) -> TogetherJudgement:
     if over := _over_quota(draft, claim):
         return over
-    before = draft.saved([each.order for each in claim])
     judged = [judge_order(draft, each, now, horizon) for each in claim]
     refused = [
         (each.order, verdict)
@@ -292,15 +298,12 @@ def _judge(
     ]
     if not refused:
         return AllClaimed(is_new=True)
-    draft.restore(before)
     if len(refused) == len(claim) and all(_holds_just_that(order, verdict) for order, verdict in refused):
         return AllClaimed(is_new=False)
-    return tuple([(order.consumer, verdict) for order, verdict in refused])
+    return tuple([RefusedPlace(consumer=order.consumer, verdict=verdict) for order, verdict in refused])
 
 
-def _over_quota(
-    draft: LedgerDraft, claim: Sequence[Sent[ClaimResources]]
-) -> tuple[tuple[ConsumerId, Refusal], ...] | None:
+def _over_quota(draft: LedgerDraft, claim: Sequence[Sent[ClaimResources]]) -> tuple[RefusedPlace, ...] | None:
     """The refusal of all, if what those of them count together that hold nothing yet is over the quota of their project."""
     new = [each.order for each in claim if not draft.consumer(each.order.consumer).held]
     if draft.quotas is None or not new:
@@ -310,10 +313,14 @@ def _over_quota(
         growth.update(counted(order.consumer_type, (), sums_of(order.share.amounts)))
     # All claims of one message name the same project.
     over = draft.quotas.judge_growth(new[0].project or NO_OWNER, growth)
-    return None if over is None else tuple([(order.consumer, over) for order in new])
+    return (
+        None
+        if over is None
+        else tuple([RefusedPlace(consumer=order.consumer, verdict=over) for order in new])
+    )
 
 
-def _holds_just_that(order: ClaimResources, verdict: Refusal) -> bool:
+def _holds_just_that(order: ClaimResources, verdict: ClaimVerdict) -> bool:
     """Does the consumer already hold what the order claims, by the same attempt? Then the claim is a repetition."""
     return (
         isinstance(verdict, AlreadyClaimed)

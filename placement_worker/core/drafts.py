@@ -7,12 +7,11 @@ the integers of their ids, as in the ledger.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from bus.messages.placement import ClaimResources, SwapClaim
-from engine.capacity import SavedUsage, UsageDraft, shortfall_of
+from engine.capacity import UsageDraft, shortfall_of
 from engine.inventories import (
     SHARE_CELL,
     ConsumerId,
@@ -21,13 +20,12 @@ from engine.inventories import (
     ResourceAmount,
     Share,
 )
-from engine.refusals import DoesNotFit, GroupRefused, HostFull, NotAllowed, Shortfall
+from engine.refusals import DoesNotFit, GroupRefused, HostFull, NotAllowed, ShapeMoved, Shortfall
 from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, Touched
-from placement_worker.core.limits import GroupsDraft, QuotasDraft, SavedGroups, SavedQuotas
+from placement_worker.core.limits import GroupsDraft, QuotasDraft
 
 # How much of which classes of which providers, in the order in which they are named.
 Amounts = dict[UsageDraft, dict[str, int]]
-SavedConsumer = tuple[Consumer, tuple[ResourceAmount, ...], bool, bool, int]
 
 
 def amounts_in(amounts: Amounts) -> tuple[ResourceAmount, ...]:
@@ -91,21 +89,6 @@ class ConsumerDraft:
     def is_deletable(self) -> bool:
         """Is the consumer's row to be deleted? It was inserted for this batch and not used, or nothing needs it any more."""
         return self.is_gone or not (self.changed or self.row.attempt or self.row.generation)
-
-    def saved(self) -> "SavedConsumer":
-        return self.row, self.held, self.changed, self.is_gone, self.host_number
-
-    def restore(self, was: "SavedConsumer") -> None:
-        self.row, self.held, self.changed, self.is_gone, self.host_number = was
-
-
-class Saved(NamedTuple):
-    usages: Sequence[tuple[UsageDraft, SavedUsage]]
-    consumers: Sequence[tuple[ConsumerDraft, SavedConsumer]]
-    groups: SavedGroups
-    quotas: SavedQuotas
-    claimed: int
-    ended: int
 
 
 class LedgerDraft:
@@ -223,39 +206,6 @@ class LedgerDraft:
         self.ended(row.id, row.attempt)
         self.write(consumer, ended_row(row, row.attempt, now), ())
 
-    def saved(self, claims: Sequence[ClaimResources]) -> "Saved":
-        """A copy of everything that these claims may change in the draft: `restore` undoes them by it."""
-        consumers = {claim.consumer.int: self._consumers[claim.consumer.int] for claim in claims}
-        named = {
-            provider.int
-            for claim in claims
-            for provider in (claim.share.host, *(amount.provider for amount in claim.share.amounts))
-        }
-        for consumer in consumers.values():
-            if consumer.held:
-                named |= {consumer.host_number, *(amount.provider.int for amount in consumer.held)}
-        usages = [usage for number in named if (usage := self._usages.get(number)) is not None]
-        return Saved(
-            [(usage, usage.saved()) for usage in usages],
-            [(consumer, consumer.saved()) for consumer in consumers.values()],
-            self.groups.saved({claim.group.id for claim in claims if claim.group}),
-            {} if self.quotas is None else self.quotas.saved(),
-            len(self._claimed),
-            len(self._ended),
-        )
-
-    def restore(self, before: "Saved") -> None:
-        """Undo all changes of the draft since `saved` made this copy."""
-        for usage, was in before.usages:
-            usage.restore(was)
-        for consumer, had in before.consumers:
-            consumer.restore(had)
-        self.groups.restore(before.groups)
-        if self.quotas is not None:
-            self.quotas.restore(before.quotas)
-        del self._claimed[before.claimed :]
-        del self._ended[before.ended :]
-
     def changes(self) -> ClaimChanges:
         changed = [consumer for consumer in self._consumers.values() if consumer.changed]
         groups = self._groups
@@ -298,16 +248,8 @@ def ended_row(row: Consumer, attempt: int, now: datetime) -> Consumer:
 # tree has changed since the sender read it, the amounts may be wrong, and are not judged. Then all amounts are judged.
 
 
-class MovedRoots(Struct, frozen=True):
-    """The refusal of a claim whose sender saw older trees. It names only roots: the handler reads their trees and answers
-    `ShapeMoved`. `gone` are providers that do not exist any more.
-    """
-
-    roots: tuple[ProviderId, ...] = ()
-    gone: tuple[ProviderId, ...] = ()
-
-
-ShareRefused = DoesNotFit | MovedRoots | NotAllowed
+# `ShapeMoved` names only roots here: the handler adds the trees.
+ShareRefused = DoesNotFit | ShapeMoved | NotAllowed
 
 
 def judge_place(
@@ -370,7 +312,7 @@ def judge_share(
     if share.shapes:
         moved += _unseen(share, wanted)
     if moved or gone:
-        return MovedRoots(tuple(dict.fromkeys(moved)), tuple(dict.fromkeys(gone)))
+        return ShapeMoved(roots=tuple(dict.fromkeys(moved)), gone=tuple(dict.fromkeys(gone)))
     if host and (misplaced := _misplaced(host, wanted)):
         return misplaced
     short = _shortfalls(wanted, held)

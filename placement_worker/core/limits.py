@@ -1,8 +1,6 @@
 """Quotas of projects and policies of server groups, while one batch is decided: they refuse claims that would fit."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -45,7 +43,6 @@ from placement_worker.core.ledger import (
 
 
 Counted = dict[str, int]
-SavedQuotas = Mapping[str, Counted]
 
 
 def sums_of(held: Iterable[ResourceAmount]) -> Counted:
@@ -119,12 +116,6 @@ class QuotasDraft:
             return
         for name, amount in counted(row.type, row.kept, sums_of(held)).items():
             used[name] = used.get(name, 0) + sign * amount
-
-    def saved(self) -> SavedQuotas:
-        return {project: dict(used) for project, used in self._used.items()}
-
-    def restore(self, was: SavedQuotas) -> None:
-        self._used = {project: dict(used) for project, used in was.items()}
 
     def changes(self) -> tuple[Quota, ...]:
         """The quotas of which another amount is used now."""
@@ -212,14 +203,6 @@ HARD = ("affinity", "anti-affinity")
 NAMED_MAX = 10
 
 
-class SavedGroups(NamedTuple):
-    known: Mapping[GroupId, GroupRow]
-    written: Mapping[GroupId, GroupRow]
-    members: Mapping[GroupId, Mapping[ConsumerId, ProviderId]]
-    joined: int
-    left: int
-
-
 class GroupsDraft:
     """The server groups that a batch names. `written` are the rows that the batch makes or changes."""
 
@@ -284,17 +267,6 @@ class GroupsDraft:
         elif before.group is not None:
             # The release may be of a later attempt than the one that it ends.
             self.left.append(Holder(consumer=after.id, attempt=max(before.attempt, after.attempt)))
-
-    def saved(self, groups: AbstractSet[GroupId]) -> SavedGroups:
-        """A copy of these groups and their members as they are now, to restore them later."""
-        members = {group: dict(self._members.get(group, {})) for group in groups}
-        return SavedGroups(dict(self._known), dict(self.written), members, len(self.joined), len(self.left))
-
-    def restore(self, was: SavedGroups) -> None:
-        self._known, self.written = dict(was.known), dict(was.written)
-        self._members |= {group: dict(members) for group, members in was.members.items()}
-        del self.joined[was.joined :]
-        del self.left[was.left :]
 
     def other_definition(self, group: ServerGroup) -> NotAllowed | None:
         """The refusal of an order that names this server group with another policy or limit than the one that is stored."""

@@ -26,19 +26,16 @@ from engine.inventories import ProviderId, Share
 from engine.refusals import (
     AlreadyClaimed,
     Claimed,
-    DoesNotFit,
+    ClaimVerdict,
     GroupRefused,
     NotAllowed,
     QuotaExceeded,
-    Released,
     Superseded,
-    TooOld,
 )
 from placement_worker.core.drafts import (
     Amounts,
     ConsumerDraft,
     LedgerDraft,
-    MovedRoots,
     ShareRefused,
     amounts_in,
     judge_place,
@@ -50,22 +47,6 @@ from placement_worker.core.drafts import (
 from placement_worker.core.ledger import Consumer
 from placement_worker.core.limits import given_up, sums_of
 from placement_worker.core.owners import is_of_same_owner, is_tombstone, taken
-
-# All verdicts that claims, swaps and releases can get, and how the common ones of claims and swaps are made.
-
-
-ClaimJudgement = (
-    Claimed
-    | AlreadyClaimed
-    | DoesNotFit
-    | GroupRefused
-    | QuotaExceeded
-    | MovedRoots
-    | Superseded
-    | TooOld
-    | Released
-    | NotAllowed
-)
 
 CLAIMED = Claimed()
 
@@ -89,7 +70,7 @@ def swap(
     now: datetime,
     *,
     by_cell: bool = False,
-) -> ClaimJudgement:
+) -> ClaimVerdict:
     """Judge one swap, and change the draft if it is granted. `by_cell`: a cell's sender gives the order."""
     if refused := _attempt_refused(draft, consumer, order) or _wrong_heir(order):
         return refused
@@ -128,7 +109,7 @@ def swap(
     return CLAIMED
 
 
-def _attempt_refused(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim) -> ClaimJudgement | None:
+def _attempt_refused(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim) -> ClaimVerdict | None:
     """The verdict on a swap that its attempts (`held_attempt`, `attempt`) or its group decide alone; else None."""
     if order.attempt <= order.held_attempt:
         return NotAllowed(

@@ -15,13 +15,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from engine.inventories import ConsumerId, GroupId, ServerGroup
-from engine.refusals import Claimed, GroupRefused
+from engine.refusals import Claimed, ClaimVerdict, GroupRefused
 from kit.errors import Transient
 from kit.sql import open_database
 from placement_worker import tables
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimOrder, GroupRow, Sent
-from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.store_sql.postgres_claims import PostgresClaims
 from placement_worker.store_sql.rows import ClaimRows
@@ -130,7 +129,7 @@ async def _work(store: SqlPlacementStore, url: str, run: _Run, chance: random.Ra
     run.faults += await _crowded(url)
 
 
-async def _ask(store: SqlPlacementStore, orders: Sequence[ClaimOrder]) -> tuple[ClaimJudgement, ...]:
+async def _ask(store: SqlPlacementStore, orders: Sequence[ClaimOrder]) -> tuple[ClaimVerdict, ...]:
     async with store.transaction() as tx:
         ledger = await tx.lock_claims(keys_of_orders(orders))
         decision = decide_claims(ledger, [Sent(order) for order in orders], NOON, HORIZON)

@@ -14,10 +14,10 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount
+from engine.refusals import ClaimVerdict
 from kit.errors import Transient
 from placement_worker.admin_writes import TRIES_MAX, WriteBatcher
 from placement_worker.core.ledger import ClaimOrder, Sent
-from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementStore
 from tests.contracts.placement_orders import NOON, VOCABULARY, inventories, provider
 from tests.contracts.store_client import StoreClient
@@ -31,7 +31,7 @@ class AdminClient(StoreClient):
 
     async def judge(
         self, asked: Sequence[Sent[ClaimOrder]], now: datetime = NOON
-    ) -> tuple[ClaimJudgement, ...]:
+    ) -> tuple[ClaimVerdict, ...]:
         """As a worker does: try again after a transient error."""
         for _ in range(TRIES_MAX - 1):
             with suppress(Transient):

@@ -5,10 +5,10 @@ from datetime import datetime
 
 from bus.messages.placement import ReportInventory, ReportVerdict
 from engine.inventories import ConsumerId, ProviderId, ProviderState, ResourceAmount
+from engine.refusals import ClaimVerdict
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementStore
 from tests.contracts.placement_orders import HORIZON, NOON, VOCABULARY, a_release
 
@@ -17,20 +17,20 @@ class StoreClient:
     def __init__(self, store: PlacementStore) -> None:
         self.store = store
 
-    async def ask(self, *orders: ClaimOrder, now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
+    async def ask(self, *orders: ClaimOrder, now: datetime = NOON) -> tuple[ClaimVerdict, ...]:
         """All in one batch, from a sender that may act for all cells."""
         return await self.judge([Sent(order) for order in orders], now)
 
     async def judge(
         self, asked: Sequence[Sent[ClaimOrder]], now: datetime = NOON
-    ) -> tuple[ClaimJudgement, ...]:
+    ) -> tuple[ClaimVerdict, ...]:
         async with self.store.transaction() as tx:
             ledger = await tx.lock_claims(keys_of_orders([one.order for one in asked]))
             decision = decide_claims(ledger, asked, now, HORIZON)
             await tx.write_claims(decision.changes)
         return decision.verdicts
 
-    async def ask_one(self, order: ClaimOrder, now: datetime = NOON) -> ClaimJudgement:
+    async def ask_one(self, order: ClaimOrder, now: datetime = NOON) -> ClaimVerdict:
         (verdict,) = await self.ask(order, now=now)
         return verdict
 

@@ -31,8 +31,7 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import InventoryInUse, ReportAccepted
 from engine.inventories import InventoryState, ReportedInventory
-from engine.refusals import AlreadyClaimed, Claimed, NotAllowed
-from placement_worker.core.drafts import MovedRoots
+from engine.refusals import AlreadyClaimed, Claimed, NotAllowed, ShapeMoved
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (
     CELL,
@@ -480,7 +479,7 @@ async def test_a_claim_that_saw_the_tree_before_it_was_written_is_told_that_it_m
     await admin.report_one(a_host())
     await admin.write(SetTraits(provider=HOST, generation=None, traits=SSD))
 
-    assert await admin.ask_one(a_claim()) == MovedRoots(roots=(HOST,))
+    assert await admin.ask_one(a_claim()) == ShapeMoved(roots=(HOST,))
     assert await admin.ask_one(a_claim(a_share(shapes={HOST: 2}))) == Claimed()
 
 
@@ -490,7 +489,7 @@ async def test_a_claim_is_told_in_which_tree_its_host_stands_now(admin: AdminCli
     await admin.ask_one(a_claim())
     await admin.write(UpdateProvider(id=HOST, name="host-1", parent=OTHER_HOST))
 
-    assert await admin.ask_one(a_claim(who=DB)) == MovedRoots(roots=(OTHER_HOST,))
+    assert await admin.ask_one(a_claim(who=DB)) == ShapeMoved(roots=(OTHER_HOST,))
     # A repeated claim is answered with the tree of now, too.
     share = a_share(OTHER_HOST, amounts(HOST, VCPU=1), {})
     assert await admin.ask_one(a_claim()) == AlreadyClaimed(attempt=1, share=share)

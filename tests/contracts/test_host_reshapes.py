@@ -13,7 +13,6 @@ from bus.workers.handling import Answer, ReadOnly, Received
 from engine.inventories import ConsumerId, ProviderId, ReportedProvider, ResourceAmount
 from engine.refusals import Claimed, DoesNotFit, NotAllowed, ShapeMoved
 from placement_worker.admin_writes import WriteBatcher
-from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.ledger import Sent
 from placement_worker.handlers import host_shape_handlers, reshape
 from tests.contracts.placement_orders import (
@@ -155,7 +154,7 @@ async def test_inventories_and_what_is_held_move_together_and_back(client: Resha
     assert states[HOST].consumers == 2
     # A boot that saw the old shape tries again.
     stale = a_claim(a_share(HOST, amounts(HOST, VCPU=1)), MIGRATION)
-    assert isinstance(await client.ask_one(stale), MovedRoots)
+    assert isinstance(await client.ask_one(stale), ShapeMoved)
 
 
 async def test_a_later_report_brings_the_flat_shape_back(client: ReshapingClient) -> None:

@@ -17,13 +17,13 @@ from engine.refusals import (
     DoesNotFit,
     NotAllowed,
     Released,
+    ShapeMoved,
     Shortfall,
     Superseded,
     TooOld,
 )
 from kit.errors import Transient
 from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.ledger import Sent
 from tests.contracts.placement_orders import (
     CELL,
@@ -174,7 +174,7 @@ async def test_a_claim_on_a_moved_shape_is_refused_even_if_only_a_trait_of_the_r
 ) -> None:
     await client.report(a_report(a_provider("host-1", traits=("STORAGE_DISK_SSD",))))
 
-    assert await client.ask_one(a_claim(TWO_CPUS)) == MovedRoots(roots=(HOST,))
+    assert await client.ask_one(a_claim(TWO_CPUS)) == ShapeMoved(roots=(HOST,))
     assert await client.used(HOST) == {"VCPU": 0, "MEMORY_MB": 0}
     assert await client.ask_one(a_claim(a_share(HOST, TWO_CPUS.amounts, {HOST: 2}))) == Claimed()
 
@@ -186,7 +186,7 @@ async def test_a_claim_on_what_is_gone_names_it(client: StoreClient) -> None:
         a_claim(a_share(nowhere, amounts(nothing, VCPU=1), shapes={nowhere: 1, HOST: 7}))
     )
 
-    assert verdict == MovedRoots(roots=(HOST,), gone=(nowhere, nothing))
+    assert verdict == ShapeMoved(roots=(HOST,), gone=(nowhere, nothing))
 
 
 async def test_a_claim_takes_from_any_provider_of_a_tree_and_from_sharing_ones(client: StoreClient) -> None:

@@ -20,11 +20,11 @@ from engine.refusals import (
     GroupRefused,
     HostFull,
     Released,
+    ShapeMoved,
     Shortfall,
     Superseded,
 )
 from placement_worker.admin_writes import write_allocations
-from placement_worker.core.drafts import MovedRoots
 from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,
@@ -337,7 +337,7 @@ async def test_a_way_back_after_the_move_is_confirmed_is_judged_like_a_move(clie
         shortfalls=(Shortfall(provider=HOST, resource="VCPU", asked=3, free=2),)
     )
     seen_before = replace(back, share=a_share(HOST, amounts(HOST, VCPU=3), {HOST: 7}))
-    assert await client.ask_one(seen_before) == MovedRoots(roots=(HOST,))
+    assert await client.ask_one(seen_before) == ShapeMoved(roots=(HOST,))
     await client.ask(a_release(DB))
     assert await client.ask_one(back) == Claimed()
     assert await client.held(MIGRATION) == frozenset()

@@ -16,8 +16,7 @@ from bus.messages.placement import (
     ReportVerdict,
 )
 from engine.inventories import InventoryState, ProviderId, ReportedInventory, ReportedProvider
-from engine.refusals import NotAllowed
-from placement_worker.core.drafts import MovedRoots
+from engine.refusals import NotAllowed, ShapeMoved
 from placement_worker.core.ledger import Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from tests.contracts.placement_orders import (
@@ -247,7 +246,7 @@ async def test_a_claim_that_saw_the_deleted_tree_is_told_that_the_shape_moved(
 
     verdict = await client.ask_one(a_claim(a_share(HOST, shapes={HOST: seen})))
 
-    assert verdict == MovedRoots(roots=(HOST,))
+    assert verdict == ShapeMoved(roots=(HOST,))
     assert await client.used(HOST) == {"VCPU": 0, "MEMORY_MB": 0}
 
 
@@ -258,7 +257,7 @@ async def test_a_tombstone_is_not_shown(client: StoreClient) -> None:
     async with client.store.transaction() as tx:
         assert await tx.read_trees([HOST]) == ()
     assert await client.providers() == {}
-    assert await client.ask_one(a_claim()) == MovedRoots(gone=(HOST,))
+    assert await client.ask_one(a_claim()) == ShapeMoved(gone=(HOST,))
 
 
 async def test_a_late_report_does_not_recreate_a_deleted_tree(client: StoreClient) -> None:

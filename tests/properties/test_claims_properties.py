@@ -14,16 +14,16 @@ from engine.inventories import ProviderId, ProviderState, ReportedInventory, Res
 from engine.refusals import (
     AlreadyClaimed,
     Claimed,
+    ClaimVerdict,
     DoesNotFit,
     GroupRefused,
     NotAllowed,
     QuotaExceeded,
     Released,
+    ShapeMoved,
     Superseded,
     TooOld,
 )
-from placement_worker.core.drafts import MovedRoots
-from placement_worker.core.swaps import ClaimJudgement
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
 from tests.contracts.store_client import StoreClient
 from tests.memory_stores.placement import MemoryPlacementStore
@@ -174,7 +174,7 @@ async def restock(client: StoreClient, oracle: Oracle, restocked: Restock) -> No
     await client.report(report_of(restocked.provider, holds))
 
 
-def plainly(verdict: ClaimJudgement) -> Said:  # noqa: C901, PLR0911 - one for each kind of verdict
+def plainly(verdict: ClaimVerdict) -> Said:  # noqa: C901, PLR0911 - one for each kind of verdict
     """A verdict in the oracle's form."""
     match verdict:
         case Claimed():
@@ -193,7 +193,7 @@ def plainly(verdict: ClaimJudgement) -> Said:  # noqa: C901, PLR0911 - one for e
             return ("group refused", group, host, frozenset(members))
         case QuotaExceeded(over=over):
             return ("over quota", *[(each.name, each.limit, each.used, each.asked) for each in over])
-        case MovedRoots(roots=roots, gone=gone):
+        case ShapeMoved(roots=roots, gone=gone):
             return ("moved", frozenset(roots), frozenset(gone))
         case DoesNotFit(shortfalls=shortfalls):
             return (

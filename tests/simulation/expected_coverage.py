@@ -63,7 +63,7 @@ _OF_IMPORTS = (
 )
 
 VERDICTS = (
-    *("Claimed", "AlreadyClaimed", "DoesNotFit", "GroupRefused", "MovedRoots", "Superseded", "Released"),
+    *("Claimed", "AlreadyClaimed", "DoesNotFit", "GroupRefused", "ShapeMoved", "Superseded", "Released"),
     *("TooOld", "NotAllowed", "QuotaExceeded"),
 )
 

@@ -11,7 +11,7 @@ from engine.inventories import INTEGER_MAX
 from engine.refusals import Claimed, Released
 from placement_worker import admin_writes, handlers
 from placement_worker.core import claims, drafts
-from tests.simulation.replacing import replaced
+from tests.simulation.replacing import replaced, rewritten
 
 NO_HORIZON = timedelta(days=36_500)
 
@@ -133,7 +133,7 @@ def foreign_consumer_released() -> AbstractContextManager[None]:
 
 def part_of_a_claim_committed() -> AbstractContextManager[None]:
     """A claim for many consumers that is refused for some keeps what the others were granted."""
-    return replaced(drafts.LedgerDraft, "restore", lambda _real: lambda _draft, _before: None)
+    return rewritten(claims, "decide_together", "draft = _draft_with(ledger, granted, now, horizon)", "pass")
 
 
 def trees_locked_before_consumers() -> AbstractContextManager[None]:

@@ -48,9 +48,8 @@ from engine.inventories import (
     ResourceAmount,
     Share,
 )
-from engine.refusals import Claimed, ClaimVerdict
+from engine.refusals import Claimed, ClaimVerdict, ShapeMoved
 from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from tests.memory_stores.placement import MemoryPlacementStore
@@ -372,7 +371,7 @@ class World:
             decision = decide_claims(ledger, [Sent(order)], self.now, timedelta(hours=24))
             await tx.write_claims(decision.changes)
         (verdict,) = decision.verdicts
-        assert not isinstance(verdict, MovedRoots)
+        assert not isinstance(verdict, ShapeMoved)
         return verdict
 
     async def holds(self, consumer: ConsumerId) -> ProviderId | None:

@@ -11,15 +11,16 @@ from engine.inventories import ConsumerId, Holder, InventoryState, ProviderId, R
 from engine.refusals import (
     AlreadyClaimed,
     Claimed,
+    ClaimVerdict,
     DoesNotFit,
     HostFull,
     NotAllowed,
     Released,
+    ShapeMoved,
     Shortfall,
     Superseded,
 )
 from placement_worker.core.claims import decide_claims
-from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.ledger import (
     BatchDecision,
     ClaimChanges,
@@ -31,7 +32,6 @@ from placement_worker.core.ledger import (
     Touched,
 )
 from placement_worker.core.owners import NO_CELL
-from placement_worker.core.swaps import ClaimJudgement
 from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,
@@ -85,11 +85,11 @@ def a_ledger(
     )
 
 
-def decide(ledger: Ledger, *orders: ClaimOrder) -> BatchDecision[ClaimJudgement, ClaimChanges]:
+def decide(ledger: Ledger, *orders: ClaimOrder) -> BatchDecision[ClaimVerdict, ClaimChanges]:
     return decide_claims(ledger, [Sent(order) for order in orders], NOON, HORIZON)
 
 
-def judged(ledger: Ledger, order: ClaimOrder) -> ClaimJudgement:
+def judged(ledger: Ledger, order: ClaimOrder) -> ClaimVerdict:
     (verdict,) = decide(ledger, order).verdicts
     return verdict
 
@@ -166,21 +166,21 @@ def test_the_bounds_hold_for_the_sum_of_what_is_asked_in_parts() -> None:
 def test_shapes_are_checked_before_amounts() -> None:
     asked = a_share(HOST, amounts(HOST, VCPU=99), shapes={HOST: 1, OTHER_HOST: 7})
 
-    assert judged(a_ledger(), a_claim(asked)) == MovedRoots(roots=(OTHER_HOST,))
+    assert judged(a_ledger(), a_claim(asked)) == ShapeMoved(roots=(OTHER_HOST,))
 
 
 def test_a_claim_that_names_its_trees_takes_from_no_other() -> None:
     # A provider that an operator moved out of the host's tree, and that the sender took for a part of it.
     taken = (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1))
 
-    assert judged(a_ledger(), a_claim(a_share(HOST, taken, shapes={HOST: 1}))) == MovedRoots(
+    assert judged(a_ledger(), a_claim(a_share(HOST, taken, shapes={HOST: 1}))) == ShapeMoved(
         roots=(OTHER_HOST,)
     )
     assert judged(a_ledger(), a_claim(a_share(HOST, taken, shapes={HOST: 1, OTHER_HOST: 1}))) == Claimed()
 
 
 def test_for_a_root_that_became_a_child_the_refusal_names_the_new_tree() -> None:
-    assert judged(a_ledger(), a_claim(a_share(HOST, shapes={NUMA: 1}))) == MovedRoots(roots=(HOST,))
+    assert judged(a_ledger(), a_claim(a_share(HOST, shapes={NUMA: 1}))) == ShapeMoved(roots=(HOST,))
 
 
 def test_a_host_that_is_no_root_is_refused() -> None:

@@ -8,11 +8,10 @@ from msgspec import structs
 
 from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim
 from engine.inventories import INTEGER_MAX, ConsumerId, ProviderId, ResourceAmount
-from engine.refusals import AlreadyClaimed, Claimed, NotAllowed, Released, Superseded
+from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, NotAllowed, Released, Superseded
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, Sent
 from placement_worker.core.owners import ATTEMPT_AHEAD_MAX, NO_CELL
-from placement_worker.core.swaps import ClaimJudgement
 from tests.contracts.placement_orders import (
     HORIZON,
     HOST,
@@ -40,7 +39,7 @@ class Books:
     held: dict[ConsumerId, tuple[ResourceAmount, ...]]
     cells: Mapping[ProviderId, str]
 
-    def judge(self, order: ClaimOrder, by: str | None = None) -> ClaimJudgement:
+    def judge(self, order: ClaimOrder, by: str | None = None) -> ClaimVerdict:
         """The verdict on an order of this cell; of the API level, if it names none."""
         decision = decide_claims(self._ledger(order), [Sent(order, by)], NOON, HORIZON)
         self._write(decision.changes)

@@ -7,13 +7,11 @@ import pytest_asyncio
 
 from bus.messages.placement import ReportAccepted, ReportInventory, ReportOutdated, ReportVerdict
 from engine.inventories import ReportedProvider
-from engine.refusals import Claimed, DoesNotFit, NotAllowed, Released
+from engine.refusals import Claimed, ClaimVerdict, DoesNotFit, NotAllowed, Released, ShapeMoved
 from kit.errors import Transient
 from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.drafts import MovedRoots
 from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.core.swaps import ClaimJudgement
 from placement_worker.store import PlacementTransaction
 from placement_worker.store_sql import SqlPlacementStore, rows
 from tests.contracts.placement_orders import (
@@ -83,14 +81,14 @@ async def test_a_report_to_the_same_store_is_seen(two_stores: tuple[StoreClient,
     ours, _ = two_stores
     await ours.report(_grown())
 
-    assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), MovedRoots)
+    assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), ShapeMoved)
 
 
 async def test_a_report_to_another_store_is_seen(two_stores: tuple[StoreClient, StoreClient]) -> None:
     ours, theirs = two_stores
     await theirs.report(_grown())
 
-    assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), MovedRoots)
+    assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), ShapeMoved)
     of_eight = a_share(HOST, amounts(HOST, VCPU=8), {HOST: 2})
     assert await ours.ask_one(a_claim(of_eight)) == Claimed()
 
@@ -111,7 +109,7 @@ async def test_a_host_that_another_store_deleted_is_gone(two_stores: tuple[Store
     ours, theirs = two_stores
     await theirs.report(a_report(removed=(HOST,)))
 
-    assert await ours.ask_one(a_claim(ONE_CPU)) == MovedRoots(gone=(HOST,))
+    assert await ours.ask_one(a_claim(ONE_CPU)) == ShapeMoved(gone=(HOST,))
 
 
 async def test_a_host_that_another_store_created_again_is_found(
@@ -253,7 +251,7 @@ async def _until_taken(client: StoreClient, report: ReportInventory) -> ReportVe
         return await client.report_one(report)
 
 
-async def _until_settled(client: StoreClient, order: ClaimOrder) -> ClaimJudgement:
+async def _until_settled(client: StoreClient, order: ClaimOrder) -> ClaimVerdict:
     """PostgreSQL has locked rows by outdated cached values, and starts again once; by then it has the new values."""
     try:
         return await client.ask_one(order)
