@@ -3,14 +3,15 @@
 import asyncio
 import base64
 import binascii
-import hashlib
 import hmac
+import math
 import re
 import secrets
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +19,7 @@ from hashlib import sha256
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import bcrypt
@@ -30,16 +31,59 @@ from kit.keystone import KeystoneRefused, KeystoneTokens, OpenStackSettings
 from placement_worker.api.values import ApiError, Caller, Headers
 
 
-class Authentication(Protocol):
+class Authentication(ABC):
+    @abstractmethod
     async def caller(self, headers: Headers, address: str = "") -> Caller:
         """Find out who sent a request with these headers, from this address.
 
         Raises ApiError 401 if the headers do not prove it, 429 if too many logins of the user or of the address are being checked,
         and Unavailable if it cannot be found out now.
         """
-        ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return
+
+
+REMEMBERED_S: Final = 300.0
+REMEMBERED_MAX: Final = 10_000
+# A check of a credential: the caller, and until when its answer holds at most.
+Check = Callable[[], Coroutine[Any, Any, tuple[Caller, float]]]
+
+
+class RememberedChecks:
+    """Checks each credential once for all requests that have it, and remembers for a while that it was right.
+
+    Credentials are known by digests: a dump of this process's memory must not contain any.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
+        self._under_way: dict[bytes, asyncio.Task[tuple[Caller, float]]] = {}
+
+    async def caller(self, digest: bytes, check: Check) -> Caller:
+        known = self._known.get(digest)
+        if known is not None and self._clock() < known[1]:
+            return known[0]
+        checking = self._under_way.get(digest)
+        if checking is None:
+            checking = self._under_way[digest] = asyncio.create_task(check())
+            checking.add_done_callback(partial(self._checked, digest))
+        # Shielded: a caller that disconnects must not cancel the check for the others.
+        return (await asyncio.shield(checking))[0]
+
+    def _checked(self, digest: bytes, checking: asyncio.Task[tuple[Caller, float]]) -> None:
+        del self._under_way[digest]
+        if checking.cancelled() or checking.exception() is not None:
+            return
+        caller, until = checking.result()
+        self._known[digest] = (caller, min(until, self._clock() + REMEMBERED_S))
+        if len(self._known) > REMEMBERED_MAX:
+            self._known.popitem(last=False)
+
+    def close(self) -> None:
+        for checking in tuple(self._under_way.values()):
+            checking.cancel()
 
 
 # How many passwords are checked at once: a flood of logins must not make a right one wait.
@@ -125,15 +169,11 @@ def _too_many(what: str, limit: int) -> ApiError:
 # `keystone`: Keystone checks each token and names its user.
 #
 # This service asks with a token of its own, which it gets by a service user's password, and gets anew when Keystone refuses
-# it. Keystone's answers are cached for a while, and never longer than the token is valid. So a revoked token may be accepted
+# it. Keystone's answers are remembered for a while, and never longer than the token is valid. So a revoked token may be accepted
 # for up to that while. Many requests with one unknown token cause a single question.
 
 
-REMEMBERED_S: Final = 300.0
-REMEMBERED_MAX: Final = 10_000
-
-
-class KeystoneAuthentication:
+class KeystoneAuthentication(Authentication):
     def __init__(
         self,
         account: OpenStackSettings,
@@ -142,9 +182,7 @@ class KeystoneAuthentication:
     ) -> None:
         self._account = account
         self._client = client
-        self._now = now
-        self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[Caller]] = {}
+        self._checks = RememberedChecks(now)
         self._tokens = KeystoneTokens(account, client)
         self._turns = LoginTurns()
 
@@ -155,17 +193,7 @@ class KeystoneAuthentication:
             raise self._refused("The header X-Auth-Token is missing")
         if not token.isascii():
             raise self._refused("X-Auth-Token has characters that are not ASCII; no token has any")
-        # A dump of this process's memory must not contain tokens.
-        digest = hashlib.sha256(token.encode("ascii")).digest()
-        known = self._known.get(digest)
-        if known is not None and self._now() < known[1]:
-            return known[0]
-        asking = self._asking.get(digest)
-        if asking is None:
-            asking = self._asking[digest] = asyncio.create_task(self._ask(token, digest))
-            asking.add_done_callback(lambda _: self._asking.pop(digest))
-        # Shielded: a caller that disconnects must not cancel the question for the others.
-        return await asyncio.shield(asking)
+        return await self._checks.caller(sha256(token.encode("ascii")).digest(), partial(self._ask, token))
 
     async def token_by_password(
         self, user: str, password: str, project: str, domain: str, address: str = ""
@@ -185,11 +213,10 @@ class KeystoneAuthentication:
             return (await KeystoneTokens(account, self._client).current()).text
 
     async def close(self) -> None:
-        for task in tuple(self._asking.values()):
-            task.cancel()
+        self._checks.close()
         await self._client.aclose()
 
-    async def _ask(self, token: str, digest: bytes) -> Caller:
+    async def _ask(self, token: str) -> tuple[Caller, float]:
         answer = await self._validated(token)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
             # Keystone has forgotten this service's own token. `_validated` gets a new one.
@@ -202,11 +229,7 @@ class KeystoneAuthentication:
             )
         if answer.status_code != HTTPStatus.OK:
             raise Unavailable(f"Keystone answered {answer.status_code} to a question about a token")
-        caller, until = _read(answer)
-        self._known[digest] = (caller, min(until, self._now() + REMEMBERED_S))
-        if len(self._known) > REMEMBERED_MAX:
-            self._known.popitem(last=False)
-        return caller
+        return _read(answer)
 
     async def _validated(self, token: str) -> httpx.Response:
         try:
@@ -260,13 +283,10 @@ ALL_ROLES: Final = frozenset(("admin", "service", "member", "reader"))
 ADMIN: Final = Caller(user="admin", project="admin", roles=ALL_ROLES)
 
 
-class NoAuthentication:
+class NoAuthentication(Authentication):
     async def caller(self, headers: Headers, address: str = "") -> Caller:
         del headers, address
         return ADMIN
-
-    async def close(self) -> None:
-        pass
 
 
 # `basic`: user and password, checked against a file as `htpasswd -B` writes it. A user of the file is an administrator,
@@ -274,7 +294,7 @@ class NoAuthentication:
 #
 # Only bcrypt is supported. A check takes tens of milliseconds of CPU on purpose. So it runs in a thread, few at a time, and a
 # successful one is remembered for a while by a digest that no other process can compute. Requests with the same name and password
-# share one check, few others may wait (logins.py), and a name that is not in the file costs no check.
+# share one check, few others may wait, and a name that is not in the file costs no check.
 
 
 READER, MEMBER = "reader", "member"
@@ -303,13 +323,11 @@ class User(Struct, frozen=True):
     roles: frozenset[str] = READER_ROLES
 
 
-class BasicAuthentication:
+class BasicAuthentication(Authentication):
     def __init__(self, users: Mapping[str, User], clock: Callable[[], float] = time.monotonic) -> None:
         self._users = users
-        self._clock = clock
         self._key = secrets.token_bytes(32)
-        self._passed: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[Caller]] = {}
+        self._checks = RememberedChecks(clock)
         self._turns = LoginTurns()
         self._checking = asyncio.Semaphore(CHECKED_AT_ONCE)
         began_s = time.perf_counter()
@@ -320,18 +338,10 @@ class BasicAuthentication:
     async def caller(self, headers: Headers, address: str = "") -> Caller:
         header = headers.get("authorization", "")
         digest = hmac.digest(self._key, header.encode("latin-1"), sha256)
-        known = self._passed.get(digest)
-        if known is not None and self._clock() < known[1]:
-            return known[0]
-        asking = self._asking.get(digest)
-        if asking is None:
-            name, password = _credentials(header)
-            asking = self._asking[digest] = asyncio.create_task(self._check(name, password, address))
-            asking.add_done_callback(partial(self._checked, digest))
-        # Shielded: a caller that disconnects must not cancel the check for the others.
-        return await asyncio.shield(asking)
+        return await self._checks.caller(digest, partial(self._check, header, address))
 
-    async def _check(self, name: str, password: bytes, address: str) -> Caller:
+    async def _check(self, header: str, address: str) -> tuple[Caller, float]:
+        name, password = _credentials(header)
         async with self._turns.of(name, address):
             user = self._users.get(name)
             if user is None:
@@ -346,19 +356,10 @@ class BasicAuthentication:
                 self._took_s.append(time.perf_counter() - began_s)
             if not is_theirs:
                 raise _refused(_WRONG)
-        return _caller(name, user)
-
-    def _checked(self, digest: bytes, asking: asyncio.Task[Caller]) -> None:
-        del self._asking[digest]
-        if asking.cancelled() or asking.exception() is not None:
-            return
-        self._passed[digest] = (asking.result(), self._clock() + REMEMBERED_S)
-        if len(self._passed) > REMEMBERED_MAX:
-            self._passed.popitem(last=False)
+        return _caller(name, user), math.inf
 
     async def close(self) -> None:
-        for task in tuple(self._asking.values()):
-            task.cancel()
+        self._checks.close()
 
 
 def users_in(path: Path) -> Mapping[str, User]:
@@ -436,7 +437,7 @@ def _refused(detail: str) -> ApiError:
 # others have no roles.
 
 
-class BelievedToken:
+class BelievedToken(Authentication):
     async def caller(self, headers: Headers, address: str = "") -> Caller:
         del address
         token = headers.get("x-auth-token")
@@ -456,6 +457,3 @@ class BelievedToken:
             roles=frozenset(role.strip().lower() for role in roles),
             system_scope=scope,
         )
-
-    async def close(self) -> None:
-        pass

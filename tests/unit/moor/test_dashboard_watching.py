@@ -27,6 +27,7 @@ from moor.dashboard.node_pages import MetalReader, NodePages
 from moor.dashboard.orders import Clouds
 from moor.dashboard.watching import Watcher
 from moor.settings import Settings
+from placement_worker.api.auth import Authentication
 from placement_worker.api.values import Caller
 
 pytestmark = pytest.mark.asyncio
@@ -45,20 +46,17 @@ class Refusing:
         return BuildRejected(request_id=None, field="x", value="y", reason="not today")
 
 
-class As:
+class As(Authentication):
     """Authenticates everybody as this caller, or as nobody."""
 
     def __init__(self, caller: Caller | None) -> None:
         self._caller = caller
 
-    async def caller(self, _headers: object, address: str = "") -> Caller:
-        del address
+    async def caller(self, headers: object, address: str = "") -> Caller:
+        del headers, address
         if self._caller is None:
             raise Unavailable("the identity service is away")
         return self._caller
-
-    async def close(self) -> None:
-        pass
 
 
 def app_of(caller: Caller | None, asking: Any, watcher: Watcher) -> Starlette:
