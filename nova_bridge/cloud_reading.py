@@ -1,6 +1,5 @@
 """Reads and hears a Nova that schedules through us: its compute API, its API database, and its notifications.
 
-cloud_settings.py    the section [nova_cloud].
 databases.py   opens Nova's databases, read-only, and checks their versions (databases.py).
 rest.py        the compute API.
 reading.py     reads all of a Nova: hosts, services, aggregates, cells.
@@ -54,9 +53,9 @@ from nova_bridge.cloud import (
     services_in,
     with_services,
 )
-from nova_bridge.cloud_settings import NovaCloudSettings
 from nova_bridge.databases import NovaDatabase, NovaDatabaseError, NovaDatabaseKind
 from nova_bridge.envelope import RefusedError
+from nova_bridge.settings import NovaSettings
 from scheduler_worker.metrics import NOVA_NOTIFICATIONS
 
 # Nova's compute API over HTTP.
@@ -72,7 +71,7 @@ PAGE = 1000
 
 NOVA_API = RestService(
     name="Nova",
-    url_key="nova_cloud.url",
+    url_key="nova.url",
     types=("compute",),
     version=r"/v2(\.1)?(/[^/]+)?",
 )
@@ -283,6 +282,8 @@ class CloudReader:
 
 log = logging.getLogger(__name__)
 
+# How often the services are read: nothing else tells which of them are up.
+SERVICES_S = 20.0
 # How often the queue is bound again: an exchange that was deleted and created again has lost its bindings.
 BIND_S = 30.0
 # Of the queue: its oldest notifications are dropped, and it goes some minutes after its reader. All is read again then.
@@ -306,8 +307,9 @@ class NovaCloudKeeper(PartGroup):
     def __init__(
         self,
         reader: ReadsNova,
-        settings: NovaCloudSettings,
+        settings: NovaSettings,
         *,
+        services_s: float = SERVICES_S,
         link: Link | None = None,
         queue: str = "",
         bus: BusSettings | None = None,
@@ -327,7 +329,7 @@ class NovaCloudKeeper(PartGroup):
         self._services = Periodic(
             "read Nova's services",
             self._read_services,
-            settings.services_s,
+            services_s,
             is_cut_short=True,
             rests_first=True,
             chance=chance,

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from engine.inventories import ConsumerId
 from kit.errors import NOT_JSON
@@ -34,9 +34,7 @@ from moor.options import (
 from moor.secret_files import replace_private
 from moor.settings import GENERAL, Settings
 from moor.worker_settings import BUS, OPENSTACK, SCHEDULER
-from nova_bridge.cloud_settings import NOVA_CLOUD
-from nova_bridge.scheduler.settings import NOVA_PLACEMENT, NOVA_SCHEDULER
-from nova_bridge.shadow.settings import NOVA_SHADOW
+from nova_bridge.settings import NOVA
 
 # In the directory of `moor up`: what Nova did not know at earlier looks.
 LOOKS = "unknown-to-nova.json"
@@ -59,47 +57,24 @@ def nova_scheduler(
 ) -> None:
     """A scheduler in the place of nova-scheduler: it answers nova-conductor on Nova's RabbitMQ, and claims in placement over HTTP.
 
-    It chooses as MOOR_SCHEDULER_... say, reads Nova as MOOR_NOVA_CLOUD_... say (its compute API, its API database and its
+    It chooses as MOOR_SCHEDULER_... say, reads Nova as MOOR_NOVA_... say (its compute API, its API database and its
     notifications), and claims in the placement of MOOR_NOVA_PLACEMENT_URL. It has no database and no broker of ours. Any number of
     them may run, also beside nova-schedulers.
     """
     operating.begin()
-    from nova_bridge.scheduler.wiring import run as run_nova_scheduler
+    from nova_bridge.scheduler.wiring import run as run_in_place
     from nova_bridge.shadow.wiring import run_in_shadow
 
-    addresses = command_settings(nova_bus=nova_bus).addresses
-    cloud = tuned(NOVA_CLOUD)
-    if not cloud.api_db:
-        cloud = structs.replace(cloud, api_db=api_db)
-    choice = tuned(SCHEDULER, others=scheduler_flags(settings))
-    answering, placement, bus_settings = tuned(NOVA_SCHEDULER), tuned(NOVA_PLACEMENT), tuned(BUS)
-    account, health_at = tuned(OPENSTACK), operating.health_listen
-    if shadow:
-        shadowing = tuned(NOVA_SHADOW)
-        run_worker(
-            run_in_shadow(
-                addresses,
-                answering,
-                shadowing,
-                choice,
-                cloud=cloud,
-                placement=placement,
-                account=account,
-                bus=bus_settings,
-                health_at=health_at,
-            )
-        )
-        return
+    run = run_in_shadow if shadow else run_in_place
     run_worker(
-        run_nova_scheduler(
-            addresses,
-            answering,
-            choice,
-            cloud,
-            placement,
-            account=account,
-            bus=bus_settings,
-            health_at=health_at,
+        run(
+            command_settings(nova_bus=nova_bus).addresses,
+            tuned(NOVA),
+            tuned(SCHEDULER, others=scheduler_flags(settings)),
+            account=tuned(OPENSTACK),
+            api_db=api_db,
+            bus=tuned(BUS),
+            health_at=operating.health_listen,
         )
     )
 
@@ -107,7 +82,7 @@ def nova_scheduler(
 @asynccontextmanager
 async def nova_to_ask(settings: Settings) -> AsyncIterator[NovaToAsk | None]:
     """How Nova is asked what it knows; None if the settings name none."""
-    named = found().of(NOVA_CLOUD)
+    named = found().of(NOVA)
     if not named.url:
         yield None
         return
@@ -119,7 +94,7 @@ async def nova_to_ask(settings: Settings) -> AsyncIterator[NovaToAsk | None]:
     try:
         name = account.keystone_url if named.url == CATALOGUE else named.url
         looks = LooksInFile(settings.data / LOOKS, name)
-        yield NovaToAsk(holders, looks, timedelta(seconds=named.rpc_timeout_s_max))
+        yield NovaToAsk(holders, looks, timedelta(seconds=named.freed_after_s))
     finally:
         await holders.close()
 

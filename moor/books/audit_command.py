@@ -134,7 +134,7 @@ class Printer:
 
 def _tell_of_nova(held: HeldByNova) -> None:
     amounts = ", ".join(f"{amount:,} {resource}" for resource, amount in held.amounts.items()) or "nothing"
-    asked = "" if held.is_asked else "; whether it needs them was not asked (settings [nova_cloud])"
+    asked = "" if held.is_asked else "; whether it needs them was not asked (settings [nova])"
     say(f"Nova holds {amounts} by {held.consumers:,} consumers{asked}")
     if held.problem:
         say(f"Nova could not be asked which of them it needs, so none is freed: {held.problem}", "yellow")

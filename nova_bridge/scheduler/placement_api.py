@@ -13,9 +13,8 @@ from msgspec import Struct, field
 from engine.inventories import AggregateId, ConsumerId, ProviderId, ReportedInventory, ResourceAmount
 from kit.errors import VersionNotOffered
 from kit.keystone import OpenStackSettings
-from kit.login import NOT_FOUND, RestAnswer
+from kit.login import NOT_FOUND, RestAnswer, RestService
 from kit.rest import RequestNotDone, RestClient, RestLimits
-from nova_bridge.scheduler.settings import PLACEMENT_SERVICE
 
 T = TypeVar("T")
 
@@ -25,6 +24,9 @@ CONFLICT, BAD_REQUEST = 409, 400
 # So many are asked for at once: more are faster at the start, fewer load placement less.
 READS_AT_ONCE = 8
 CONCURRENT_UPDATE = "placement.concurrent_update"
+PLACEMENT_SERVICE = RestService(
+    name="Placement", url_key="nova.placement_url", types=("placement",), version="/"
+)
 Amounts = Mapping[ProviderId, Mapping[str, int]]
 
 _encode = msgspec.json.Encoder().encode

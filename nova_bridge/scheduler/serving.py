@@ -52,8 +52,8 @@ from nova_bridge.request_spec import NovaRequest, NovaRequestReader
 from nova_bridge.scheduler.deciding import NovaAsked, NovaDecision
 from nova_bridge.scheduler.hosts import NovaHosts
 from nova_bridge.scheduler.search import NovaSearch
-from nova_bridge.scheduler.settings import NovaSchedulerSettings
 from nova_bridge.selection import InstancesByService, deleted, synced, updated
+from nova_bridge.settings import NovaSettings
 from scheduler_worker.metrics import NOVA_ANSWERED, NOVA_CALLS
 
 # A call of nova-conductor while it is under way, and what is remembered of calls that came twice.
@@ -150,38 +150,34 @@ TOPIC = "scheduler"
 CASTS_EXPIRE_MS = 1_800_000
 
 
-def rpc_queues(settings: NovaSchedulerSettings, unique: str) -> tuple[ForeignQueue, ...]:
+def rpc_queues(settings: NovaSettings, unique: str) -> tuple[ForeignQueue, ...]:
     """The queue of the topic, the one of this machine alone, and the one for casts to all, which `unique` names."""
-    exchange = ForeignExchange(
-        settings.exchange,
-        is_durable=settings.durable or settings.quorum,
-        is_auto_deleted=settings.auto_delete,
-    )
+    is_quorum = settings.queues in ("quorum", "all_quorum")
+    is_durable = is_quorum or settings.queues == "durable"
+    exchange = ForeignExchange(settings.exchange, is_durable=is_durable)
     topics = tuple(
         ForeignQueue(
             topic,
             exchange,
             topic,
-            is_durable=settings.durable or settings.quorum,
-            is_auto_deleted=settings.auto_delete,
-            arguments={"x-queue-type": "quorum"} if settings.quorum else {},
+            is_durable=is_durable,
+            arguments={"x-queue-type": "quorum"} if is_quorum else {},
         )
         for topic in (TOPIC, f"{TOPIC}.{socket.gethostname()}")
     )
-    return (*topics, _fanout(settings, unique))
+    return (*topics, _fanout(unique, is_quorum=settings.queues == "all_quorum"))
 
 
-def _fanout(settings: NovaSchedulerSettings, unique: str) -> ForeignQueue:
+def _fanout(unique: str, *, is_quorum: bool) -> ForeignQueue:
     name = f"{TOPIC}_fanout"
-    is_durable = settings.transient_quorum
     arguments: dict[str, str | int] = {"x-expires": CASTS_EXPIRE_MS}
-    if settings.transient_quorum:
+    if is_quorum:
         arguments["x-queue-type"] = "quorum"
     return ForeignQueue(
         f"{name}_{unique}",
-        ForeignExchange(name, "fanout", is_durable=is_durable, is_auto_deleted=True),
+        ForeignExchange(name, "fanout", is_durable=is_quorum, is_auto_deleted=True),
         TOPIC,
-        is_durable=is_durable,
+        is_durable=is_quorum,
         arguments=arguments,
     )
 

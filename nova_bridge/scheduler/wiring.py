@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from bus.addresses import Addresses, broker_at
 from bus.rabbit import RabbitBroker
@@ -24,15 +25,14 @@ from kit.settings import BadSetting, SettingsFollower
 from kit.times import now
 from nova_bridge.cloud import KnowsNovaCloud
 from nova_bridge.cloud_reading import CloudReader, NovaApi, NovaCells, NovaCloudKeeper
-from nova_bridge.cloud_settings import NOVA_CLOUD, NovaCloudSettings
-from nova_bridge.databases import NovaDatabaseError, open_nova_database
+from nova_bridge.databases import NovaDatabase, NovaDatabaseError, open_nova_database
 from nova_bridge.request_spec import NovaRequestReader
 from nova_bridge.scheduler.deciding import NovaDecider
 from nova_bridge.scheduler.hosts import NovaHosts, NovaNews
 from nova_bridge.scheduler.placement_api import PlacementApi
 from nova_bridge.scheduler.placement_books import HttpBooks, HttpClaims
 from nova_bridge.scheduler.serving import NovaServer, ServingLimits, rpc_queues
-from nova_bridge.scheduler.settings import NOVA_PLACEMENT, NovaPlacementSettings, NovaSchedulerSettings
+from nova_bridge.settings import NOVA, NovaSettings
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings, filters_of, weighers_of
@@ -44,24 +44,23 @@ LOOK_S = 1.0
 def nova_parts(
     nova: Link,
     knows: KnowsNovaCloud,
-    settings: NovaSchedulerSettings,
+    settings: NovaSettings,
     choice: SchedulerSettings,
     *,
     api: PlacementApi,
-    refresh_s: float,
     beside: tuple[Part, ...] = (),
     clock: Callable[[], datetime] = now,
     chance: random.Random | None = None,
     look_again: Callable[[], None] = lambda: None,
     limits: ServingLimits | None = None,
 ) -> tuple[Part, ...]:
-    """Everything that such a worker runs. `nova` leads to Nova's broker, and `api` to placement, which is asked for changes each `refresh_s`. `beside`
+    """Everything that such a worker runs. `nova` leads to Nova's broker, and `api` to placement. `beside`
     are the parts that keep `knows` up to date, and `look_again` has all of Nova read soon.
     """
     chance = chance or random.Random(secrets.randbits(64))
     picture, plugins = Picture(), plugins_of(choice)
     forced = forced_plugins(plugins)
-    books = HttpBooks(api, picture, refresh_s=refresh_s, chance=chance)
+    books = HttpBooks(api, picture, refresh_s=settings.placement_read_s, chance=chance)
     placement = HttpClaims(api, books, chance=chance)
     hosts = NovaHosts(picture)
 
@@ -158,69 +157,104 @@ def forced_plugins(plugins: Plugins) -> Plugins:
 # Runs a worker in the place of nova-scheduler as a process.
 
 
-ROLE = "nova-scheduler"
+class OpenedNova(NamedTuple):
+    """The ways to a Nova and its placement, and the part that keeps what is known of it."""
+
+    link: Link
+    keeper: NovaCloudKeeper
+    api: NovaApi
+    placement: PlacementApi
+
+
+PartsOfNova = Callable[[OpenedNova], tuple[Part, ...]]
 
 
 async def run(
     addresses: Addresses,
-    settings: NovaSchedulerSettings,
+    settings: NovaSettings,
     choice: SchedulerSettings,
-    cloud: NovaCloudSettings,
-    placement: NovaPlacementSettings,
     *,
     account: OpenStackSettings,
-    bus: BusSettings | None = None,
+    api_db: str,
+    bus: BusSettings,
     health_at: str = "",
 ) -> None:
     """Raises BadSetting if it is not said where Nova and placement are."""
-    bus = bus or BusSettings()
+
+    def parts(nova: OpenedNova) -> tuple[Part, ...]:
+        return nova_parts(
+            nova.link,
+            nova.keeper,
+            settings,
+            choice,
+            api=nova.placement,
+            beside=(nova.keeper,),
+            look_again=nova.keeper.read_soon,
+        )
+
+    await run_for_nova(
+        "nova-scheduler", parts, addresses, settings, account, api_db=api_db, bus=bus, health_at=health_at
+    )
+
+
+async def run_for_nova(
+    role: str,
+    parts: PartsOfNova,
+    addresses: Addresses,
+    settings: NovaSettings,
+    account: OpenStackSettings,
+    *,
+    api_db: str,
+    bus: BusSettings,
+    health_at: str = "",
+) -> None:
     async with AsyncExitStack() as stack:
-        reader = reader_of(cloud, account)
-        stack.push_async_callback(reader.close)
+        api = _nova_of(settings, account)
+        stack.push_async_callback(api.close)
+        cells = NovaCells(_database_of(api_db))
+        stack.push_async_callback(cells.close)
+        placement = _placement_of(settings, account)
+        stack.push_async_callback(placement.close)
         link = Link(broker_of_nova(addresses), bus, name="connection to Nova")
         stack.push_async_callback(link.close)
         keeper = NovaCloudKeeper(
-            reader, cloud, link=link, queue=f"moorage.{ROLE}.{secrets.token_hex(8)}", bus=bus
+            CloudReader(api, cells, default_zone=settings.default_zone),
+            settings,
+            link=link,
+            queue=f"moorage.{role}.{secrets.token_hex(8)}",
+            bus=bus,
         )
-        api = placement_of(placement, account)
-        stack.push_async_callback(api.close)
         await run_worker(
-            about(ROLE, brokers=(addresses.nova_bus_url,)),
-            nova_parts(
-                link,
-                keeper,
-                settings,
-                choice,
-                api=api,
-                refresh_s=placement.refresh_s,
-                beside=(keeper,),
-                look_again=keeper.read_soon,
-            ),
+            about(role, brokers=(addresses.nova_bus_url,)),
+            parts(OpenedNova(link, keeper, api, placement)),
             bus.drain_ms_max / 1000,
             stations=(link,),
             health_at=health_at,
         )
 
 
-def placement_of(placement: NovaPlacementSettings, account: OpenStackSettings) -> PlacementApi:
-    if not placement.url:
+def _placement_of(settings: NovaSettings, account: OpenStackSettings) -> PlacementApi:
+    if not settings.placement_url:
         why = "claims are written there over HTTP: name the placement of this Nova, or `keystone` for that in Keystone's catalogue"
-        raise BadSetting(f"{NOVA_PLACEMENT.name}.url", "", "not set", why)
-    return PlacementApi(placement.url, account)
+        raise BadSetting(f"{NOVA.name}.placement_url", "", "not set", why)
+    return PlacementApi(settings.placement_url, account)
 
 
-def reader_of(cloud: NovaCloudSettings, account: OpenStackSettings) -> CloudReader:
-    if not cloud.url:
+def _nova_of(settings: NovaSettings, account: OpenStackSettings) -> NovaApi:
+    if not settings.url:
         why = "hosts, services and aggregates are read from Nova's compute API: name it, or `keystone` for that in Keystone's catalogue"
-        raise BadSetting(f"{NOVA_CLOUD.name}.url", "", "not set", why)
-    if not cloud.api_db:
+        raise BadSetting(f"{NOVA.name}.url", "", "not set", why)
+    return NovaApi(settings.url, account)
+
+
+def _database_of(url: str) -> NovaDatabase:
+    if not url:
         why = "Nova's API does not say which cell a host is in: name its API database, mysql://USER:PASSWORD@HOST/nova_api"
-        raise BadSetting(f"{NOVA_CLOUD.name}.api_db", "", "not set", why)
+        raise BadSetting("nova_api_db", "", "not set", why)
     try:
-        database = open_nova_database(f"{NOVA_CLOUD.name}.api_db", cloud.api_db)
+        return open_nova_database("nova_api_db", url)
     except NovaDatabaseError as wrong:
-        raise BadSetting(f"{NOVA_CLOUD.name}.api_db", cloud.api_db, "as set", str(wrong)) from None
-    return CloudReader(NovaApi(cloud.url, account), NovaCells(database), default_zone=cloud.default_zone)
+        raise BadSetting("nova_api_db", url, "as set", str(wrong)) from None
 
 
 def broker_of_nova(addresses: Addresses) -> RabbitBroker:

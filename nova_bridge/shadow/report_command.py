@@ -15,8 +15,8 @@ from kit.times import now
 from moor.options import Output, fail, option_of, say, tuned, wants_document, wrong_value
 from moor.showing import print_all, print_json, time_in_words
 from moor.tables import Columns, print_table
+from nova_bridge.settings import NOVA
 from nova_bridge.shadow.notes import VERDICTS, NotesRead, ShadowNote, ShadowVerdict, read_notes
-from nova_bridge.shadow.settings import NOVA_SHADOW
 
 # Counts the notes of shadow mode: how often both chose alike, and why not. Pure.
 
@@ -167,7 +167,7 @@ def shadow() -> None:
 
 @app.command()
 def report(
-    file: Annotated[str | None, option_of(NOVA_SHADOW, "file", "--file", metavar="FILE")] = None,
+    file: Annotated[str | None, option_of(NOVA, "shadow_file", "--file", metavar="FILE")] = None,
     since: Annotated[
         str,
         typer.Option(
@@ -193,7 +193,7 @@ def report(
     with wrong_value():
         after = time_in(since, now()) if since else None
         wanted = verdicts_in(verdicts or ())
-    path = Path(tuned(NOVA_SHADOW, file=file).file)
+    path = Path(tuned(NOVA, shadow_file=file).shadow_file)
     read = _read(path, after)
     notes = [each for each in read.notes if each.verdict in wanted]
     if listed:

@@ -6,7 +6,7 @@ import random
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -15,7 +15,6 @@ from bus.addresses import Addresses
 from bus.rabbit.broker import RabbitConnection
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, RpcDelivery
 from bus.settings import BusSettings
-from bus.workers.running import about, run_worker
 from bus.workers.sending import Link
 from engine.flavors import InstanceId
 from engine.picture.picture import Picture
@@ -28,27 +27,17 @@ from kit.process import Part
 from kit.settings import BadSetting, SettingsFollower
 from kit.times import now
 from nova_bridge.cloud import KnowsNovaCloud
-from nova_bridge.cloud_reading import NovaApi, NovaCloudKeeper
-from nova_bridge.cloud_settings import NovaCloudSettings
 from nova_bridge.envelope import RefusedError, RpcRequest, read_envelope
 from nova_bridge.request_spec import NovaRequestReader
 from nova_bridge.scheduler.hosts import NovaHosts, NovaNews
 from nova_bridge.scheduler.placement_api import PlacementApi
 from nova_bridge.scheduler.placement_books import HttpBooks
 from nova_bridge.scheduler.serving import SELECT, VERSION, NovaCasts, rpc_queues
-from nova_bridge.scheduler.settings import NovaPlacementSettings, NovaSchedulerSettings
-from nova_bridge.scheduler.wiring import (
-    LOOK_S,
-    broker_of_nova,
-    forced_plugins,
-    placement_of,
-    plugins_of,
-    reader_of,
-)
+from nova_bridge.scheduler.wiring import LOOK_S, OpenedNova, forced_plugins, plugins_of, run_for_nova
+from nova_bridge.settings import NOVA, NovaSettings
 from nova_bridge.shadow.choosing import CopiedRequest, ShadowChooser
 from nova_bridge.shadow.following import LOOK_AT_S, AsksServer, ShadowFollower
 from nova_bridge.shadow.notes import NotesFile, open_notes
-from nova_bridge.shadow.settings import NOVA_SHADOW, NovaShadowSettings
 from scheduler_worker.metrics import SHADOW_COPIES
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
@@ -202,17 +191,15 @@ def _instances_in(args: Mapping[str, object]) -> tuple[InstanceId, ...]:
 
 
 PRUNE_S = 3600.0
-# Of the queue of copies: it never grows without bounds, nor stays after the last worker in the shadow.
-COPIES_MAX, COPIES_EXPIRE_MS = 1000, 300_000
+# The queue of copies of Nova's requests, which all workers in the shadow share: it never grows without bounds, nor stays after the last worker in the shadow.
+COPIES, COPIES_MAX, COPIES_EXPIRE_MS = "moorage.shadow", 1000, 300_000
 
 
-def shadow_queues(
-    settings: NovaSchedulerSettings, shadow: NovaShadowSettings, unique: str
-) -> tuple[ForeignQueue, ...]:
+def shadow_queues(settings: NovaSettings, unique: str) -> tuple[ForeignQueue, ...]:
     """The queue of copies, and one for casts to all schedulers. Both disappear by themselves, and neither ever makes Nova wait."""
     topic, _, fanout = rpc_queues(settings, unique)
     copies = ForeignQueue(
-        shadow.queue,
+        COPIES,
         topic.exchange,
         topic.key,
         arguments={
@@ -227,12 +214,10 @@ def shadow_queues(
 def shadow_parts(
     nova: Link,
     knows: KnowsNovaCloud,
-    settings: NovaSchedulerSettings,
-    shadow: NovaShadowSettings,
+    settings: NovaSettings,
     choice: SchedulerSettings,
     *,
     api: PlacementApi,
-    refresh_s: float,
     beside: tuple[Part, ...] = (),
     asks_server: AsksServer | None = None,
     clock: Callable[[], datetime] = now,
@@ -244,7 +229,7 @@ def shadow_parts(
     chance = chance or random.Random(secrets.randbits(64))
     picture, plugins = Picture(), plugins_of(choice)
     forced = forced_plugins(plugins)
-    books = HttpBooks(api, picture, refresh_s=refresh_s, chance=chance)
+    books = HttpBooks(api, picture, refresh_s=settings.placement_read_s, chance=chance)
     hosts = NovaHosts(picture)
     known = asyncio.Event()
 
@@ -266,7 +251,7 @@ def shadow_parts(
         await news.before_refusal(is_unknown=True)
         refresh()
 
-    notes = NotesFile(Path(shadow.file), clock=clock)
+    notes = NotesFile(Path(settings.shadow_file), clock=clock)
     requests = RequestReader(STANDARD, timedelta(days=1), plugins)
     chooser = ShadowChooser(
         picture,
@@ -282,11 +267,11 @@ def shadow_parts(
         draw=lambda: chance.getrandbits(32),
     )
     follower = ShadowFollower(
-        chooser, notes.add, wait_s=shadow.wait_s, look_s=look_s, clock=clock, asks_server=asks_server
+        chooser, notes.add, wait_s=settings.rpc_timeout_s, look_s=look_s, clock=clock, asks_server=asks_server
     )
     listener = ShadowListener(
         nova,
-        shadow_queues(settings, shadow, secrets.token_hex(16)),
+        shadow_queues(settings, secrets.token_hex(16)),
         chooser,
         follower,
         hosts,
@@ -330,64 +315,44 @@ class FollowingPart(Periodic):
 # Runs a worker in shadow mode as a process.
 
 
-ROLE = "nova-shadow"
-
-
 async def run_in_shadow(
     addresses: Addresses,
-    settings: NovaSchedulerSettings,
-    shadow: NovaShadowSettings,
+    settings: NovaSettings,
     choice: SchedulerSettings,
     *,
-    cloud: NovaCloudSettings,
-    placement: NovaPlacementSettings,
     account: OpenStackSettings,
-    bus: BusSettings | None = None,
+    api_db: str,
+    bus: BusSettings,
     health_at: str = "",
 ) -> None:
     """Raises BadSetting if it is not said where Nova and placement are, or if the file of notes cannot be written."""
-    bus = bus or BusSettings()
-    check_file(shadow)
-    async with AsyncExitStack() as stack:
-        reader = reader_of(cloud, account)
-        stack.push_async_callback(reader.close)
-        nova = NovaApi(cloud.url, account)
-        stack.push_async_callback(nova.close)
-        api = placement_of(placement, account)
-        stack.push_async_callback(api.close)
-        link = Link(broker_of_nova(addresses), bus, name="connection to Nova")
-        stack.push_async_callback(link.close)
-        keeper = NovaCloudKeeper(
-            reader, cloud, link=link, queue=f"moorage.shadow.{secrets.token_hex(8)}", bus=bus
-        )
-        await run_worker(
-            about(ROLE, brokers=(addresses.nova_bus_url,)),
-            shadow_parts(
-                link,
-                keeper,
-                settings,
-                shadow,
-                choice,
-                api=api,
-                refresh_s=placement.refresh_s,
-                beside=(keeper,),
-                asks_server=nova.server,
-                look_again=keeper.read_soon,
-            ),
-            bus.drain_ms_max / 1000,
-            stations=(link,),
-            health_at=health_at,
+    check_file(settings)
+
+    def parts(nova: OpenedNova) -> tuple[Part, ...]:
+        return shadow_parts(
+            nova.link,
+            nova.keeper,
+            settings,
+            choice,
+            api=nova.placement,
+            beside=(nova.keeper,),
+            asks_server=nova.api.server,
+            look_again=nova.keeper.read_soon,
         )
 
+    await run_for_nova(
+        "nova-shadow", parts, addresses, settings, account, api_db=api_db, bus=bus, health_at=health_at
+    )
 
-def check_file(shadow: NovaShadowSettings) -> None:
+
+def check_file(settings: NovaSettings) -> None:
     """Raise BadSetting if the file of notes cannot be written: it is only opened for what is compared later."""
     try:
-        open_notes(Path(shadow.file)).close()
+        open_notes(Path(settings.shadow_file)).close()
     except OSError as problem:
         raise BadSetting(
-            f"{NOVA_SHADOW.name}.file",
-            shadow.file,
-            NOVA_SHADOW.variable("file"),
+            f"{NOVA.name}.shadow_file",
+            settings.shadow_file,
+            NOVA.variable("shadow_file"),
             f"it cannot be written: {problem.strerror or problem}",
         ) from None

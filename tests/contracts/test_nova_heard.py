@@ -16,7 +16,7 @@ from kit.errors import Unavailable
 from kit.health import About, Health
 from nova_bridge.cloud import NovaCloud, ServicesRead
 from nova_bridge.cloud_reading import NovaCloudKeeper
-from nova_bridge.cloud_settings import NovaCloudSettings
+from nova_bridge.settings import NovaSettings
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, eventually, publish
 from tests.contracts.stage import SETTINGS
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.asyncio
 # As oslo.messaging declares it.
 THEIRS = Objects((Exchange("nova", durable=False),))
 QUEUE = "moorage.nova.test"
-RARELY = NovaCloudSettings(read_s=3600, services_s=3600)
+RARELY = NovaSettings(read_s=3600)
 
 
 class FakeNova:
@@ -56,10 +56,10 @@ class FakeNova:
 
 @asynccontextmanager
 async def keeping(
-    nova: FakeNova, under_test: BrokerUnderTest | None, settings: NovaCloudSettings = RARELY
+    nova: FakeNova, under_test: BrokerUnderTest | None, settings: NovaSettings = RARELY
 ) -> AsyncIterator[NovaCloudKeeper]:
     link = None if under_test is None else Link(under_test.broker(), SETTINGS)
-    keeper = NovaCloudKeeper(nova, settings, link=link, queue=QUEUE, bus=SETTINGS)
+    keeper = NovaCloudKeeper(nova, settings, services_s=3600, link=link, queue=QUEUE, bus=SETTINGS)
     running = asyncio.create_task(keeper.run())
     try:
         yield keeper

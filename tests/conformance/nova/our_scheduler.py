@@ -24,12 +24,12 @@ def prepare_our_scheduler(stack: NovaStack) -> None:
         # As docs/nova.md maps the filters that the operations enable.
         "MOOR_SCHEDULER_FILTERS": "capabilities,image_properties,different_host,same_host,aggregate_extra_specs",
         # A new host that is mapped to its cell after it was first seen is known after this time.
-        "MOOR_NOVA_CLOUD_READ_S": "20",
-        "MOOR_NOVA_CLOUD_URL": stack.api.url,
+        "MOOR_NOVA_READ_S": "20",
+        "MOOR_NOVA_URL": stack.api.url,
         "MOOR_OPENSTACK_KEYSTONE_URL": f"{stack.places.stub}/v3",
         "MOOR_OPENSTACK_USER": "operator",
         "MOOR_OPENSTACK_PASSWORD": "nothing",
-        "MOOR_NOVA_CLOUD_API_DB": f"mysql://scheduler@{stack.places.database}/nova_api",
+        "MOOR_NOVA_API_DB": f"mysql://scheduler@{stack.places.database}/nova_api",
         "MOOR_NOVA_PLACEMENT_URL": stack.places.placement,
     }
 

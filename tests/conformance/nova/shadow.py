@@ -18,7 +18,7 @@ from tests.conformance.nova.stack import NotStartedError, NovaStack, Wanted, nov
 from tests.conformance.nova.stub_services import IMAGE
 
 READY_WITHIN_S = 120.0
-# As nova_shadow.wait_s below, and some looks.
+# As nova.rpc_timeout_s below, and some looks.
 WAIT_S = 20
 SHADOW = "shadow"
 # Metrics, failed builds and running images are not known here: these weighers are left out of both.
@@ -68,7 +68,7 @@ def _run(stack: NovaStack, boots: int, clients: int, *, one_by_one: bool) -> Pat
         SHADOW,
         "--shadow",
         MOOR_NOVA_SHADOW_FILE=str(file),
-        MOOR_NOVA_SHADOW_WAIT_S=str(WAIT_S),
+        MOOR_NOVA_RPC_TIMEOUT_S=str(WAIT_S),
         MOOR_SCHEDULER_WEIGHERS="cpu,ram,disk,io_ops",
     )
     _wait_for_copies(stack)

@@ -26,7 +26,7 @@ def test_its_commands_are_run_by_tests() -> None:
 
 def test_the_settings_filters_and_weighers_that_it_names_are_ours() -> None:
     text = (ROOT / PAGE).read_text()
-    named = {*re.findall(r"`(scheduler|nova_scheduler)\.(\w+)`", text)}
+    named = {*re.findall(r"`(scheduler|nova)\.(\w+)`", text)}
     assert named
     assert [(section, name) for section, name in named if name not in SECTIONS[section].settings] == []
     table = text.split("| filter or weigher of Nova |")[1].split("\n\n")[0]

@@ -27,9 +27,9 @@ from kit.times import now
 from nova_bridge.cloud import CloudAggregate, CloudCell, ComputeService, NovaCloud, services_by_host, zoned
 from nova_bridge.scheduler.placement_api import PlacementApi
 from nova_bridge.scheduler.serving import ServingLimits
-from nova_bridge.scheduler.settings import NovaSchedulerSettings
 from nova_bridge.scheduler.wiring import nova_parts
 from nova_bridge.selection import ComputeNode
+from nova_bridge.settings import NovaSettings
 from scheduler_worker.settings import SchedulerSettings
 from tests.api.whole_app import server_over
 from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest
@@ -48,7 +48,6 @@ _SPEC = args_of()["spec_obj"]["nova_object.data"]
 PROJECT, USER = str(_SPEC["project_id"]), str(_SPEC["user_id"])
 ONCE = RestLimits(tries_max=1)
 IMPATIENT = RestLimits(tries_max=1, answer_s_max=0.5)
-REFRESH_S = 5.0
 
 Write = Callable[[httpx.Request], bool]
 
@@ -262,10 +261,9 @@ class NovaWorld:
         parts = nova_parts(
             link,
             self.known,
-            NovaSchedulerSettings(),
+            NovaSettings(),
             choice,
             api=api,
-            refresh_s=REFRESH_S,
             limits=limits,
             clock=self.clock,
             look_again=self.known.read_soon,

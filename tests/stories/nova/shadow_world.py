@@ -5,20 +5,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
-from msgspec import structs
-
 from bus.workers.sending import Link
 from kit.keystone import OpenStackSettings
 from nova_bridge.scheduler.placement_api import PlacementApi
-from nova_bridge.scheduler.settings import NovaSchedulerSettings
+from nova_bridge.settings import NovaSettings
 from nova_bridge.shadow.following import AsksServer
 from nova_bridge.shadow.notes import ShadowNote, read_notes
-from nova_bridge.shadow.settings import NovaShadowSettings
-from nova_bridge.shadow.wiring import shadow_parts
+from nova_bridge.shadow.wiring import COPIES, shadow_parts
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK, wait_until
-from tests.stories.nova.nova_world import ONCE, REFRESH_S, NovaWorld
+from tests.stories.nova.nova_world import ONCE, NovaWorld
 
 SMALL = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
 
@@ -55,24 +52,23 @@ async def in_the_shadow(
     *,
     choice: SchedulerSettings = QUICK,
     asks_server: AsksServer | None = None,
-    **shadow: object,
+    wait_s: float = 1.0,
 ) -> AsyncIterator[Shadow]:
-    """`shadow` are settings. Nova's choice is looked for at short intervals, and waited for for a second."""
-    settings = structs.replace(NovaShadowSettings(wait_s=1.0, file=str(folder / "shadow.jsonl")), **shadow)
+    """Nova's choice is looked for at short intervals, and waited for for so long."""
+    file = folder / "shadow.jsonl"
+    settings = NovaSettings(rpc_timeout_s=wait_s, shadow_file=str(file))
     api = PlacementApi("http://placement", OpenStackSettings(), limits=ONCE, transport=world.line)
     link = Link(world.broker_of_nova(), SETTINGS, name="Nova")
     parts = shadow_parts(
         link,
         world.known,
-        NovaSchedulerSettings(),
         settings,
         choice,
         api=api,
-        refresh_s=REFRESH_S,
         look_s=0.05,
         asks_server=asks_server,
         look_again=world.known.read_soon,
     )
     async with world.running(parts, link, api) as page:
-        await world.until_heard(settings.queue)
-        yield Shadow(Path(settings.file), page)
+        await world.until_heard(COPIES)
+        yield Shadow(file, page)

@@ -117,8 +117,8 @@ async def test_the_command_frees_what_nova_never_knew_in_two_looks_and_nothing_e
             result = await moor(
                 *("audit", "--bus", site.bus_url, "--settle", "0", "-o", "json", *flags),
                 MOOR_DATA=str(tmp_path),
-                MOOR_NOVA_CLOUD_URL=url,
-                MOOR_NOVA_CLOUD_RPC_TIMEOUT_S_MAX=str(wait_s),
+                MOOR_NOVA_URL=url,
+                MOOR_NOVA_FREED_AFTER_S=str(wait_s),
             )
             return result, [json.loads(line) for line in result.out.splitlines()]
 

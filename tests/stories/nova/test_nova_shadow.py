@@ -302,7 +302,7 @@ async def test_nova_schedulers_own_queue_keeps_every_request_and_the_copies_expi
     """Two workers in the shadow with their own queues have all copies each, and nova-scheduler loses none."""
     async with nova_world() as world:
         await world.add("h1")
-        async with world.scheduler(), in_the_shadow(world, tmp_path, queue="ours") as shadow:
+        async with world.scheduler(), in_the_shadow(world, tmp_path) as shadow:
             instance = an_instance()
             (chosen,) = await world.conductor.select(instance)
             note = await shadow.note_of(instance)

@@ -75,13 +75,7 @@ ZERO_SAYS_SOMETHING = {
     "libvirt.storage_pools",
     "libvirt.shared_networks",
     # A name, a password or a file may be called 0, and 0 is no.
-    "nova_scheduler.exchange",
-    "nova_scheduler.durable",
-    "nova_scheduler.auto_delete",
-    "nova_scheduler.quorum",
-    "nova_scheduler.transient_quorum",
-    "nova_shadow.queue",
-    "nova_shadow.file",
+    "nova.shadow_file",
     "ironic.exchange",
     "ironic.topics",
     "ironic.queue",
@@ -92,10 +86,9 @@ ZERO_SAYS_SOMETHING = {
             *("project_domain", "application_credential_id", "region", "ca_file", "cert_file", "key_file"),
         )
     ),
-    "nova_cloud.api_db",
-    "nova_cloud.default_zone",
-    "nova_cloud.exchange",
-    "nova_cloud.topics",
+    "nova.default_zone",
+    "nova.exchange",
+    "nova.topics",
 }
 
 
@@ -161,8 +154,8 @@ def handed_to_processes(section: Section[Any], settings: Any) -> Any:
 
 # Texts that must have a certain form.
 TEXTS = {
-    "nova_cloud.url": "http://nova:8774",
-    "nova_placement.url": "http://placement:8778",
+    "nova.url": "http://nova:8774",
+    "nova.placement_url": "http://placement:8778",
     "libvirt.folder": "/other",
     "libvirt.cpus_shared": "0-3,^2",
     "libvirt.cpus_dedicated": "4,5",
@@ -176,7 +169,7 @@ LISTS = {
     "scheduler.metrics_weights": ("temperature=-1.5", "load=2"),
     "scheduler.spread_over": ("rack", "availability_zone"),
     "ironic.topics": ("of_nova", "of_us"),
-    "nova_cloud.topics": ("of_us", "versioned_notifications"),
+    "nova.topics": ("of_us", "versioned_notifications"),
     "libvirt.hosts": ("a=qemu:///system", "b=test:///default"),
     "libvirt.pages_reserved": ("0:2048=512", "1:2048=256"),
     "libvirt.devices": ("8086:10ed", "8086:10ee@0000:81:*=physnet0"),
@@ -434,7 +427,7 @@ def test_processes_that_read_only_variables_get_the_values_of_the_file(tmp_path:
 
 
 def test_no_section_takes_a_variable_of_another_one_or_of_the_top() -> None:
-    """`MOOR_NOVA_PLACEMENT_DB` is `nova_placement_db`, and not `nova_placement.db`."""
+    """`MOOR_NOVA_PLACEMENT_DB` is `nova_placement_db`, and not `nova.placement_db`."""
     sections = {"": GENERAL, **SECTIONS}
     known = {each.variable: name for name, section in sections.items() for each in section.settings.values()}
 

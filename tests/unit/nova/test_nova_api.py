@@ -118,7 +118,7 @@ def addresses(tmp_path: Path) -> NovaAddresses:
 
 
 def reader_of(nova: SimulatedNova, addresses: NovaAddresses) -> CloudReader:
-    cells = NovaCells(open_nova_database("[nova_cloud] api_db", addresses.api))
+    cells = NovaCells(open_nova_database("nova_api_db", addresses.api))
     return CloudReader(nova.api(), cells, default_zone="nova")
 
 
@@ -198,7 +198,7 @@ async def test_what_is_not_as_it_must_be_is_named_by_its_path(addresses: NovaAdd
 
 async def test_a_database_that_cannot_be_used_is_told_and_tried_again(tmp_path: Path) -> None:
     (tmp_path / "nothing.db").touch()
-    cells = NovaCells(open_nova_database("[nova_cloud] api_db", f"sqlite:///{tmp_path}/nothing.db"))
+    cells = NovaCells(open_nova_database("nova_api_db", f"sqlite:///{tmp_path}/nothing.db"))
 
     for _ in range(2):
         with pytest.raises(Unavailable, match="is no Nova API database"):

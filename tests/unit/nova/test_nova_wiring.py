@@ -9,8 +9,8 @@ from kit.keystone import OpenStackSettings
 from kit.settings import tell_followers
 from nova_bridge.cloud import NovaCloud
 from nova_bridge.scheduler.placement_api import PlacementApi
-from nova_bridge.scheduler.settings import NovaPlacementSettings, NovaSchedulerSettings
 from nova_bridge.scheduler.wiring import nova_parts
+from nova_bridge.settings import NovaSettings
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import Staged
@@ -24,15 +24,14 @@ class KnowsNothing:
 
 async def test_both_kinds_of_requests_are_weighed_by_the_new_settings() -> None:
     """Requests that name their host have filters of their own, and weighers like all others."""
-    choice, asking = SchedulerSettings(), NovaPlacementSettings(url="http://127.0.0.1:1")
-    api = PlacementApi(asking.url, OpenStackSettings())
+    choice = SchedulerSettings()
+    api = PlacementApi("http://127.0.0.1:1", OpenStackSettings())
     (staged,) = nova_parts(
         Link(broker_at("amqp://guest:guest@127.0.0.1:1/nova"), BusSettings()),
         KnowsNothing(),
-        NovaSchedulerSettings(),
+        NovaSettings(),
         choice,
         api=api,
-        refresh_s=asking.refresh_s,
     )
     assert isinstance(staged, Staged)
     plugins = [

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from engine.flavors import InstanceId
 from kit.settings import BadSetting
+from nova_bridge.settings import NOVA, NovaSettings
 from nova_bridge.shadow.notes import NotesFile, ShadowNote, read_notes
-from nova_bridge.shadow.settings import NOVA_SHADOW, NovaShadowSettings
 from nova_bridge.shadow.wiring import check_file
 
 START = datetime(2026, 11, 25, 10, tzinfo=UTC)
@@ -107,28 +107,28 @@ def test_old_notes_go_with_time(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
-    settings = NovaShadowSettings(file=str(tmp_path / "missing" / "notes"))
+    settings = NovaSettings(shadow_file=str(tmp_path / "missing" / "notes"))
     with pytest.raises(
-        BadSetting, match=r"nova_shadow\.file is '.*' \(MOOR_NOVA_SHADOW_FILE\): it cannot be written"
+        BadSetting, match=r"nova\.shadow_file is '.*' \(MOOR_NOVA_SHADOW_FILE\): it cannot be written"
     ):
         check_file(settings)
 
-    check_file(structs.replace(settings, file=str(tmp_path / "notes")))
+    check_file(structs.replace(settings, shadow_file=str(tmp_path / "notes")))
     assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(
     ("variables", "why"),
     [
-        ({"MOOR_NOVA_SHADOW_QUEUE": "a queue"}, "queue"),
-        ({"MOOR_NOVA_SHADOW_WAIT_S": "0"}, "wait_s"),
+        ({"MOOR_NOVA_EXCHANGE": "an exchange"}, "exchange"),
+        ({"MOOR_NOVA_RPC_TIMEOUT_S": "0"}, "rpc_timeout_s"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(variables: dict[str, str], why: str) -> None:
     with pytest.raises(BadSetting, match=why):
-        NOVA_SHADOW.read(variables)
+        NOVA.read(variables)
 
 
 def test_the_file_of_notes_has_a_name() -> None:
-    with pytest.raises(ValueError, match="file is '', must name a file"):
-        NovaShadowSettings(file="")
+    with pytest.raises(ValueError, match="shadow_file is '', must name a file"):
+        NovaSettings(shadow_file="")
