@@ -24,7 +24,6 @@ from moor.tables import Columns
 #
 # A field of a message has the same type, default, limits and description on the command line as in the message.
 
-
 Command = Callable[..., None]
 NO_ARGUMENTS: Mapping[str, str] = {}
 

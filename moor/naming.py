@@ -270,7 +270,6 @@ async def aggregate_ids(asking: Asks, texts: Sequence[str]) -> list[AggregateId]
 
 # Names of traits and resource classes that are like one that nobody knows.
 
-
 CUSTOM = "CUSTOM_"
 NAMES_MAX = 3
 # The keys of extra specs that ask for a trait or an amount, of the instance or of a group.

@@ -332,12 +332,12 @@ def tuned_cloud(
     `base` has the command's own defaults; `scheduler`, `pools` and `networks` are its flags --scheduler, --pool and --network.
     """
     # The workers' settings are many modules, and most commands need none of them.
-    from moor.worker_settings import COMPUTE, SCHEDULER, CloudSettings, by_section  # noqa: PLC0415
+    from moor.worker_settings import COMPUTE, SCHEDULER, CloudSettings, by_section, of_cloud  # noqa: PLC0415
 
     flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: compute_flags(pools, networks)}
     usual = base or CloudSettings()
     with wrong_value():
-        settings = found().of_cloud(usual, flags)
+        settings = of_cloud(found(), usual, flags)
     for (section, live), (_, default) in zip(by_section(settings), by_section(usual), strict=True):
         _hold(section, live, flags.get(section.name, {}), default)
     return settings

@@ -1,5 +1,5 @@
-"""Files that only their owner may read, and that of the passwords of users: each is replaced as a whole, and one command at a time
-changes the file of passwords.
+"""Files that only their owner may read: the passwords of users, and for each worker its password and its environment. Each is replaced
+as a whole, and one command at a time changes the file of passwords.
 """
 
 import fcntl
@@ -110,7 +110,6 @@ def write_private(file: Path, passwords: Mapping[str, str]) -> None:
 #
 # Each command knows some of the variables of a file, and leaves the others, comments, and the order of lines as they are. A
 # variable that is there with another value is not overwritten unless the operator says so.
-
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)")
 # The parts of a URL's query that say how its user logs in.
@@ -241,7 +240,6 @@ def _unquoted(value: str) -> str:
 #
 # An environment file then names the file of the password, and a worker reads it at each login (kit/errors.py). So a password
 # is changed without a stop.
-
 
 ALL = "all"
 

@@ -24,7 +24,7 @@ $XDG_CONFIG_HOME/moorage/config.toml. Only the first file that exists is read.
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -32,9 +32,6 @@ from msgspec import Meta, Struct
 from bus.addresses import Addresses
 from kit.logs import check_format, check_level
 from kit.settings import NOT_SHOWN, BadSetting, Section, Stated, near
-
-if TYPE_CHECKING:
-    from moor.worker_settings import CloudSettings
 
 S = TypeVar("S", bound=Struct)
 
@@ -286,14 +283,6 @@ class Sources(Struct, frozen=True):
         BadSetting.
         """
         return section.made_of({**self.stated(section), **(flags or {})}, base)
-
-    def of_cloud(
-        self, base: "CloudSettings", flags: Mapping[str, Mapping[str, Stated]] | None = None
-    ) -> "CloudSettings":
-        """The settings of all workers: variables, the settings file and the command's `flags` (by section) over `base`."""
-        from moor.worker_settings import of_cloud  # noqa: PLC0415 - many modules, for commands that run workers
-
-        return of_cloud(self, base, flags)
 
     def of_command(self, flags: Mapping[str, str]) -> Settings:
         """The settings of one command. `flags` are its flags, by key; empty ones were not given."""

@@ -2,7 +2,7 @@
 
 Orders go to Ironic's REST API (MOOR_IRONIC_URL, or the simulated Ironic of a `moor up` on this machine). Their effects reach
 Moorage by Ironic's notifications, as always. `moor boot` and `moor delete` put an instance on a node or remove it;
-`moor node undeploy` (undeploying.py) removes one that nobody has.
+`moor node undeploy` removes one that nobody has.
 
 While Ironic works on a node it holds the node's lock, for a minute or more, and takes no other order. So an order waits for the lock, for
 as long as the command may wait.
@@ -539,7 +539,6 @@ def _print_away(why: str) -> None:
 #
 # `moor audit` finds them. The command looks into the books itself, and refuses what may belong to somebody. It writes the order on
 # the daemons' rows; the node's owner undeploys, as after a late request of an abandoned deploy.
-
 
 PATIENCE_S = 30.0
 

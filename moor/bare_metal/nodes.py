@@ -35,7 +35,6 @@ from moor.tables import Columns, styled
 
 # The bare-metal daemons' rows, which operators' commands read from the database instead of asking a daemon.
 
-
 T = TypeVar("T")
 
 # A command sends one query at a time.
@@ -396,7 +395,6 @@ def _by_name(nodes: Iterable[NodeShown]) -> tuple[NodeShown, ...]:
 
 # How bare-metal nodes look in a terminal.
 
-
 STATE_COLOURS = {
     "available": "green",
     "active": "cyan",
@@ -512,7 +510,6 @@ NODES = Columns[NodeShown](
 # - A node without a resource class, or without a cell, offers nothing.
 # - A class that no stored flavor requests may never be used.
 # - A bare-metal flavor whose class no node has never finds a host.
-
 
 RESOURCES, CUSTOM = "resources:", "CUSTOM_"
 

@@ -111,7 +111,6 @@ def _leak(consumer: BookEntry, sight: Sight, places: Places) -> Fault:
 # Nobody else tells of an instance that Ironic has and no book knows: it runs on, and its node is never offered again. Ironic may
 # have forgotten the node for longer than its row is kept, while the instance was deleted.
 
-
 STRAY_ON_NODE = "stray on node"
 # At rest on its node.
 _THERE = ("active", "stopped")
@@ -202,7 +201,6 @@ def lost_from_node(view: InstanceView, nodes: NodesInIronic, sight: Sight, place
 #
 # Nova tells of an instance before it is claimed, and of a migration before it holds anything. Still a consumer is freed only if Nova did
 # not know it in two looks that were further apart than any of Nova's own calls may take, and if its row did not change between them.
-
 
 UNKNOWN = "unknown to nova"
 

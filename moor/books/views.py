@@ -127,7 +127,6 @@ class Fault(Struct, frozen=True):
 
 # Which names do hosts of several cells have? Pure.
 
-
 NAME = "name in two cells"
 
 
@@ -153,7 +152,6 @@ def name_clashes(hosts: Iterable[HostState]) -> list[Fault]:
 #
 # Nova, and a scheduler of ours in its place, write allocations over HTTP. On Nova's own providers these have no cell. No row of ours has any
 # of them, so they look like orphans and leaks, but only Nova can say whether it needs them.
-
 
 # The types that Nova gives its consumers.
 TYPES = (INSTANCE, "MIGRATION")

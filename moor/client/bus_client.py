@@ -27,7 +27,6 @@ from moor.client.errors import NotSendable, Rejected
 
 # Runs the parts of a process, connects them to the bus, and hears its events.
 
-
 T = TypeVar("T")
 
 DRAIN_S_MAX = 5.0
@@ -106,7 +105,6 @@ async def hearing(station: Station, *keys: str) -> AsyncIterator[Feed]:
 
 
 # Questions and their answers, page by page. A rejection in place of an answer is raised.
-
 
 # A parcel also has the envelope, which the publisher fills.
 LINE_BYTES_MAX = PARCEL_BYTES_MAX - 1024

@@ -1,4 +1,4 @@
-"""The public client, for asyncio."""
+"""The public client: for asyncio, and for programs without it."""
 
 import asyncio
 import functools
@@ -72,7 +72,6 @@ async def _failure_of(hearing: asyncio.Task[None]) -> None:
 
 
 # The public client for programs without asyncio. Each method runs that of `Client`, on an event loop in a thread of its own.
-
 
 T = TypeVar("T")
 Args = ParamSpec("Args")

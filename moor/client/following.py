@@ -202,7 +202,6 @@ def why_not_rebuilt(state: InstanceState, order: RebuildInstance) -> str:
 
 # One subscription and one poll for all instances that the callers of a client follow, however many these are.
 
-
 # How long the subscription stays when nobody follows an instance any more.
 LINGER_S = 10.0
 

@@ -19,7 +19,7 @@ from moor.client.bus_client import FOUND_AT_ONCE_MAX, BusClient, during, items_o
 from moor.client.errors import NotFound, Rejected
 from moor.client.following import LOOK_AGAIN_S, InstanceFollower, rests
 from moor.client.requests import new_request_ids, wait_of
-from moor.client.session import ClientSession, listed
+from moor.client.session import ClientSession
 
 
 class Stayed(Struct, frozen=True):
@@ -282,7 +282,7 @@ class HostCalls(ClientSession):
 
     async def show_host(self, name: str) -> HostState:
         """A host or a node by its name; `CELL/NAME` if several cells have it. Raises `NotFound`. For admins."""
-        found = await listed(self._items(AskHosts(name=name), HostsFound, lambda page: page.hosts))
+        found = [each async for each in self._items(AskHosts(name=name), HostsFound, lambda page: page.hosts)]
         if not found or not name:
             raise NotFound("host", name)
         if len(found) > 1:

@@ -173,7 +173,6 @@ async def found_by_ids(asking: BusClient, ids: Iterable[UUID], project: str) -> 
 
 # Reads what guests have written to their serial consoles.
 
-
 LOOK_S = 1.0
 
 
@@ -252,7 +251,6 @@ async def _is_over(asking: Asks, question: AskConsole) -> bool:
 
 
 # Asks what would fit where, why a host was chosen, and why none was. Nothing is claimed or written.
-
 
 VERDICTS_PAGE = 200
 EXPLANATIONS_PAGE = 100

@@ -1,4 +1,4 @@
-"""An order that was taken, and how its instances are followed to its end."""
+"""The arguments of orders, an order that was taken, and how its instances are followed to its end."""
 
 import asyncio
 import os
@@ -129,7 +129,6 @@ class SentRequest:
 
 
 # The arguments of builds and moves, by name, the messages that they make, and the ids of our own requests.
-
 
 # The states of instances (the bus's reference, `InstanceState`).
 StateName = Literal[

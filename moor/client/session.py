@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -137,10 +137,6 @@ class ClientSession:
             raise BrokerRefused(str(refused), request_id) from refused
         except ConnectionLost as lost:
             raise BrokerAway(str(lost), request_id) from lost
-
-
-async def listed(items: AsyncIterator[T]) -> list[T]:
-    return [item async for item in items]
 
 
 def _of_the_commands() -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""A whole cloud in one process: every worker of every room, on one broker and one database."""
+"""A whole cloud in one process: every worker of every room, on one broker and one database; and bare metal, if that is wanted."""
 
 import asyncio
 import secrets
@@ -52,7 +52,6 @@ from scheduler_worker.store_sql import SqlSchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
 # The bare metal of a cloud in one process: a simulated Ironic, and the daemons that manage its nodes.
-
 
 RESOURCE_CLASS = "baremetal"
 DRAIN_S_MAX = 10.0

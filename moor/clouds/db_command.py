@@ -53,7 +53,6 @@ from scheduler_worker.tables import metadata as scheduler_tables
 # A worker may do with each of its tables what its statements do, and has no right on another worker's table. SELECT ... FOR UPDATE
 # needs the right to update. On PostgreSQL the tests of each store connect by its role (tests/contracts/worker_roles.py).
 
-
 PLACEMENT, SCHEDULER, CONDUCTOR, COMPUTE, IRONIC = (
     *("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim"),
     "ironic_sync",

@@ -35,8 +35,7 @@ from placement_worker.api.values import ApiError, Caller
 
 # Sessions of browsers: who has logged in, until when, and which forms they have sent.
 #
-# Pure of HTTP: `access.py` reads and sets the cookies. Sessions are in memory only, so the end of the process ends all of them.
-
+# They know nothing of HTTP: `Access` reads and sets the cookies. Sessions are in memory only, so the end of the process ends all of them.
 
 SESSION_S: Final = 8 * 3600.0
 # A session that is not used for so long ends before its time.
@@ -163,7 +162,6 @@ def _digest(secret: str) -> bytes:
 
 
 # Forms that browsers send: read within limits, and only from pages of this dashboard.
-
 
 FORM_BYTES_MAX = 16_384
 FIELDS_MAX = 20

@@ -1,4 +1,4 @@
-"""The pages of bare metal: the nodes, one node, and the ring of daemons."""
+"""The pages of bare metal: the nodes as the daemons know them, one node, and the ring of daemons."""
 
 import asyncio
 from collections import Counter
@@ -25,9 +25,6 @@ from moor.bare_metal.nodes import POOL_SIZE, ROWS_AT_ONCE, NodeReader, NodeShown
 from moor.bare_metal.ring_command import RingShown, notes_of_ring, ring_of
 from moor.dashboard.rendering import PageRefused, PageRenderer, Reader
 from moor.settings import Settings
-
-# Bare-metal nodes as the daemons know them, for all who look. Of the rows, only those that have changed are read again.
-
 
 # All who look within this time see the same.
 KEPT_S = 2.0
@@ -104,7 +101,9 @@ class NodeSeen(Struct, frozen=True):
 
 
 class MetalReader:
-    """Reads the daemons' rows, and asks Ironic about single nodes. Its connections stay open between two pages."""
+    """Reads the daemons' rows for all who look, of these only those that have changed, and asks Ironic about single nodes. Its
+    connections stay open between two pages.
+    """
 
     def __init__(
         self, settings: Settings, account: Callable[[], OpenStackSettings], *, kept_s: float = KEPT_S

@@ -1,4 +1,4 @@
-"""All orders of the dashboard, by the name in their address; and those about instances and dead letters."""
+"""All orders of the dashboard, by the name in their address: what each asks first and does, and the jobs that they are."""
 
 import asyncio
 import logging
@@ -29,7 +29,6 @@ from moor.showing import time_in_words
 # What users have ordered by the dashboard: each order is a job, which goes on whatever its browser does.
 #
 # A job that ends leaves what became of it for a while. The end of the process ends the jobs: a drain then orders nothing more.
-
 
 log = logging.getLogger(__name__)
 lines = InstanceLog(__name__)
@@ -140,7 +139,6 @@ def _log_line(what: str, job: DashboardJob, reason: str) -> None:
 
 # What an order is: it says first what it will do, and is sent when its user confirms it.
 
-
 REASON_LENGTH_MAX: Final = 255
 SURE: Final = "sure"
 
@@ -193,7 +191,6 @@ class Clouds:
 
 
 # Orders about hosts: their modes, and how they are emptied. Sent as `moor host set`, `moor host drain` and `moor evacuate` send them.
-
 
 MOVES_AT_ONCE: Final = 10
 EVACUATIONS_AT_ONCE: Final = 50

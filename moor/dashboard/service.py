@@ -191,7 +191,6 @@ def access_of(options: DashboardOptions, port: int, show: Callable[[str], None])
 
 # The flags of the dashboard. All are read and checked before it starts.
 
-
 DASHBOARD_LISTEN = "127.0.0.1:8781"
 OFF = "off"
 DashboardAt = Annotated[str, option_of(GENERAL, "dashboard_listen", metavar="HOST:PORT")]

@@ -1,4 +1,4 @@
-"""`moor host` and `moor cell`: hosts, and the cells that they are in."""
+"""`moor host`, `moor cell` and `moor aggregate`: hosts, the cells that they are in, and groups of them."""
 
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Annotated
@@ -224,7 +224,6 @@ cell_app.command("show")(
 )
 
 # `moor aggregate`: groups of hosts and bare-metal nodes with metadata, such as their zone, their tenants and their limits.
-
 
 aggregates_app = typer.Typer(
     no_args_is_help=True,

@@ -1,4 +1,4 @@
-"""`moor show`, `list` and `delete`: commands about instances, sent over the bus."""
+"""`moor show`, `list`, `delete` and `console`: commands about instances, sent over the bus."""
 
 import asyncio
 import sys

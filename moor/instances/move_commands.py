@@ -357,7 +357,6 @@ def rebuild(
 
 # `moor history`, and `moor migration list|show|abort`: the orders for instances, their senders, and their ends.
 
-
 PAGE = 200
 
 

@@ -1,4 +1,4 @@
-"""`moor plan`: what would fit where, and why not; nothing is built."""
+"""`moor plan` and `moor explain`: what would fit where, how hosts were chosen, and why not others. Nothing is built."""
 
 from pathlib import Path
 from typing import Annotated
@@ -57,7 +57,6 @@ from moor.showing import (
 from moor.tables import Columns, print_table
 
 # Prints plans, verdicts on hosts, and capabilities in a terminal.
-
 
 CELLS = Columns[PlannedCell](
     {

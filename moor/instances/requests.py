@@ -1,5 +1,5 @@
-"""Turns options of commands into fields of a build request: what is attached to an instance, its config drive, and the stored image that
-`--image` names.
+"""Options that commands about instances share: what an instance needs, where, its image and config drive, what is attached to it,
+and the id of the order. Each makes fields of a request.
 """
 
 import base64

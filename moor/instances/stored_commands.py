@@ -396,7 +396,6 @@ add_named_commands(
 
 # `moor group`: server groups, whose members are kept apart or together.
 
-
 group_app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,

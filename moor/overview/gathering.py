@@ -1,4 +1,4 @@
-"""What schedulers and brokers say about the whole cloud now."""
+"""What schedulers and brokers say about the whole cloud now, what is wrong with it, and how fast its queues are worked on."""
 
 import asyncio
 from collections import Counter
@@ -136,7 +136,6 @@ def _is_read(queue: Queue) -> bool:
 
 
 # What is wrong with a cloud, and what its operator should know besides. Pure.
-
 
 # A scheduler that has just started has not heard the others yet.
 HEARD_ALL_AFTER = timedelta(seconds=12)
@@ -286,7 +285,6 @@ def releases_of(workers: Iterable[WorkerHeard]) -> set[str]:
 
 
 # Rates, from the counters in the heartbeats of workers. Pure.
-
 
 # Verdicts about claims that are no conflicts.
 CLAIMED = ("claims.claimed", "claims.already_claimed")

@@ -37,7 +37,6 @@ from moor.tables import Columns, Rows, print_table
 
 # What each tab of `moor top` lists, and what is shown of a row that is opened: as the commands print it.
 
-
 # So many rows are read at most: nobody reads more on a screen.
 INSTANCES_MAX, MOVES_MAX, LETTERS_MAX = 200, 200, 1000
 ANY_STATE = ""

@@ -29,6 +29,7 @@ from moor.worker_settings import (
     SECTIONS,
     CloudSettings,
     environment_of,
+    of_cloud,
 )
 from placement_worker.__main__ import main as placement_main
 from scheduler_worker.__main__ import main as scheduler_main
@@ -399,7 +400,7 @@ def test_the_defaults_of_a_command_count_where_nothing_is_set() -> None:
     )
     environment = {"MOOR_BUS_PREFETCH": "9", "MOOR_CONDUCTOR_ATTEMPT_TIMEOUT_S": "8"}
 
-    found = sources(environment, here=HERE).of_cloud(own)
+    found = of_cloud(sources(environment, here=HERE), own)
 
     assert found.bus == BusSettings(answer_timeout_ms=5.0, prefetch=9)
     assert found.conductor == ConductorSettings(attempt_timeout_s=8.0)
@@ -412,14 +413,14 @@ def test_contradicting_limits_of_the_database_are_refused_with_both_values() -> 
     with pytest.raises(
         BadSetting, match=r"db\.statement_s is 90\.0 \(MOOR_DB_STATEMENT_S\): .* db\.transaction_s is 80\.0"
     ):
-        sources(environment, here=HERE).of_cloud(CloudSettings())
+        of_cloud(sources(environment, here=HERE), CloudSettings())
 
 
 def test_processes_that_read_only_variables_get_the_values_of_the_file(tmp_path: Path) -> None:
     file = a_file(tmp_path / "c.toml", "[bus]\nprefetch = 9\n[compute]\nbeat_s = 2\n")
 
     variables = environment_of(
-        sources({"MOOR_BUS_PREFETCH": "10"}, config=file, here=HERE).of_cloud(CloudSettings()), {}
+        of_cloud(sources({"MOOR_BUS_PREFETCH": "10"}, config=file, here=HERE), CloudSettings()), {}
     )
 
     assert variables == {"MOOR_BUS_PREFETCH": "10", "MOOR_COMPUTE_BEAT_S": "2.0"}
@@ -566,7 +567,7 @@ def test_a_wrong_table_is_named_with_its_key_and_value(tmp_path: Path, text: str
     file = a_file(tmp_path / "c.toml", text)
 
     with pytest.raises(BadSetting, match=what):
-        sources({}, config=file, here=HERE).of_cloud(CloudSettings())
+        of_cloud(sources({}, config=file, here=HERE), CloudSettings())
 
 
 @pytest.mark.parametrize(("section", "field"), every_field(), ids=lambda each: getattr(each, "name", each))
