@@ -6,7 +6,7 @@ one that is broken breaks no other.
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from bus.messages.cell import InstanceSpawned, SpawnFailed
 from bus.messages.hosts import CheckHost, HostsNotHere
 from bus.messages.placement import ReportInventory
+from compute_sim.core.attempts import HostOrder
 from engine.flavors import Flavor, Image
 from engine.inventories import ProviderId
 from kit.errors import Failure, NotFound, Operational
@@ -46,27 +47,21 @@ from laboratory.check.session import (
     with_share,
 )
 
-
-async def spawns(session: CheckSession) -> None:
-    of = session.instance()
-    await session.answered(of.spawn())
-    await session.must_hold(of, 1)
+Test = Callable[[CheckSession], Awaitable[None]]
 
 
-async def repeats_spawn(session: CheckSession) -> None:
-    of = session.instance()
-    await session.obeyed(of.spawn(), of.spawn())
-    await session.must_hold(of, 1)
+def obeys(
+    orders_of: Callable[[InstanceOrders], Iterable[HostOrder]], lists: Sequence[int] | None = None
+) -> Test:
+    """The compute obeys these orders about a new instance, one after another, and then lists these attempts of it."""
 
+    async def test(session: CheckSession) -> None:
+        of = session.instance()
+        await session.obeyed(*orders_of(of))
+        if lists is not None:
+            await session.must_hold(of, *lists)
 
-async def destroys(session: CheckSession) -> None:
-    of = session.instance()
-    await session.obeyed(*destroy_twice(of).orders)
-    await session.must_hold(of)
-
-
-async def destroys_unknown(session: CheckSession) -> None:
-    await session.answered(session.instance().destroy())
+    return test
 
 
 async def never_runs_again(session: CheckSession) -> None:
@@ -81,10 +76,6 @@ async def never_runs_again(session: CheckSession) -> None:
     await session.wire.send(late.spawn())
     await session.wait_for(late.spawn(), session.expect(late.spawn()), mark)
     await session.must_hold(late)
-
-
-async def stops_and_starts(session: CheckSession) -> None:
-    await session.obeyed(*stop_and_start(session.instance()).orders)
 
 
 async def goes_by_numbers(session: CheckSession) -> None:
@@ -104,16 +95,6 @@ async def goes_by_numbers(session: CheckSession) -> None:
     await session.obeyed(built.spawn(), built.respawn(8), built.stop(7), built.start(7))
 
 
-async def rebuilds(session: CheckSession) -> None:
-    of = session.instance()
-    await session.obeyed(*rebuild(of).orders)
-    await session.must_hold(of, 1)
-
-
-async def obeys_with_an_old_share(session: CheckSession) -> None:
-    await session.obeyed(*after_a_reshape(session.instance()).orders)
-
-
 async def resizes(session: CheckSession) -> None:
     of = session.instance()
     spawn, stop, receive, destroy = resize_in_place(of).orders
@@ -121,10 +102,6 @@ async def resizes(session: CheckSession) -> None:
     await session.must_hold(of, 1, 2)
     await session.answered(destroy)
     await session.must_hold(of, 2)
-
-
-async def builds_stopped(session: CheckSession) -> None:
-    await session.obeyed(*without_running(session.instance()).orders)
 
 
 async def saves(session: CheckSession) -> None:
@@ -352,9 +329,6 @@ async def _spawn_and_destroy_until(is_back: asyncio.Event, session: CheckSession
             await session.answered(order, RESTART_LIMITS * session.options.limit_s)
 
 
-Test = Callable[[CheckSession], Awaitable[None]]
-
-
 class Rule(Struct, frozen=True):
     """`needs` names the option without which the rule cannot be tried."""
 
@@ -367,16 +341,32 @@ class Rule(Struct, frozen=True):
 RULES = (
     Rule("report", "it reports the inventories of its host", reports),
     Rule("facts", "it tells what its host is", tells_facts),
-    Rule("spawn", "it builds an instance, and lists it", spawns),
-    Rule("spawn again", "a repeated order gets the same answer and builds nothing", repeats_spawn),
-    Rule("destroy", "it destroys an attempt, and answers again", destroys),
-    Rule("destroy unknown", "it confirms to destroy what it does not have", destroys_unknown),
+    Rule("spawn", "it builds an instance, and lists it", obeys(lambda of: [of.spawn()], lists=[1])),
+    Rule(
+        "spawn again",
+        "a repeated order gets the same answer and builds nothing",
+        obeys(lambda of: [of.spawn(), of.spawn()], lists=[1]),
+    ),
+    Rule(
+        "destroy",
+        "it destroys an attempt, and answers again",
+        obeys(lambda of: destroy_twice(of).orders, lists=[]),
+    ),
+    Rule("destroy unknown", "it confirms to destroy what it does not have", obeys(lambda of: [of.destroy()])),
     Rule("never again", "a destroyed attempt never runs", never_runs_again),
-    Rule("stop and start", "it stops and starts an instance", stops_and_starts),
+    Rule("stop and start", "it stops and starts an instance", obeys(lambda of: stop_and_start(of).orders)),
     Rule("numbers", "of orders that overtake each other, the later number counts", goes_by_numbers),
-    Rule("rebuild", "it builds an instance anew from another image", rebuilds),
+    Rule(
+        "rebuild",
+        "it builds an instance anew from another image",
+        obeys(lambda of: rebuild(of).orders, lists=[1]),
+    ),
     Rule("resize", "it takes over an instance on its own host", resizes),
-    Rule("stopped", "it builds and receives what does not run, and starts it", builds_stopped),
+    Rule(
+        "stopped",
+        "it builds and receives what does not run, and starts it",
+        obeys(lambda of: without_running(of).orders),
+    ),
     Rule("save", "it saves a stopped instance as an image", saves),
     Rule("refusals", "it refuses orders about what it does not have, and builds nothing", refuses),
     Rule(
@@ -397,7 +387,7 @@ RULES = (
     Rule(
         "old share",
         "it obeys orders whose share is on providers that its host has no more",
-        obeys_with_an_old_share,
+        obeys(lambda of: after_a_reshape(of).orders),
     ),
     Rule("no JSON", "what is not JSON becomes a dead letter", buries_no_json),
     Rule(
