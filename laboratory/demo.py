@@ -308,60 +308,90 @@ class MetalDemo(Demo):
         return CloudPlan(role="demo", cells=cells, counts=WORKERS, settings=settings, metal=metal)
 
     async def run(self, cloud: TemporaryCloud) -> None:
-        tally = Tally(int(self.nodes * FIRST) + VIRTUAL)
+        self._cloud, self._tally = cloud, Tally(int(self.nodes * FIRST) + VIRTUAL)
         wanted = self.nodes + HOSTS_PER_CELL * len(CELLS)
-        async with listening(cloud, tally, lambda hosts: len(hosts) >= wanted) as heard:
-            await during(_build(self, cloud, tally), heard, _poll_rows(cloud, tally))
+        async with listening(cloud, self._tally, lambda hosts: len(hosts) >= wanted) as heard:
+            await during(self._build(), heard, self._poll_rows())
 
+    async def _build(self) -> None:
+        cloud, tally = self._cloud, self._tally
+        title = f"{self.nodes:,} bare-metal nodes, {self.daemons} daemons, {len(CELLS)} cells, {servers_of(cloud)}"
+        await until(lambda: len({row.owner for row in tally.rows.values()} - {""}) == self.daemons)
+        with live(tally, title, [*cloud.daemons]) as drawn:
+            await during(self._run_steps(), self._flip_until_stopped())
+            await self._settle()
+            drawn.refresh()
+        problems = await problems_left(cloud, tally.asked(METAL))
+        out.print()
+        conclude([*problems, *problems_of_the_kill(tally)], _checked(tally))
+        await clean_up(cloud, tally, [each.id for each in tally.active])
 
-async def _build(demo: MetalDemo, cloud: TemporaryCloud, tally: Tally) -> None:
-    title = (
-        f"{demo.nodes:,} bare-metal nodes, {demo.daemons} daemons, {len(CELLS)} cells, {servers_of(cloud)}"
-    )
-    await until(lambda: len({row.owner for row in tally.rows.values()} - {""}) == demo.daemons)
-    with live(tally, title, [*cloud.daemons]) as drawn:
-        await during(_run_steps(demo, cloud, tally), _flip_until_stopped(cloud, tally))
-        await _settle(cloud, tally)
-        drawn.refresh()
-    problems = await problems_left(cloud, tally.asked(METAL))
-    out.print()
-    conclude([*problems, *problems_of_the_kill(tally)], _checked(tally))
-    await clean_up(cloud, tally, [each.id for each in tally.active])
+    async def _run_steps(self) -> None:
+        cloud, tally = self._cloud, self._tally
+        tally.begin()
+        first, again = int(self.nodes * FIRST), int(self.nodes * AGAIN)
+        virtual = [(f"{VIRTUAL_NAME}{number:03}", TINY) for number in range(1, VIRTUAL + 1)]
+        metal = [(f"metal-{number:03}", METAL) for number in range(1, first + 1)]
+        await asyncio.gather(ask(cloud, tally, [*virtual, *metal], METAL_ASKING_S), self._kill_one(first))
+        await until(lambda: tally.is_over)
+        nodes = {str(id_) for id_ in tally.rows}
+        deleted = [each.id for each in tally.active if each.host in nodes][:again]
+        tally.news.append(News("blue", f"{len(deleted)} instances are deleted, and their nodes cleaned"))
+        tally.wanted += again
+        await delete(cloud, tally, deleted)
+        await ask(
+            cloud, tally, [(f"again-{number:03}", METAL) for number in range(1, again + 1)], METAL_ASKING_S
+        )
+        await until(lambda: tally.is_over)
 
+    async def _kill_one(self, boots: int) -> None:
+        cloud, tally = self._cloud, self._tally
 
-async def _run_steps(demo: MetalDemo, cloud: TemporaryCloud, tally: Tally) -> None:
-    tally.begin()
-    first, again = int(demo.nodes * FIRST), int(demo.nodes * AGAIN)
-    virtual = [(f"{VIRTUAL_NAME}{number:03}", TINY) for number in range(1, VIRTUAL + 1)]
-    metal = [(f"metal-{number:03}", METAL) for number in range(1, first + 1)]
-    await asyncio.gather(
-        ask(cloud, tally, [*virtual, *metal], METAL_ASKING_S), _kill_one(first, cloud, tally)
-    )
-    await until(lambda: tally.is_over)
-    nodes = {str(id_) for id_ in tally.rows}
-    deleted = [each.id for each in tally.active if each.host in nodes][:again]
-    tally.news.append(News("blue", f"{len(deleted)} instances are deleted, and their nodes cleaned"))
-    tally.wanted += again
-    await delete(cloud, tally, deleted)
-    await ask(cloud, tally, [(f"again-{number:03}", METAL) for number in range(1, again + 1)], METAL_ASKING_S)
-    await until(lambda: tally.is_over)
+        def ended_on_metal() -> int:
+            return sum(not state.name.startswith(VIRTUAL_NAME) for state in tally.states.values())
 
+        await until(lambda: ended_on_metal() >= boots * KILLED_AT)
+        tally.kill([*cloud.daemons][1 % len(cloud.daemons)])
+        cloud.daemons[tally.killed].kill()
 
-async def _kill_one(boots: int, cloud: TemporaryCloud, tally: Tally) -> None:
-    def ended_on_metal() -> int:
-        return sum(not state.name.startswith(VIRTUAL_NAME) for state in tally.states.values())
+    async def _settle(self) -> None:
+        """End the maintenance of all nodes, and wait until no work is under way."""
+        for node in [*self._cloud.ironic.nodes.values()]:
+            if node.maintenance:
+                self._cloud.ironic.set_maintenance(node.uuid, is_on=False)
+        await until(lambda: all(map(_is_settled, self._tally.rows.values())))
 
-    await until(lambda: ended_on_metal() >= boots * KILLED_AT)
-    tally.kill([*cloud.daemons][1 % len(cloud.daemons)])
-    cloud.daemons[tally.killed].kill()
+    async def _flip_until_stopped(self) -> None:
+        """Put free nodes into maintenance and take them out again, as an operator would, until cancelled.
 
+        A build may have claimed such a node meanwhile; the build then goes to an alternate.
+        """
+        chance = random.Random(5)
+        async with asyncio.TaskGroup() as flips:
+            while True:
+                await asyncio.sleep(FLIP_EVERY_S)
+                free = sorted(
+                    row.id
+                    for row in self._tally.rows.values()
+                    if row.offer is not None and not row.offer.reserved
+                )
+                if free:
+                    flips.create_task(self._flip(chance.choice(free)))
 
-async def _settle(cloud: TemporaryCloud, tally: Tally) -> None:
-    """End the maintenance of all nodes, and wait until no work is under way."""
-    for node in [*cloud.ironic.nodes.values()]:
-        if node.maintenance:
-            cloud.ironic.set_maintenance(node.uuid, is_on=False)
-    await until(lambda: all(map(_is_settled, tally.rows.values())))
+    async def _flip(self, node: ProviderId) -> None:
+        # An Ironic conductor that has just begun to work on the node holds its lock: the operator gives up.
+        with suppress(RequestRefused):
+            self._tally.flip(node)
+            self._cloud.ironic.set_maintenance(str(node), is_on=True, reason="an operator looks at it")
+            await asyncio.sleep(FLIPPED_FOR_S)
+            self._cloud.ironic.set_maintenance(str(node), is_on=False)
+            self._tally.flips += 1
+
+    async def _poll_rows(self) -> None:
+        while True:
+            owned = await self._cloud.rows.owners()
+            self._tally.read((await self._cloud.rows.read([each.id for each in owned])).values())
+            await asyncio.sleep(ROWS_EVERY_S)
 
 
 def _is_settled(row: NodeRow) -> bool:
@@ -370,39 +400,6 @@ def _is_settled(row: NodeRow) -> bool:
     is_idle = node is not None and not node.target_provision_state and not node.maintenance
     is_reported = not row.needs_report and not row.needs_read and row.read_epoch == row.epoch
     return is_idle and is_reported and row.deploy is None and not row.answers
-
-
-async def _flip_until_stopped(cloud: TemporaryCloud, tally: Tally) -> None:
-    """Put free nodes into maintenance and take them out again, as an operator would, until cancelled.
-
-    A build may have claimed such a node meanwhile; the build then goes to an alternate.
-    """
-    chance = random.Random(5)
-    async with asyncio.TaskGroup() as flips:
-        while True:
-            await asyncio.sleep(FLIP_EVERY_S)
-            free = sorted(
-                row.id for row in tally.rows.values() if row.offer is not None and not row.offer.reserved
-            )
-            if free:
-                flips.create_task(_flip(cloud, tally, chance.choice(free)))
-
-
-async def _flip(cloud: TemporaryCloud, tally: Tally, node: ProviderId) -> None:
-    # An Ironic conductor that has just begun to work on the node holds its lock: the operator gives up.
-    with suppress(RequestRefused):
-        tally.flip(node)
-        cloud.ironic.set_maintenance(str(node), is_on=True, reason="an operator looks at it")
-        await asyncio.sleep(FLIPPED_FOR_S)
-        cloud.ironic.set_maintenance(str(node), is_on=False)
-        tally.flips += 1
-
-
-async def _poll_rows(cloud: TemporaryCloud, tally: Tally) -> None:
-    while True:
-        owned = await cloud.rows.owners()
-        tally.read((await cloud.rows.read([each.id for each in owned])).values())
-        await asyncio.sleep(ROWS_EVERY_S)
 
 
 def problems_of_the_kill(tally: Tally) -> list[str]:
