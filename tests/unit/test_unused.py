@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vulture import Vulture
 
+from moor.commands import others
 from tests.unit.test_class_names import ROOMS, ROOT
 
 KINDS = ("function", "method", "property", "class")
@@ -43,7 +44,7 @@ def test_all_code_of_the_rooms_is_used() -> None:
     found = Vulture(ignore_decorators=CALLED_BY_DECORATORS)
     found.scavenge([ROOT / room for room in ROOMS], exclude=["*/migrations/*"])
 
-    by_entry_points = {
+    named = {f"{module}.{name}" for _, module, name, _ in others().values()} | {
         value.replace(":", ".")
         for points in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"].values()
         for value in points.values()
@@ -51,7 +52,7 @@ def test_all_code_of_the_rooms_is_used() -> None:
     unused: dict[str, list[str]] = {}
     for each in found.get_unused_code(min_confidence=60):
         module = ".".join(Path(each.filename).relative_to(ROOT).with_suffix("").parts)
-        if each.typ in KINDS and f"{module}.{each.name}" not in by_entry_points:
+        if each.typ in KINDS and f"{module}.{each.name}" not in named:
             unused.setdefault(str(Path(each.filename).relative_to(ROOT)), []).append(each.name)
 
     assert {file: tuple(sorted(names)) for file, names in unused.items()} == USED_ELSEWHERE
