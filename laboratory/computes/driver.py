@@ -44,6 +44,7 @@ from laboratory.computes.faults import (
     WorkFault,
     condition_of,
     faults_of,
+    load_script,
     next_turn_s,
     work_of,
 )
@@ -55,7 +56,6 @@ from laboratory.computes.hosts import (
     read_host_size,
     size_at,
 )
-from laboratory.computes.script_file import load_script
 
 HOSTS_COUNT = 100
 

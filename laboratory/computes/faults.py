@@ -2,17 +2,60 @@
 
 Random choices are derived from the script's seed and their subject (fault, host, attempt). So the same hosts are bad
 and the same builds fail, whatever the order of events, and also after a restart.
+
+As a TOML file (JSON is possible, too; laboratory/ironic/script.py has the faults of an Ironic):
+
+    seed = 7
+    spawn_ms = 50.0
+
+    [[faults]]                  # one build in twenty fails, on any host
+    is = "fails_to_build"
+    probability = 0.05
+
+    [[faults]]                  # a tenth of the hosts is silent for a minute, every ten minutes
+    is = "falls_silent"
+    share = 0.1
+    after_s = 60
+    for_s = 60
+    every_s = 600
+
+    [[faults]]                  # one host loses half of its CPUs for good
+    is = "changes"
+    hosts = ["c1-host-00007"]
+    after_s = 30
+    vcpus = -16
+
+    [[faults]]                  # and another one is hot for ten minutes, as its metrics tell
+    is = "changes"
+    hosts = ["c1-host-00008"]
+    after_s = 30
+    for_s = 600
+    metrics = { temperature = 95.0 }
+
+    [[faults]]                  # no instance arrives on a host for five minutes
+    is = "fails_to_receive"
+    hosts = ["c1-host-00009"]
+    for_s = 300
+
+Others: fails_to_stop, fails_to_start (reason, probability, as the two above); builds_slowly (spawn_ms, probability),
+receives_slowly (receive_ms), stops_slowly (stop_ms), starts_slowly (start_ms); comes_back_late, dies. A script
+may also have receive_ms, stop_ms and start_ms.
 """
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from hashlib import blake2b
+from pathlib import Path
+from typing import TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from bus.messages.cell import ReceiveInstance, RespawnInstance, SpawnInstance, StartInstance, StopInstance
 from compute_sim.core.attempts import WELL, Condition, Dead, Silent, Work
 from engine.inventories import Trait, Value, Variant
+
+T = TypeVar("T")
 
 
 class TimedFault(Variant, frozen=True, kw_only=True):
@@ -286,3 +329,15 @@ def happens(probability: float, seed: int, about: str) -> bool:
         return True
     digest = blake2b(f"{seed} {about}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < probability * 2.0**64
+
+
+class BadScript(ValueError):  # noqa: N818 - named for what it is
+    """The file is not a valid fault script; the message names the wrong field."""
+
+
+def load_script(path: Path, kind: type[T]) -> T:
+    decode = msgspec.toml.decode if path.suffix == ".toml" else msgspec.json.decode
+    try:
+        return decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as problem:
+        raise BadScript(f"fault script {path}: {problem}") from problem

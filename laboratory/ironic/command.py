@@ -9,7 +9,7 @@ import typer
 from bus.workers import running
 from bus.workers.running import about
 from kit.health import read_address
-from laboratory.computes.script_file import load_script
+from laboratory.computes.faults import load_script
 from laboratory.ironic.api import simulated_ironic
 from laboratory.ironic.script import IronicScript
 from laboratory.ironic.simulated import nodes_in_groups

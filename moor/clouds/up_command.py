@@ -33,9 +33,8 @@ from engine.hosts import NODE
 from ironic_sync.core.offers import CellMap
 from kit.health import BadAddressError, Health
 from kit.process import hangups_heard, stopped_by_signals
-from laboratory.computes.faults import FaultScript
+from laboratory.computes.faults import FaultScript, load_script
 from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts, read_host_size
-from laboratory.computes.script_file import load_script
 from laboratory.ironic.command import LISTEN, IronicListenAt, read_listen
 from moor.asking import LOCAL, client, until_choosable
 from moor.clouds.cloud import (

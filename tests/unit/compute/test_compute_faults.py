@@ -20,6 +20,7 @@ from engine.flavors import Image
 from engine.inventories import ConsumerId
 from laboratory.computes.driver import SimulatedDriver, root_of
 from laboratory.computes.faults import (
+    BadScript,
     BuildsSlowly,
     Changes,
     ComesBackLate,
@@ -36,10 +37,10 @@ from laboratory.computes.faults import (
     condition_of,
     faults_of,
     is_on,
+    load_script,
     next_turn_s,
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost, size_at
-from laboratory.computes.script_file import BadScript, load_script
 from tests.unit.compute.compute_trees import HOST, a_spawn
 
 

@@ -12,7 +12,7 @@ from bus.broker import Delivery
 from bus.memory import MemoryBroker
 from bus.topology import IRONIC, Binding, Exchange, Objects, Queue, QueueKind
 from kit.process import Part
-from laboratory.computes.script_file import BadScript, load_script
+from laboratory.computes.faults import BadScript, load_script
 from laboratory.ironic import (
     IronicServer,
     IronicSimSettings,
