@@ -32,7 +32,7 @@ from bus.messages.stored_names import CreateGroup, GroupsFound
 from bus.topology import CELL0
 from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
-from engine.inventories import GroupId, InventoryState, ProviderId, ProviderState
+from engine.inventories import GroupId, ProviderId, ProviderState
 from laboratory.ironic import SimulatedIronic
 from laboratory.load.firing import Clock, DueOrder, EndedOrder, Run
 from laboratory.load.results import OfKind, latency_of
@@ -461,54 +461,31 @@ async def groups_for(client: Station, mix: Mix, names: Sequence[str]) -> list[Gr
 # reserved or free.
 
 
-class NodeStock(Struct, frozen=True):
-    """Reserved and used amounts of a node's only resource class, as placement has them."""
-
-    reserved: int
-    used: int
-    revision: int
-
-    @property
-    def is_free(self) -> bool:
-        return not self.reserved and not self.used
-
-
-class NodeStocks:
-    """The stock of each of these nodes, by its id. Placement's events keep it current."""
+class ReservedNodes:
+    """Which of these nodes placement has as reserved. Its events keep that current."""
 
     def __init__(self, nodes: Iterable[ProviderId], providers: Iterable[ProviderState]) -> None:
-        self.by_node = dict.fromkeys(nodes, NodeStock(0, 0, -1))
-        for provider in providers:
-            self._is_news_of(provider)
+        self.is_reserved = dict.fromkeys(nodes, False)
+        self._revisions = dict.fromkeys(self.is_reserved, -1)
+        self.hear(providers)
 
-    def hear(self, message: Message) -> Iterator[ProviderId]:
-        """The nodes whose stock this message changes, each after its change."""
-        if isinstance(message, ProvidersChanged):
-            yield from (each.id for each in message.providers if self._is_news_of(each))
-            for usage in message.usage:
-                known = self.by_node.get(usage.id)
-                if known is not None and usage.revision > known.revision:
-                    used = max(usage.used.values(), default=0)
-                    self.by_node[usage.id] = NodeStock(known.reserved, used, usage.revision)
-                    yield usage.id
-
-    def _is_news_of(self, provider: ProviderState) -> bool:
-        known = self.by_node.get(provider.id)
-        if known is None or provider.revision <= known.revision:
-            return False
-        stock = next(iter(provider.inventories.values()), InventoryState(total=0))
-        self.by_node[provider.id] = NodeStock(stock.reserved, stock.used, provider.revision)
-        return True
+    def hear(self, providers: Iterable[ProviderState]) -> list[ProviderId]:
+        """The nodes of which these tell something newer."""
+        news = [each for each in providers if each.revision > self._revisions.get(each.id, each.revision)]
+        for each in news:
+            self._revisions[each.id] = each.revision
+            self.is_reserved[each.id] = any(stock.reserved for stock in each.inventories.values())
+        return [each.id for each in news]
 
 
 class ChangeRun(Run):
-    """Sets or ends the maintenance of these nodes, `count` times in turn. A change has ended when placement has the node's
-    new reserved amount. One that is due while every node has a change under way waits for a node.
+    """Sets or ends the maintenance of these nodes, `count` times in turn. A change has ended when placement has the
+    node as reserved, or free. One that is due while every node has a change under way waits for a node.
     """
 
     def __init__(
         self,
-        stocks: NodeStocks,
+        known: ReservedNodes,
         ironic: SimulatedIronic,
         nodes: Iterable[ProviderId],
         count: int,
@@ -516,28 +493,28 @@ class ChangeRun(Run):
         due_s: Sequence[float] = (),
     ) -> None:
         super().__init__(count, due_s=due_s)
-        self._stocks = stocks
+        self._known = known
         self._ironic = ironic
         self._idle = deque(nodes)
-        # By node: the reserved amount that placement must report, and when the change was made.
-        self._under_way: dict[ProviderId, tuple[int, float]] = {}
+        # By node: whether it must become reserved, and when the change was made.
+        self._under_way: dict[ProviderId, tuple[bool, float]] = {}
 
     def next_orders(self, count: int) -> Sequence[DueOrder]:
         """Begin changes at the simulated Ironic. There is nothing to send."""
         for _ in range(min(count, len(self._idle))):
             node = self._idle.popleft()
-            reserved = 1 - self._stocks.by_node[node].reserved
+            reserves = not self._known.is_reserved[node]
             self.sent += 1
             due_s = self._take()
             self.late_s.append(self.clock() - due_s)
-            self._under_way[node] = (reserved, due_s)
-            self._ironic.set_maintenance(str(node), is_on=bool(reserved), reason="moor load")
+            self._under_way[node] = (reserves, due_s)
+            self._ironic.set_maintenance(str(node), is_on=reserves, reason="moor load")
         return ()
 
     def hear(self, message: Message) -> None:
-        for node in self._stocks.hear(message):
-            wanted, due_s = self._under_way.get(node, (-1, 0.0))
-            if self._stocks.by_node[node].reserved == wanted:
+        for node in self._known.hear(message.providers if isinstance(message, ProvidersChanged) else ()):
+            wanted, due_s = self._under_way.get(node, (None, 0.0))
+            if self._known.is_reserved[node] == wanted:
                 del self._under_way[node]
                 self.ends.append(EndedOrder(due_s, self.clock(), is_done=True))
                 self._has_ended()

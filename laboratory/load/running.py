@@ -33,8 +33,8 @@ from laboratory.load.orders import (
     BUILDING,
     ChangeRun,
     Mix,
-    NodeStocks,
     OrderRun,
+    ReservedNodes,
     amounts_of,
     claims_of,
     figures_of,
@@ -275,14 +275,14 @@ class _Load:
         """Change the states of nodes, and leave all of them free."""
         plan, ironic = self._plan, self._cloud.ironic
         nodes = sorted(ProviderId(UUID(uuid)) for uuid in ironic.nodes)
-        stocks = NodeStocks(nodes, providers)
+        known = ReservedNodes(nodes, providers)
         due_s = plan.due_s(plan.changes)
         async with self._measuring(meter, "state changes") as tell:
-            changes = ChangeRun(stocks, ironic, nodes, plan.changes, due_s=due_s)
+            changes = ChangeRun(known, ironic, nodes, plan.changes, due_s=due_s)
             await firing.fire(changes, min(plan.in_flight, plan.nodes), tell)
         # Nodes with an odd number of changes are still in maintenance.
-        left = [node for node in nodes if stocks.by_node[node].reserved]
-        await firing.fire(ChangeRun(stocks, ironic, left, len(left)), plan.nodes)
+        left = [node for node in nodes if known.is_reserved[node]]
+        await firing.fire(ChangeRun(known, ironic, left, len(left)), plan.nodes)
         return changes
 
     async def _until_ready(self, *pools: str) -> list[ProviderState]:

@@ -15,7 +15,7 @@ from bus.messages.build import (
 from bus.messages.placement import LogPosition, ProvidersChanged
 from engine.inventories import InventoryState, ProviderId, ProviderState
 from laboratory.load.firing import Run
-from laboratory.load.orders import METAL, ChangeRun, NodeStocks, OrderRun, plain
+from laboratory.load.orders import METAL, ChangeRun, OrderRun, ReservedNodes, plain
 from scheduler_worker.core.instances.rows import instance_id_of
 from tests.unit.ironic.test_rest_simulated import ironic_with
 
@@ -34,8 +34,8 @@ def changed(*providers: ProviderState) -> ProvidersChanged:
     return ProvidersChanged(at=AT, providers=providers)
 
 
-def stocks_of(*nodes: ProviderId) -> NodeStocks:
-    return NodeStocks(nodes, [provider(node, 1) for node in nodes])
+def known_of(*nodes: ProviderId) -> ReservedNodes:
+    return ReservedNodes(nodes, [provider(node, 1) for node in nodes])
 
 
 def state_of(request: BuildInstance, state: str, host: str = "") -> InstanceState:
@@ -50,7 +50,7 @@ def orders_of(run: Run, count: int) -> list[Message]:
 
 def test_a_change_has_ended_when_placement_has_the_new_reserved_amount() -> None:
     ironic = ironic_with(2)
-    run = ChangeRun(stocks_of(*NODES), ironic, NODES, 3)
+    run = ChangeRun(known_of(*NODES), ironic, NODES, 3)
 
     assert orders_of(run, 3) == []
     assert (run.sent, run.ended) == (2, 0), "each node has one change under way"
@@ -70,7 +70,7 @@ def test_a_change_has_ended_when_placement_has_the_new_reserved_amount() -> None
 
 
 def test_with_a_rate_changes_are_begun_one_by_one() -> None:
-    run = ChangeRun(stocks_of(*NODES), ironic_with(2), NODES, 2, due_s=(0.0, 1000.0))
+    run = ChangeRun(known_of(*NODES), ironic_with(2), NODES, 2, due_s=(0.0, 1000.0))
 
     orders_of(run, run.room(2))
     orders_of(run, run.room(2))
