@@ -42,7 +42,6 @@ PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.
 FOR_EVER_S = 1e9
 SOON = varied(SETTINGS, SWEEP_S=0.05, drain_ms_max=100, host_down_s=FOR_EVER_S)
 SCHEDULING = structs.replace(QUICK, cell_down_s=20.0)
-SCHEDULING = structs.replace(QUICK, cell_down_s=20.0)
 
 
 class Clock:
