@@ -70,7 +70,7 @@ class OwnAggregates(ByAggregates):
 
 
 # The metadata of the host's aggregates meets each `aggregate_instance_extra_specs:KEY` of the flavor, compared by Nova's
-# operators (engine/requests/spec.py). With several aggregates that have the key, one of their values is enough.
+# operators (engine/requests/grammar.py). With several aggregates that have the key, one of their values is enough.
 
 
 SCOPE = "aggregate_instance_extra_specs"
@@ -103,10 +103,9 @@ class AggregateExtraSpecs(ByAggregates):
         return ""
 
 
-# Aggregates for some flavors only: metadata `instance_type` lists their names.
-
-
 class AggregateFlavors(ByAggregates):
+    """Aggregates for some flavors only: metadata `instance_type` lists their names."""
+
     name = "flavors of aggregates"
     reads = ("flavor",)
 
@@ -154,10 +153,9 @@ class AggregateImageProperties(ByAggregates):
         return ""
 
 
-# Aggregates for some projects only: metadata `filter_tenant_id`, or several keys that begin so, list the projects.
-
-
 class AggregateTenants(ByAggregates):
+    """Aggregates for some projects only: metadata `filter_tenant_id`, or several keys that begin so, list the projects."""
+
     name = "tenants of aggregates"
     reads = ("project",)
 
@@ -174,11 +172,11 @@ class AggregateTenants(ByAggregates):
         )
 
 
-# Keeps hosts of certain aggregates for requests that require a trait: those with the metadata `trait:NAME` =
-# `required`.
-
-
 class AggregateTraits(ByAggregates):
+    """Keeps hosts of certain aggregates for requests that require a trait: those with the metadata `trait:NAME` =
+    `required`.
+    """
+
     name = "traits of aggregates"
     reads = ("required",)
 
@@ -194,10 +192,9 @@ class AggregateTraits(ByAggregates):
         return ""
 
 
-# The host is in the aggregates that the request names, and in none that it forbids. The aggregates of its root count.
-
-
 class AskedAggregates(Filter):
+    """The host is in the aggregates that the request names, and in none that it forbids. The aggregates of its root count."""
+
     name = "asked aggregates"
     reads = ("member_of", "forbidden_aggregates")
     woken_by = (HostChange.PROVIDERS,)
@@ -221,11 +218,11 @@ class AskedAggregates(Filter):
         return "; ".join(said)
 
 
-# Keeps a bare-metal node that is bound to projects for these projects. A node whose resource class the request does
-# not ask for passes here; the filter `BareMetal` removes it.
-
-
 class ProjectsFilter(Filter):
+    """Keeps a bare-metal node that is bound to projects for these projects. A node whose resource class the request does
+    not ask for passes here; the filter `BareMetal` removes it.
+    """
+
     name = "projects"
     reads = ("classes", "project")
     woken_by = (HostChange.FACTS, HostChange.PROVIDERS)

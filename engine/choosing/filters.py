@@ -56,10 +56,9 @@ class AskedHosts(Filter):
         return "is none of the hosts that were asked for"
 
 
-# The host has the members of the affinity group, if the group has any.
-
-
 class Affinity(Filter):
+    """The host has the members of the affinity group, if the group has any."""
+
     name = "affinity"
     reads = ("server_group",)
     woken_by = (HostChange.USAGE,)
@@ -104,10 +103,9 @@ class AntiAffinity(Filter):
         return f"has {there} members of server group {group.id} (anti-affinity, at most {group.max_per_host}): {members}"
 
 
-# The host is in the zone that is asked for.
-
-
 class AvailabilityZone(Filter):
+    """The host is in the zone that is asked for."""
+
     name = "availability zone"
     reads = ("availability_zone",)
     woken_by = (HostChange.FACTS, HostChange.AGGREGATES, HostChange.PROVIDERS)
@@ -119,14 +117,14 @@ class AvailabilityZone(Filter):
         return f"asked {spec.availability_zone!r}, is in {host.zone!r}"
 
 
-# Keeps bare-metal nodes for the requests that want one. An instance takes a node as a whole, so only a request that
-# asks for the node's resource class gets it.
-#
-# A request with ports, which only nodes read, gets a node or nothing; and so does one with an image or a config drive whose
-# flavor asks for classes of nodes alone.
-
-
 class BareMetalFilter(Filter):
+    """Keeps bare-metal nodes for the requests that want one. An instance takes a node as a whole, so only a request that
+    asks for the node's resource class gets it.
+
+    A request with ports, which only nodes read, gets a node or nothing; and so does one with an image or a config drive whose
+    flavor asks for classes of nodes alone.
+    """
+
     name = "bare metal"
     reads = ("classes", "is_for_nodes")
     woken_by = (HostChange.FACTS, HostChange.PROVIDERS)
@@ -146,12 +144,12 @@ class BareMetalFilter(Filter):
         return f"is a bare-metal node, only for requests that ask for {' or '.join(host.classes)}"
 
 
-# Two filters by the result of a search of compound hosts. `search` removes a host whose search was cut, so that nobody
-# knows whether it has room. `ways` removes a host of which plugins allow none of the ways that were found
-# (engine/requests/spec.py).
-
-
 class BySearch(Filter):
+    """By the result of a search of compound hosts. `search` removes a host whose search was cut, so that nobody
+    knows whether it has room. `ways` removes a host of which plugins allow none of the ways that were found
+    (compounds.py).
+    """
+
     reads = Needs._fields
     woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
@@ -183,11 +181,12 @@ STRUCK = BySearch(
     "has room, but plugins allow none of the ways to take it that were found, {} in all",
 )
 
-# The host has room: enough of each class is free, within the limits of its inventory, and each granular group finds a
-# provider.
-
 
 class Capacity(Filter):
+    """The host has room: enough of each class is free, within the limits of its inventory, and each granular group finds a
+    provider.
+    """
+
     name = "capacity"
     is_per_instance = True
     reads = Needs._fields
@@ -221,10 +220,9 @@ class Capacity(Filter):
         )
 
 
-# The host's cell is not down. While none is, this costs nothing.
-
-
 class CellUp(Filter):
+    """The host's cell is not down. While none is, this costs nothing."""
+
     name = "cell up"
     woken_by = (HostChange.LIFE,)
 
@@ -239,7 +237,7 @@ class CellUp(Filter):
         return f"its cell {host.cell!r} is down: {host.why_cell_is_down}"
 
 
-# The host has the capabilities that extra specs `capabilities:KEY` ask for, compared by Nova's operators (engine/requests/spec.py).
+# The host has the capabilities that extra specs `capabilities:KEY` ask for, compared by Nova's operators (engine/requests/grammar.py).
 
 
 SCOPE = "capabilities"
@@ -299,10 +297,9 @@ def _asked(spec: InstanceSpec) -> Iterator[tuple[str, Demand]]:
             yield name, demand
 
 
-# When the request was read, the host had none of the instances that the request wants to be apart from.
-
-
 class DifferentHost(Filter):
+    """When the request was read, the host had none of the instances that the request wants to be apart from."""
+
     name = "different host"
     reads = ("different_hosts",)
     woken_by = (HostChange.FACTS,)
@@ -314,10 +311,9 @@ class DifferentHost(Filter):
         return "has an instance that the request wants to be apart from"
 
 
-# Filters that a flag of the host decides alone: they ask nothing of the request.
-
-
 class Flagged(Filter):
+    """A flag of the host decides alone: the request is not asked."""
+
     def __init__(
         self,
         name: str,
@@ -492,10 +488,9 @@ def _text_of(version: int) -> str:
     return f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
 
 
-# The host has fewer instances, or fewer builds and the like under way, than it may have.
-
-
 class LimitFilter(Filter):
+    """The host has fewer instances, or fewer builds and the like under way, than it may have."""
+
     is_per_instance = True
     woken_by = (HostChange.FACTS, HostChange.USAGE, HostChange.AGGREGATES, HostChange.PROVIDERS)
 
@@ -519,10 +514,9 @@ class LimitFilter(Filter):
         return f"has {host.busy(self._column)} {self._words}, at most {maximum:g}"
 
 
-# The host reports all metrics that the metrics weigher adds up: a host that is not measured cannot be compared.
-
-
 class MetricsFilter(Filter):
+    """The host reports all metrics that the metrics weigher adds up: a host that is not measured cannot be compared."""
+
     name = "metrics"
     woken_by = (HostChange.METRICS,)
 
@@ -539,10 +533,9 @@ class MetricsFilter(Filter):
         return f"tells no metric {', '.join(name for name in self.names if np.isnan(host.metric(name)))}"
 
 
-# When the request was read, the host had one of the instances that the request wants to be together with.
-
-
 class SameHost(Filter):
+    """When the request was read, the host had one of the instances that the request wants to be together with."""
+
     name = "same host"
     reads = ("same_hosts",)
     woken_by = (HostChange.FACTS,)
@@ -558,11 +551,11 @@ class SameHost(Filter):
         return f"asked the host of another instance: {', '.join(spec.same_hosts)}"
 
 
-# A compound host fails this filter if it has room for the amounts, but only on providers without these traits. If it
-# has no room at all, the filter `Capacity` removes it.
-
-
 class TraitsFilter(Filter):
+    """A compound host fails this filter if it has room for the amounts, but only on providers without these traits. If it
+    has no room at all, the filter `Capacity` removes it.
+    """
+
     name = "traits"
     reads = Needs._fields
     woken_by = (HostChange.PROVIDERS, HostChange.USAGE)

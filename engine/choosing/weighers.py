@@ -26,10 +26,9 @@ class FreeAmount(Weigher):
         return hosts.free(self.resource) if self.resource in hosts.columns.stocks else None
 
 
-# A host is better if it has the image of the request cached: it need not download it first.
-
-
 class ImageCache(Weigher):
+    """A host is better if it has the image of the request cached: it need not download it first."""
+
     name = "image_cache"
     minimum = 0.0
     reads = ("image",)
@@ -42,10 +41,9 @@ class ImageCache(Weigher):
         return hosts.of(caches.having(spec.image, hosts.columns.rows)).astype("float64")
 
 
-# A host is better by the sum of its metrics, each with a ratio. A host that lacks one has a fixed weight.
-
-
 class MetricsWeight(Weigher):
+    """A host is better by the sum of its metrics, each with a ratio. A host that lacks one has a fixed weight."""
+
     name = "metrics"
     woken_by = (HostChange.METRICS,)
 
@@ -63,10 +61,9 @@ class MetricsWeight(Weigher):
         return np.where(np.isnan(total), self.unavailable, total)
 
 
-# A host with more instances is better, unless the multiplier is negative.
-
-
 class NumInstances(Weigher):
+    """A host with more instances is better, unless the multiplier is negative."""
+
     name = "num instances"
     woken_by = (HostChange.FACTS, HostChange.USAGE)
 
@@ -101,12 +98,12 @@ class Pci(Weigher):
         return free if any(_is_pci(resource) for resource in spec.classes) else -free
 
 
-# A host with more of the preferred traits and classes is better, by their weights.
-#
-# A host that is searched counts with the providers that it would give: a trait of another NUMA cell is worth nothing.
-
-
 class PreferredWeight(Weigher):
+    """A host with more of the preferred traits and classes is better, by their weights.
+
+    A host that is searched counts with the providers that it would give: a trait of another NUMA cell is worth nothing.
+    """
+
     name = "preferred"
     reads = (*Needs._fields, "preferred_classes")
     woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
@@ -125,13 +122,13 @@ class PreferredWeight(Weigher):
         return weights
 
 
-# A host with more of a number that hosts report is better, unless the multiplier is negative.
-#
-# This scheduler's own choices are not counted as builds under way (`io_ops`): their amounts are no longer free, which weighs
-# enough, and a soft-affinity group would be driven apart.
-
-
 class ReportedWeight(Weigher):
+    """A host with more of a number that hosts report is better, unless the multiplier is negative.
+
+    This scheduler's own choices are not counted as builds under way (`io_ops`): their amounts are no longer free, which weighs
+    enough, and a soft-affinity group would be driven apart.
+    """
+
     woken_by = (HostChange.FACTS,)
 
     def __init__(
