@@ -20,30 +20,43 @@ from bus.messages import (
 _SUBJECTS = (build, moves, cell, cloud, hosts, planning, stored_names, placement, administration, audit)
 
 
-def _is_message(kind: object, module: str) -> bool:
-    """Whether this is a type of messages that the module defines, and not a base of such types."""
-    if not isinstance(kind, type) or not issubclass(kind, Message) or kind.__module__ != module:
-        return False
-    return "ROUTE" in vars(kind) or issubclass(kind, AnswerMessage) or type_of(kind) != kind.__name__
+_DEFINED = tuple(
+    kind
+    for module in _SUBJECTS
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Message) and kind.__module__ == module.__name__
+)
+
+
+def _is_base(kind: type[Message]) -> bool:
+    """Whether no message is of this type itself: it has no tag of its own."""
+    return type_of(kind) == kind.__name__
 
 
 # Every message type.
-ALL: tuple[type[Message], ...] = tuple(
-    kind for module in _SUBJECTS for kind in vars(module).values() if _is_message(kind, module.__name__)
-)
+ALL: tuple[type[Message], ...] = tuple(kind for kind in _DEFINED if not _is_base(kind))
 # The same, by its name on the wire.
 TYPES: dict[str, type[Message]] = {type_of(kind): kind for kind in ALL}
 
 
 def problems_of(kind: type[Message]) -> Iterator[str]:
     """What is wrong with what a message type says about itself."""
-    if type_of(kind) == kind.__name__ or TYPES[type_of(kind)] is not kind:
-        yield f"its tag is {type_of(kind)!r}, must be one of its own: tag='...' in its class line"
-    if issubclass(kind, AnswerMessage):
+    if _is_base(kind) and not kind.__subclasses__():
+        yield "it has no tag: tag='...' in its class line"
+    if _is_base(kind) or issubclass(kind, AnswerMessage):
         return
+    if TYPES[type_of(kind)] is not kind:
+        yield f"its tag {type_of(kind)!r} is that of another type, too"
+    stated_by = next((each for each in kind.__mro__ if "ROUTE" in vars(each)), None)
+    # What another message says of itself may not be so for this one.
+    if stated_by is None or (stated_by is not kind and not _is_base(stated_by)):
+        yield "neither it nor a base that is no message states a ROUTE"
+    else:
+        yield from _problems_of_route(kind)
+
+
+def _problems_of_route(kind: type[Message]) -> Iterator[str]:
     route, fields = kind.ROUTE, kind.__struct_fields__
-    if "ROUTE" not in vars(kind):
-        yield "it has no ROUTE of its own"
     ends = {Scope.CELL: "cell", Scope.PROJECT: "project"}.get(kind.SCOPE, "")
     if (ends and ends not in fields) or ("cell" in fields and ends != "cell"):
         yield f"its SCOPE is {kind.SCOPE.value!r}, and its fields are {', '.join(fields)}"
@@ -57,6 +70,6 @@ def problems_of(kind: type[Message]) -> Iterator[str]:
         yield f"it is answered by {route.answer!r}, which is no message"
 
 
-_problems = tuple(f"{kind.__name__}: {problem}" for kind in ALL for problem in problems_of(kind))
+_problems = tuple(f"{kind.__name__}: {problem}" for kind in _DEFINED for problem in problems_of(kind))
 if _problems:
     raise TypeError("; ".join(_problems))

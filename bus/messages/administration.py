@@ -156,14 +156,18 @@ LimitName = Annotated[str, Meta(pattern=r"^(instances|[A-Z0-9_]+)\Z", max_length
 ProjectName = Annotated[Project, Meta(min_length=1)]
 
 
-class SetQuota(StrictMessage, frozen=True, tag="quota.set"):
+class BookWrite(StrictMessage, frozen=True):
+    """A write by name to placement's books. Cells may send none: they report, claim and release."""
+
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
+
+
+class SetQuota(BookWrite, frozen=True, tag="quota.set"):
     """Set limits of a project. Each limit that is not named stays as it is; one with null is removed.
 
     A limit may be lower than what the project uses. Then nothing is taken from the project, and it gets nothing more of this
     class. A repeated order changes nothing.
     """
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     project: ProjectName
     limits: Annotated[dict[LimitName, Counter | None], Meta(min_length=1, max_length=200)]
@@ -198,10 +202,8 @@ KindOfNames = Literal["classes", "traits"]
 CellOrNone = Annotated[str, Meta(pattern=r"^([a-z0-9][a-z0-9_-]{0,39})?\Z")]
 
 
-class CreateProvider(StrictMessage, frozen=True, tag="provider.create"):
+class CreateProvider(BookWrite, frozen=True, tag="provider.create"):
     """Creates an empty provider: a root, or a child of `parent`, which decides its cell."""
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     id: ProviderId
     name: ProviderName
@@ -209,14 +211,12 @@ class CreateProvider(StrictMessage, frozen=True, tag="provider.create"):
     of_cell: CellOrNone = ""
 
 
-class UpdateProvider(StrictMessage, frozen=True, tag="provider.update"):
+class UpdateProvider(BookWrite, frozen=True, tag="provider.update"):
     """Sets the provider's name, and with `parent` its place in the tree: below that provider, or with null as the root
     of a tree of its own. Without `parent` it stays in place.
 
     Without `reparents` only a root may get a parent, as in Placement's API before 1.37.
     """
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     id: ProviderId
     name: ProviderName
@@ -224,15 +224,13 @@ class UpdateProvider(StrictMessage, frozen=True, tag="provider.update"):
     reparents: bool = True
 
 
-class DeleteProvider(StrictMessage, frozen=True, tag="provider.delete"):
+class DeleteProvider(BookWrite, frozen=True, tag="provider.delete"):
     """Deletes a provider. Refused while it has children or a consumer holds resources of it."""
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     id: ProviderId
 
 
-class ProviderChange(StrictMessage, frozen=True):
+class ProviderChange(BookWrite, frozen=True):
     """A change of one provider, refused if the provider's generation is another one.
 
     With a null `generation` it is made in any case.
@@ -247,8 +245,6 @@ class SetInventories(ProviderChange, frozen=True, tag="inventory.set"):
     what is in use. The next report of the provider by its host or daemon replaces them.
     """
 
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
-
     inventories: Inventories
 
 
@@ -258,17 +254,13 @@ class PutInventory(ProviderChange, frozen=True, tag="inventory.put"):
     With `is_new` the provider must have no inventory of this class yet. Without it, the provider must have one.
     """
 
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
-
     resource: ResourceClass
     inventory: ReportedInventory
     is_new: bool = False
 
 
-class DropInventory(StrictMessage, frozen=True, tag="inventory.drop"):
+class DropInventory(BookWrite, frozen=True, tag="inventory.drop"):
     """Removes the inventory of one class. Refused while it is in use."""
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     provider: ProviderId
     resource: ResourceClass
@@ -279,8 +271,6 @@ class SetTraits(ProviderChange, frozen=True, tag="traits.set"):
 
     If the provider is reported by a compute or a daemon, later reports keep the traits that the reporter does not know.
     """
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     traits: Traits
 
@@ -297,39 +287,29 @@ class SetAggregates(ProviderChange, frozen=True, tag="aggregates.set"):
     moves_generation: bool = True
 
 
-class CreateTrait(StrictMessage, frozen=True, tag="trait.create"):
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
-
+class CreateTrait(BookWrite, frozen=True, tag="trait.create"):
     name: CustomName
 
 
-class DeleteTrait(StrictMessage, frozen=True, tag="trait.delete"):
+class DeleteTrait(BookWrite, frozen=True, tag="trait.delete"):
     """Deletes a custom trait. Refused while a provider has it. Standard traits cannot be deleted."""
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     name: Trait
 
 
-class CreateClass(StrictMessage, frozen=True, tag="class.create"):
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
-
+class CreateClass(BookWrite, frozen=True, tag="class.create"):
     name: CustomName
 
 
-class RenameClass(StrictMessage, frozen=True, tag="class.rename"):
+class RenameClass(BookWrite, frozen=True, tag="class.rename"):
     """Renames a custom resource class. Refused while a provider has an inventory of it. Standard classes cannot be renamed."""
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     name: ResourceClass
     to: CustomName
 
 
-class DeleteClass(StrictMessage, frozen=True, tag="class.delete"):
+class DeleteClass(BookWrite, frozen=True, tag="class.delete"):
     """Deletes a custom resource class. Refused while a provider has an inventory of it. Standard classes cannot be deleted."""
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     name: ResourceClass
 
@@ -351,18 +331,14 @@ class ConsumerAllocations(Value, frozen=True):
     judges_generation: bool = True
 
 
-class SetAllocations(StrictMessage, frozen=True, tag="allocations.set"):
+class SetAllocations(BookWrite, frozen=True, tag="allocations.set"):
     """Sets what these consumers hold. If that is impossible for one of them, nothing is changed."""
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     consumers: Annotated[tuple[ConsumerAllocations, ...], Meta(min_length=1, max_length=1000)]
 
 
-class DeleteAllocations(StrictMessage, frozen=True, tag="allocations.delete"):
+class DeleteAllocations(BookWrite, frozen=True, tag="allocations.delete"):
     """Frees everything that this consumer holds, whatever its generation."""
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     consumer: ConsumerId
 
@@ -373,13 +349,11 @@ class ProviderInventories(Value, frozen=True):
     inventories: Inventories
 
 
-class Reshape(StrictMessage, frozen=True, tag="reshape"):
+class Reshape(BookWrite, frozen=True, tag="reshape"):
     """Changes inventories of several providers and the allocations on them in one step.
 
     So allocations can move to another provider together with the inventory that they use.
     """
-
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("operator",))
 
     inventories: Annotated[tuple[ProviderInventories, ...], Meta(max_length=1000)]
     allocations: Annotated[tuple[ConsumerAllocations, ...], Meta(max_length=1000)] = ()

@@ -282,6 +282,8 @@ class InstanceState(Value, frozen=True):
 class InstanceEvent(CellMessage, frozen=True):
     """A new state of an instance, and its cell."""
 
+    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("scheduler", "conductor"), public=True)
+
     instance: InstanceState
 
 
@@ -303,8 +305,6 @@ class InstancePlaced(InstanceEvent, frozen=True, tag="instance.placed"):
 class InstanceActive(InstanceEvent, frozen=True, tag="instance.active"):
     """The instance runs: its build, rebuild or move has ended."""
 
-    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("scheduler", "conductor"), public=True)
-
 
 class InstanceMoved(InstanceEvent, frozen=True, tag="instance.moved"):
     """A move has reached its end on the host: the instance's state is `moved`, `stopped`, `shelved` or `offloaded`.
@@ -312,27 +312,19 @@ class InstanceMoved(InstanceEvent, frozen=True, tag="instance.moved"):
     If it is `moved`, the instance waits for the client to confirm or to revert the move.
     """
 
-    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("scheduler", "conductor"), public=True)
-
 
 class AlternatesSpent(InstanceEvent, frozen=True, tag="instance.spent"):
     """A cell has used up the hosts for an instance, and keeps the claim of its last attempt; `failures` say why each host
     failed. The API level chooses further alternates for it, or lets it end.
     """
 
-    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("scheduler", "conductor"), public=True)
-
 
 class InstanceFailed(InstanceEvent, frozen=True, tag="instance.error"):
     """The instance ended in error; `failures` and `no_valid_host` say why. `cell` is `cell0` if it never had a cell."""
 
-    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("scheduler", "conductor"), public=True)
-
 
 class InstanceDeleted(InstanceEvent, frozen=True, tag="instance.deleted"):
     """The instance is deleted."""
-
-    ROUTE = Route(Kind.EVENT, "scheduler.events", by=("scheduler", "conductor"), public=True)
 
 
 class AskInstances(ProjectMessage, frozen=True, tag="instance.query"):

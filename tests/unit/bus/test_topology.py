@@ -65,14 +65,17 @@ OF_CELLS = {user: rights for user, rights in RIGHTS.items() if user in USERS_OF_
         ({"ROUTE": structs.replace(ORDER, by=("nova",))}, "it is sent by ('nova',), and heard by (): roles are scheduler"),
         ({"ROUTE": structs.replace(ORDER, answer="claimed")}, "it is answered by 'claimed', which is no message"),
         ({"ROUTE": structs.replace(ORDER, kind=Kind.QUESTION)}, "it is answered by '', which is no answer"),
-        ({"ROUTE": ORDER, "tag": "claim"}, "its tag is 'claim', must be one of its own"),
-        ({}, "it has no ROUTE of its own"),
+        ({"ROUTE": ORDER, "tag": "claim"}, "its tag 'claim' is that of another type, too"),
+        ({"tag": "Trial"}, "it has no tag: tag='...' in its class line"),
+        ({}, "neither it nor a base that is no message states a ROUTE"),
     ],
 )  # fmt: skip
 def test_a_type_that_says_something_wrong_about_itself_is_found(names: dict[str, Any], problem: str) -> None:
     tag = names.pop("tag", "trial")
     made: Any = type(Message)
-    kind = made("Trial", (ReportInventory if not names else Message,), names, tag=tag, frozen=True)
+    kind = made(
+        "Trial", (Message if names or tag == "Trial" else ReportInventory,), names, tag=tag, frozen=True
+    )
     problems_by_name = {**TYPES, "trial": kind} if tag == "trial" else TYPES
 
     with pytest.MonkeyPatch.context() as patch:
