@@ -226,8 +226,8 @@ class ArrivalsOf(Generic[D]):
         return taken
 
 
-class Arrivals(ArrivalsOf[Delivery]):
-    """Deliveries of our own parcels."""
+# Deliveries of our own parcels.
+Arrivals = ArrivalsOf[Delivery]
 
 
 # Cuts a sequence into chunks of limited weight.

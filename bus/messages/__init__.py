@@ -43,10 +43,10 @@ def problems_of(kind: type[Message]) -> Iterator[str]:
     """What is wrong with what a message type says about itself."""
     if _is_base(kind) and not kind.__subclasses__():
         yield "it has no tag: tag='...' in its class line"
+    if TYPES.get(type_of(kind), kind) is not kind:
+        yield f"its tag {type_of(kind)!r} is that of another type, too"
     if _is_base(kind) or issubclass(kind, AnswerMessage):
         return
-    if TYPES[type_of(kind)] is not kind:
-        yield f"its tag {type_of(kind)!r} is that of another type, too"
     stated_by = next((each for each in kind.__mro__ if "ROUTE" in vars(each)), None)
     # What another message says of itself may not be so for this one.
     if stated_by is None or (stated_by is not kind and not _is_base(stated_by)):

@@ -38,7 +38,7 @@ from kit.errors import ConnectionLost, NotTaken, Refusal, Unavailable, Undeliver
 from kit.metrics import Histogram, Readings
 from kit.times import now
 
-__all__ = ["Outgoing", "Overfull", "Publisher", "Undeliverable", "now"]
+__all__ = ["Outgoing", "Overfull", "Publisher"]
 
 log = logging.getLogger(__name__)
 

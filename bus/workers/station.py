@@ -40,7 +40,7 @@ from bus.settings import BusSettings
 from bus.workers import handling
 from bus.workers.authority import BrokerFacts, all_count, broker_facts_of, judge, judge_answer, judge_parcel
 from bus.workers.handling import Handler, Handlers, Received, Tx, all_received
-from bus.workers.publisher import Outgoing, Publisher, now
+from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.sending import Link, pauses_of
 from bus.workers.worker import OutboxStore, Transactions, Worker
 from engine.inventories import CellName, ProviderId
@@ -49,6 +49,7 @@ from kit.errors import Interrupted, Refusal, Unavailable
 from kit.metrics import Histogram, Readings
 from kit.parts import PartGroup, Periodic, Status, Supervised
 from kit.process import Part
+from kit.times import now
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from bus.settings import BusSettings
 from bus.topology import PLACEMENT, objects_of
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from bus.workers.handling import Handler, Handlers, Received, Said
-from bus.workers.publisher import now
 from bus.workers.station import Station
 from bus.workers.worker import OutboxStore, Worker
 from engine.inventories import ConsumerId
+from kit.times import now
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.varied import varied
 

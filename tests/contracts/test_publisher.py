@@ -12,13 +12,13 @@ from bus.message import Envelope, Message
 from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceState
 from bus.messages.placement import InventoryRefused, LogPosition, ProvidersChanged
 from bus.topology import EVENTS, FEED, REPLY, Grant, Limits, objects_of, user_of
-from bus.workers.publisher import Overfull, Undeliverable
+from bus.workers.publisher import Overfull
 from bus.workers.sending import Link, Outgoing
 from bus.workers.station import Station, listen
 from engine.flavors import RequestId
 from engine.inventories import ConsumerId, ProviderId
 from engine.refusals import NotAllowed
-from kit.errors import AccessRefused, ConnectionLost, NotFound
+from kit.errors import AccessRefused, ConnectionLost, NotFound, Undeliverable
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, drain
 from tests.contracts.small_world import within_patience as within

@@ -21,7 +21,7 @@ from bus.messages.hosts import AskHosts, HostsAlive, HostsFound
 from bus.messages.placement import ClaimResources
 from bus.settings import BusSettings
 from bus.topology import EVENTS, Grant, objects_of
-from bus.workers.publisher import Overfull, now
+from bus.workers.publisher import Overfull
 from bus.workers.sending import Link
 from bus.workers.station import Station, listen
 from cell_conductor.settings import ConductorSettings
@@ -29,6 +29,7 @@ from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor, RequestId
 from kit.process import Part, run_until
+from kit.times import now
 from laboratory.computes.driver import simulated_parts
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import equal_hosts
