@@ -222,25 +222,9 @@ def _take(
 async def follow(
     asks: Sequence[Received[Order]], order_steps: Sequence[OrderStep], transaction: OutboxTransaction
 ) -> list[Said]:
-    """Follow these orders, each by its step. Returns the messages of the rows, and the answer to each order."""
-    verdicts: list[InstanceRow | BuildRejected] = []
-
-    def step(row: InstanceRow | None, order_step: OrderStep) -> InstanceRow | None:
-        verdicts.append(verdict := order_step(row))
-        return verdict if isinstance(verdict, InstanceRow) else None
-
-    steps = [
-        Ordered(ask.message.instance, partial(step, order_step=order_step), ask.by)
-        for ask, order_step in zip(asks, order_steps, strict=True)
-    ]
-    rows = await take_steps(await transaction.begun(), steps)
-    said = await tell_all(rows, asks, transaction)
-    for ask, verdict in zip(asks, verdicts, strict=True):
-        if isinstance(verdict, BuildRejected):
-            said += rejected(ask, verdict)
-        else:
-            said.append(Answer(ask, InstancesFound(instances=(rows[verdict.id].told,))))
-    return said
+    """Follow these orders, each by the step of its own instance."""
+    steps_of = [[(ask.message.instance, step)] for ask, step in zip(asks, order_steps, strict=True)]
+    return await follow_several(asks, steps_of, transaction)
 
 
 def instance_order_handlers(
