@@ -61,13 +61,13 @@ from engine.refusals import DoesNotFit, ShapeMoved
 from kit.errors import Operational, WrongAnswer
 from kit.parts import Background, PartGroup, Periodic, Status, Supervised
 
+log = logging.getLogger(__name__)
+
 # Brings a host into a new shape while instances live there, after placement has refused its report for what they hold.
 #
 # It asks placement for the tree and its holders, asks the driver for their new places, and sends both in one order. If something
 # changed in between, for instance since a boot claimed something there, it begins again.
 
-
-log = logging.getLogger(__name__)
 
 # A host where boots claim all the time moves a few times; more is no race.
 TRIES_MAX = 10

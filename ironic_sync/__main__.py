@@ -13,7 +13,7 @@ from bus.workers.sending import Link
 from bus.workers.station import close_all, stations_at
 from ironic_sync.core.offers import CellMap, cell_map
 from ironic_sync.rest import ironic_api
-from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
+from ironic_sync.settings import IRONIC_DAEMONS, DaemonRules, IronicSettings
 from ironic_sync.store import check_name
 from ironic_sync.store_sql import SqlIronicStore
 from ironic_sync.wiring import ironic_parts
@@ -56,11 +56,10 @@ async def run(
                 station,
                 link,
                 store,
-                settings.rules,
+                DaemonRules.of(settings),
                 name=name,
                 incarnation=secrets.token_hex(8),
                 cells=cells,
-                inbox=settings.inbox,
                 api=api,
                 in_cells=in_cells,
             ),

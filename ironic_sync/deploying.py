@@ -509,7 +509,7 @@ def _signature(row: NodeRow) -> object:
 
 # Handles orders to deploy, undeploy and rebuild nodes. The rules are in ironic_sync/core/orders.py.
 #
-# Any daemon writes an order on the node's row, and the node's owner does the work (deploying.py). An order is acknowledged when
+# Any daemon writes an order on the node's row, and the node's owner does the work (`Deployer`). An order is acknowledged when
 # its row is written. An immediate answer is sent before that, so it is sent again if the order is redelivered.
 
 

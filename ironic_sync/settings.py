@@ -1,8 +1,8 @@
 """What an operator may tune of a daemon that keeps bare-metal nodes, and the rules of its parts, which are made of that."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from bus.topology import IRONIC, IRONIC_EVENTS, IRONIC_TOPIC, Limits, Queue, inbox_queue
 from ironic_sync.core.ordering import Belief
@@ -14,61 +14,6 @@ from kit.settings import Count, Seconds, Section, require
 _WILDCARDS = frozenset("#*")
 # A shorter lease ends while a usual database, or the daemon itself, is slow for a moment.
 LEASE_S_LEAST = 2.0
-
-
-class DaemonRules(Struct, frozen=True, kw_only=True):
-    """How a daemon's parts work: what the operator may set, and what only tests shorten."""
-
-    lease_s: float = 10.0
-    sweep_s: float = 300.0
-    deploys_at_once: int = 10
-    foreign_providers: Literal["leave", "take"] = "leave"
-    deleted_kept_s: float = 7 * 86_400.0
-
-    # How often a daemon looks who the members are, for nodes without a live owner, and for deploys that another daemon made due:
-    # a query each time.
-    look_s: float = 0.5
-    # How often all nodes are compared with the ring: a node whose instance is gone may belong to another daemon by now.
-    balance_s: float = 30.0
-    # How many rows are read, or change their owner, in one transaction: more would make it long.
-    page: int = 1000
-    # How often nodes in doubt are looked for; those that this daemon hears of are read at once.
-    doubts_s: float = 5.0
-    # How often Ironic is asked which nodes changed lately.
-    changes_s: float = 20.0
-    # The pause before a report is tried again that placement did not take.
-    report_again_s: float = 10.0
-    # How often a daemon vouches for its nodes: well below the host_down_s of [bus].
-    beat_s: float = 5.0
-    # How often a node that Ironic works on is read although no notification came.
-    deploy_read_s: float = 15.0
-    # How often the conductor is told that Ironic still works on a node: well below its deploy_timeout_s, or it gives up the deploy.
-    progress_s: float = 120.0
-    # Between the tries of a step that Ironic did not take.
-    deploy_pauses: Pauses = Pauses(first_s=1.0, max_s=60.0)
-    belief: Belief = Belief()
-
-    # A renewal may fail several times before the daemon stops acting on its nodes; and it stops well before the others may take
-    # them, whose clocks may differ.
-
-    @property
-    def renew_s(self) -> float:
-        return self.lease_s * 0.2
-
-    @property
-    def renew_wait_s(self) -> float:
-        """How long the database may take for a renewal before the daemon asks again."""
-        return self.lease_s * 0.3
-
-    @property
-    def lease_margin_s(self) -> float:
-        """A daemon stops acting on its nodes when its lease has less than this left."""
-        return self.lease_s * 0.3
-
-    @property
-    def acting_s(self) -> float:
-        """How long after a renewal a daemon may act on its nodes."""
-        return self.lease_s - self.lease_margin_s
 
 
 class Inbox(Struct, frozen=True):
@@ -160,15 +105,58 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
         """Where Ironic's notifications are read."""
         return Inbox(exchange=self.exchange, topics=self.topics, queue=self.queue)
 
+
+class DaemonRules(IronicSettings, frozen=True, kw_only=True):
+    """How a daemon's parts work: what the operator may set, and what only tests shorten."""
+
+    # How often a daemon looks who the members are, for nodes without a live owner, and for deploys that another daemon made due:
+    # a query each time.
+    look_s: float = 0.5
+    # How often all nodes are compared with the ring: a node whose instance is gone may belong to another daemon by now.
+    balance_s: float = 30.0
+    # How many rows are read, or change their owner, in one transaction: more would make it long.
+    page: int = 1000
+    # How often nodes in doubt are looked for; those that this daemon hears of are read at once.
+    doubts_s: float = 5.0
+    # How often Ironic is asked which nodes changed lately.
+    changes_s: float = 20.0
+    # The pause before a report is tried again that placement did not take.
+    report_again_s: float = 10.0
+    # How often a daemon vouches for its nodes: well below the host_down_s of [bus].
+    beat_s: float = 5.0
+    # How often a node that Ironic works on is read although no notification came.
+    deploy_read_s: float = 15.0
+    # How often the conductor is told that Ironic still works on a node: well below its deploy_timeout_s, or it gives up the deploy.
+    progress_s: float = 120.0
+    # Between the tries of a step that Ironic did not take.
+    deploy_pauses: Pauses = Pauses(first_s=1.0, max_s=60.0)
+    belief: Belief = Belief()
+
+    @classmethod
+    def of(cls, settings: IronicSettings) -> Self:
+        return cls(**structs.asdict(settings))
+
+    # A renewal may fail several times before the daemon stops acting on its nodes; and it stops well before the others may take
+    # them, whose clocks may differ.
+
     @property
-    def rules(self) -> DaemonRules:
-        return DaemonRules(
-            lease_s=self.lease_s,
-            sweep_s=self.sweep_s,
-            deploys_at_once=self.deploys_at_once,
-            foreign_providers=self.foreign_providers,
-            deleted_kept_s=self.deleted_kept_s,
-        )
+    def renew_s(self) -> float:
+        return self.lease_s * 0.2
+
+    @property
+    def renew_wait_s(self) -> float:
+        """How long the database may take for a renewal before the daemon asks again."""
+        return self.lease_s * 0.3
+
+    @property
+    def lease_margin_s(self) -> float:
+        """A daemon stops acting on its nodes when its lease has less than this left."""
+        return self.lease_s * 0.3
+
+    @property
+    def acting_s(self) -> float:
+        """How long after a renewal a daemon may act on its nodes."""
+        return self.lease_s - self.lease_margin_s
 
 
 # Addresses and names are stated in another way (bus/addresses.py, flags).

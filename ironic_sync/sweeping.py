@@ -47,10 +47,11 @@ from kit.errors import Operational, TookTooLong
 from kit.parts import PartGroup, Pauses, Periodic, Status
 from kit.times import EPOCH, moment
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 Asked = TypeVar("Asked", bound=UUID)
 
-log = logging.getLogger(__name__)
 
 # The row after an answer of Ironic: of the row now, the version that was read before, and the time of the answer.
 Apply = Callable[[NodeRow, int, int], NodeRow | None]

@@ -23,7 +23,6 @@ from ironic_sync.store import IronicStore
 from ironic_sync.sweeping import Adopter, Sweeper
 from kit.process import Part
 
-USUAL_INBOX = Inbox()
 STANDARD_TRAITS = frozenset(os_traits.get_traits())
 
 
@@ -40,7 +39,7 @@ def ironic_parts(
     name: str,
     incarnation: str,
     cells: CellMap,
-    inbox: Inbox = USUAL_INBOX,
+    inbox: Inbox | None = None,
     api: IronicApi | None = None,
     in_cells: Mapping[str, Station] | None = None,
     clock_us: Callable[[], int] = now_us,
@@ -73,7 +72,7 @@ def ironic_parts(
     membership.listen(reading)
     events = EventReader(
         ironic_link,
-        inbox,
+        inbox or rules.inbox,
         writer,
         station.publisher,
         name=station.name,

@@ -36,7 +36,14 @@ from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree, fir
 from compute_sim.drivers import ConsoleText, GuestStopped
 from compute_sim.libvirt.core.domains import bound_guests
 from compute_sim.libvirt.core.machine import BadXmlError
-from compute_sim.libvirt.disks import (
+from compute_sim.libvirt.disks import read_console
+from compute_sim.libvirt.guest_domains import GuestDomains
+from compute_sim.libvirt.guest_folders import DOWNLOADING, GuestDisks, GuestFolders
+from compute_sim.libvirt.guest_work import GuestWork
+from compute_sim.libvirt.hypervisor import AttemptName, HostView, Hypervisor
+from compute_sim.libvirt.images import CachedImages, now_s
+from compute_sim.libvirt.settings import LibvirtHost, LibvirtRules
+from compute_sim.libvirt.work import (
     AGAIN_S,
     WAITING,
     AtStep,
@@ -47,15 +54,8 @@ from compute_sim.libvirt.disks import (
     WorkFailed,
     WorkQueues,
     in_words,
-    read_console,
     until_done,
 )
-from compute_sim.libvirt.guest_domains import GuestDomains
-from compute_sim.libvirt.guest_folders import DOWNLOADING, GuestDisks, GuestFolders
-from compute_sim.libvirt.guest_work import GuestWork
-from compute_sim.libvirt.hypervisor import AttemptName, HostView, Hypervisor
-from compute_sim.libvirt.images import CachedImages, now_s
-from compute_sim.libvirt.settings import LibvirtHost, LibvirtRules
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 

@@ -4,8 +4,9 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from uuid import uuid5
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import libvirt
@@ -24,12 +25,14 @@ from compute_sim.libvirt.core.plans import (
     PlannedMediated,
     Taken,
 )
-from compute_sim.libvirt.disks import WAITING, AtStep, LibvirtAway, WorkFailed, macs_of, taken_macs
 from compute_sim.libvirt.guest_folders import GuestFolder, KeptOrder, Order
 from compute_sim.libvirt.hypervisor import HostView, Hypervisor, SeenDomain, see_domains
 from compute_sim.libvirt.images import CachedImage
 from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.work import WAITING, AtStep, LibvirtAway, WorkFailed
 from engine.flavors import InstanceId
+
+log = logging.getLogger(__name__)
 
 # Makes the mediated devices of a guest before it starts, and removes them after it.
 
@@ -71,8 +74,6 @@ def mediated_xml(device: PlannedMediated) -> str:
     SubElement(capability, "uuid").text = str(device.uuid)
     return tostring(top, encoding="unicode")
 
-
-log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 # What a kernel of the image is started with, if the image does not say it: its console is the one that is kept.
@@ -377,3 +378,50 @@ def migrate(source: GuestDomains, from_: GuestFolder, target: GuestDomains, to: 
             },
             _FLAGS,
         )
+
+
+# The addresses of guests' network cards: derived from the instance, and kept with its order, so that they stay when it moves.
+
+
+# Locally administered, and of one card.
+_FIRST = "fa"
+
+
+def mac_of(instance: InstanceId, number: int = 0, tries: int = 0) -> str:
+    """An address of a card: 40 bits that depend on the instance and on the card's number."""
+    digest = uuid5(instance, f"card {number} {tries}").bytes
+    return ":".join((_FIRST, *(f"{byte:02x}" for byte in digest[:5])))
+
+
+def taken_macs(others: Iterable[GuestPlan | ForeignGuest]) -> dict[str, str]:
+    """The addresses of all cards on the machine, with the domains that have them."""
+    return {
+        mac.lower(): each.domain if isinstance(each, GuestPlan) else each.name
+        for each in others
+        for mac in (
+            [*(nic.mac for nic in each.nics), *(port.mac for port in each.functions)]
+            if isinstance(each, GuestPlan)
+            else each.macs
+        )
+    }
+
+
+def macs_of(
+    instance: InstanceId, count: int, kept: Sequence[str], taken: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The addresses of a guest's cards, of which it keeps those that it has (`kept`). Raises `WorkFailed` if another guest on the
+    machine has one of these; a new one is chosen so that none has it.
+    """
+    for mac in kept[:count]:
+        if owner := taken.get(mac.lower()):
+            raise WorkFailed(
+                f"its network card has the address {mac}, which is in use here by a card of {owner}"
+            )
+    return (*kept[:count], *[_free(instance, number, taken) for number in range(len(kept), count)])
+
+
+def _free(instance: InstanceId, number: int, taken: Mapping[str, str]) -> str:
+    tries = 0
+    while (mac := mac_of(instance, number, tries)) in taken:
+        tries += 1
+    return mac

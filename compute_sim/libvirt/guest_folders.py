@@ -14,8 +14,9 @@ from msgspec import Struct, structs
 
 from bus.messages.cell import AdoptGuest, ReceiveInstance, RespawnInstance, SpawnInstance
 from compute_sim.libvirt import disks
-from compute_sim.libvirt.disks import BYTES_MAX, AtStep, WorkFailed, make_config_drive
+from compute_sim.libvirt.disks import BYTES_MAX, make_config_drive
 from compute_sim.libvirt.images import CachedImage, CachedImages, ImageUser
+from compute_sim.libvirt.work import AtStep, WorkFailed
 from engine.flavors import Flavor, Image, InstanceId
 from engine.inventories import ConsumerId
 

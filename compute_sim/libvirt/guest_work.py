@@ -15,7 +15,6 @@ from bus.messages.cell import AdoptGuest, ReceiveInstance, RespawnInstance, Spaw
 from compute_sim.libvirt.core.domains import adopted, held_by
 from compute_sim.libvirt.core.planning import NoPlan
 from compute_sim.libvirt.core.plans import NAMESPACE, GuestOrder, GuestPlan
-from compute_sim.libvirt.disks import AtStep, LibvirtAway, RunsOn, WorkFailed, until_done
 from compute_sim.libvirt.guest_domains import GuestDomains, migrate
 from compute_sim.libvirt.guest_folders import (
     AdoptedDomain,
@@ -27,6 +26,7 @@ from compute_sim.libvirt.guest_folders import (
     make_empty_copies,
     resize_disks,
 )
+from compute_sim.libvirt.work import AtStep, LibvirtAway, RunsOn, WorkFailed, until_done
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 

@@ -32,9 +32,9 @@ from compute_sim.libvirt.core.layout import (
 from compute_sim.libvirt.core.machine import BadXmlError, Machine, read_machine, read_node_devices
 from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan
 from compute_sim.libvirt.core.trees import host_of, tree_of
-from compute_sim.libvirt.disks import LibvirtAway, WorkFailed
 from compute_sim.libvirt.guest_folders import domain_name
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
+from compute_sim.libvirt.work import LibvirtAway, WorkFailed
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ProviderId
 

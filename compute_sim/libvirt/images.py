@@ -33,8 +33,8 @@ import msgspec
 from msgspec import Struct
 
 from compute_sim.libvirt import disks
-from compute_sim.libvirt.disks import WorkFailed
 from compute_sim.libvirt.settings import LibvirtRules, may_connect, read_server_networks, read_servers
+from compute_sim.libvirt.work import WorkFailed
 from kit.settings import without_password
 from kit.tls import client_tls
 

@@ -29,6 +29,8 @@ from kit.parts import Pauses, Periodic
 from kit.process import Part
 from kit.sql import upgrade
 
+log = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from compute_sim.libvirt.guest_work import GuestWork
     from engine.inventories import ProviderId
@@ -75,8 +77,6 @@ def _seen(views: Iterable[HostView]) -> Iterable[tuple[Pool, str]]:
             if each.pool is not None:
                 yield each.pool, view.host.name
 
-
-log = logging.getLogger(__name__)
 
 # The pause between two looks whether libvirt answers, at the start.
 _LOOK_S = 5.0

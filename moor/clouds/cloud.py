@@ -21,7 +21,7 @@ from compute_sim.store_sql import open_compute_store
 from engine.flavors import Flavor
 from ironic_sync.core.offers import CellMap, class_of
 from ironic_sync.rest import HttpIronicApi
-from ironic_sync.settings import IronicSettings
+from ironic_sync.settings import DaemonRules, IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
 from ironic_sync.wiring import ironic_parts
 from kit.database_settings import DatabaseSettings
@@ -204,11 +204,10 @@ async def bare_metal(
                 place,
                 link,
                 store,
-                settings.rules,
+                DaemonRules.of(settings),
                 name=name,
                 incarnation=secrets.token_hex(8),
                 cells=metal.cells,
-                inbox=settings.inbox,
                 api=api,
             )
             daemons.append(Daemon(name, parts))

@@ -15,10 +15,10 @@ from msgspec import structs
 
 from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance, StartInstance
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, Silent, Work, begun
-from compute_sim.libvirt.disks import WorkFailed
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.guest_folders import GuestFolder
 from compute_sim.libvirt.images import CachedImages
+from compute_sim.libvirt.work import WorkFailed
 from engine.flavors import Flavor, Image
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from tests.libvirt.guest_images import write_image

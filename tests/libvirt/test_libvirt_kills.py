@@ -15,7 +15,7 @@ from bus.messages.cell import (
     StopInstance,
 )
 from compute_sim.core.attempts import AttemptRecord, HostOrder, begun
-from compute_sim.libvirt.disks import GivenUp
+from compute_sim.libvirt.work import GivenUp
 from tests.libvirt.libvirt_cloud import files
 from tests.libvirt.test_libvirt_failures import Host, which
 

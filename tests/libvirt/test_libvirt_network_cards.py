@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from bus.messages.cell import ReceiveInstance, StopInstance
-from compute_sim.libvirt.disks import mac_of
+from compute_sim.libvirt.guest_domains import mac_of
 from engine.inventories import ConsumerId
 from tests.libvirt.test_libvirt_failures import Host, libvirt_at
 
