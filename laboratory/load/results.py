@@ -79,8 +79,7 @@ class Phase(Struct, frozen=True, kw_only=True):
     # The shares of all processors' time that this run used, and that other processes used.
     share_of_machine: float
     share_of_others: float
-    # Of state changes.
-    over_time: tuple[Interval, ...] = ()
+    over_time: tuple[Interval, ...]
 
 
 class Audited(Struct, frozen=True):

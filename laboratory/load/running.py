@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -47,7 +46,6 @@ from laboratory.load.orders import (
 )
 from laboratory.load.results import (
     Audited,
-    Interval,
     LoadResult,
     Phase,
     is_late,
@@ -59,8 +57,6 @@ from moor.clouds.cloud import BareMetalPlan, cells_of_groups
 from moor.options import err
 from moor.showing import shortened
 from moor.worker_settings import CloudSettings
-
-T = TypeVar("T")
 
 SPAWN_MS = 50.0
 # A simulated deploy and cleaning take only about a tenth of a second, so that Moorage's own part is what is measured.
@@ -259,7 +255,7 @@ class _Load:
             flatness=tenths[-1] / tenths[1] if len(tenths) > 1 else 1.0,
             share_of_machine=ours,
             share_of_others=others,
-            changes=_phase_over_time(of_changes, changes) if changes else None,
+            changes=_phase_of(of_changes, changes) if changes else None,
             orders=_phase_of(last, measured) if measured else None,
             kinds=figures_of(measured.orders, measured.seconds) if measured else {},
             mix={name: entry.weight for name, entry in plan.mix.items()},
@@ -353,7 +349,7 @@ def _asked(run: OrderRun) -> dict[InstanceId, Asked]:
     }
 
 
-def _phase_of(meter: Meter, run: Run, over_time: tuple[Interval, ...] = ()) -> Phase:
+def _phase_of(meter: Meter, run: Run) -> Phase:
     ours, others = meter.shares(os.cpu_count() or 1)
     return Phase(
         count=meter.count,
@@ -364,9 +360,5 @@ def _phase_of(meter: Meter, run: Run, over_time: tuple[Interval, ...] = ()) -> P
         generator_us_each=meter.generator_us(),
         share_of_machine=ours,
         share_of_others=others,
-        over_time=over_time,
+        over_time=intervals_of(meter.samples, run.ends, run.began_s),
     )
-
-
-def _phase_over_time(meter: Meter, run: Run) -> Phase:
-    return _phase_of(meter, run, intervals_of(meter.samples, run.ends, run.began_s))
