@@ -1,7 +1,5 @@
-"""What Nova knows of its cloud: compute nodes, services, aggregates and cells. Pure values, and how they change.
-
-values.py    the values themselves, and what a request's reader and the choice need of them.
-port.py      how the present value is asked for.
+"""What Nova knows of its cloud: compute nodes, services, aggregates and cells. Pure values; how they are read from answers and
+notifications, and how they change.
 """
 
 from collections import Counter

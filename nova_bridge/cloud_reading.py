@@ -1,10 +1,6 @@
 """Reads and hears a Nova that schedules through us: its compute API, its API database, and its notifications.
 
-databases.py   opens Nova's databases, read-only, and checks their versions (databases.py).
-rest.py        the compute API.
-reading.py     reads all of a Nova: hosts, services, aggregates, cells.
-holders.py     which of these instances and migrations does Nova know? For the audit.
-keeping.py     the part that keeps what was read true, by notifications and by reading again.
+First the client of the API, then the reader of a whole Nova, and the part that keeps what was read true.
 """
 
 import asyncio
@@ -66,6 +62,8 @@ from scheduler_worker.metrics import NOVA_NOTIFICATIONS
 
 T = TypeVar("T")
 
+# So many are asked for one by one: more unknown ones at once mean that another Nova answers, or an empty one.
+UNKNOWN_MAX = 1000
 # Nova's default max_limit; a lower one of Nova's counts.
 PAGE = 1000
 
@@ -169,6 +167,39 @@ class NovaApi:
         if not isinstance(listed := body.get("migrations"), list):
             raise WrongAnswer(f"{self.name}: migrations is {listed!r}, must be a list")
         return bool(listed)
+
+    async def unknown(self, consumers: Collection[ConsumerId]) -> HoldersAsked:
+        """Those of these consumers that Nova knows as no instance and as no migration. Raises `Operational` if Nova does not answer, or refuses.
+
+        All instances and all migrations are read. Of the consumers that are among neither, each is asked for by its id as well: the lists
+        have no instance that was deleted softly, and an instance may be new.
+        """
+        left = {*consumers}
+        services = await self.services()
+        if services.silent:
+            return HoldersAsked(
+                problem=f"the cell of {len(services.silent)} hosts ({services.silent[0]}, ...) is silent"
+            )
+        async for page in self.servers():
+            left.difference_update(page.ids)
+            if page.is_partial:
+                return HoldersAsked(problem="a cell is silent: Nova knows only the ids of its servers")
+        if left:
+            async for page in self.migrations():
+                left.difference_update(page.ids)
+                if not left:
+                    break
+        if len(left) > UNKNOWN_MAX:
+            return HoldersAsked(
+                problem=f"Nova knows {len(left):,} of {len(consumers):,} consumers not, more than {UNKNOWN_MAX:,}: is this the Nova that "
+                "uses this placement?"
+            )
+        unknown = [
+            each
+            for each in sorted(left)
+            if not await self.has_server(each) and not await self.has_migration(each)
+        ]
+        return HoldersAsked(frozenset(unknown))
 
     async def _server(self, id_: UUID) -> RestAnswer | None:
         answer = await self._client.ask(f"/v2.1/servers/{id_}")
@@ -457,59 +488,3 @@ class NovaCloudKeeper(PartGroup):
             since.append(heard)
         if self._known is not None:
             self._set(hear(self._known, heard))
-
-
-# Which of these consumers does Nova know, as an instance or a migration? The audit asks, before it frees anything of Nova's.
-
-
-# So many are asked for one by one: more unknown ones at once mean that another Nova answers, or an empty one.
-UNKNOWN_MAX = 1000
-
-
-class NovaHolders:
-    """Asks this Nova."""
-
-    def __init__(self, api: NovaApi) -> None:
-        self._api = api
-
-    @property
-    def name(self) -> str:
-        return self._api.name
-
-    async def unknown(self, consumers: Collection[ConsumerId]) -> HoldersAsked:
-        return await ask_nova(self._api, consumers)
-
-    async def close(self) -> None:
-        await self._api.close()
-
-
-async def ask_nova(api: NovaApi, consumers: Collection[ConsumerId]) -> HoldersAsked:
-    """Raises `Operational` if Nova does not answer, or refuses.
-
-    All instances and all migrations are read. Of the consumers that are among neither, each is asked for by its id as well: the lists
-    have no instance that was deleted softly, and an instance may be new.
-    """
-    left = {*consumers}
-    services = await api.services()
-    if services.silent:
-        return HoldersAsked(
-            problem=f"the cell of {len(services.silent)} hosts ({services.silent[0]}, ...) is silent"
-        )
-    async for page in api.servers():
-        left.difference_update(page.ids)
-        if page.is_partial:
-            return HoldersAsked(problem="a cell is silent: Nova knows only the ids of its servers")
-    if left:
-        async for page in api.migrations():
-            left.difference_update(page.ids)
-            if not left:
-                break
-    if len(left) > UNKNOWN_MAX:
-        return HoldersAsked(
-            problem=f"Nova knows {len(left):,} of {len(consumers):,} consumers not, more than {UNKNOWN_MAX:,}: is this the Nova that "
-            "uses this placement?"
-        )
-    unknown = [
-        each for each in sorted(left) if not await api.has_server(each) and not await api.has_migration(each)
-    ]
-    return HoldersAsked(frozenset(unknown))

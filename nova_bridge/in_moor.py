@@ -62,8 +62,8 @@ def nova_scheduler(
     them may run, also beside nova-schedulers.
     """
     operating.begin()
-    from nova_bridge.scheduler.wiring import run as run_in_place
     from nova_bridge.shadow.wiring import run_in_shadow
+    from nova_bridge.wiring import run as run_in_place
 
     run = run_in_shadow if shadow else run_in_place
     run_worker(
@@ -87,16 +87,16 @@ async def nova_to_ask(settings: Settings) -> AsyncIterator[NovaToAsk | None]:
         yield None
         return
     from kit.login import CATALOGUE
-    from nova_bridge.cloud_reading import NovaApi, NovaHolders
+    from nova_bridge.cloud_reading import NovaApi
 
     account = found().of(OPENSTACK)
-    holders = NovaHolders(NovaApi(named.url, account))
+    api = NovaApi(named.url, account)
     try:
         name = account.keystone_url if named.url == CATALOGUE else named.url
         looks = LooksInFile(settings.data / LOOKS, name)
-        yield NovaToAsk(holders, looks, timedelta(seconds=named.freed_after_s))
+        yield NovaToAsk(api, looks, timedelta(seconds=named.freed_after_s))
     finally:
-        await holders.close()
+        await api.close()
 
 
 class _Kept(Struct, frozen=True):

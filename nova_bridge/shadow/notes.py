@@ -145,7 +145,7 @@ def compare_choices(
     return ChoicesCompared(verdict, weighed=_weighed(views, our_row, row))
 
 
-def in_words(
+def reason_in_words(
     compared: ChoicesCompared, pair: HostsPaired, name_of: Callable[[ProviderId], str], *, why_filtered: str
 ) -> str:
     """Why the verdict is this one, with the numbers. `why_filtered` is what the filter says of Nova's host; empty if it has nothing

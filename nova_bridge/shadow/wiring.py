@@ -28,16 +28,15 @@ from kit.settings import BadSetting, SettingsFollower
 from kit.times import now
 from nova_bridge.cloud import KnowsNovaCloud
 from nova_bridge.envelope import RefusedError, RpcRequest, read_envelope
+from nova_bridge.hosts import NovaHosts, NovaNews
+from nova_bridge.placement_api import PlacementApi
+from nova_bridge.placement_books import HttpBooks
 from nova_bridge.request_spec import NovaRequestReader
-from nova_bridge.scheduler.hosts import NovaHosts, NovaNews
-from nova_bridge.scheduler.placement_api import PlacementApi
-from nova_bridge.scheduler.placement_books import HttpBooks
-from nova_bridge.scheduler.serving import SELECT, VERSION, NovaCasts, rpc_queues
-from nova_bridge.scheduler.wiring import LOOK_S, OpenedNova, forced_plugins, plugins_of, run_for_nova
+from nova_bridge.serving import SELECT, VERSION, NovaCasts, rpc_queues
 from nova_bridge.settings import NOVA, NovaSettings
-from nova_bridge.shadow.choosing import CopiedRequest, ShadowChooser
-from nova_bridge.shadow.following import LOOK_AT_S, AsksServer, ShadowFollower
+from nova_bridge.shadow.choosing import LOOK_AT_S, AsksServer, CopiedRequest, ShadowChooser, ShadowFollower
 from nova_bridge.shadow.notes import NotesFile, open_notes
+from nova_bridge.wiring import LOOK_S, OpenedNova, forced_plugins, plugins_of, run_for_nova
 from scheduler_worker.metrics import SHADOW_COPIES
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings

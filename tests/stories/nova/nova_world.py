@@ -25,11 +25,11 @@ from kit.process import Part, run_until
 from kit.rest import RestLimits
 from kit.times import now
 from nova_bridge.cloud import CloudAggregate, CloudCell, ComputeService, NovaCloud, services_by_host, zoned
-from nova_bridge.scheduler.placement_api import PlacementApi
-from nova_bridge.scheduler.serving import ServingLimits
-from nova_bridge.scheduler.wiring import nova_parts
+from nova_bridge.placement_api import PlacementApi
 from nova_bridge.selection import ComputeNode
+from nova_bridge.serving import ServingLimits
 from nova_bridge.settings import NovaSettings
+from nova_bridge.wiring import nova_parts
 from scheduler_worker.settings import SchedulerSettings
 from tests.api.whole_app import server_over
 from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest

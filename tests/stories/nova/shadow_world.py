@@ -7,9 +7,9 @@ from uuid import UUID
 
 from bus.workers.sending import Link
 from kit.keystone import OpenStackSettings
-from nova_bridge.scheduler.placement_api import PlacementApi
+from nova_bridge.placement_api import PlacementApi
 from nova_bridge.settings import NovaSettings
-from nova_bridge.shadow.following import AsksServer
+from nova_bridge.shadow.choosing import AsksServer
 from nova_bridge.shadow.notes import ShadowNote, read_notes
 from nova_bridge.shadow.wiring import COPIES, shadow_parts
 from scheduler_worker.settings import SchedulerSettings

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from nova_bridge.scheduler.serving import ServingLimits
+from nova_bridge.serving import ServingLimits
 from tests.stories.nova.conductor import SELECT, asked_for
 from tests.stories.nova.nova_world import (
     AMOUNTS,

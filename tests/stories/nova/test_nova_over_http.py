@@ -15,7 +15,7 @@ from engine.candidates.columns import Flags
 from engine.choosing.hosts import Hosts, OneHost
 from engine.choosing.plugins import Filter
 from engine.requests.spec import InstanceSpec
-from nova_bridge.scheduler.serving import ServingLimits
+from nova_bridge.serving import ServingLimits
 from tests.stories.cloud import QUICK, wait_until
 from tests.stories.nova.conductor import SELECT, asked_for, failure_of
 from tests.stories.nova.nova_world import (

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from nova_bridge.scheduler.serving import ServingLimits
+from nova_bridge.serving import ServingLimits
 from tests.stories.cloud import wait_until
 from tests.stories.nova.conductor import TOKEN, asked_for, failure_of
 from tests.stories.nova.nova_world import an_instance, nova_world

@@ -32,7 +32,6 @@ from moor.books.auditing import AuditOptions, AuditResult, audited
 from moor.books.books_reader import BooksReader
 from moor.books.nova_books import NovaToAsk
 from moor.books.rules import UNKNOWN, FirstLook, HoldersAsked
-from nova_bridge.cloud_reading import ask_nova
 from nova_bridge.in_moor import LooksInFile
 from tests.nova.simulated_api import SimulatedNova
 from tests.properties.test_audit_properties import HOSTS, NOW, PLACES
@@ -116,7 +115,7 @@ class Cloud:
     async def unknown(self, consumers: Collection[ConsumerId]) -> HoldersAsked:
         api = self.nova.api()
         try:
-            return await ask_nova(api, consumers)
+            return await api.unknown(consumers)
         finally:
             await api.close()
 

@@ -7,7 +7,7 @@ from engine.candidates.provider_index import ProviderIndex
 from engine.inventories import ProviderId, ProviderState, ResourceAmount, Share
 from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
-from nova_bridge.scheduler.deciding import group_providers
+from nova_bridge.selection import group_providers
 
 ROOT, LEFT, RIGHT, UNDER_LEFT = (ProviderId(UUID(int=number)) for number in (1, 2, 3, 4))
 BANDWIDTH, PACKETS = "NET_BW_EGR_KILOBIT_PER_SEC", "NET_PACKET_RATE_KILOPACKET_PER_SEC"

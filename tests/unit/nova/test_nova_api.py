@@ -11,7 +11,7 @@ from kit.errors import CredentialsRefused, Unavailable, VersionNotOffered, Wrong
 from moor.books.rules import HoldersAsked
 from nova_bridge import cloud_reading
 from nova_bridge.cloud import CloudAggregate, ServerSeen, services_by_host
-from nova_bridge.cloud_reading import CloudReader, NovaCells, ask_nova
+from nova_bridge.cloud_reading import CloudReader, NovaCells
 from nova_bridge.databases import open_nova_database
 from tests.nova.rows import NovaRows
 from tests.nova.schema import NovaAddresses, sqlite_databases
@@ -27,7 +27,7 @@ def ids(*numbers: int) -> list[ConsumerId]:
 async def asked(nova: SimulatedNova, *numbers: int) -> HoldersAsked:
     api = nova.api()
     try:
-        return await ask_nova(api, ids(*numbers))
+        return await api.unknown(ids(*numbers))
     finally:
         await api.close()
 

@@ -9,7 +9,7 @@ import pytest
 from engine.inventories import InventoryState, ProviderId, ProviderState
 from engine.picture.picture import Picture
 from nova_bridge.cloud import NovaCloud
-from nova_bridge.scheduler.hosts import BEFORE_REFUSALS, PAUSE_FIRST, NovaNews
+from nova_bridge.hosts import BEFORE_REFUSALS, PAUSE_FIRST, NovaNews
 
 pytestmark = pytest.mark.asyncio
 
@@ -97,7 +97,7 @@ async def test_a_refusal_does_not_wait_for_a_nova_that_does_not_answer(
     news, nova, picture = some_news()
     picture.apply([a_host(1)])
     nova.answers = False
-    monkeypatch.setattr("nova_bridge.scheduler.hosts.READ_WITHIN_S", 0.1)
+    monkeypatch.setattr("nova_bridge.hosts.READ_WITHIN_S", 0.1)
     async with asyncio.timeout(2):
         await news.before_refusal()
     assert nova.readings == 1

@@ -8,9 +8,9 @@ from bus.workers.sending import Link
 from kit.keystone import OpenStackSettings
 from kit.settings import tell_followers
 from nova_bridge.cloud import NovaCloud
-from nova_bridge.scheduler.placement_api import PlacementApi
-from nova_bridge.scheduler.wiring import nova_parts
+from nova_bridge.placement_api import PlacementApi
 from nova_bridge.settings import NovaSettings
+from nova_bridge.wiring import nova_parts
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import Staged

@@ -19,8 +19,8 @@ from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, DoesNotFit, R
 from kit.errors import Unavailable
 from kit.keystone import OpenStackSettings
 from kit.rest import RestLimits
-from nova_bridge.scheduler.placement_api import Conflict, PlacementApi
-from nova_bridge.scheduler.placement_books import HttpBooks, HttpClaims
+from nova_bridge.placement_api import Conflict, PlacementApi
+from nova_bridge.placement_books import HttpBooks, HttpClaims
 from tests.api.whole_app import server_over
 from tests.contracts.stores import open_store
 from tests.unit.nova.upstream_placement import UpstreamTransport

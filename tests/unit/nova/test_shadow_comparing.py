@@ -9,7 +9,13 @@ from engine.choosing.planning import HostViews, reason_against, views_of
 from engine.inventories import ProviderId, ResourceAmount
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
-from nova_bridge.shadow.notes import ChoicesCompared, HostsPaired, compare_choices, in_words, pair_hosts
+from nova_bridge.shadow.notes import (
+    ChoicesCompared,
+    HostsPaired,
+    compare_choices,
+    pair_hosts,
+    reason_in_words,
+)
 from tests.contracts.placement_orders import provider
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_picture, a_spec, a_state, vcpus
@@ -49,7 +55,7 @@ def test_hosts_are_equal_worse_or_better_by_our_weighers() -> None:
     assert (worse.verdict, better.verdict) == ("nova_worse", "nova_better")
     assert [(each.weigher, each.ours, each.nova) for each in worse.weighed] == [("cpu", 16, 4)]
     assert worse.weighed[0].ahead == pytest.approx(-better.weighed[0].ahead)
-    said = in_words(worse, HostsPaired(A, C), NAMES.__getitem__, why_filtered="")
+    said = reason_in_words(worse, HostsPaired(A, C), NAMES.__getitem__, why_filtered="")
     assert said.startswith("cpu 16 on a, 4 on c (+")
 
 
@@ -60,9 +66,9 @@ def test_a_host_that_our_filters_refuse_is_named_with_the_filter() -> None:
     found = compared(A, B, seen)
     assert (found.verdict, found.filter) == ("filtered", "capacity")
     why = reason_against(picture, a_spec(2), PLUGINS, picture.row_of(B))
-    said = in_words(found, HostsPaired(A, B), NAMES.__getitem__, why_filtered=why)
+    said = reason_in_words(found, HostsPaired(A, B), NAMES.__getitem__, why_filtered=why)
     assert said == "capacity refuses b: VCPU asked 2, free 1 of 16"
-    later = in_words(found, HostsPaired(A, B), NAMES.__getitem__, why_filtered="")
+    later = reason_in_words(found, HostsPaired(A, B), NAMES.__getitem__, why_filtered="")
     assert later == "capacity refuses b: it had when the request came, and has not any more"
 
 
@@ -70,7 +76,7 @@ def test_a_host_that_is_not_known_is_told_as_such() -> None:
     found = compared(A, C, views(cloud(a=16)))
 
     assert (found.verdict, found.filter) == ("filtered", "known")
-    said = in_words(found, HostsPaired(A, C), NAMES.__getitem__, why_filtered="")
+    said = reason_in_words(found, HostsPaired(A, C), NAMES.__getitem__, why_filtered="")
     assert said == "this scheduler does not know c"
 
 
@@ -119,7 +125,7 @@ def test_a_host_is_judged_with_the_instances_of_the_request_that_it_took_before(
     assert (first, second) == (HostsPaired(A, A), HostsPaired(B, A, 0, 1))
     found = compare_choices(second, seen)
     assert found.verdict == "nova_worse"
-    said = in_words(found, second, NAMES.__getitem__, why_filtered="")
+    said = reason_in_words(found, second, NAMES.__getitem__, why_filtered="")
     assert said.endswith("with 0 and 1 instances of the same request there before")
 
 

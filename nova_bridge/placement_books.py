@@ -44,7 +44,7 @@ from engine.refusals import (
 )
 from kit.errors import Transient
 from kit.parts import PartGroup, Periodic, SharedRuns
-from nova_bridge.scheduler.placement_api import (
+from nova_bridge.placement_api import (
     READS_AT_ONCE,
     Amounts,
     Conflict,

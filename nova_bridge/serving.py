@@ -32,6 +32,7 @@ from bus.workers.sending import Link
 from kit.errors import Operational, Refusal
 from kit.metrics import Histogram, Labels, Readings
 from kit.parts import Background, Supervised
+from nova_bridge.deciding import NovaAsked, NovaDecision, NovaSearch
 from nova_bridge.envelope import (
     RefusedError,
     RemoteFailure,
@@ -48,10 +49,8 @@ from nova_bridge.envelope import (
     write_heartbeat,
     write_result,
 )
+from nova_bridge.hosts import NovaHosts
 from nova_bridge.request_spec import NovaRequest, NovaRequestReader
-from nova_bridge.scheduler.deciding import NovaAsked, NovaDecision
-from nova_bridge.scheduler.hosts import NovaHosts
-from nova_bridge.scheduler.search import NovaSearch
 from nova_bridge.selection import InstancesByService, deleted, synced, updated
 from nova_bridge.settings import NovaSettings
 from scheduler_worker.metrics import NOVA_ANSWERED, NOVA_CALLS

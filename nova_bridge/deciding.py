@@ -14,130 +14,207 @@ import numpy as np
 from msgspec import Struct, structs
 
 from bus.message import Message
-from bus.messages.placement import ClaimAnswered
-from engine.candidates.provider_index import ProviderIndex
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim, SwapClaim
+from bus.topology import CELL0
 from engine.choosing.explaining import in_words
 from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugins import HostChange, Plugins
-from engine.choosing.verdicts import Holds
-from engine.inventories import ConsumerId, GroupMember, ProviderId, ProviderState, ResourceAmount, Share
+from engine.choosing.verdicts import Holds, amounts_of
+from engine.flavors import InstanceId
+from engine.hosts import HostState
+from engine.inventories import (
+    Choice,
+    ConsumerId,
+    GroupMember,
+    ProviderId,
+    ResourceAmount,
+    Share,
+)
 from engine.picture.picture import Picture
-from engine.refusals import NoValidHost
+from engine.refusals import AlreadyClaimed, ClaimVerdict, NoValidHost, Superseded
 from engine.requests import InstanceSpec
-from engine.requests.spec import GranularGroup
 from kit.errors import Operational
 from nova_bridge.envelope import RemoteFailure, no_valid_host
+from nova_bridge.hosts import NovaHosts
 from nova_bridge.request_spec import NovaGroup, NovaRequest
-from nova_bridge.scheduler.hosts import NovaHosts
-from nova_bridge.scheduler.search import NovaSearch
-from nova_bridge.selection import SelectedHost, write_selections, write_stay
+from nova_bridge.selection import SelectedHost, group_providers, write_selections, write_stay
 from scheduler_worker.claiming.claimer import Claimer
-
-# Which provider of a claimed share serves which granular group of the request. A share has only the sums.
-#
-# Nova's computes bind ports and devices to the providers that the answer names. If several providers could serve a group, any
-# assignment will do in which each group gets what it asks for.
-
-
-Left = dict[tuple[ProviderId, str], int]
-
-
-def group_providers(
-    spec: InstanceSpec, share: Share, index: ProviderIndex
-) -> Mapping[str, ProviderId] | None:
-    """The provider of each group, by its suffix. None if no assignment gives each group what it asks for: the tree has changed
-    since it was chosen.
-    """
-    if not spec.groups:
-        return {}
-    left: Left = {}
-    for each in share.amounts:
-        key = each.provider, each.resource
-        left[key] = left.get(key, 0) + each.amount
-    givers = list(dict.fromkeys(each.provider for each in share.amounts))
-    states = {id_: state for id_ in givers if (state := _state(index, id_)) is not None}
-    # A group without amounts may be served by any provider of the trees.
-    roots = sorted({state.root for state in states.values()})
-    others = {each.id: each for root in roots for each in index.states_in_tree(root) if each.id not in states}
-    states |= others
-    order = sorted(spec.groups, key=lambda group: -len(group.amounts))
-    return _assign(order, {}, left, _Solver(spec, states, givers, [*others]))
-
-
-class _Solver:
-    def __init__(
-        self,
-        spec: InstanceSpec,
-        states: Mapping[ProviderId, ProviderState],
-        givers: Sequence[ProviderId],
-        others: Sequence[ProviderId],
-    ) -> None:
-        self.spec = spec
-        self.states = states
-        self.givers = givers
-        self.others = others
-
-    def candidates(
-        self, group: GranularGroup, left: Left, taken: Mapping[str, ProviderId]
-    ) -> list[ProviderId]:
-        among = self.givers if group.amounts else (*self.givers, *self.others)
-        return [
-            id_
-            for id_ in among
-            if all(left.get((id_, resource), 0) >= amount for resource, amount in group.amounts)
-            and self._has_traits(id_, group)
-            and not (self.spec.isolates and group.amounts and id_ in taken.values())
-        ]
-
-    def is_near(self, taken: Mapping[str, ProviderId]) -> bool:
-        """Are the groups of each wish for one subtree, as far as they are assigned, at or below one of their providers?"""
-        for wish in self.spec.same_subtree:
-            providers = [taken[suffix] for suffix in wish if suffix in taken]
-            if len(providers) == len(wish) and not any(
-                all(top in self._ancestors(each) for each in providers) for top in providers
-            ):
-                return False
-        return True
-
-    def _has_traits(self, id_: ProviderId, group: GranularGroup) -> bool:
-        state = self.states.get(id_)
-        traits = frozenset(state.traits) if state is not None else frozenset[str]()
-        return traits.issuperset(group.required) and traits.isdisjoint(group.forbidden)
-
-    def _ancestors(self, id_: ProviderId) -> set[ProviderId]:
-        found: set[ProviderId] = set()
-        at: ProviderId | None = id_
-        while at is not None and at not in found:
-            found.add(at)
-            state = self.states.get(at)
-            at = None if state is None else state.parent
-        return found
-
-
-def _assign(
-    groups: Sequence[GranularGroup], taken: Mapping[str, ProviderId], left: Left, solver: _Solver
-) -> Mapping[str, ProviderId] | None:
-    if not groups:
-        return taken
-    group, others = groups[0], groups[1:]
-    for id_ in solver.candidates(group, left, taken):
-        now = {**taken, group.suffix: id_}
-        if not solver.is_near(now):
-            continue
-        rest = dict(left)
-        for resource, amount in group.amounts:
-            rest[id_, resource] -= amount
-        if (found := _assign(others, now, rest, solver)) is not None:
-            return found
-    return None
-
-
-def _state(index: ProviderIndex, id_: ProviderId) -> ProviderState | None:
-    row = index.row_of(id_)
-    return None if row is None else index.state(row)
-
+from scheduler_worker.claiming.search import Search
 
 log = logging.getLogger(__name__)
+
+
+# The search for the host of one instance of Nova.
+#
+# Nova writes allocations too, so the instance may hold something, and what it holds may change at any time:
+#
+#     Superseded       somebody has written to it meanwhile, for example the conductor, which gave its allocations to a migration: claim again
+#     AlreadyClaimed   three cases:
+#                      - This very claim was granted before: adopt it.
+#                      - The instance holds of one host all that the request asks for, and the request allows that host. Another scheduler,
+#                        or an earlier try of the same request, has claimed it: adopt it, and keep the rest.
+#                      - Otherwise it is evacuated: it keeps what it holds of its old host, as Nova has it, and takes the new share beside.
+#
+# An instance that was evacuated twice may still hold such a share of its first host, until that host's compute is back. So the share of
+# a host that is down is adopted only if the instance holds nothing else.
+
+
+# Nova may write the allocations of an instance while we claim; it does not do so for ever.
+OTHER_ATTEMPTS_MAX = 6
+
+
+class NovaSearch(Search):
+    def __init__(
+        self,
+        instance: InstanceId,
+        issued_at: datetime,
+        request: NovaRequest,
+        spec: InstanceSpec,
+        *,
+        host_of: Callable[[ProviderId], HostState | None],
+        allows: Callable[[ProviderId], bool],
+        may_hold: bool = False,
+    ) -> None:
+        """`host_of` finds the host of a provider, and `allows` says whether the request allows it. `may_hold`: the request was tried
+        before, so its claim may be granted already.
+        """
+        super().__init__(instance, issued_at, request.build, spec)
+        self.may_hold = may_hold
+        self._host_of = host_of
+        self._allows = allows
+        # What the instance holds and keeps.
+        self.held: AlreadyClaimed | None = None
+        self._other_attempts = 0
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Is it not known whether something was claimed?"""
+        return self.may_hold and not isinstance(self.outcome, Holds)
+
+    def answer_is_lost(self) -> None:
+        """Its claim may have been granted: choose anew, and learn what is held when that is claimed."""
+        self.may_hold = True
+        if self.is_searching:
+            self.chosen = None
+
+    def resolve(self, verdict: ClaimVerdict) -> None:
+        """Learn from the answer to `probe` what was claimed."""
+        if isinstance(verdict, AlreadyClaimed):
+            self._adopt(verdict)
+        self.may_hold = False
+
+    def holds_nothing(self) -> None:
+        """All that was claimed has been given back."""
+        self.outcome, self.may_hold = None, False
+
+    def order(self) -> ClaimResources | SwapClaim:
+        claim = self.claim()
+        if self.held is None:
+            return claim
+        return SwapClaim(
+            cell=claim.cell,
+            consumer=claim.consumer,
+            attempt=claim.attempt,
+            issued_at=claim.issued_at,
+            held_attempt=self.held.attempt,
+            share=_beside(self.held.share, claim.share),
+            group=claim.group,
+        )
+
+    def claims_again_after(self, verdict: ClaimVerdict) -> bool:
+        match verdict:
+            case Superseded(attempt, ended):
+                # What it holds is not what it held any more.
+                self.held = None
+                return self._go_on_as(attempt + 1 if ended else attempt)
+            case AlreadyClaimed() as held if self._is_own(held):
+                self.granted(is_new=False)
+                return True
+            case AlreadyClaimed() as held if self._adopt(held):
+                return True
+            case AlreadyClaimed() as held:
+                self.held = held
+                return self._go_on_as(held.attempt + 1)
+        return False
+
+    def undo(self, now: datetime) -> ReleaseClaim | SwapClaim:
+        """The order that gives back what was claimed: the answer could not be delivered."""
+        if self.held is None:
+            return ReleaseClaim(cell=CELL0, consumer=self.instance, attempt=self.held_attempt, issued_at=now)
+        return SwapClaim(
+            cell=CELL0,
+            consumer=self.instance,
+            attempt=self.held_attempt + 1,
+            issued_at=now,
+            held_attempt=self.held_attempt,
+            share=structs.replace(self.held.share, shapes=(), instances_max=0),
+            group=self.spec.server_group,
+        )
+
+    @property
+    def held_attempt(self) -> int:
+        """The attempt by which the granted share is held."""
+        return getattr(self.outcome, "attempt", self.attempt)
+
+    def _go_on_as(self, attempt: int) -> bool:
+        self._other_attempts += 1
+        if self._other_attempts > OTHER_ATTEMPTS_MAX:
+            return False
+        self.attempt = attempt
+        return True
+
+    def _is_own(self, held: AlreadyClaimed) -> bool:
+        """Was the claim that was just sent granted before, and its answer lost?"""
+        chosen = self.chosen
+        return (
+            chosen is not None
+            and held.attempt == self.attempt
+            and held.share.host == chosen.choice.share.host
+            and (self.held is not None or set(held.share.amounts) == set(chosen.choice.share.amounts))
+        )
+
+    def _adopt(self, held: AlreadyClaimed) -> bool:
+        """Take the share that was claimed for this request before, if the instance holds one, and keep all else that it holds."""
+        wanted = dict(self.spec.amounts)
+        by_host: dict[ProviderId | None, list[ResourceAmount]] = {None: []}
+        states: list[HostState] = []
+        for each in held.share.amounts:
+            state = self._host_of(each.provider)
+            if state is not None and state not in states:
+                states.append(state)
+            by_host.setdefault(None if state is None else state.id, []).append(each)
+        for state in states:
+            own = by_host[state.id]
+            others = [each for id_, of_it in by_host.items() if id_ not in (None, state.id) for each in of_it]
+            # A pool gives what a host does not have itself.
+            given = {each.resource for each in own}
+            pools = [each for each in by_host[None] if each.resource in wanted and each.resource not in given]
+            share = Share(host=state.id, amounts=(*own, *pools))
+            given_to_others = {each.resource for each in others}
+            kept = [
+                each
+                for each in by_host[None]
+                if each not in pools or (others and each.resource not in given_to_others)
+            ]
+            rest = (*others, *kept)
+            is_usable = state.up or (self.may_hold and not rest)
+            if amounts_of(share) == wanted and self._allows(state.id) and is_usable:
+                self.held = (
+                    structs.replace(held, share=structs.replace(held.share, amounts=rest)) if rest else None
+                )
+                choice = Choice(name=state.name, share=share, kind=state.kind)
+                self.outcome = Holds(state.cell, held.attempt, choice)
+                return True
+        return False
+
+
+def _beside(held: Share, wanted: Share) -> Share:
+    """Both shares together. A provider that gives to both, such as a pool, gives only what is held already."""
+    givers = {each.provider for each in held.amounts}
+    added: tuple[ResourceAmount, ...] = tuple(each for each in wanted.amounts if each.provider not in givers)
+    # Shapes are judged of all trees or of none, and that of the old host is not known.
+    return structs.replace(wanted, amounts=(*held.amounts, *added), shapes=())
+
 
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 # What each of these consumers holds now. Raises `Operational` if placement does not answer.

@@ -26,12 +26,12 @@ from kit.times import now
 from nova_bridge.cloud import KnowsNovaCloud
 from nova_bridge.cloud_reading import CloudReader, NovaApi, NovaCells, NovaCloudKeeper
 from nova_bridge.databases import NovaDatabase, NovaDatabaseError, open_nova_database
+from nova_bridge.deciding import NovaDecider
+from nova_bridge.hosts import NovaHosts, NovaNews
+from nova_bridge.placement_api import PlacementApi
+from nova_bridge.placement_books import HttpBooks, HttpClaims
 from nova_bridge.request_spec import NovaRequestReader
-from nova_bridge.scheduler.deciding import NovaDecider
-from nova_bridge.scheduler.hosts import NovaHosts, NovaNews
-from nova_bridge.scheduler.placement_api import PlacementApi
-from nova_bridge.scheduler.placement_books import HttpBooks, HttpClaims
-from nova_bridge.scheduler.serving import NovaServer, ServingLimits, rpc_queues
+from nova_bridge.serving import NovaServer, ServingLimits, rpc_queues
 from nova_bridge.settings import NOVA, NovaSettings
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.requests.reading import RequestReader
