@@ -135,7 +135,7 @@ def deleted_unseen(instance: InstanceId, now: datetime, project: str = "") -> In
     return InstanceRow(told=told, issued_at=now, ends_by=now)
 
 
-def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | None:
+def deleted(row: InstanceRow, now: datetime) -> InstanceRow | None:
     """The row after the instance is not wanted any more; None if it is being deleted already. An instance in a cell is
     `deleting` until the cell reports that it is gone.
     """
@@ -147,7 +147,7 @@ def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | 
         if row.move_waits:
             told = cut_short(told)
         return structs.replace(row, told=told, order=None, unsaid=True, has_waited=row.move_waits)
-    return deleted_outside_of_cells(row, now, reason)
+    return deleted_outside_of_cells(row, now)
 
 
 def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | None:

@@ -285,7 +285,7 @@ def failed(
     return structs.replace(row, told=told, unsaid=True, has_waited=row.told.state == WAITING)
 
 
-def deleted_outside_of_cells(row: InstanceRow, now: datetime, reason: str) -> InstanceRow:
+def deleted_outside_of_cells(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow:
     told = next_state(row, now, state=DELETED, cell=CELL0, reason=reason or row.told.reason)
     return structs.replace(row, told=told, unsaid=True, has_waited=row.told.state == WAITING)
 
