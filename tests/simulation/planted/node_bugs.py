@@ -129,7 +129,7 @@ def lease_margin_ignored() -> AbstractContextManager[None]:
     """A daemon acts until its lease ends, without the safety margin."""
 
     def planted(real: Any) -> Any:
-        return lambda self: real(self) + self._settings.lease_margin_s
+        return lambda self: real(self) + self._rules.lease_margin_s
 
     return replaced(Membership, "_lease_time_left_s", planted)
 
