@@ -11,10 +11,9 @@ from msgspec import Meta, Struct, structs
 
 from bus.broker import Broker
 from bus.queues import CELL0, CELL_NAME, Limits
-from kit.errors import PASSWORD_FILE
-from kit.hosts import check_hosts, each_host, hosts_of, names_password
 from kit.process import exiting_if_wrong, make_ready
 from kit.settings import Section, require, without_password
+from kit.urls import PASSWORD_FILE, check_hosts, each_host, hosts_of, names_password
 
 # Workers write, so a standby is of no use to them.
 _WRITABLE = ("primary", "read-write")
@@ -285,7 +284,7 @@ def addresses_for_main(environment: Mapping[str, str], *needed: str) -> Addresse
 def broker_at(url: str) -> Broker:
     """The broker of an `amqp://`, `amqps://` or `unix:///path` URL.
 
-    An `amqp` URL may name several nodes, with commas (kit/hosts.py).
+    An `amqp` URL may name several nodes, with commas (kit/urls.py).
 
     A memory broker has no URL: the code that creates it hands the object to its users.
     """

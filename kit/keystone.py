@@ -18,9 +18,10 @@ import httpx
 import msgspec
 from msgspec import Meta, Struct
 
-from kit.errors import BadSecretFile, Operational, Unavailable, WrongAnswer, read_secret
+from kit.errors import Operational, Unavailable, WrongAnswer
 from kit.settings import BadSetting, Section
 from kit.tls import tls_failure
+from kit.urls import BadSecretFile, read_secret
 
 # A token is replaced when it lasts no longer than this, or only half of its time.
 RENEW_BEFORE_S: Final = 120.0

@@ -13,10 +13,11 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from kit.errors import NOT_AS_EXPECTED, WrongAnswer, read_secret
+from kit.errors import NOT_AS_EXPECTED, WrongAnswer
 from kit.keystone import OPENSTACK, OpenStackSettings, Token
 from kit.settings import BadSetting
 from kit.tls import BadCertificate, client_tls
+from kit.urls import read_secret
 
 # An answer of a REST API, and the error in it.
 

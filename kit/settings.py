@@ -20,7 +20,7 @@ from weakref import WeakSet
 import msgspec
 from msgspec import Meta, Struct, inspect, structs
 
-from kit.hosts import shown_host
+from kit.urls import shown_host
 
 S = TypeVar("S", bound=Struct)
 

@@ -19,8 +19,8 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 import typer
 from msgspec import Struct
 
-from kit.errors import PASSWORD_FILE, BadSecretFile, read_secret
 from kit.settings import near
+from kit.urls import PASSWORD_FILE, BadSecretFile, read_secret
 from moor.options import err
 
 P = ParamSpec("P")

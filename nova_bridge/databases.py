@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from kit.errors import PASSWORD_FILE, BadSecretFile, read_secret
+from kit.urls import PASSWORD_FILE, BadSecretFile, read_secret
 
 # Which versions of Nova's and Placement's databases are read: by their last migration.
 

@@ -24,16 +24,9 @@ from bus.rabbit.channel import QUIET_S, RabbitConsuming, RabbitPublishing, bound
 from bus.rabbit.frames import decode_leniently
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, open_rpc
 from bus.rabbit.wire import RabbitWire, Streams
-from kit.errors import (
-    PASSWORD_FILE,
-    AccessRefused,
-    BadSecretFile,
-    ConnectionLost,
-    Operational,
-    read_secret,
-)
-from kit.hosts import HostTurns, each_host
+from kit.errors import AccessRefused, ConnectionLost, Operational
 from kit.tls import BadCertificate, client_tls, refused_certificate, why_hung_up
+from kit.urls import PASSWORD_FILE, BadSecretFile, HostTurns, each_host, read_secret
 
 # aiormq raises what it logs; its log would repeat that with tracebacks at every reconnect.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)

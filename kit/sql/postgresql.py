@@ -19,9 +19,9 @@ from sqlalchemy.pool import NullPool
 
 from kit.database_settings import DatabaseSettings, milliseconds
 from kit.errors import Bug, Unavailable
-from kit.hosts import HostTurns
 from kit.sql.dialects import connecting, is_of_a_standby, transient_kind, transients
 from kit.sql.statements import certificate_of, with_password_file, with_tls
+from kit.urls import HostTurns
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection

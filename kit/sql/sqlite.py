@@ -25,10 +25,10 @@ from sqlalchemy.pool import StaticPool
 
 from kit.database_settings import DatabaseSettings
 from kit.errors import Locked
-from kit.hosts import each_host
 from kit.sql.dialects import opening, transients
 from kit.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresTransaction
 from kit.sql.statements import moment_text
+from kit.urls import each_host
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -350,7 +350,7 @@ def runs(
 def open_database(
     url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
 ) -> Database:
-    """The database at a SQLAlchemy URL, which may name several hosts (kit/hosts.py). Does not connect yet."""
+    """The database at a SQLAlchemy URL, which may name several hosts (kit/urls.py). Does not connect yet."""
     parsed, *others = map(make_url, each_host(url))
     match parsed.get_backend_name():
         case "postgresql":

@@ -14,9 +14,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from kit.errors import PASSWORD_FILE, read_secret
 from kit.settings import BadSetting
 from kit.tls import BadCertificate, client_tls
+from kit.urls import PASSWORD_FILE, read_secret
 
 # TLS to PostgreSQL, as the URL's query says it by libpq's names: sslmode, sslrootcert, sslcert, sslkey. And the file of the
 # password (`passwordfile`), which is read at each login.

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from kit.hosts import hosts_of
+from kit.urls import hosts_of
 
 KB_PER_MB, BYTES_PER_MB = 1024, 1024 * 1024
 PORTS = {"amqp": 5672, "amqps": 5671, "postgresql+asyncpg": 5432, "postgresql": 5432}

@@ -1,6 +1,6 @@
 """The order in which the hosts of a cluster are tried."""
 
-from kit.hosts import HostTurns
+from kit.urls import HostTurns
 
 
 def test_hosts_are_tried_in_their_order_from_the_first_on() -> None:

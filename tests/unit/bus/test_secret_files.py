@@ -7,8 +7,8 @@ import pytest
 
 from bus.addresses import ADDRESSES
 from bus.rabbit import RabbitBroker
-from kit.errors import SECRET_BYTES_MAX, BadSecretFile, read_secret
 from kit.settings import BadSetting
+from kit.urls import SECRET_BYTES_MAX, BadSecretFile, read_secret
 
 
 def written(directory: Path, content: bytes, mode: int = 0o600) -> str:

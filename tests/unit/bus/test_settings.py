@@ -9,8 +9,8 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from bus.addresses import ADDRESSES, Addresses
-from kit.hosts import check_hosts, each_host, hosts_of
 from kit.settings import BadSetting, without_password
+from kit.urls import check_hosts, each_host, hosts_of
 from moor.commands import app, command_of, names
 from moor.options import key_of
 from moor.settings import GENERAL, sources

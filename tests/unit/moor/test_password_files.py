@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from bus.addresses import ADDRESSES, Addresses
-from kit.errors import read_secret
+from kit.urls import read_secret
 from moor.broker.broker_command import broker_variables
 from moor.secret_files import ALL, PasswordFiles, files_of_passwords, passwords_of, with_login
 from moor.settings import Settings
