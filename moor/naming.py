@@ -305,7 +305,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def near_texts(name: str, known: Iterable[str]) -> str:
-    """The same for names that people choose."""
+    """As `near`, for names that people choose."""
     close = get_close_matches(name, sorted({*known}), n=NAMES_MAX)
     return f"; near it are {', '.join(close)}" if close else ""
 

@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 
 def replace_private(file: Path, text: str, *, like: Path | None = None) -> None:
-    """Give the file this text. Whoever reads it meanwhile finds the old text or the new one. Written by root, it then belongs to
+    """Give the file this text. A program that reads it meanwhile finds the old text or the new one. Written by root, it then belongs to
     the owner of `like`.
     """
     descriptor, beside = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
@@ -136,7 +136,7 @@ ReplaceEnvironment = Annotated[
 
 
 class EnvironmentFile(Struct, frozen=True):
-    """What one file must have. An empty value: the variable must not be there."""
+    """The variables that one file must have. An empty value: the variable must not be there."""
 
     path: Path
     variables: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What is stored under names, for all projects: flavors, images and device profiles; the quotas of projects, and server groups."""
+"""Flavors, images and device profiles, stored under names for all projects; the quotas of projects, and server groups."""
 
 from collections.abc import AsyncGenerator, Mapping
 from uuid import UUID, uuid4

@@ -33,7 +33,7 @@ from placement_worker.api.auth import (
 )
 from placement_worker.api.values import ApiError, Caller
 
-# Sessions of browsers: who has logged in, until when, and which forms they have sent.
+# Sessions of browsers: the user who has logged in, until when, and which forms were sent.
 #
 # They know nothing of HTTP: `Access` reads and sets the cookies. Sessions are in memory only, so the end of the process ends all of them.
 

@@ -167,7 +167,7 @@ _SECRET_TEXT = re.compile(
 )
 # In a URL. Each part is bounded, so that no body takes long.
 _URL_PASSWORD = re.compile(r"(://[^:/@\s]{0,200}):[^@\s]{0,500}@")
-# Of what is no JSON, no more is read: nobody looks at more of it.
+# A body that is no JSON is read up to here: nobody looks at more of it.
 BROKEN_MAX = 8000
 
 

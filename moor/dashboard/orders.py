@@ -36,7 +36,7 @@ lines = InstanceLog(__name__)
 # Beyond these, the oldest that has ended is forgotten.
 JOBS_MAX: Final = 500
 UNDER_WAY_MAX: Final = 20
-# What a page may wait for, before it says that the job goes on.
+# A page waits so long, before it says that the job goes on.
 SOON_S: Final = 1.5
 
 

@@ -1,4 +1,4 @@
-"""What is stored under names: `moor flavor`, `moor image` and `moor device-profile`; and `moor group`."""
+"""`moor flavor`, `moor image` and `moor device-profile`, which are stored under names; and `moor group`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

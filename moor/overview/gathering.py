@@ -135,7 +135,7 @@ def _is_read(queue: Queue) -> bool:
     return queue.kind in (QueueKind.WORK, QueueKind.QUESTIONS) and not is_optional
 
 
-# What is wrong with a cloud, and what its operator should know besides. Pure.
+# The troubles of a cloud, and the notes that its operator should read besides. Pure.
 
 # A scheduler that has just started has not heard the others yet.
 HEARD_ALL_AFTER = timedelta(seconds=12)
