@@ -12,7 +12,7 @@ from bus.messages.cell import GiveBackInCell, PlaceInCell, RemoveFromCell
 from cell_conductor.core import decide
 from cell_conductor.core.transition import Transition
 from tests.memory_stores import conductor
-from tests.simulation.replacing import replaced
+from tests.simulation.replacing import replaced, rewritten
 
 
 def redelivered_order_carried_out_again() -> AbstractContextManager[None]:
@@ -61,8 +61,11 @@ def removal_forgotten() -> AbstractContextManager[None]:
 
 def late_success_accepted() -> AbstractContextManager[None]:
     """The success of any attempt is believed, also of an earlier one."""
-    return replaced(
-        decide, "_is_current", lambda _real: lambda row, _word: row.state in ("building", "active")
+    return rewritten(
+        decide,
+        "_on_spawned",
+        "row.is_current(spawned.attempt, spawned.host)",
+        'row.state in ("building", "active")',
     )
 
 
