@@ -264,7 +264,7 @@ class HostRegistry:
         since, last = self._heard_of.get(cell, (now, now))
         self._heard_of[cell] = (now if now - last > self._down_after * LONG_PAUSE else since), now
 
-    def unsaid(self) -> dict[ProviderId, datetime | None]:
+    def unwritten_silences(self) -> dict[ProviderId, datetime | None]:
         """The hosts whose rows do not say yet that they fell silent, with the time when they were last heard, or that
         they are heard again (None). The silence of a host counts only while other parts of its cell are heard.
         """
@@ -499,15 +499,15 @@ class HostWatch(Periodic):
         """Write which hosts fell silent, and which are heard again: a scheduler that starts needs it. Every scheduler finds
         the same, and the first one writes it.
         """
-        unsaid = self._registry.unsaid()
-        if not unsaid:
+        silences = self._registry.unwritten_silences()
+        if not silences:
             return
         async with self._store.transaction() as transaction:
-            rows = await transaction.lock_hosts(sorted(unsaid), ())
+            rows = await transaction.lock_hosts(sorted(silences), ())
             changed = [
-                structs.replace(row, silent_since=unsaid[row.id], sequence=row.sequence + 1)
+                structs.replace(row, silent_since=silences[row.id], sequence=row.sequence + 1)
                 for row in rows
-                if (row.silent_since is None) is not (unsaid[row.id] is None)
+                if (row.silent_since is None) is not (silences[row.id] is None)
             ]
             await transaction.save_hosts(changed, self._clock())
         self._registry.learn(changed)

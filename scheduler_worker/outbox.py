@@ -35,20 +35,22 @@ from scheduler_worker.store import OutboxNote, SchedulerStore, SchedulerTransact
 
 
 # How many rows are read at once: those of as few notes as have so many.
-UNSAID_PAGE = 500
+NOTES_PAGE = 500
 
 
 class OutboxNotes:
-    def __init__(self, store: SchedulerStore, unsaid_after: timedelta, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, store: SchedulerStore, repeated_after: timedelta, clock: Callable[[], datetime]
+    ) -> None:
         self._store = store
         # Messages of younger notes are still on their way.
-        self.unsaid_after = unsaid_after
+        self.repeated_after = repeated_after
         self._clock = clock
 
     async def pages(self, after: OutboxKey | None = None) -> AsyncIterator[Sequence[OutboxNote]]:
         """Pages of the outbox notes behind `after` that still have messages to send."""
-        before = self._clock() - self.unsaid_after
-        while page := await self._store.unsaid(before, after, UNSAID_PAGE):
+        before = self._clock() - self.repeated_after
+        while page := await self._store.unconfirmed(before, after, NOTES_PAGE):
             # Cells have reported all of these rows, or later notes name them.
             await self.confirm([note.kept for note in page if not note.rows])
             yield [note for note in page if note.rows]
@@ -148,7 +150,9 @@ class CellDispatch(Periodic):
             self._confirmed.update(taken)
 
     def _sweep_again_s(self) -> float:
-        return self._notes.unsaid_after.total_seconds() if self._is_behind else self._station.settings.SWEEP_S
+        return (
+            self._notes.repeated_after.total_seconds() if self._is_behind else self._station.settings.SWEEP_S
+        )
 
     async def _sweep(self) -> None:
         self._is_behind = False

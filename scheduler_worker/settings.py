@@ -105,7 +105,7 @@ class SchedulerPace(Struct, frozen=True, kw_only=True):
     verify_every_s: float = 60.0
     prune_every_s: float = 300.0
     # Younger messages of a row are still on their way: a sweep does not repeat them.
-    unsaid_s: float = 5.0
+    unconfirmed_s: float = 5.0
 
 
 PACE = SchedulerPace()

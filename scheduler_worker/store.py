@@ -349,7 +349,9 @@ class SchedulerStore(Protocol):
 
     async def some_are_woken(self) -> bool: ...
 
-    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[OutboxNote]:
+    async def unconfirmed(
+        self, before: datetime, after: OutboxKey | None, limit: int
+    ) -> Sequence[OutboxNote]:
         """A page of the outbox notes that were written before `before`, in the order of their names, after the note
         `after`.
 

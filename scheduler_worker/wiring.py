@@ -247,7 +247,7 @@ class Deciders:
 class Sending:
     def __init__(self, given: Given) -> None:
         publisher = given.station.publisher
-        notes = OutboxNotes(given.store, timedelta(seconds=given.pace.unsaid_s), given.clock)
+        notes = OutboxNotes(given.store, timedelta(seconds=given.pace.unconfirmed_s), given.clock)
         self.dispatches = [
             CellDispatch(cells, below, publisher, notes, under_way_max=given.settings.under_way_max)
             for below, cells in given.cells_at.items()

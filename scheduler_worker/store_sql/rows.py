@@ -325,7 +325,7 @@ def find_overdue(connection: Connection, now: datetime, limit: int) -> list[Inst
     return [InstanceId(id_) for id_ in connection.scalars(due.limit(limit))]
 
 
-def find_unsaid(
+def find_unconfirmed(
     connection: Connection, before: datetime, after: OutboxKey | None, limit: int
 ) -> list[OutboxNote]:
     query = sa.select(notes.c.number, notes.c.placed, notes.c.others).where(notes.c.at < before)
@@ -589,7 +589,7 @@ class SqlSchedulerStore:
     waiting_digests = reads(waiting.digests_of)
     one_waiting_of_each = reads(waiting.one_of_each)
     some_are_woken = reads(waiting.some_are_woken)
-    unsaid = reads(find_unsaid)
+    unconfirmed = reads(find_unconfirmed)
     hosts = reads(find_hosts)
     host_versions = reads(find_versions)
     host_loads = reads(find_loads)

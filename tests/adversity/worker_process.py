@@ -70,7 +70,7 @@ def _scheduler(station: Station, database: str, stack: AsyncExitStack) -> tuple[
         instances_per_host_max=instances_max,
         io_ops_weight_multiplier=float(os.environ.get("IO_OPS_WEIGHT", "-1")),
     )
-    return scheduler_parts(station, rows, settings, pace=SchedulerPace(unsaid_s=2, deadline_poll_s=1))
+    return scheduler_parts(station, rows, settings, pace=SchedulerPace(unconfirmed_s=2, deadline_poll_s=1))
 
 
 def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:

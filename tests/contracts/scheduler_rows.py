@@ -40,7 +40,7 @@ def a_request(number: int, *instances: int, digest: bytes = b"same") -> NewReque
 
 async def unsaid(store: SchedulerStore, before: datetime = LATER + timedelta(days=1)) -> list[InstanceRow]:
     """Rows that the notes name."""
-    return [row for note in await store.unsaid(before, None, 10) for row in note.rows]
+    return [row for note in await store.unconfirmed(before, None, 10) for row in note.rows]
 
 
 async def note(store: SchedulerStore, *groups: Sequence[InstanceRow]) -> list[OutboxKey]:

@@ -67,7 +67,7 @@ async def test_a_transaction_that_fails_leaves_nothing_behind(store: SchedulerSt
         await fail_half_way()
 
     assert await rows_of(store, 1, 2) == [row]
-    assert await store.unsaid(LATER + timedelta(1), None, 10) == []
+    assert await store.unconfirmed(LATER + timedelta(1), None, 10) == []
     (kept,) = await note(store, [row])
 
     async def confirm_half_way() -> None:
@@ -78,7 +78,7 @@ async def test_a_transaction_that_fails_leaves_nothing_behind(store: SchedulerSt
     with pytest.raises(ZeroDivisionError):
         await confirm_half_way()
 
-    assert [each.kept for each in await store.unsaid(LATER, None, 10)] == [kept]
+    assert [each.kept for each in await store.unconfirmed(LATER, None, 10)] == [kept]
     assert await store.overdue(LATER, 10) == [instance(1)]
 
 
@@ -248,7 +248,7 @@ async def test_a_rebuild_and_the_requests_of_those_before_are_written_and_read(s
     async with store.transaction() as transaction:
         (kept,) = await transaction.note([[rebuilding]])
     assert await rows_of(store, 1) == [rebuilding]
-    assert OutboxNote(kept, (rebuilding,)) in await store.unsaid(LATER + timedelta(days=1), None, 10)
+    assert OutboxNote(kept, (rebuilding,)) in await store.unconfirmed(LATER + timedelta(days=1), None, 10)
     # The fast path must not take "active": the instance was active before.
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(1, sequence=200)]) == 0

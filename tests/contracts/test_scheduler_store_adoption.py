@@ -60,7 +60,7 @@ async def test_they_are_kept_whole_with_the_order_to_their_cell(store: Scheduler
     assert await adopt(store, one, an_adoption(2, 1, 1)) == []
     await note(store, [one.row])
 
-    (noted,) = (await store.unsaid(LATER + timedelta(days=1), None, 10))[0].rows
+    (noted,) = (await store.unconfirmed(LATER + timedelta(days=1), None, 10))[0].rows
     assert noted == one.row
     assert isinstance(messages_of(noted)[0], AdoptInCell)
     found = await store.instances(InstanceQuery(request_id=request_id(1)))

@@ -48,7 +48,7 @@ async def test_an_order_is_noted_until_it_is_confirmed_and_kept_until_its_cell_s
 
     assert await unsaid(store) == [now]
     await confirm(store, kept)
-    assert await store.unsaid(LATER, None, 10) == []
+    assert await store.unconfirmed(LATER, None, 10) == []
     assert await accept(store, a_request(1)) == [Known((now,))]
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(1)]) == 1
@@ -64,11 +64,11 @@ async def test_what_a_cell_has_spoken_of_is_not_found_by_its_note(store: Schedul
         (kept,) = await transaction.note([[row for each in new for row in each.rows]])
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(1)]) == 1
-    assert await store.unsaid(LATER, None, 10) == [OutboxNote(kept, new[1].rows)]
+    assert await store.unconfirmed(LATER, None, 10) == [OutboxNote(kept, new[1].rows)]
 
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(2)]) == 1
-    assert await store.unsaid(LATER, None, 10) == [OutboxNote(kept, ())]
+    assert await store.unconfirmed(LATER, None, 10) == [OutboxNote(kept, ())]
 
 
 async def test_notes_are_read_behind_one_and_until_they_have_so_many_rows(store: SchedulerStore) -> None:
@@ -83,12 +83,12 @@ async def test_notes_are_read_behind_one_and_until_they_have_so_many_rows(store:
         OutboxNote(third, tuple(rows[3:5])),
         OutboxNote(fourth, (rows[5],)),
     ]
-    assert await store.unsaid(LATER, None, 100) == found
-    assert await store.unsaid(LATER, None, 1) == found[:1]
-    assert await store.unsaid(LATER, None, 3) == found[:2]
-    assert await store.unsaid(LATER, first, 2) == found[1:3]
-    assert await store.unsaid(LATER, fourth, 2) == []
-    assert await store.unsaid(NOON, None, 100) == []
+    assert await store.unconfirmed(LATER, None, 100) == found
+    assert await store.unconfirmed(LATER, None, 1) == found[:1]
+    assert await store.unconfirmed(LATER, None, 3) == found[:2]
+    assert await store.unconfirmed(LATER, first, 2) == found[1:3]
+    assert await store.unconfirmed(LATER, fourth, 2) == []
+    assert await store.unconfirmed(NOON, None, 100) == []
 
 
 async def test_who_is_noted_anew_is_found_by_the_new_note_alone(store: SchedulerStore) -> None:
@@ -101,7 +101,7 @@ async def test_who_is_noted_anew_is_found_by_the_new_note_alone(store: Scheduler
         names = await transaction.note([[row] for row in rows])
         await transaction.drop_notes([old])
 
-    assert await store.unsaid(LATER, None, 10) == [
+    assert await store.unconfirmed(LATER, None, 10) == [
         OutboxNote(name, (row,)) for name, row in zip(names, rows, strict=True)
     ]
     assert len({old, *names}) == 3
@@ -150,11 +150,11 @@ async def test_what_is_unsaid_is_so_until_it_is_confirmed_by_its_sequence(store:
     (row,) = await rows_of(store, 1)
     (second,) = await note(store, [row])
     await confirm(store, first, first)
-    assert await store.unsaid(LATER, None, 10) == [OutboxNote(second, (row,))]
+    assert await store.unconfirmed(LATER, None, 10) == [OutboxNote(second, (row,))]
     assert await rows_of(store, 1) == [row]
 
     await confirm(store, second, second)
-    assert await store.unsaid(LATER, None, 10) == []
+    assert await store.unconfirmed(LATER, None, 10) == []
     assert not (await rows_of(store, 1))[0].unsaid
 
 

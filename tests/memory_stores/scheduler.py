@@ -423,7 +423,9 @@ class MemorySchedulerStore:
         async with self._lock:
             return bool(self._rows.woken)
 
-    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[OutboxNote]:
+    async def unconfirmed(
+        self, before: datetime, after: OutboxKey | None, limit: int
+    ) -> Sequence[OutboxNote]:
         async with self._lock:
             found: list[OutboxNote] = []
             count = 0

@@ -81,9 +81,11 @@ class FaultySchedulerStore:
             await self._process.point("in_timer")
         return late
 
-    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[OutboxNote]:
+    async def unconfirmed(
+        self, before: datetime, after: OutboxKey | None, limit: int
+    ) -> Sequence[OutboxNote]:
         await reach_database(self._process)
-        notes = await self._store.unsaid(before, after, limit)
+        notes = await self._store.unconfirmed(before, after, limit)
         if notes:
             await self._process.point("in_timer")
         return notes

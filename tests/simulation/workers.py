@@ -69,7 +69,7 @@ FEED_PACE = FeedPace(poll_s=1.0, rest_s_max=0.04, lead_again_s=1.0, entries_max=
 SCHEDULER_PACE = SchedulerPace(
     hosts_poll_s=3.0,
     deadline_poll_s=2.0,
-    unsaid_s=2.0,
+    unconfirmed_s=2.0,
     snapshot_page=5,
     verify_every_s=30.0,
     # What waits for longer than placement's horizon is claimed as of so long ago.

@@ -73,7 +73,7 @@ SETTLED = FeedPace(lead_again_s=0.02)
 ASKS_ONCE = varied(SETTINGS, ask_again_ms=SETTINGS.answer_timeout_ms)
 # Its cells have no heartbeats of conductors, however long a test takes.
 QUICK = SchedulerSettings(cell_down_s=1_000.0)
-QUICK_PACE = SchedulerPace(hosts_poll_s=0.2, deadline_poll_s=0.05, unsaid_s=0.05, shape_pause_ms_max=5)
+QUICK_PACE = SchedulerPace(hosts_poll_s=0.2, deadline_poll_s=0.05, unconfirmed_s=0.05, shape_pause_ms_max=5)
 SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=1)
 
 

@@ -105,7 +105,7 @@ class WorkerSetup:
                 way_down = BreakableBroker(self.below.as_user(), self.faults)
                 below = Station(way_down, "down", settings=BUS, clock=clock, cells=("c2",))
                 self._closing.append(below)
-                quick = SchedulerPace(verify_every_s=5.0, prune_every_s=5.0, unsaid_s=1.0)
+                quick = SchedulerPace(verify_every_s=5.0, prune_every_s=5.0, unconfirmed_s=1.0)
                 store = BreakableStore(self.requests, self.faults)
                 return scheduler_parts(
                     self.station, store, SchedulerSettings(), clock, cells={"c2": below}, pace=quick
@@ -319,7 +319,7 @@ CELL = "moor.cell.c1"
 OF_THE_STORE = {part: storing(*methods) for part, methods in {
     "feed": ("lead_feed",),
     "prune": ("prune",),
-    "unsaid": ("unsaid",),
+    "notes": ("unconfirmed",),
     "hosts": ("host_versions",),
     "cells": ("cells",),
     "overdue": ("overdue",),
@@ -344,8 +344,8 @@ CASES = (
     Case("scheduler", "hear the feed", *consuming("feed")),
     Case("scheduler", "hear of hosts in cells (cell c2)", *consuming("feed")),
     Case("scheduler", "look at cells", *OF_THE_STORE["cells"]),
-    Case("scheduler", "scheduler.requests: say what is kept", *OF_THE_STORE["unsaid"]),
-    Case("scheduler", "say what is kept for cells", *OF_THE_STORE["unsaid"]),
+    Case("scheduler", "scheduler.requests: say what is kept", *OF_THE_STORE["notes"]),
+    Case("scheduler", "say what is kept for cells", *OF_THE_STORE["notes"]),
     Case("scheduler", "read placement's books", *asking(AskSnapshot), from_start=True),
     Case("scheduler", "compare all revisions", *asking(AskRevisions)),
     Case("scheduler", "read hosts", *OF_THE_STORE["hosts"]),

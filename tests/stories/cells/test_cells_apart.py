@@ -49,7 +49,7 @@ def builds_on(host: str, first: int, count: int = 20) -> list[BuildInstance]:
 
 async def until_all_is_said(setup: Cloud) -> None:
     async def is_so() -> bool:
-        return not await setup.rows.unsaid(datetime.now(UTC), None, 100)
+        return not await setup.rows.unconfirmed(datetime.now(UTC), None, 100)
 
     await wait_until(is_so, "nothing is left to say on any row")
 

@@ -149,7 +149,7 @@ async def test_what_was_noted_together_before_a_cell_had_a_broker_of_its_own_goe
 
         said = await outbox.pending()
         assert [message.instance.int for _, message in said if isinstance(message, RemoveFromCell)] == [2]
-        noted = await store.unsaid(LATER, None, 10)
+        noted = await store.unconfirmed(LATER, None, 10)
         assert together not in {note.kept for note in noted}
         assert sorted([row.id.int for row in note.rows] for note in noted) == [[1], [2], [3]]
 

@@ -49,7 +49,7 @@ class Rows:
             await self.outbox.clear(transaction, said)
 
     async def unsaid(self) -> list[int]:
-        notes = await self.store.unsaid(self.now + timedelta(days=1), None, 10)
+        notes = await self.store.unconfirmed(self.now + timedelta(days=1), None, 10)
         return [row.id.int for note in notes for row in note.rows]
 
     async def pending(self) -> set[OutboxKey]:
@@ -91,7 +91,7 @@ async def test_a_note_of_which_nothing_is_left_to_say_goes_with_the_sweep() -> N
 
     assert await rows.pending() == set()
 
-    assert await rows.store.unsaid(rows.now, None, 10) == []
+    assert await rows.store.unconfirmed(rows.now, None, 10) == []
 
 
 async def test_an_order_that_was_not_read_with_its_row_is_not_noted_again() -> None:
@@ -103,7 +103,7 @@ async def test_an_order_that_was_not_read_with_its_row_is_not_noted_again() -> N
     async with rows.outbox.transaction() as transaction:
         await transaction.note([structs.replace(row, told=told, unsaid=True)])
 
-    assert await rows.store.unsaid(rows.now + timedelta(days=1), None, 10) == []
+    assert await rows.store.unconfirmed(rows.now + timedelta(days=1), None, 10) == []
 
 
 async def test_a_message_that_cannot_be_sent_keeps_its_note() -> None:
@@ -112,7 +112,9 @@ async def test_a_message_that_cannot_be_sent_keeps_its_note() -> None:
     broker = MemoryBroker()
     station = Station(broker.as_user(), "scheduler", settings=BusSettings())
     (row,) = [
-        row for note in await rows.store.unsaid(rows.now + timedelta(days=1), None, 1) for row in note.rows
+        row
+        for note in await rows.store.unconfirmed(rows.now + timedelta(days=1), None, 1)
+        for row in note.rows
     ]
     told = [Tell(message, None, kept) for message in messages_of(row)]
 
