@@ -20,7 +20,16 @@ ROOMS = {
     ),
     *("tests", "deploy", "docs"),
 }
-FILES = {"pyproject.toml", "README.md", "CHANGELOG.md", "Makefile", "LICENSE", ".ci", ".gitignore"}
+FILES = {
+    "pyproject.toml",
+    "README.md",
+    "RELEASES",
+    "CHANGELOG.md",
+    "Makefile",
+    "LICENSE",
+    ".ci",
+    ".gitignore",
+}
 
 
 def test_nothing_else_stands_at_the_top() -> None:
