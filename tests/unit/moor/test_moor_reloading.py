@@ -122,8 +122,8 @@ def test_what_needs_a_restart_is_named_again_until_the_restart(
         ),
         ("move_timeout_s = 9", "move_timeout_s .* there is no such setting"),
         (
-            "keystone_pasword = 's3cr7t'",
-            r"as they are: keystone_pasword \(\S+\): there is no such setting; did you",
+            "[openstack]\npasword = 's3cr7t'",
+            r"as they are: openstack.pasword \(\S+\): there is no such setting; did you",
         ),
         ("[scheduler]\nmove_timeout_s = 9\n[placement]\nhorizon_s = -1", "placement.horizon_s is -1"),
         (
