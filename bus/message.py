@@ -72,9 +72,9 @@ class Route(Struct, frozen=True):
 
     `by` are the roles that may send it. What an application may send for its projects, an admin may send for all; what an
     admin may send, an operator may, too. `heard_by` are workers that listen to an event and do not hear it as one of
-    `FACTS`. A `public` message stands in the reference of the bus, though a worker sends it. `compared` says of fields that
-    name something of somebody (an instance, a project, a cell, a host) with what each is compared, as the reference shows it,
-    where `tests/pages/authority_table.py` has no general rule.
+    `FACTS`. A `public` message stands in the reference of the bus, though a worker sends it. Some fields name an instance, a
+    project, a cell or a host: `compared` says with what each is compared, if no general rule of the reference does
+    (`tests/pages/authority_table.py`).
     """
 
     kind: Kind

@@ -1,5 +1,5 @@
-"""What the URL of a server names: several hosts of one cluster, as `amqp://user:password@a:5672,b,[::1]:5673/vhost`, in which order these
-are tried, and a file with the password.
+"""The hosts that a URL names, as `amqp://user:password@a:5672,b,[::1]:5673/vhost`, and the order in which they are tried. And the file
+of a password, which a URL may name.
 
 RabbitMQ's clients read one host, and SQLAlchemy reads one in this place, so such a URL is split into one URL for each host.
 """

@@ -29,7 +29,7 @@ _DEFINED = tuple(
 
 
 def _is_base(kind: type[Message]) -> bool:
-    """Whether no message is of this type itself: it has no tag of its own."""
+    """Whether this type is only a base of message types: it has no tag of its own."""
     return type_of(kind) == kind.__name__
 
 
@@ -40,7 +40,7 @@ TYPES: dict[str, type[Message]] = {type_of(kind): kind for kind in ALL}
 
 
 def problems_of(kind: type[Message]) -> Iterator[str]:
-    """What is wrong with what a message type says about itself."""
+    """The mistakes in the tag and the route of a message type."""
     if _is_base(kind) and not kind.__subclasses__():
         yield "it has no tag: tag='...' in its class line"
     if TYPES.get(type_of(kind), kind) is not kind:

@@ -1,5 +1,5 @@
-"""One AMQP channel: requests and replies, assembling messages from frames, and its end; and the two kinds of channels of the broker port,
-for publishing and for consuming.
+"""One AMQP channel: requests and replies, messages assembled from frames, and its end. And the channels of the broker port, for
+publishing and for consuming.
 
 The broker replies in order, so many requests may be under way. Their meaning is not known to a channel.
 
