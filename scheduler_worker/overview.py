@@ -251,7 +251,8 @@ QUIET_S = 24 * 3600.0
 WATCHED_PERIODS = 5
 # The lease lasts so many periods: one count may come late.
 LEASE_PERIODS = 2
-# The pause after a count is at least so many times as long as the count took.
+# A page is seldom read more often; and the pause after a count is at least so many times as long as the count took.
+COUNT_EVERY_S = 5.0
 PAUSE_TIMES = 100
 DEPTH_S_MAX = 2.0
 # Labels: the broker of the API level, and hosts that are no nodes.
@@ -270,8 +271,8 @@ class CloudCounter(Periodic):
         cells: CellRegistry,
         stations: Mapping[str, Station],
         *,
-        every_s: float,
         clock: Callable[[], datetime],
+        every_s: float = COUNT_EVERY_S,
         chance: random.Random | None = None,
     ) -> None:
         super().__init__("count the cloud", self._look, self._rest_s, chance=chance)

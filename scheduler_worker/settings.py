@@ -119,13 +119,6 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
             "without asking again, for larger messages."
         ),
     ] = 2
-    count_every_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often instances, hosts and capacity are counted for /metrics, by one of the schedulers whose metrics are read. "
-            "Shorter is fresher; each count reads the state of all instances, and 99 % of the time is pause."
-        ),
-    ] = 30.0
     cell_down_s: Annotated[
         Seconds,
         Meta(
@@ -173,13 +166,6 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
         Meta(
             description="After how long a move that arrived confirms itself; 0: at once. Longer leaves more time to go back; shorter frees the "
             "source sooner."
-        ),
-    ] = 24 * 3600
-    evacuation_wait_s: Annotated[
-        CountOr0,
-        Meta(
-            description="How long an evacuation waits for room unless it says so itself; 0: not at all. It ends if its host is up again. Longer "
-            "saves more instances of a full cloud."
         ),
     ] = 24 * 3600
     moves_per_host_max: Annotated[

@@ -505,7 +505,6 @@ def _workers(
             known.hosts,
             known.cells,
             {API: given.station, **{" ".join(names): below for below, names in given.cells_at.items()}},
-            every_s=settings.count_every_s,
             clock=clock,
             chance=chance,
         ),

@@ -374,7 +374,7 @@ class Mover:
         """
         why_none = why_none_named(self._picture, order, row.told)
         why = in_words(found)
-        wait = wait_of(order, evacuation_wait_s=self._settings.evacuation_wait_s)
+        wait = wait_of(order)
         if why_none or wait is None:
             return refused(order, "instance", order.instance, f"no valid host: {why_none or why}")
         return move_waits(
@@ -392,7 +392,7 @@ class Mover:
         self, row: InstanceRow, order: MoveInstance, kept: Callable[[MoveInstance], KeptRequest]
     ) -> InstanceRow:
         """The row of a move that begins at once; if its order waits for room, it does so should others get this room."""
-        wait = wait_of(order, evacuation_wait_s=self._settings.evacuation_wait_s)
+        wait = wait_of(order)
         return row if wait is None else may_wait(row, wait, self._clock(), kept(order))
 
 

@@ -25,7 +25,7 @@ and 80 ms in PostgreSQL, every 30 s: 0.02 % and 0.27 % of a core (measured on 20
 [deploy/grafana](../deploy/grafana/moorage.json) has a dashboard, and [deploy/prometheus](../deploy/prometheus/) has alerts and an example of a
 configuration.
 """
-OF_CLOUD = """One of the schedulers whose metrics are read counts the whole cloud, every `count_every_s` (30 s). The others show none of these,
+OF_CLOUD = """One of the schedulers whose metrics are read counts the whole cloud, every 5 s at most. The others show none of these,
 so a sum over all workers is right; when another scheduler takes over, both may show them for one scrape, and `max by (...)` is exact then, too. A cloud
 that nobody watches is not counted, and the first page that is read lacks them.
 

@@ -73,6 +73,10 @@ from scheduler_worker.core.instances.rows import (
 EVACUATION_PRIORITY = PRIORITY_MAX + 1
 
 
+# An evacuation that does not say how long it waits for room waits a day: an instance on a lost host runs nowhere.
+EVACUATION_WAIT_S = 24 * 3600
+
+
 class MoveWaits(NamedTuple):
     """How long the move of an order may wait for room, and with which priority."""
 
@@ -80,13 +84,13 @@ class MoveWaits(NamedTuple):
     priority: int
 
 
-def wait_of(order: MoveInstance, *, evacuation_wait_s: int) -> MoveWaits | None:
+def wait_of(order: MoveInstance) -> MoveWaits | None:
     """How the order waits if there is no room; None if it does not."""
     is_evacuation = order.kind == "evacuate"
     for_s = None if order.wait is None else order.wait.for_s
     priority = None if order.wait is None else order.wait.priority
     if for_s is None:
-        for_s = evacuation_wait_s if is_evacuation else 0
+        for_s = EVACUATION_WAIT_S if is_evacuation else 0
     if priority is None:
         priority = EVACUATION_PRIORITY if is_evacuation else 0
     return MoveWaits(for_s, priority) if for_s else None

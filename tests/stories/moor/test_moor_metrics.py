@@ -72,7 +72,7 @@ async def a_cloud(*options: str) -> AsyncIterator[tuple[Page, dict[str, str], Pa
         environment = {"XDG_STATE_HOME": place}
         arguments = (
             *("up", "--cells", "harbour,island", "--hosts", "2", "--faults", str(home / "faults.toml")),
-            *("--health-listen", "127.0.0.1:0", "--scheduler", "count_every_s=0.2", *options),
+            *("--health-listen", "127.0.0.1:0", *options),
         )
         async with started(*arguments, **environment) as up:
             url = (await up.until_printed("health is served at")).split()[-1]

@@ -108,7 +108,7 @@ async def _a_watched_cloud(home: Path) -> None:
             "--health-listen",
             "127.0.0.1:0",
         ),
-        *("--faults", str(home / "faults.toml"), "--scheduler", "count_every_s=0.5"),
+        *("--faults", str(home / "faults.toml")),
     )
     async with started(*options, **environment) as up:
         address = (await up.until_printed("health is served at")).split()[-1].removeprefix("http://")

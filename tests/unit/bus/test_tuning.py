@@ -39,7 +39,6 @@ HERE = Path("/nowhere")
 # For these settings zero has a meaning: none, at once, or any number.
 ZERO_SAYS_SOMETHING = {
     "scheduler.move_confirm_s",
-    "scheduler.evacuation_wait_s",
     "scheduler.moves_per_host_max",
     "scheduler.moves_per_cell_max",
     "scheduler.alternates_max",

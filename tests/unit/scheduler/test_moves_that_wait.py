@@ -28,6 +28,7 @@ from engine.requests.reading import PRIORITY_MAX
 from scheduler_worker.core.instances.lifecycle import after_delete, heard, overdue
 from scheduler_worker.core.instances.moves import (
     EVACUATION_PRIORITY,
+    EVACUATION_WAIT_S,
     MoveWaits,
     before_wait,
     begun,
@@ -49,7 +50,7 @@ LONG = MoveWait(for_s=600)
 
 def waits(row: InstanceRow, order: MoveInstance) -> InstanceRow:
     assert problem_with(row, order) is None
-    wait = wait_of(order, evacuation_wait_s=86_400)
+    wait = wait_of(order)
     assert wait is not None
     kept = KeptRequest(b"digest", msgspec.msgpack.encode(order))
     return move_waits(row, order, wait, NOON, kept=kept, reason="no host among 2", no_valid_host=FUNNEL)
@@ -89,16 +90,16 @@ def refused_in_cell(row: InstanceRow, *, is_refused: bool = True, **told: object
         ("unshelve", MoveWait(for_s=60), MoveWaits(60, 0)),
         ("migrate", MoveWait(for_s=60, priority=7), MoveWaits(60, 7)),
         ("migrate", MoveWait(for_s=0), None),
-        ("evacuate", None, MoveWaits(1000, EVACUATION_PRIORITY)),
+        ("evacuate", None, MoveWaits(EVACUATION_WAIT_S, EVACUATION_PRIORITY)),
         ("evacuate", MoveWait(for_s=60), MoveWaits(60, EVACUATION_PRIORITY)),
-        ("evacuate", MoveWait(priority=3), MoveWaits(1000, 3)),
+        ("evacuate", MoveWait(priority=3), MoveWaits(EVACUATION_WAIT_S, 3)),
         ("evacuate", MoveWait(for_s=0), None),
     ],
 )
 def test_only_an_evacuation_waits_without_being_told_and_before_all_builds(
     kind: str, wait: MoveWait | None, expected: MoveWaits | None
 ) -> None:
-    assert wait_of(an_order(kind, wait=wait), evacuation_wait_s=1000) == expected
+    assert wait_of(an_order(kind, wait=wait)) == expected
     assert EVACUATION_PRIORITY > PRIORITY_MAX
 
 
