@@ -84,10 +84,17 @@ def holdings(
     )
 
 
+def parts_of(text: str, field: str, pattern: re.Pattern[str], form: str) -> re.Match[str]:
+    """The parts of a setting's text. Raises ValueError, which names the field and the form that the text must have."""
+    found = pattern.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{field} has {text!r}, must be {form}")
+    return found
+
+
 # Physical networks that each simulated host reaches, as settings name them: NAME=KILOBITS.
 
 
-NETWORK_FORM = "NAME=KILOBITS such as physnet0=10000000"
 _NETWORK = re.compile(r"(?P<name>[\w-]{1,100})=(?P<kilobits>[0-9]{1,10})", re.ASCII)
 
 
@@ -114,9 +121,7 @@ def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def _read_network(text: str) -> Network:
-    found = _NETWORK.fullmatch(text)
-    if found is None:
-        raise ValueError(f"networks has {text!r}, must be {NETWORK_FORM}")
+    found = parts_of(text, "networks", _NETWORK, "NAME=KILOBITS such as physnet0=10000000")
     kilobits = int(found["kilobits"])
     if not 0 < kilobits <= INTEGER_MAX:
         raise ValueError(f"networks has {text!r}: KILOBITS is {kilobits}, must be 1 to {INTEGER_MAX}")
@@ -133,7 +138,6 @@ SHARES = "MISC_SHARES_VIA_AGGREGATE"
 # A pool's id is derived from its name, and its aggregate's id from that: they survive a restart.
 _POOLS = UUID("3f1a52c4-0b70-4d2e-9a38-56f1d0e7b9a4")
 
-POOL_FORM = "NAME:CLASS=TOTAL such as nfs:DISK_GB=20000, or NAME:CLASS=TOTAL@HOSTS with a pattern of the hosts that it shares with"
 _POOL = re.compile(
     r"(?P<name>[\w.-]{1,100}):(?P<resource>[A-Z0-9_]{1,255})=(?P<total>[0-9]{1,10})(?:@(?P<hosts>[^\s,]+))?",
     re.ASCII,
@@ -183,9 +187,8 @@ def aggregate_of(pool: Pool) -> AggregateId:
 
 
 def _read_pool(text: str, cell: str) -> Pool:
-    found = _POOL.fullmatch(text)
-    if found is None:
-        raise ValueError(f"pools has {text!r}, must be {POOL_FORM}")
+    form = "NAME:CLASS=TOTAL such as nfs:DISK_GB=20000, or NAME:CLASS=TOTAL@HOSTS with a pattern of the hosts that it shares with"
+    found = parts_of(text, "pools", _POOL, form)
     total = int(found["total"])
     if not 0 < total <= INTEGER_MAX:
         raise ValueError(f"pools has {text!r}: TOTAL is {total}, must be 1 to {INTEGER_MAX}")

@@ -41,7 +41,7 @@ from compute_sim.libvirt.guest_domains import GuestDomains
 from compute_sim.libvirt.guest_folders import DOWNLOADING, GuestDisks, GuestFolders
 from compute_sim.libvirt.guest_work import GuestWork
 from compute_sim.libvirt.hypervisor import AttemptName, HostView, Hypervisor
-from compute_sim.libvirt.images import CachedImages, now_s
+from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.settings import LibvirtHost, LibvirtRules
 from compute_sim.libvirt.work import (
     AGAIN_S,
@@ -100,7 +100,8 @@ class LibvirtDriver:
         self._images = images
         self._at_step = at_step
         self.view = HostView(host, settings, cell)
-        self._hypervisor = Hypervisor(host.uri, self._look_soon)
+        self._must_look = threading.Event()
+        self._hypervisor = Hypervisor(host.uri, self._must_look.set)
         self._folders = GuestFolders(settings.folder, host.name)
         peers = {} if peers is None else peers
         domains = GuestDomains(self._hypervisor, self.view, settings)
@@ -112,7 +113,6 @@ class LibvirtDriver:
         self._failed: dict[AttemptName, _Job] = {}
         self._lock = threading.Lock()
         self._looking = threading.Thread(target=self._look_on, name=f"look {host.name}", daemon=True)
-        self._must_look = threading.Event()
         self._is_known = threading.Event()
         self._closing = threading.Event()
         self._why_not_seen = ""
@@ -273,7 +273,10 @@ class LibvirtDriver:
             case LeaveGuest():
                 work = self._until_done("leaving", partial(self._work.leave, order.instance, order.attempt))
             case DestroyInstance():
-                work = self._destroying(order.instance, order.attempt, order.saved_until)
+                destroy = partial(
+                    self._work.destroy, order.instance, order.attempt, saved_until=order.saved_until
+                )
+                work = self._until_done("destroy", destroy)
         return work
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - threads have their own time
@@ -322,13 +325,6 @@ class LibvirtDriver:
     def _never_begun(self, attempt: AttemptRecord, at_step: AtStep) -> None:
         self._work.destroy(attempt.instance, attempt.attempt, at_step)
         raise WorkFailed("the compute has ended before it had begun the work")
-
-    def _destroying(
-        self, instance: InstanceId, attempt: int, saved_until: int = 0
-    ) -> Callable[[AtStep], None]:
-        return self._until_done(
-            "destroy", partial(self._work.destroy, instance, attempt, saved_until=saved_until)
-        )
 
     def _until_done(self, what: str, try_: Callable[[AtStep], None]) -> Callable[[AtStep], None]:
         return lambda at_step: until_done(
@@ -395,9 +391,6 @@ class LibvirtDriver:
                 # The loop has been closed meanwhile.
                 return
 
-    def _look_soon(self) -> None:
-        self._must_look.set()
-
     def _look_on(self) -> None:
         while not self._closing.is_set():
             self._must_look.clear()
@@ -434,7 +427,7 @@ class LibvirtDriver:
 
     def _forget_images(self) -> None:
         try:
-            self._images.forget_unused(now_s())
+            self._images.forget_unused(time.time())
         except Exception as problem:  # noqa: BLE001 - as above
             log.warning("unused images stay in the cache: %s", in_words(problem))
 

@@ -25,7 +25,7 @@ from compute_sim.libvirt.core.plans import (
     PlannedMediated,
     Taken,
 )
-from compute_sim.libvirt.guest_folders import GuestFolder, KeptOrder, Order
+from compute_sim.libvirt.guest_folders import DISKS, GuestFolder, KeptOrder, Order, domain_name
 from compute_sim.libvirt.hypervisor import HostView, Hypervisor, SeenDomain, see_domains
 from compute_sim.libvirt.images import CachedImage
 from compute_sim.libvirt.settings import LibvirtSettings
@@ -148,9 +148,7 @@ class GuestDomains:
         self, kept: KeptOrder, folder: GuestFolder, boot: Mapping[str, CachedImage], taken: Mapping[str, str]
     ) -> GuestOrder:
         order = kept.order
-        found = [
-            GuestDisk(str(each)) for each in (folder.disk, folder.ephemeral, folder.swap) if each.exists()
-        ]
+        found = [GuestDisk(str(each)) for each in map(folder.disk_at, DISKS) if each.exists()]
         if folder.config_drive.exists():
             found.append(GuestDisk(str(folder.config_drive), "raw", "cdrom"))
         return GuestOrder(
@@ -173,7 +171,10 @@ class GuestDomains:
     def pin_anew(self, connection: libvirt.virConnect) -> None:
         """Have the shared CPUs of guests that were built here where the host offers shared CPUs now, while they run."""
         for guest in self.view.held:
-            if not isinstance(guest, GuestPlan) or guest.host != self.view.root or _is_adopted(guest):
+            if not isinstance(guest, GuestPlan) or guest.host != self.view.root:
+                continue
+            if guest.domain != domain_name(guest.instance, guest.attempt):
+                # Adopted, and pinned by the other cloud.
                 continue
             if self._pinned_anew(guest) == guest:
                 continue
@@ -226,13 +227,8 @@ class GuestDomains:
 
     def find(self, connection: libvirt.virConnect, folder: GuestFolder) -> libvirt.virDomain | None:
         """The domain of this attempt; None if libvirt has none, or that of another attempt of the instance."""
-        try:
-            domain = connection.lookupByUUIDString(str(folder.instance))
-        except libvirt.libvirtError as error:
-            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-                return None
-            raise
-        return domain if domain.name() == folder.domain_name else None
+        domain = domain_of(connection, folder.instance)
+        return domain if domain is not None and domain.name() == folder.domain_name else None
 
     def runs(self, folder: GuestFolder) -> bool:
         with self.hypervisor.connected() as connection:
@@ -310,12 +306,18 @@ class GuestDomains:
                 raise
 
 
+def domain_of(connection: libvirt.virConnect, instance: InstanceId) -> libvirt.virDomain | None:
+    """The domain of this instance, of any attempt or another cloud's; None if libvirt has none."""
+    try:
+        return connection.lookupByUUIDString(str(instance))
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        raise
+
+
 def _is_of(held: GuestPlan | ForeignGuest, instance: InstanceId) -> bool:
     return held.uuid == instance if isinstance(held, ForeignGuest) else held.instance == instance
-
-
-def _is_adopted(guest: GuestPlan) -> bool:
-    return guest.domain != f"moor-{guest.instance}-{guest.attempt}"
 
 
 def _pins_in_words(guest: GuestPlan) -> str:

@@ -62,49 +62,19 @@ class GuestFolder:
         self.path = path
         self.instance = instance
         self.attempt = attempt
+        self.config_drive = path / "config.iso"
+        self.console = path / "console.log"
+        self.domain = path / "domain.xml"
 
-    def disk_at(self, name: str) -> Path:
-        """Where this disk is: here, or in a storage pool, to which a link here leads."""
+    def disk_at(self, name: str = "disk") -> Path:
+        """Where a disk is, one of `DISKS`: here, or in a storage pool, to which a link here leads."""
         path = self.path / name
         return path.readlink() if path.is_symlink() else path
-
-    @property
-    def disk(self) -> Path:
-        return self.disk_at("disk")
-
-    @property
-    def ephemeral(self) -> Path:
-        return self.disk_at("ephemeral")
-
-    @property
-    def swap(self) -> Path:
-        return self.disk_at("swap")
-
-    @property
-    def config_drive(self) -> Path:
-        return self.path / "config.iso"
-
-    @property
-    def console(self) -> Path:
-        return self.path / "console.log"
-
-    @property
-    def domain(self) -> Path:
-        return self.path / "domain.xml"
 
     @property
     def domain_name(self) -> str:
         known = self.adopted()
         return domain_name(self.instance, self.attempt) if known is None else known.name
-
-    @property
-    def trial_drive(self) -> Path:
-        """A config drive that is only made to see whether it can be."""
-        return self.path / "trial.iso"
-
-    @property
-    def is_there(self) -> bool:
-        return self.path.exists()
 
     def kept(self) -> KeptOrder | None:
         """The order that was last begun; None if none was."""
@@ -119,10 +89,6 @@ class GuestFolder:
         """Note an order that is to be obeyed, for a compute that has lost its database."""
         self._write_here(_NOTED, order)
 
-    def noted(self) -> NotedOrder | None:
-        """The order that was last noted; None if none was."""
-        return self._order_in(_NOTED)
-
     def refuse(self, order: Order) -> None:
         """The noted order has failed before anything was changed: its work is over."""
         self.write(_REFUSED, msgspec.json.encode(order))
@@ -136,7 +102,7 @@ class GuestFolder:
 
     def unfinished(self) -> NotedOrder | None:
         """The noted order, if its work has not come to its end; None if it has."""
-        noted = self.noted()
+        noted = self._order_in(_NOTED)
         if isinstance(noted, AdoptGuest):
             return noted if self.adopted() is None else None
         if noted is None or self.has_done(noted) or noted == self._order_in(_REFUSED):
@@ -180,7 +146,7 @@ class GuestFolder:
 
     def empty(self) -> None:
         """Remove all but the orders."""
-        if not self.is_there:
+        if not self.path.exists():
             return
         self._remove_other_disks()
         for each in self.path.iterdir():
@@ -274,10 +240,11 @@ class GuestDisks:
             _disk_size(base, kept.order)
         if kept.config_drive:
             at_step("try: config drive")
+            trial = folder.path / "trial.iso"
             try:
-                self._make_config_drive(kept, folder.trial_drive, at_step)
+                self._make_config_drive(kept, trial, at_step)
             finally:
-                folder.trial_drive.unlink(missing_ok=True)
+                trial.unlink(missing_ok=True)
         return self.boot_files(kept, at_step)
 
     def make(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> KeptOrder:
@@ -287,14 +254,14 @@ class GuestDisks:
         if kept.image is not None:
             base, kept = self._held(kept.image, kept, folder, at_step)
             at_step("disks: overlay")
-            disks.make_overlay(folder.disk, Path(base.path), base.format, _disk_size(base, kept.order))
+            disks.make_overlay(folder.disk_at(), Path(base.path), base.format, _disk_size(base, kept.order))
         elif flavor.root_gb:
             at_step("disks: overlay")
-            disks.make_empty(folder.disk, flavor.root_gb * disks.GIB)
+            disks.make_empty(folder.disk_at(), flavor.root_gb * disks.GIB)
         if flavor.ephemeral_gb:
-            disks.make_empty(folder.ephemeral, flavor.ephemeral_gb * disks.GIB)
+            disks.make_empty(folder.disk_at("ephemeral"), flavor.ephemeral_gb * disks.GIB)
         if flavor.swap_mb:
-            disks.make_empty(folder.swap, flavor.swap_mb * 1024 * 1024)
+            disks.make_empty(folder.disk_at("swap"), flavor.swap_mb * 1024 * 1024)
         if kept.config_drive:
             at_step("disks: config drive")
             self._make_config_drive(kept, folder.config_drive, at_step)
@@ -379,7 +346,7 @@ def resize_disks(folder: GuestFolder, was: Flavor, flavor: Flavor) -> None:
     worth nothing.
     """
     if was.swap_mb != flavor.swap_mb:
-        folder.swap.unlink(missing_ok=True)
+        folder.disk_at("swap").unlink(missing_ok=True)
     for disk, before, size in zip(
         (folder.disk_at(each) for each in DISKS), _sizes(was), _sizes(flavor), strict=True
     ):

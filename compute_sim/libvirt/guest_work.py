@@ -15,7 +15,7 @@ from bus.messages.cell import AdoptGuest, ReceiveInstance, RespawnInstance, Spaw
 from compute_sim.libvirt.core.domains import adopted, held_by
 from compute_sim.libvirt.core.planning import NoPlan
 from compute_sim.libvirt.core.plans import NAMESPACE, GuestOrder, GuestPlan
-from compute_sim.libvirt.guest_domains import GuestDomains, migrate
+from compute_sim.libvirt.guest_domains import GuestDomains, domain_of, migrate
 from compute_sim.libvirt.guest_folders import (
     AdoptedDomain,
     GuestDisks,
@@ -103,9 +103,9 @@ class GuestWork:
         self.domains.stop(folder, at_step)
         if save_as:
             at_step("stop: save")
-            if not folder.disk.exists():
+            if not folder.disk_at().exists():
                 raise WorkFailed("it has no disk that could be saved as an image")
-            self._disks.images.save(folder.disk, folder.instance, save_as, project)
+            self._disks.images.save(folder.disk_at(), folder.instance, save_as, project)
 
     def start(self, instance: InstanceId, attempt: int, at_step: AtStep) -> None:
         folder = self._there(instance, attempt)
@@ -138,7 +138,7 @@ class GuestWork:
         folder.note(order)
         with self.domains.hypervisor.connected() as connection:
             self.domains.view.look_at_machine(connection)
-            domain = _domain_of(connection, order.instance)
+            domain = domain_of(connection, order.instance)
             if domain is None:
                 raise WorkFailed(f"this libvirt has no domain with the uuid {order.instance}")
             metadata = adopted(_written(domain), _guest_order(order, domain.name()), self.domains.view.layout)
@@ -157,8 +157,7 @@ class GuestWork:
         at_step("leave")
         folder = self.folders.of(instance, attempt)
         with self.domains.hypervisor.connected() as connection:
-            domain = _domain_of(connection, instance)
-            if domain is not None and domain.name() == folder.domain_name:
+            if (domain := self.domains.find(connection, folder)) is not None:
                 _set_metadata(domain, None)
         folder.forget_adopted()
 
@@ -229,7 +228,7 @@ class GuestWork:
         if source is None:
             return None
         from_ = source.folders.of(order.instance, order.source_attempt)
-        return from_ if from_.disk.exists() else None
+        return from_ if from_.disk_at().exists() else None
 
     def _take_over(self, kept: KeptOrder, from_: GuestFolder, folder: GuestFolder) -> KeptOrder:
         """Copy the disks of an evacuated instance. They are overlays of the same images, so the images are needed here, too."""
@@ -264,7 +263,7 @@ class GuestWork:
 
     def _there(self, instance: InstanceId, attempt: int) -> GuestFolder:
         folder = self.folders.of(instance, attempt)
-        if not folder.is_there:
+        if not folder.path.exists():
             raise WorkFailed(f"{folder.path} does not exist any more")
         return folder
 
@@ -308,15 +307,6 @@ def _guest_order(order: AdoptGuest, name: str) -> GuestOrder:
         domain=name,
         name=order.name,
     )
-
-
-def _domain_of(connection: libvirt.virConnect, instance: InstanceId) -> libvirt.virDomain | None:
-    try:
-        return connection.lookupByUUIDString(str(instance))
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-            return None
-        raise
 
 
 def _written(domain: libvirt.virDomain) -> str:

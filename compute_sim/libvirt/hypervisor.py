@@ -88,12 +88,8 @@ class Hypervisor:
         self._told = told
         self._lock = threading.Lock()
         self._connection: libvirt.virConnect | None = None
-        self._why_away = "not connected yet"
+        self.why_away = "not connected yet"
         self._tried_at_s = float("-inf")
-
-    @property
-    def why_away(self) -> str:
-        return self._why_away
 
     @contextmanager
     def connected(self) -> Iterator[libvirt.virConnect]:
@@ -112,7 +108,7 @@ class Hypervisor:
             if self._connection is not None:
                 return self._connection
             if time.monotonic() - self._tried_at_s < RETRY_S:
-                raise LibvirtAway(f"libvirt at {self.uri} is away: {self._why_away}")
+                raise LibvirtAway(f"libvirt at {self.uri} is away: {self.why_away}")
             self._tried_at_s = time.monotonic()
             try:
                 connection = libvirt.open(self.uri)
@@ -125,9 +121,9 @@ class Hypervisor:
                     None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._on_lifecycle, None
                 )
             except libvirt.libvirtError as error:
-                self._why_away = str(error)
+                self.why_away = str(error)
                 raise LibvirtAway(f"libvirt at {self.uri} is away: {error}") from error
-            self._connection, self._why_away = connection, ""
+            self._connection, self.why_away = connection, ""
         self._told()
         return connection
 
@@ -150,13 +146,13 @@ class Hypervisor:
         with self._lock:
             if self._connection is not connection:
                 return
-            self._connection, self._why_away = None, why
+            self._connection, self.why_away = None, why
         self._told()
 
     def close(self) -> None:
         with self._lock:
             connection, self._connection = self._connection, None
-            self._why_away = "the compute has closed the connection"
+            self.why_away = "the compute has closed the connection"
         if connection is not None:
             with suppress(libvirt.libvirtError):
                 connection.close()
@@ -311,7 +307,7 @@ class HostView:
         self._cell = cell
         self._lock = threading.Lock()
         self._layout: HostLayout | None = None
-        self._host = Host(name=host.name)
+        self.host = Host(name=host.name)
         # As of the last look: the domains of the host's guests by instance and attempt, and why a guest could not be started again.
         self._ours: Mapping[AttemptName, SeenDomain] = {}
         self._broken: Mapping[AttemptName, str] = {}
@@ -331,17 +327,8 @@ class HostView:
         assert self._layout is not None, "a host is looked at before anything is built there"
         return self._layout
 
-    @property
-    def is_known(self) -> bool:
-        return self._layout is not None
-
-    @property
-    def host(self) -> Host:
-        return self._host
-
     def look_at_machine(self, connection: libvirt.virConnect) -> None:
-        layout, host = see_machine(connection, self._named, self._settings, self._cell)
-        self._layout, self._host = layout, host
+        self._layout, self.host = see_machine(connection, self._named, self._settings, self._cell)
 
     def look(self, connection: libvirt.virConnect) -> None:
         """Look at the machine and at all domains."""

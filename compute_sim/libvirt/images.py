@@ -21,10 +21,11 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
@@ -69,7 +70,7 @@ def downloaded(
             parts = response.aiter_raw(CHUNK)
 
             def chunks() -> Iterator[bytes]:
-                while chunk := runner.run(download.within_limits(_next(parts))):
+                while chunk := runner.run(download.within_limits(anext(parts, b""))):
                     yield chunk
 
             names = ("etag", "last-modified", "content-length")
@@ -102,7 +103,7 @@ class _Download:
             await self._response.aclose()
         await self._transport.aclose()
 
-    async def within_limits(self, work: Coroutine[Any, Any, T]) -> T:
+    async def within_limits(self, work: Awaitable[T]) -> T:
         """The result of this work, which ends if it takes too long, or is not wanted any more."""
         task = asyncio.ensure_future(work)
         try:
@@ -185,10 +186,6 @@ class _Download:
                 f"{self._name} leads to {shown}, whose address is neither public nor in a network that the operator allows (image_networks)"
             )
         return allowed
-
-
-async def _next(parts: AsyncIterator[bytes]) -> bytes:
-    return await anext(parts, b"")
 
 
 async def _resolved(host: str, port: int) -> Sequence[str]:
@@ -449,7 +446,7 @@ class CachedImages:
                 known = os.fstat(file.fileno())
                 # Files of several projects may have one name.
                 version = f"{known.st_mtime_ns} {known.st_size} {owner}".rstrip()
-                yield version, lambda: _read_chunks(file)
+                yield version, lambda: iter(partial(file.read, CHUNK), b"")
         except OSError as error:
             raise WorkFailed(f"image {source!r} cannot be read: {error.strerror}") from error
 
@@ -585,11 +582,6 @@ def _open(path: Path, flags: int = 0) -> BinaryIO | None:
     return os.fdopen(number, "rb")
 
 
-def _read_chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(CHUNK):
-        yield chunk
-
-
 def _limited(
     chunks: Iterable[bytes], source: str, bytes_max: int, give_up: Callable[[], None]
 ) -> Iterator[bytes]:
@@ -600,7 +592,3 @@ def _limited(
         if size > bytes_max:
             raise WorkFailed(f"image {source!r} has more than {bytes_max} bytes")
         yield chunk
-
-
-def now_s() -> float:
-    return time.time()

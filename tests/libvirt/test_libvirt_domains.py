@@ -14,7 +14,7 @@ from compute_sim.libvirt.core.planning import plan_guest
 from compute_sim.libvirt.core.plans import GuestPlan
 from tests.libvirt.libvirt_cloud import virsh
 from tests.servers.libvirtd import PrivateLibvirtd
-from tests.unit.compute.libvirt_machines import ROOT, an_order, samples, specs
+from tests.unit.compute.libvirt_machines import ROOT, an_order, read_back, samples, specs
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_qemu_gives_each_domain_back(tmp_path: Path, libvirtd: PrivateLibvirtd) 
         back = virsh(libvirtd.uri, "dumpxml", "--inactive", plan.domain)
         virsh(libvirtd.uri, "undefine", "--nvram", plan.domain)
 
-        assert held_by(back) == plan
+        assert read_back(back) == plan
 
 
 @pytest.mark.skipif(

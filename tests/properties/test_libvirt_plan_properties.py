@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_sim.libvirt.core.domains import as_foreign, domain_xml, held_by
+from compute_sim.libvirt.core.domains import as_foreign, domain_xml
 from compute_sim.libvirt.core.machine import cpus_in_words, read_cpus
 from compute_sim.libvirt.core.plans import (
     CpuTopology,
@@ -19,6 +19,7 @@ from compute_sim.libvirt.core.plans import (
     PlannedMediated,
 )
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ShapeSeen, Share
+from tests.unit.compute.libvirt_machines import read_back
 
 CPUS = st.sets(st.integers(0, 300), min_size=1, max_size=20).map(lambda cpus: tuple(sorted(cpus)))
 HEX = "0123456789abcdef"
@@ -124,7 +125,7 @@ def plans(draw: st.DrawFn) -> GuestPlan:
 def test_a_plan_is_read_back_from_its_domain(plan: GuestPlan) -> None:
     text = domain_xml(plan)
 
-    assert held_by(text) == plan
+    assert read_back(text) == plan
     foreign = as_foreign(text)
     assert foreign.pins == plan.pins
     assert foreign.functions == tuple(each.address for each in plan.functions)

@@ -24,7 +24,6 @@ from compute_sim.libvirt.core.machine import (
 )
 from compute_sim.libvirt.core.planning import NoPlan
 from compute_sim.libvirt.core.plans import (
-    CpuTopology,
     DomainCell,
     ForeignGuest,
     ForeignMemory,
@@ -45,7 +44,7 @@ _TARGETS = {"virtio": "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"
 
 
 def domain_xml(plan: GuestPlan) -> str:
-    """The domain as libvirt defines it; `held_by` reads the plan back from it."""
+    """The domain as libvirt defines it; `held_by` reads back from it what the guest holds."""
     domain = Element("domain", type=plan.domain_type)
     _text(domain, "name", plan.domain)
     _text(domain, "uuid", str(plan.instance))
@@ -209,16 +208,11 @@ def _address(text: str) -> dict[str, str]:
     return {"domain": f"0x{domain}", "bus": f"0x{bus}", "slot": f"0x{slot}", "function": f"0x{function}"}
 
 
-# Reads a domain back: the plan of a guest of ours, or what a foreign guest takes of the machine.
-#
-# libvirt adds much to a domain (addresses, aliases, defaults). Only those of its elements are read that a plan has written.
+# Reads a domain back: what a guest of ours holds, or what a foreign guest takes of the machine.
 
 
 def held_by(text: str) -> GuestPlan | ForeignGuest:
-    """The plan that this domain was made from, or what it takes if it is none of ours.
-
-    The plan of a running domain is in its inactive description: the live one has another CPU mode, for example.
-    """
+    """What the guest of this domain holds: of its plan, what others must leave alone, and its files. Or what it takes if it is none of ours."""
     domain = read_xml(text, "domain")
     metadata = read_metadata(domain)
     return _foreign(domain) if metadata is None else _plan(domain, metadata)
@@ -235,8 +229,6 @@ def emulator_of(text: str) -> tuple[int, ...]:
 
 
 def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
-    cells = _cells(domain)
-    type_ = child(domain, "os/type")
     return GuestPlan(
         instance=ours.instance,
         attempt=ours.attempt,
@@ -245,27 +237,19 @@ def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
         name=ours.name,
         domain=domain.findtext("name") or "",
         domain_type=attribute(domain, "type"),
-        arch=attribute(type_, "arch"),
-        machine_type=type_.get("machine", ""),
-        cpu_mode=_cpu_mode(domain),
+        arch=attribute(child(domain, "os/type"), "arch"),
         memory_mb=kib_in(child(domain, "memory")) // 1024,
         page_kib=_page_kib(domain),
         pins=_pins(domain),
         dedicated=ours.dedicated,
         emulator=_cpus(domain.find("cputune/emulatorpin")),
-        memory_cells=() if cells else _cpus(domain.find("numatune/memory"), "nodeset"),
-        cells=cells,
-        topology=_topology(domain.find("cpu/topology")),
+        cells=_cells(domain),
         functions=_functions(domain),
         mediated=tuple(ours.mediated.get(uuid) or _unknown(uuid) for uuid in _mediated(domain)),
         disks=tuple(map(_disk, domain.findall("devices/disk"))),
         nics=_nics(domain),
         kernel=domain.findtext("os/kernel") or "",
         ramdisk=domain.findtext("os/initrd") or "",
-        cmdline=domain.findtext("os/cmdline") or "",
-        firmware=_firmware(domain),
-        video=_video(domain),
-        console_log=_console_log(domain),
     )
 
 
@@ -347,26 +331,6 @@ def _memory(domain: Element) -> tuple[ForeignMemory, ...]:
     return () if memory is None else (ForeignMemory(-(-kib_in(memory) // 1024), kib, where),)
 
 
-def _topology(element: Element | None) -> CpuTopology | None:
-    if element is None:
-        return None
-    sockets, cores, threads = (
-        number_in(attribute(element, name), element, name) for name in ("sockets", "cores", "threads")
-    )
-    return CpuTopology(sockets, cores, threads)
-
-
-def _cpu_mode(domain: Element) -> Literal["", "host-model", "host-passthrough"]:
-    cpu = domain.find("cpu")
-    mode = "" if cpu is None else cpu.get("mode", "")
-    # A running domain has the model that host-model stood for.
-    return cast("Literal['host-model', 'host-passthrough']", mode) if mode.startswith("host-") else ""
-
-
-def _firmware(domain: Element) -> Literal["", "efi"]:
-    return "efi" if child(domain, "os").get("firmware") == "efi" else ""
-
-
 def _functions(domain: Element) -> tuple[PlannedFunction, ...]:
     found = []
     for device in domain.findall("devices/*"):
@@ -415,16 +379,6 @@ def _nics(domain: Element) -> tuple[GuestNic, ...]:
             )
         )
     return tuple(found)
-
-
-def _video(domain: Element) -> str:
-    model = domain.find("devices/video/model")
-    return "" if model is None else model.get("type", "")
-
-
-def _console_log(domain: Element) -> str:
-    serial = domain.find("devices/serial[@type='file']/source")
-    return "" if serial is None else serial.get("path", "")
 
 
 # A guest that another cloud has built on this host becomes one of ours: its domain stays as it is, and says from now on whose it is.

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from ipaddress import AddressValueError, IPv4Address
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple
 from uuid import UUID, uuid5
 from xml.etree.ElementTree import Element
 
 from msgspec import Struct, structs
 
-from compute_sim.core.hosts import Network, Pool, aggregate_of, tree_of_pool
+from compute_sim.core.hosts import Network, Pool, aggregate_of, parts_of, tree_of_pool
 from compute_sim.libvirt.core.machine import (
     BadXmlError,
     HugePages,
@@ -34,22 +34,13 @@ from engine.inventories import AggregateId, ProviderId, Ratio, Share
 # The share of a machine that a host offers. Two computes on one machine offer different shares of it.
 
 
-_DEVICE_FORM = (
-    "VENDOR:PRODUCT such as 8086:10ed, VENDOR:PRODUCT@ADDRESS with a pattern of addresses such as "
-    "8086:10ed@0000:81:*, and =NETWORK after it for ports of this physical network"
-)
 _DEVICE = re.compile(
     r"(?P<vendor>[0-9a-f]{4}|\*):(?P<product>[0-9a-f]{4}|\*)(@(?P<address>[0-9a-f:.*?\[\]-]{1,40}))?(=(?P<network>[\w-]{1,100}))?",
-    re.ASCII,
-)
-_TYPE_FORM = (
-    "TYPE such as nvidia-35, TYPE@ADDRESS with a pattern of the GPUs' addresses, and =POOL after it for one pool of "
-    "several GPUs"
+    re.ASCII | re.IGNORECASE,
 )
 _TYPE = re.compile(
     r"(?P<type>[\w.-]{1,100})(@(?P<address>[0-9a-f:.*?\[\]-]{1,40}))?(=(?P<pool>[\w-]{1,60}))?", re.ASCII
 )
-_PAGES_FORM = "CELL:KIB=COUNT such as 0:2048=512"
 _PAGES = re.compile(r"(?P<cell>[0-9]{1,4}):(?P<kib>[0-9]{1,8})=(?P<count>[0-9]{1,9})", re.ASCII)
 
 
@@ -141,30 +132,31 @@ def read_pages(texts: Iterable[str]) -> tuple[PagesKept, ...]:
 
 
 def _read_device(text: str) -> DeviceOffer:
+    found = parts_of(
+        text,
+        "devices",
+        _DEVICE,
+        "VENDOR:PRODUCT such as 8086:10ed, VENDOR:PRODUCT@ADDRESS with a pattern of addresses such as 8086:10ed@0000:81:*, "
+        "and =NETWORK after it for ports of this physical network",
+    )
     # Ids and addresses are compared in small letters; a network's name stays as it is.
-    device, equals, network = text.partition("=")
-    found = _DEVICE.fullmatch(device.lower() + equals + network)
-    if found is None:
-        _refuse("devices", text, _DEVICE_FORM)
-    return DeviceOffer(found["vendor"], found["product"], found["address"] or "*", found["network"] or "")
+    vendor, product, address = (found[each] or "*" for each in ("vendor", "product", "address"))
+    return DeviceOffer(vendor.lower(), product.lower(), address.lower(), found["network"] or "")
 
 
 def _read_mediated(text: str) -> MediatedOffer:
-    found = _TYPE.fullmatch(text)
-    if found is None:
-        _refuse("mediated_types", text, _TYPE_FORM)
+    found = parts_of(
+        text,
+        "mediated_types",
+        _TYPE,
+        "TYPE such as nvidia-35, TYPE@ADDRESS with a pattern of the GPUs' addresses, and =POOL after it for one pool of several GPUs",
+    )
     return MediatedOffer(found["type"], found["address"] or "*", found["pool"] or "")
 
 
 def _read_pages(text: str) -> PagesKept:
-    found = _PAGES.fullmatch(text)
-    if found is None:
-        _refuse("pages_reserved", text, _PAGES_FORM)
+    found = parts_of(text, "pages_reserved", _PAGES, "CELL:KIB=COUNT such as 0:2048=512")
     return PagesKept(int(found["cell"]), int(found["kib"]), int(found["count"]))
-
-
-def _refuse(field: str, text: str, form: str) -> NoReturn:
-    raise ValueError(f"{field} has {text!r}, must be {form}")
 
 
 # Which providers a host's devices are, and what each of them gives.
@@ -322,12 +314,9 @@ DISK, ADDRESS = "DISK_GB", "IPV4_ADDRESS"
 _KIB_PER_GB = 1024**2
 # Pools whose volumes are files in a folder.
 _OF_FILES = ("dir", "fs", "netfs")
-FORM = (
-    "NAME, as libvirt calls it; behind it =AGGREGATE, the id of an aggregate whose provider another one reports, and @HOSTS, a pattern "
-    "of the hosts that share it"
-)
 _WRITTEN = re.compile(
-    r"(?P<name>[\w.-]{1,100})(?:=(?P<aggregate>[0-9a-f-]{36}))?(?:@(?P<hosts>[^\s,=@]+))?", re.ASCII
+    r"(?P<name>[\w.-]{1,100})(?:=(?P<aggregate>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))?(?:@(?P<hosts>[^\s,=@]+))?",
+    re.ASCII,
 )
 
 
@@ -365,14 +354,15 @@ def read_sharing(texts: Iterable[str], field: str) -> tuple[SharingOffer, ...]:
 
 
 def _read(text: str, field: str) -> SharingOffer:
-    found = _WRITTEN.fullmatch(text)
-    try:
-        if found is not None:
-            id_ = found["aggregate"]
-            return SharingOffer(found["name"], AggregateId(UUID(id_)) if id_ else None, found["hosts"] or "*")
-    except ValueError:
-        pass
-    raise ValueError(f"{field} has {text!r}, must be {FORM}")
+    found = parts_of(
+        text,
+        field,
+        _WRITTEN,
+        "NAME, as libvirt calls it; behind it =AGGREGATE, the id of an aggregate whose provider another one reports, and @HOSTS, a "
+        "pattern of the hosts that share it",
+    )
+    id_ = found["aggregate"]
+    return SharingOffer(found["name"], AggregateId(UUID(id_)) if id_ else None, found["hosts"] or "*")
 
 
 def shared_with(offers: Iterable[SharingOffer], host: str) -> list[SharingOffer]:

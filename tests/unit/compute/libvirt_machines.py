@@ -2,15 +2,32 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from msgspec import structs
 
 from compute_sim.core.trees import ProviderTree, TreeProvider
+from compute_sim.libvirt.core.domains import held_by
 from compute_sim.libvirt.core.layout import HostLayout, HostOffer, layout_of, read_devices, read_mediated
-from compute_sim.libvirt.core.machine import Machine, NodeDevices, read_cpus, read_machine, read_node_devices
+from compute_sim.libvirt.core.machine import (
+    Machine,
+    NodeDevices,
+    cpus_in,
+    read_cpus,
+    read_machine,
+    read_node_devices,
+    read_xml,
+)
 from compute_sim.libvirt.core.planning import plan_guest
-from compute_sim.libvirt.core.plans import GuestDisk, GuestNic, GuestOrder, GuestPlan
+from compute_sim.libvirt.core.plans import (
+    CpuTopology,
+    ForeignGuest,
+    GuestDisk,
+    GuestNic,
+    GuestOrder,
+    GuestPlan,
+)
 from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 
@@ -164,3 +181,31 @@ def samples() -> list[GuestPlan]:
         assert isinstance(plan, GuestPlan), plan
         plans.append(plan)
     return plans
+
+
+def read_back(text: str) -> GuestPlan | ForeignGuest:
+    """What `held_by` reads, and the rest of a plan that its domain says: what the product only writes."""
+    held = held_by(text)
+    if isinstance(held, ForeignGuest):
+        return held
+    domain = read_xml(text, "domain")
+
+    def value(path: str, name: str) -> Any:
+        found = domain.find(path)
+        return "" if found is None else found.get(name, "")
+
+    shape, mode, where = domain.find("cpu/topology"), value("cpu", "mode"), domain.find("numatune/memory")
+    return structs.replace(
+        held,
+        machine_type=value("os/type", "machine"),
+        # A running domain has the model that host-model stood for.
+        cpu_mode=mode if mode.startswith("host-") else "",
+        memory_cells=() if held.cells or where is None else cpus_in(where, "nodeset"),
+        topology=None
+        if shape is None
+        else CpuTopology(*(int(shape.get(part, "")) for part in ("sockets", "cores", "threads"))),
+        cmdline=domain.findtext("os/cmdline") or "",
+        firmware=value("os", "firmware"),
+        video=value("devices/video/model", "type"),
+        console_log=value("devices/serial[@type='file']/source", "path"),
+    )

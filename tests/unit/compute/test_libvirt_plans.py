@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from compute_sim.libvirt.core.domains import as_foreign, domain_xml, held_by
+from compute_sim.libvirt.core.domains import as_foreign, domain_xml
 from compute_sim.libvirt.core.layout import HostLayout, read_devices, read_mediated
 from compute_sim.libvirt.core.machine import MediatedDevice, NodeDevices
 from compute_sim.libvirt.core.planning import NoPlan, plan_guest
@@ -23,7 +23,7 @@ from compute_sim.libvirt.core.plans import (
 from compute_sim.libvirt.core.trees import tree_of
 from engine.flavors import Flavor
 from engine.inventories import ProviderId, ResourceAmount, Share
-from tests.unit.compute.libvirt_machines import a_layout, an_offer, an_order, devices_of_two_cells
+from tests.unit.compute.libvirt_machines import a_layout, an_offer, an_order, devices_of_two_cells, read_back
 
 FOREIGN = UUID(int=0xF0)
 MADE = (UUID("0f6c5b1e-3c0b-4a57-9a5e-7f5a5f0b7a01"), UUID("0f6c5b1e-3c0b-4a57-9a5e-7f5a5f0b7a02"))
@@ -33,7 +33,7 @@ SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 def planned(order: GuestOrder, layout: HostLayout, *others: GuestPlan | ForeignGuest) -> GuestPlan:
     plan = plan_guest(order, layout, others)
     assert isinstance(plan, GuestPlan), plan
-    assert held_by(domain_xml(plan)) == plan
+    assert read_back(domain_xml(plan)) == plan
     return plan
 
 

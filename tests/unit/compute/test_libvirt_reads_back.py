@@ -11,13 +11,22 @@ import pytest
 from msgspec import structs
 
 from compute_sim.core.trees import flaw_of
-from compute_sim.libvirt.core.domains import domain_xml, held_by
+from compute_sim.libvirt.core.domains import domain_xml
 from compute_sim.libvirt.core.layout import HostOffer, layout_of
 from compute_sim.libvirt.core.machine import read_machine
 from compute_sim.libvirt.core.planning import plan_guest
 from compute_sim.libvirt.core.plans import GuestPlan
 from compute_sim.libvirt.core.trees import tree_of
-from tests.unit.compute.libvirt_machines import ROOT, TWO_CELLS, UPSTREAM, an_order, named, samples, specs
+from tests.unit.compute.libvirt_machines import (
+    ROOT,
+    TWO_CELLS,
+    UPSTREAM,
+    an_order,
+    named,
+    read_back,
+    samples,
+    specs,
+)
 
 SCHEMAS = Path("/usr/share/libvirt/schemas")
 TEST_DRIVER = "test:///default"
@@ -84,7 +93,7 @@ def test_the_test_driver_gives_each_domain_back(tmp_path: Path) -> None:
         f"<domain{each}</domain>" for each in printed.replace("</domain>", "<domain").split("<domain")[1::2]
     ]
 
-    assert [held_by(text) for text in found] == plans
+    assert [read_back(text) for text in found] == plans
 
 
 @has_virsh

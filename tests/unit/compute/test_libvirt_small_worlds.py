@@ -14,7 +14,7 @@ import pytest
 from msgspec import Struct
 
 from compute_sim.core.trees import ProviderTree
-from compute_sim.libvirt.core.domains import domain_xml, held_by
+from compute_sim.libvirt.core.domains import domain_xml
 from compute_sim.libvirt.core.layout import DeviceOffer, HostLayout, HostOffer, layout_of
 from compute_sim.libvirt.core.machine import (
     GuestKind,
@@ -28,7 +28,7 @@ from compute_sim.libvirt.core.planning import NoPlan, plan_guest
 from compute_sim.libvirt.core.plans import ForeignGuest, ForeignMemory, GuestPlan
 from compute_sim.libvirt.core.trees import tree_of
 from engine.flavors import Flavor
-from tests.unit.compute.libvirt_machines import ROOT, an_order
+from tests.unit.compute.libvirt_machines import ROOT, an_order, read_back
 
 CORES = ((0,), (1, 2), (3, 4), (5,), (6, 7), (8,), (9,))
 CELL_CPUS = ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9))
@@ -295,4 +295,4 @@ def test_the_plans_of_all_kinds_are_read_back_from_their_domains() -> None:
     plans = [plan for plan in worlds(MENU, 1, ()) if isinstance(plan, GuestPlan)]
 
     assert len(plans) == sum(len(kind.claims) for kind in MENU)
-    assert [held_by(domain_xml(plan)) for plan in plans] == plans
+    assert [read_back(domain_xml(plan)) for plan in plans] == plans
