@@ -25,12 +25,16 @@ class BusSettings(Struct, frozen=True):
     # Larger parcels cost less for each message. One more of either begins another parcel.
     PARCEL_ITEMS_MAX: ClassVar[int] = PARCEL_ITEMS_MAX
     PARCEL_BYTES_MAX: ClassVar[int] = PARCEL_BYTES_MAX
+    # How many messages are handled in one transaction: more holds locks longer, and is hardly faster.
+    BATCH_ITEMS_MAX: ClassVar[int] = 500
     # How far apart batches of few messages begin while parcels keep coming (`Pace`). Every asker waits for as long.
     GATHER_MS: ClassVar[float] = 60.0
     # Saved batches that may wait for the confirm of their messages: two hide a slow broker, and little is repeated after a crash.
     BATCHES_UNSAID_MAX: ClassVar[int] = 2
     # How often unconfirmed messages on rows are sent again, besides at the start.
     SWEEP_S: ClassVar[float] = 30.0
+    # After how many deliveries a message becomes a dead letter. At the limit of the broker (40) dead letters would have no reason.
+    ATTEMPTS_MAX: ClassVar[int] = 20
     # How often a message that meets a transient failure is tried within the worker, before it goes back to its queue.
     TRIES_IN_PLACE_MAX: ClassVar[int] = 4
     RETRY_DELAY_MS_FIRST: ClassVar[float] = 20.0
@@ -56,22 +60,9 @@ class BusSettings(Struct, frozen=True):
         Count,
         Meta(
             description="How many parcels the broker hands to a worker ahead. More keeps a busy worker from waiting; fewer shares the work more "
-            "evenly among workers. Of the requests of all clients a scheduler is handed at least `batch_items_max`."
+            "evenly among workers. Of the requests of all clients a scheduler is handed at least a batch."
         ),
     ] = 200
-    batch_items_max: Annotated[
-        Count,
-        Meta(
-            description="How many messages are handled in one transaction. More is faster under load; fewer keeps transactions and locks short."
-        ),
-    ] = 500
-    attempts_max: Annotated[
-        Count,
-        Meta(
-            description="After how many deliveries a message becomes a dead letter. It must be less than the limit of the broker (40), or dead "
-            "letters have no reason. Fewer gives up sooner; more survives longer trouble."
-        ),
-    ] = 20
     answer_timeout_ms: Annotated[
         Milliseconds,
         Meta(

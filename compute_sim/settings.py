@@ -81,5 +81,5 @@ COMPUTE = Section(
     ComputeSettings,
     "the simulated hosts",
     omitted=("cell",),
-    others=("hosts", "host_size", "faults", "driver"),
+    others=("hosts", "host_size", "driver"),
 )

@@ -1,4 +1,3 @@
-from itertools import pairwise
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
@@ -16,6 +15,11 @@ class DatabaseSettings(Struct, frozen=True):
     another session may hold a lock for ever. No operator need change the constants; tests do, in a subclass.
     """
 
+    # How long opening a session may take, with the first statements: a slow network's time. A session that is as silent when a
+    # transaction begins or rolls back is discarded.
+    CONNECT_S: ClassVar[float] = 10.0
+    # The limit of statements and transactions of long work: migrations, audits, pruning.
+    LONG_S: ClassVar[float] = 3600.0
     # How long work waits for a free session of the pool; on SQLite, for other writers of this process. It outlasts bursts.
     POOL_WAIT_S: ClassVar[float] = 30.0
     # How long a statement waits for a lock that another session holds: other work gets its turn, and this is tried again.
@@ -30,13 +34,6 @@ class DatabaseSettings(Struct, frozen=True):
     BUSY_S: ClassVar[float] = 5.0
     BUSY_LONG_S: ClassVar[float] = 60.0
 
-    connect_s: Annotated[
-        Seconds,
-        Meta(
-            description="How long opening a session may take: connect, log in, first statements. A session that is as silent when a transaction "
-            "begins or rolls back is discarded. Longer tolerates a slow network; shorter notices a dead server sooner."
-        ),
-    ] = 10.0
     statement_s: Annotated[
         Seconds,
         Meta(
@@ -50,21 +47,13 @@ class DatabaseSettings(Struct, frozen=True):
             "slow servers; shorter frees the worker sooner."
         ),
     ] = 120.0
-    long_s: Annotated[
-        Seconds,
-        Meta(
-            description="The limit of statements and transactions of long work: migrations, audits, pruning. It must be longer than the longest "
-            "migration takes."
-        ),
-    ] = 3600.0
 
     def __post_init__(self) -> None:
-        for less, more in pairwise(("statement_s", "transaction_s", "long_s")):
-            require(getattr(self, less) <= getattr(self, more), f"{less} must be at most {more}")
-        held_s = self.POOL_WAIT_S + 2 * self.connect_s + self.transaction_s
+        require(self.statement_s <= self.transaction_s, "statement_s must be at most transaction_s")
+        held_s = self.POOL_WAIT_S + 2 * self.CONNECT_S + self.transaction_s
         require(
             held_s < CONSUMER_TIMEOUT_S,
-            f"{self.POOL_WAIT_S:.0f}, twice connect_s and transaction_s make {held_s:.0f}: must be less than the {CONSUMER_TIMEOUT_S:.0f} s"
+            f"{self.POOL_WAIT_S:.0f}, twice {self.CONNECT_S:.0f} and transaction_s make {held_s:.0f}: must be less than the {CONSUMER_TIMEOUT_S:.0f} s"
             " for which a consumer may hold a delivery",
         )
 

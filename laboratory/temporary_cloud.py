@@ -303,7 +303,7 @@ def worker_specs(cells: Mapping[str, int], counts: Mapping[str, int], script: Pa
             WorkerSpec(f"conductor-{cell}-{number}", "cell_conductor", here)
             for number in range(1, counts["conductor"] + 1)
         ]
-        simulated = {"MOOR_COMPUTE_HOSTS": str(hosts), "MOOR_COMPUTE_FAULTS": str(script)}
+        simulated = {"MOOR_COMPUTE_HOSTS": str(hosts), "LABORATORY_FAULTS": str(script)}
         specs.append(WorkerSpec(f"compute-{cell}", "compute_sim", here | simulated))
     return specs
 

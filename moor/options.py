@@ -107,6 +107,10 @@ IronicUrl = Annotated[str, option_of(GENERAL, "ironic_url", show_default=False)]
 NovaBusUrl = Annotated[str, option_of(GENERAL, "nova_bus_url", show_default=False)]
 Cells = Annotated[str, option_of(GENERAL, "cells", show_default=False)]
 Project = Annotated[str, option_of(GENERAL, "project", metavar="NAME", show_default=False)]
+FaultsFile = Annotated[
+    Path | None,
+    typer.Option("--faults", help="The faults of the simulated hosts: a TOML or JSON file."),
+]
 SchedulerFlags = Annotated[
     list[str] | None,
     typer.Option(

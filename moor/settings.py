@@ -74,10 +74,6 @@ class GeneralSettings(Addresses, frozen=True, kw_only=True):
             "vcpus=64,numa_nodes=2,pcpus=16,pages=2048:8192,device=pci:10de:20b0."
         ),
     ] = ""
-    compute_faults: Annotated[
-        str,
-        Meta(description="The faults of the simulated hosts: a TOML or JSON file."),
-    ] = ""
     nova_api_db: Annotated[
         str,
         Meta(
@@ -100,12 +96,6 @@ class GeneralSettings(Addresses, frozen=True, kw_only=True):
         str,
         Meta(description="The name of a bare-metal daemon in the ring. Each daemon needs one of its own."),
     ] = ""
-    broker_ctl: Annotated[
-        str,
-        Meta(
-            description="The command that runs rabbitmqctl for the broker, for instance 'kubectl exec -i rabbit-0 -- rabbitmqctl'."
-        ),
-    ] = "rabbitmqctl"
     project: Annotated[
         str,
         Meta(description="The project. An application must name one of its projects."),

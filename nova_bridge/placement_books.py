@@ -59,6 +59,8 @@ from nova_bridge.placement_api import (
 
 log = logging.getLogger(__name__)
 
+# How often placement is asked which providers have changed: it is asked anyway after a conflict, and before a request is refused.
+LOOK_S = 5.0
 # Inventories, traits and aggregates that others have changed are read again so often: four requests a provider.
 VERIFY_S = 60.0
 
@@ -104,7 +106,6 @@ class HttpBooks(PartGroup):
         api: PlacementApi,
         picture: Picture,
         *,
-        refresh_s: float,
         chance: random.Random | None = None,
     ) -> None:
         self._api = api
@@ -118,7 +119,7 @@ class HttpBooks(PartGroup):
         self.whole = asyncio.Event()
         self.providers_read = 0
         super().__init__(
-            Periodic("read placement", self._look, refresh_s, is_needed=True, chance=chance),
+            Periodic("read placement", self._look, LOOK_S, is_needed=True, chance=chance),
             Periodic(
                 "read placement's inventories",
                 self.catch_up,

@@ -72,13 +72,6 @@ class NovaSettings(Struct, frozen=True, kw_only=True):
             "longer loads Nova less."
         ),
     ] = 300.0
-    placement_read_s: Annotated[
-        Seconds,
-        Meta(
-            description="How often placement is asked which providers have changed. Shorter chooses by newer data, for more requests; it is "
-            "asked anyway after a conflict, and before a request is refused."
-        ),
-    ] = 5.0
     shadow_file: Annotated[
         str,
         Meta(

@@ -60,7 +60,7 @@ def nova_parts(
     chance = chance or random.Random(secrets.randbits(64))
     picture, plugins = Picture(), plugins_of(choice)
     forced = forced_plugins(plugins)
-    books = HttpBooks(api, picture, refresh_s=settings.placement_read_s, chance=chance)
+    books = HttpBooks(api, picture, chance=chance)
     placement = HttpClaims(api, books, chance=chance)
     hosts = NovaHosts(picture)
 

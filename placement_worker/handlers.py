@@ -99,7 +99,7 @@ def handlers(
     """The handlers of all messages that placement takes, by message type."""
     crowded = CrowdedOwners(settings.tombstones_max)
     horizon = settings.horizon
-    limits = SearchLimits(settings.search_steps_max, settings.search_bytes_max, VALUES_BYTES_MAX)
+    limits = SearchLimits(settings.search_steps_max, answer_bytes_max=VALUES_BYTES_MAX)
 
     async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
         orders = [ask.message for ask in asks]

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from engine.candidates.budget import DEFAULT_LIMITS
-from kit.settings import Bytes, Count, Section
+from kit.settings import Count, Section
 
 
 class PlacementSettings(Struct, frozen=True):
@@ -39,13 +39,6 @@ class PlacementSettings(Struct, frozen=True):
             "More answers harder questions; fewer protects the process, and its other clients, from them."
         ),
     ] = DEFAULT_LIMITS.steps_max
-    search_bytes_max: Annotated[
-        Bytes,
-        Meta(
-            description="How much memory the tables of one search may take; an answer over HTTP may have half as many bytes. More answers harder "
-            "and broader questions; less protects the process from them."
-        ),
-    ] = DEFAULT_LIMITS.bytes_max
 
     @property
     def horizon(self) -> timedelta:

@@ -317,7 +317,7 @@ def after_failure(
         return PutBack(settings.BLAMELESS_DELAY_MS, counts=False)
     if isinstance(problem, Poison):
         return GiveUp(describe(problem))
-    if attempts + 1 >= settings.attempts_max:
+    if attempts + 1 >= settings.ATTEMPTS_MAX:
         return GiveUp(f"{describe(problem)}; {attempts + 1} attempts, none is left")
     return PutBack(backoff_ms(attempts, settings))
 

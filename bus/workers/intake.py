@@ -102,7 +102,7 @@ class Intake:
     ) -> None:
         """`batches_in_flight`: so many batches are handled beside each other. `singly`: a parcel has one message, as a rule."""
         self.queue = queue
-        ahead = max(settings.prefetch, settings.batch_items_max) if singly else settings.prefetch
+        ahead = max(settings.prefetch, settings.BATCH_ITEMS_MAX) if singly else settings.prefetch
         self._prefetch = ahead * batches_in_flight
         self._clock = clock
         # The broker reports that a parcel came back to this queue, but not how often.
@@ -198,7 +198,7 @@ class Intake:
                     continue
                 self._pace.begun(now_s)
                 self._was_alone = False
-                items = min(len(self._ready), self._settings.batch_items_max)
+                items = min(len(self._ready), self._settings.BATCH_ITEMS_MAX)
                 batch = [self._ready.popleft() for _ in range(items)]
                 self._measure_wait(batch)
                 return batch
@@ -253,7 +253,7 @@ class Intake:
 
     def _open_some(self) -> None:
         """Decode waiting parcels until there are enough messages for one batch. Others wait as bytes, which cost little."""
-        while self._unopened and len(self._ready) < self._settings.batch_items_max:
+        while self._unopened and len(self._ready) < self._settings.BATCH_ITEMS_MAX:
             self._take(*self._unopened.popleft())
 
     def _take(self, consuming: Consuming, delivery: Delivery) -> None:
@@ -353,7 +353,7 @@ class Intake:
         to a newer worker, or has come back too often. That is checked before decoding, since decoding may be what
         kills the worker.
         """
-        if returns and (attempts := attempts_of(line) + returns) >= self._settings.attempts_max:
+        if returns and (attempts := attempts_of(line) + returns) >= self._settings.ATTEMPTS_MAX:
             self._bury_spent(place, line, held, returns, attempts)
             return None
         read = self._codec.decode(line)
@@ -364,7 +364,7 @@ class Intake:
         if isinstance(read, Unreadable):
             read = structs.replace(read, project=project_of_key(held.origin.key))
             read = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
-        if (attempts := read.attempts + returns) >= self._settings.attempts_max:
+        if (attempts := read.attempts + returns) >= self._settings.ATTEMPTS_MAX:
             self._bury_spent(place, line, held, returns, attempts)
             return None
         if not is_readable:
@@ -379,7 +379,7 @@ class Intake:
         something else. Then the message is dead-lettered without being decoded.
         """
         why = f"came back {attempts} times: the worker that had it died or lost its connection"
-        is_read = self.before_burial is not None and attempts < self._settings.attempts_max + SPENT_READS_MAX
+        is_read = self.before_burial is not None and attempts < self._settings.ATTEMPTS_MAX + SPENT_READS_MAX
         read = self._codec.decode(line) if is_read else None
         if isinstance(read, Envelope):
             judged = self._judged(place, read, held, returns)

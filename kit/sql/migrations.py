@@ -38,7 +38,7 @@ async def upgrade(url: str, package: str, settings: DatabaseSettings | None = No
     try:
         async with database.writing(takes_long=True) as transaction:
             if isinstance(transaction, PostgresTransaction):
-                await transaction.run(_wait_for_turn, package, settings.long_s)
+                await transaction.run(_wait_for_turn, package, settings.LONG_S)
             return await transaction.run(_migrate, package)
     finally:
         await database.close()

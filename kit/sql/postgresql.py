@@ -104,7 +104,7 @@ class PostgresSession:
             await self.discard()
             return
         with (
-            cut_after(self.driver, self.settings.connect_s),
+            cut_after(self.driver, self.settings.CONNECT_S),
             suppress(asyncpg.PostgresError, *_CONNECTION_ERRORS, DBAPIError),
         ):
             await self.connection.close()
@@ -209,7 +209,7 @@ class PostgresTransaction:
         if not driver.is_closed():
             try:
                 with (
-                    cut_after(driver, self._session.settings.connect_s),
+                    cut_after(driver, self._session.settings.CONNECT_S),
                     suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError),
                 ):
                     await driver.execute("ROLLBACK")
@@ -298,7 +298,7 @@ def cut_after(driver: Any, seconds: float) -> Iterator[None]:
 
 async def _begin(session: PostgresSession, words: str) -> PostgresSession:
     """Begin a transaction on this session. A session on which that fails is discarded."""
-    cut = asyncio.get_running_loop().call_later(session.settings.connect_s, session.driver.terminate)
+    cut = asyncio.get_running_loop().call_later(session.settings.CONNECT_S, session.driver.terminate)
     try:
         await session.driver.execute(words)
     except BaseException as error:
@@ -369,7 +369,7 @@ class PostgresDatabase:
     def _running(self, begin: str, *, takes_long: bool) -> _Running:
         limit_s = self.settings.transaction_s
         if takes_long:
-            limit_s = self.settings.long_s
+            limit_s = self.settings.LONG_S
             begin += f" SET LOCAL statement_timeout = {milliseconds(limit_s)}"
         return _Running(self._take, begin, self._give_back, limit_s)
 
@@ -439,7 +439,7 @@ class PostgresDatabase:
         with connecting(speaks_tls=speaks_tls, certificate=certificate):
             # Includes SQLAlchemy's own first statements on a new connection. A server that is silent must leave time to try
             # the others.
-            async with asyncio.timeout(self.settings.connect_s / len(self._engines)):
+            async with asyncio.timeout(self.settings.CONNECT_S / len(self._engines)):
                 connection = await engine.connect()
                 raw = await connection.get_raw_connection()
                 session = PostgresSession(connection, raw.driver_connection, self.settings)

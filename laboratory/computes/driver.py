@@ -329,13 +329,13 @@ def simulated_parts(
 
 def from_environment(environment: Mapping[str, str]) -> OpensHosts:
     """The driver `simulated`: MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_HOST_SIZE what differs from their usual size,
-    MOOR_COMPUTE_FAULTS the path of a fault script.
+    and LABORATORY_FAULTS, which is the laboratory's own and no setting, the path of a fault script.
     """
     count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
     if not count.isdecimal():
         raise ValueError(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a whole number, 0 or more")
     size = read_host_size(environment.get("MOOR_COMPUTE_HOST_SIZE", ""))
-    script = environment.get("MOOR_COMPUTE_FAULTS")
+    script = environment.get("LABORATORY_FAULTS")
     return simulated_hosts(int(count), size, load_script(Path(script), FaultScript) if script else None)
 
 

@@ -33,7 +33,7 @@ from kit.errors import NotFound
 from moor.asking import asked
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.message_commands import command_that_sends
-from moor.options import BusUrl, command_settings, fail, option_of, out, with_connection, wrong_value
+from moor.options import BusUrl, command_settings, fail, out, with_connection, wrong_value
 from moor.secret_files import (
     EnvironmentDirectory,
     PasswordDirectory,
@@ -46,7 +46,6 @@ from moor.secret_files import (
     passwords_of,
     write_private,
 )
-from moor.settings import GENERAL
 from moor.tables import Columns
 
 app = typer.Typer(
@@ -58,7 +57,12 @@ app = typer.Typer(
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="The application's name; its user is called moor-app-NAME.")
 ]
-Ctl = Annotated[str, option_of(GENERAL, "broker_ctl")]
+Ctl = Annotated[
+    str,
+    typer.Option(
+        help="The command that runs rabbitmqctl for the broker, for instance 'kubectl exec -i rabbit-0 -- rabbitmqctl'."
+    ),
+]
 Credentials = Annotated[
     Path | None,
     typer.Option(

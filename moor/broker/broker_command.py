@@ -21,8 +21,8 @@ from bus.messages import TYPES
 from bus.queues import Objects, Queue, Site
 from bus.topology import ROLES, user_of
 from kit.settings import text_of, without_password
+from moor.broker.applications_command import Ctl, depths_of, rabbitmqctl
 from moor.broker.applications_command import app as applications
-from moor.broker.applications_command import depths_of, rabbitmqctl
 from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.options import (
     BusUrl,
@@ -30,7 +30,6 @@ from moor.options import (
     Output,
     command_settings,
     fail,
-    option_of,
     out,
     tuned,
     wants_document,
@@ -52,7 +51,7 @@ from moor.secret_files import (
     passwords_of,
     write_private,
 )
-from moor.settings import GENERAL, Settings
+from moor.settings import Settings
 from moor.showing import print_json
 from moor.tables import Columns, print_table, styled
 from moor.worker_settings import IRONIC_DAEMONS
@@ -102,7 +101,7 @@ def declare(
     replace_env: ReplaceEnvironment = False,
     password_dir: PasswordDirectory = None,
     rotate: Rotate = None,
-    ctl: Annotated[str, option_of(GENERAL, "broker_ctl")] = "rabbitmqctl",
+    ctl: Ctl = "rabbitmqctl",
     only: Annotated[
         str,
         typer.Option(

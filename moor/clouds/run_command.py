@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +22,7 @@ from moor.options import (
     BusUrl,
     Cells,
     DatabaseUrl,
+    FaultsFile,
     IronicDatabaseUrl,
     IronicUrl,
     NetworkFlags,
@@ -167,7 +167,7 @@ def compute(
     ] = None,
     hosts: Annotated[int, option_of(GENERAL, "compute_hosts", min=1)] = 100,
     host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
-    faults: Annotated[Path | None, option_of(GENERAL, "compute_faults")] = None,
+    faults: FaultsFile = None,
     pool: PoolFlags = None,
     network: NetworkFlags = None,
     operating: Operating,
@@ -182,7 +182,7 @@ def compute(
         "MOOR_CELL": cell,
         "MOOR_COMPUTE_HOSTS": str(hosts),
         "MOOR_COMPUTE_HOST_SIZE": host_size,
-        "MOOR_COMPUTE_FAULTS": str(faults or ""),
+        "LABORATORY_FAULTS": str(faults or ""),
     }
     if driver is DriverName.LIBVIRT:
         libvirt, database = tuned(LIBVIRT, hosts=uri, folder=folder), tuned(DATABASE)

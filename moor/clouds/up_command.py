@@ -61,6 +61,7 @@ from moor.options import (
     BusUrl,
     Cells,
     DatabaseUrl,
+    FaultsFile,
     NetworkFlags,
     Operating,
     PlacementDatabaseUrl,
@@ -104,7 +105,7 @@ def up(
     *,
     hosts: Annotated[int, option_of(GENERAL, "compute_hosts", min=1, max=10_000)] = 20,
     host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
-    faults: Annotated[Path | None, option_of(GENERAL, "compute_faults")] = None,
+    faults: FaultsFile = None,
     nodes: Annotated[
         int, typer.Option(min=0, max=10_000, help="How many bare-metal nodes a simulated Ironic has.")
     ] = 0,

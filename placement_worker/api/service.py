@@ -105,8 +105,7 @@ class ServiceOptions(Struct, frozen=True):
 
     @property
     def search_limits(self) -> SearchLimits:
-        steps_max, bytes_max = self.settings.search_steps_max, self.settings.search_bytes_max
-        return SearchLimits(steps_max, bytes_max, bytes_max // 2)
+        return SearchLimits(self.settings.search_steps_max)
 
 
 class PlacementService:

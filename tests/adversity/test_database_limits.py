@@ -44,19 +44,19 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
 LIMITS = varied(
     DatabaseSettings(),
-    connect_s=0.5,
+    CONNECT_S=0.5,
     POOL_WAIT_S=1.0,
     LOCK_S=0.05,
     statement_s=0.3,
     IDLE_IN_TRANSACTION_S=0.5,
     transaction_s=0.6,
-    long_s=5.0,
+    LONG_S=5.0,
 )
 # Where one limit is tested, the others are long: a server that stands still for a moment meets no other one.
 USUAL = DatabaseSettings()
 BUS = varied(
     BusSettings(),
-    attempts_max=2,
+    ATTEMPTS_MAX=2,
     TRIES_IN_PLACE_MAX=2,
     RETRY_DELAY_MS_FIRST=5,
     RETRY_DELAY_MS_MAX=50,
@@ -221,7 +221,7 @@ async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has
 
 async def test_a_session_has_the_limits_that_it_was_opened_with(url: str) -> None:
     # Opening a session may take long on a busy machine; that time is not checked here.
-    database = open_database(url, settings=structs.replace(LIMITS, connect_s=30.0))
+    database = open_database(url, settings=varied(LIMITS, CONNECT_S=30.0))
     try:
         async with database.reading() as transaction:
             told = await transaction.run(limits_of, [*LIMITS.of_sessions])
@@ -363,7 +363,7 @@ async def test_a_network_that_says_nothing(url: str) -> None:
 async def test_a_network_that_falls_silent_in_a_transaction(url: str, lost: str) -> None:
     """The whole transaction has a limit; rolling back has a shorter one."""
     is_statement = lost == "the answer to a statement"
-    short = varied(LIMITS, connect_s=USUAL.connect_s, POOL_WAIT_S=USUAL.POOL_WAIT_S)
+    short = varied(LIMITS, CONNECT_S=USUAL.CONNECT_S, POOL_WAIT_S=USUAL.POOL_WAIT_S)
     limits = short if is_statement else structs.replace(USUAL, transaction_s=900.0)
     async with by_proxy(url) as (proxy, through), AsyncExitStack() as silence:
         database = open_database(through, settings=limits)

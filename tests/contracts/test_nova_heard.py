@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from msgspec import structs
 
 from bus.broker import Parcel
 from bus.topology import Exchange, Objects
@@ -56,10 +55,13 @@ class FakeNova:
 
 @asynccontextmanager
 async def keeping(
-    nova: FakeNova, under_test: BrokerUnderTest | None, settings: NovaSettings = RARELY
+    nova: FakeNova,
+    under_test: BrokerUnderTest | None,
+    settings: NovaSettings = RARELY,
+    services_s: float = 3600,
 ) -> AsyncIterator[NovaCloudKeeper]:
     link = None if under_test is None else Link(under_test.broker(), SETTINGS)
-    keeper = NovaCloudKeeper(nova, settings, services_s=3600, link=link, queue=QUEUE, bus=SETTINGS)
+    keeper = NovaCloudKeeper(nova, settings, services_s=services_s, link=link, queue=QUEUE, bus=SETTINGS)
     running = asyncio.create_task(keeper.run())
     try:
         yield keeper
@@ -119,7 +121,7 @@ async def test_a_notification_changes_what_is_known_and_others_are_counted(
 
 async def test_what_nobody_told_is_found_by_reading(under_test: BrokerUnderTest) -> None:
     nova = FakeNova()
-    often = structs.replace(RARELY, read_s=0.05, services_s=0.05)
+    often = NovaSettings(read_s=0.05)
     async with connected(under_test.broker(), THEIRS), keeping(nova, under_test, often) as keeper:
         await until(lambda: keeper.cloud is not None)
         nova.now = a_cloud(services={SERVICE: service(is_disabled=True, disabled_reason="lost")})
@@ -170,8 +172,7 @@ async def test_after_an_interruption_all_is_read_again(under_test: BrokerUnderTe
 
 async def test_a_nova_that_does_not_answer_leaves_what_is_known_and_is_asked_again() -> None:
     nova = FakeNova()
-    often = structs.replace(RARELY, read_s=0.05, services_s=0.05)
-    async with keeping(nova, None, often) as keeper:
+    async with keeping(nova, None, NovaSettings(read_s=0.05), services_s=0.05) as keeper:
         await until(lambda: keeper.cloud is not None)
         known = keeper.cloud
         nova.fails = Unavailable("Nova answers 503")

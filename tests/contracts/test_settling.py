@@ -76,14 +76,14 @@ async def test_each_order_is_handled_once_and_then_gone(under_test: BrokerUnderT
 async def test_many_messages_share_a_parcel_and_a_batch(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     memory = Remembering()
-    settings = structs.replace(SETTINGS, batch_items_max=SETTINGS.PARCEL_ITEMS_MAX)
+    settings = varied(SETTINGS, BATCH_ITEMS_MAX=SETTINGS.PARCEL_ITEMS_MAX)
 
     async with station(broker) as client, working(broker, memory, settings=settings):
         await asyncio.gather(*(client.publisher.send(order(n)) for n in range(400)))
         await until(lambda: len(memory.handled) == 400)
         assert client.publisher.parcels_sent == 2
 
-    assert max(map(len, memory.batches)) == settings.batch_items_max
+    assert max(map(len, memory.batches)) == settings.BATCH_ITEMS_MAX
 
 
 async def test_messages_that_come_alone_fill_a_batch_too(under_test: BrokerUnderTest) -> None:
@@ -95,15 +95,15 @@ async def test_messages_that_come_alone_fill_a_batch_too(under_test: BrokerUnder
     async with station(broker, settings=alone) as client, working(broker, memory, singly=True):
         await client.publisher.send(order(0))
         await until(lambda: len(memory.batches) == 1)
-        await asyncio.gather(*(client.publisher.send(order(n)) for n in range(1, SETTINGS.batch_items_max)))
+        await asyncio.gather(*(client.publisher.send(order(n)) for n in range(1, SETTINGS.BATCH_ITEMS_MAX)))
         try:
             # The worker has all of them.
             await until_empty(broker)
         finally:
             gate.set()
-        await until(lambda: len(memory.handled) == SETTINGS.batch_items_max)
+        await until(lambda: len(memory.handled) == SETTINGS.BATCH_ITEMS_MAX)
 
-    assert [*map(len, memory.batches)] == [1, SETTINGS.batch_items_max - 1]
+    assert [*map(len, memory.batches)] == [1, SETTINGS.BATCH_ITEMS_MAX - 1]
 
 
 async def test_one_that_fails_is_tried_again_by_itself(under_test: BrokerUnderTest) -> None:
@@ -163,7 +163,7 @@ async def test_one_that_always_fails_is_buried_when_its_attempts_are_used_up(
             raise RuntimeError("a bug of ours")
 
     memory = Remembering(always)
-    few = structs.replace(SETTINGS, attempts_max=3)
+    few = varied(SETTINGS, ATTEMPTS_MAX=3)
 
     async with working(broker, memory, settings=few):
         await send(broker, parcel(line(order(0)), line(order(1))))
@@ -288,7 +288,7 @@ async def test_one_that_kills_its_worker_is_found_without_its_neighbours(
             raise Killed
 
     memory = Remembering(kill)
-    few = structs.replace(SETTINGS, attempts_max=attempts_max)
+    few = varied(SETTINGS, ATTEMPTS_MAX=attempts_max)
     starts = range(0, 30, each_parcel)
     await send(broker, *(parcel(*(line(order(n)) for n in range(s, s + each_parcel))) for s in starts))
 
@@ -433,13 +433,13 @@ async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
             raise Killed
 
     memory = Remembering(kill)
-    few = structs.replace(SETTINGS, attempts_max=4)
+    few = varied(SETTINGS, ATTEMPTS_MAX=4)
     said = {message.SENDER: broker.user, message.EXCHANGE: PLACEMENT, message.KEY: "release.c1"}
     await send(
         broker, Parcel(retry_exchange_of(questions), questions, line(order(1)), mandatory=True, headers=said)
     )
 
-    for _ in range(few.attempts_max):
+    for _ in range(few.ATTEMPTS_MAX):
         here = Station(broker, "a-mortal", settings=few)
         worker = here.worker(questions, memory.handlers, memory, chance=random.Random(1))
         with pytest.raises(BaseExceptionGroup):
@@ -448,7 +448,7 @@ async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
     async with working(broker, memory, settings=few, queue=questions):
         (letter,) = await dead_letters(broker, 1)
 
-    assert len(deaths) == few.attempts_max
+    assert len(deaths) == few.ATTEMPTS_MAX
     assert letter.reason == "came back 4 times: the worker that had it died or lost its connection"
 
 
@@ -466,10 +466,10 @@ async def test_one_that_kills_by_being_decoded_is_buried_without_being_decoded(
 ) -> None:
     broker = await declared(under_test)
     memory = Remembering()
-    few = structs.replace(SETTINGS, attempts_max=3)
+    few = varied(SETTINGS, ATTEMPTS_MAX=3)
     await send(broker, parcel(line(order(1)).replace(b'"a-test"', b'"deadly"')))
 
-    for _ in range(few.attempts_max):
+    for _ in range(few.ATTEMPTS_MAX):
         here = Station(broker, "a-mortal", settings=few, codec=Unlucky())
         worker = here.worker(WORK, memory.handlers, memory, chance=random.Random(1))
         with pytest.raises(BaseExceptionGroup):
@@ -507,7 +507,7 @@ async def test_what_was_taken_for_a_message_is_given_back_before_it_is_buried(
             raise Poison("never")
 
     memory, broken, second, third = Remembering(poison), Taken(KeyError("a bug")), Taken(), Taken()
-    few = structs.replace(SETTINGS, attempts_max=3)
+    few = varied(SETTINGS, ATTEMPTS_MAX=3)
 
     async with working(broker, memory, settings=few, before_burial={ReleaseClaim: (broken, second, third)}):
         # The second message arrives with its attempts used up.
@@ -555,10 +555,10 @@ async def test_one_that_kills_by_being_decoded_is_decoded_a_few_times_more_for_w
 ) -> None:
     broker = await declared(under_test)
     memory = Remembering()
-    few = structs.replace(SETTINGS, attempts_max=3)
+    few = varied(SETTINGS, ATTEMPTS_MAX=3)
     await send(broker, parcel(line(order(1)).replace(b'"a-test"', b'"deadly"')))
 
-    for _ in range(few.attempts_max + SPENT_READS_MAX):
+    for _ in range(few.ATTEMPTS_MAX + SPENT_READS_MAX):
         here = Station(broker, "a-mortal", settings=few, codec=Unlucky())
         worker = here.worker(
             WORK,
@@ -750,7 +750,7 @@ async def test_nobody_handles_it_here_is_a_reason_too(under_test: BrokerUnderTes
 async def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     first, second = Remembering(), Remembering()
-    small = structs.replace(SETTINGS, batch_items_max=10)
+    small = varied(SETTINGS, BATCH_ITEMS_MAX=10)
 
     async with working(broker, first, settings=small) as worker:
         await send(broker, *(parcel(*(line(order(n)) for n in range(s, s + 10))) for s in range(0, 500, 10)))

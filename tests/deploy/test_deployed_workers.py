@@ -49,7 +49,6 @@ async def set_up(servers: Servers, etc: Path) -> None:
         "MOOR_BUS_URL": servers.bus,
         "MOOR_DB_URL": servers.db,
         "MOOR_CELLS": ",".join(CELLS),
-        "MOOR_BROKER_CTL": "rabbitmqctl-over-http",
         "MOOR_RABBITMQ_API": servers.api,
         "MOOR_ETC": str(etc),
         "XDG_CONFIG_HOME": str(etc),
@@ -144,14 +143,14 @@ async def add_and_remove_an_application(servers: Servers, etc: Path) -> None:
     """Without rabbitmqctl, by the management API."""
     by_http = {
         **environment(etc, "moor-operator"),
-        "MOOR_BROKER_CTL": f"{sys.executable} {SETUP.with_name('rabbitmqctl-over-http')}",
         "MOOR_RABBITMQ_API": servers.api.replace("://", "://guest:guest@"),
     }
-    credentials = ("--credentials", str(etc / "credentials.toml"))
-    added = await moor("broker", "user", "add", "shop", "--project", "shop", *credentials, **by_http)
+    ctl = f"{sys.executable} {SETUP.with_name('rabbitmqctl-over-http')}"
+    flags = ("--credentials", str(etc / "credentials.toml"), "--ctl", ctl)
+    added = await moor("broker", "user", "add", "shop", "--project", "shop", *flags, **by_http)
     assert added.code == 0, added.out + added.err
     assert "moor-app-shop" in servers.rabbitmq.ctl("list_users", "--silent")
-    removed = await moor("broker", "user", "remove", "shop", *credentials, **by_http)
+    removed = await moor("broker", "user", "remove", "shop", *flags, **by_http)
     assert removed.code == 0, removed.out + removed.err
     assert "moor-app-shop" not in servers.rabbitmq.ctl("list_users", "--silent")
     assert "scheduler.requests.shop" not in servers.rabbitmq.ctl("list_queues", "--silent", "name")

@@ -53,7 +53,7 @@ HOSTS = 100
 TICK_S = 0.05
 BUS = BusSettings(messages_waiting_max=2_000)
 # The batch under way when the publisher reached its limit, and one more; both hold messages of several workers.
-WAITING_MAX = BUS.messages_waiting_max + 2 * BUS.batch_items_max
+WAITING_MAX = BUS.messages_waiting_max + 2 * BUS.BATCH_ITEMS_MAX
 SMALL = Flavor(name="small", vcpus=1, ram_mb=512, root_gb=1)
 
 

@@ -339,7 +339,7 @@ def test_hosts_run_as_a_process_of_their_own_and_stop_when_told(tmp_path: Path) 
                 "MOOR_BUS_URL": under_test.url(),
                 "MOOR_CELL": "c1",
                 "MOOR_COMPUTE_HOSTS": "7",
-                "MOOR_COMPUTE_FAULTS": str(script),
+                "LABORATORY_FAULTS": str(script),
             },
         )
         connection = await broker.connect()

@@ -9,7 +9,7 @@ from bus.workers.handling import GiveUp, OneByOne, PutBack, Received, after_fail
 from kit.errors import Bug, Locked, Poison, TookTooLong, Transient, Unavailable
 from tests.varied import varied
 
-SETTINGS = varied(BusSettings(), RETRY_DELAY_MS_FIRST=10, RETRY_DELAY_MS_MAX=100, attempts_max=4)
+SETTINGS = varied(BusSettings(), RETRY_DELAY_MS_FIRST=10, RETRY_DELAY_MS_MAX=100, ATTEMPTS_MAX=4)
 
 
 @pytest.mark.parametrize(

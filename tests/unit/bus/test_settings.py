@@ -253,7 +253,7 @@ def test_only_the_hosts_of_a_url_are_split(url: str, hosts: tuple[str, ...]) -> 
         ),
         (
             "workers = 3",
-            "workers .* no such setting; known are auth, broker_ctl, bus, bus_url",
+            "workers .* no such setting; known are auth, bus, bus_url",
         ),
         ("db_url = 7", "db_url is 7 .* must be a text"),
         ("cells = 'a,b'", "cells is 'a,b' .* must be a list of texts"),

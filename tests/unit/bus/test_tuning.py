@@ -444,7 +444,6 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
         "MOOR_IRONIC_URL": "http://h/",
         "MOOR_IRONIC_BUS_URL": "amqp://h/",
         "MOOR_IRONIC_DB_URL": "sqlite:////x",
-        "MOOR_COMPUTE_FAULTS": "x",
         "MOOR_SCHEDULER_MOVE_TIMEOUT_S": " ",
     }
 
@@ -590,9 +589,9 @@ def test_zero_is_refused_wherever_it_has_no_meaning(section: Section[Any], field
         (placement_main, "MOOR_BUS_PREFETCH"),
         (conductor_main, "MOOR_BUS_PREFETCH"),
         (compute_main, "MOOR_BUS_PREFETCH"),
-        (scheduler_main, "MOOR_DB_CONNECT_S"),
-        (placement_main, "MOOR_DB_CONNECT_S"),
-        (conductor_main, "MOOR_DB_CONNECT_S"),
+        (scheduler_main, "MOOR_DB_STATEMENT_S"),
+        (placement_main, "MOOR_DB_STATEMENT_S"),
+        (conductor_main, "MOOR_DB_STATEMENT_S"),
     ],
 )
 def test_a_worker_without_moor_reads_its_variables_and_does_not_start_with_a_wrong_one(

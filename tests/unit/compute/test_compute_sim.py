@@ -149,7 +149,7 @@ def test_the_name_of_a_cell_that_cannot_be_is_refused() -> None:
             "MOOR_COMPUTE_HOSTS is 'many', must be a whole number, 0 or more",
         ),
         (
-            {"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "c1", "MOOR_COMPUTE_FAULTS": "/no/such.toml"},
+            {"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "c1", "LABORATORY_FAULTS": "/no/such.toml"},
             "fault script /no/such.toml",
         ),
         ({"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "Not A Cell"}, "a cell's name is a-z"),

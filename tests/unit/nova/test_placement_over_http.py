@@ -57,7 +57,7 @@ class HttpWorld:
             "http://placement", OpenStackSettings(), limits=RestLimits(tries_max=1), transport=transport
         )
         self.picture = Picture()
-        self.books = HttpBooks(self.api, self.picture, refresh_s=5.0)
+        self.books = HttpBooks(self.api, self.picture)
         self.claims = HttpClaims(self.api, self.books, chance=random.Random(7))
 
     async def done(self, method: str, path: str, body: object) -> None:
