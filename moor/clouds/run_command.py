@@ -101,25 +101,12 @@ def scheduler(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
     *,
-    instances_per_host_max: Annotated[
-        int | None, option_of(SCHEDULER, "instances_per_host_max", show_default=False)
-    ] = None,
-    io_ops_per_host_max: Annotated[
-        int | None, option_of(SCHEDULER, "io_ops_per_host_max", show_default=False)
-    ] = None,
-    alternates_max: Annotated[int | None, option_of(SCHEDULER, "alternates_max", show_default=False)] = None,
     settings: SchedulerFlags = None,
     operating: Operating,
 ) -> None:
     """A scheduler: chooses hosts and hands builds over to the cells. Each setting also has a variable, MOOR_SCHEDULER_..."""
     operating.begin()
-    scheduling = tuned(
-        SCHEDULER,
-        others=scheduler_flags(settings),
-        instances_per_host_max=instances_per_host_max,
-        io_ops_per_host_max=io_ops_per_host_max,
-        alternates_max=alternates_max,
-    )
+    scheduling = tuned(SCHEDULER, others=scheduler_flags(settings))
     addresses = _stated(bus, db)
     _require_database("scheduler", addresses.db_url)
     run_worker(run_scheduler(addresses, scheduling, tuned(BUS), tuned(DATABASE), operating.health_listen))
