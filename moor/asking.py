@@ -17,9 +17,12 @@ from moor.client.bus_client import (
     FEW_TYPES,
     FOUND_AT_ONCE_MAX,
     LOCAL,
+    LOOK_AGAIN_S,
     Asks,
     BusClient,
     Feed,
+    InstanceFollower,
+    States,
     answer_of,
     batches_of,
     connected,
@@ -34,7 +37,6 @@ from moor.client.bus_client import (
     station_on,
     with_user,
 )
-from moor.client.following import LOOK_AGAIN_S, InstanceFollower, States
 from moor.options import broker_of, command_settings, run_with
 from moor.settings import Settings
 

@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from engine.inventories import ConsumerId
 from kit.errors import NOT_JSON
-from moor.books.nova_books import NovaToAsk
-from moor.books.rules import FirstLook
+from moor.books.rules import FirstLook, NovaToAsk
 from moor.message_commands import with_options
 from moor.options import (
     NovaBusUrl,

@@ -26,7 +26,7 @@ from moor.books.auditing import (
     with_computes,
 )
 from moor.books.books_reader import BooksReader
-from moor.books.nova_books import HeldByNova, NovaToAsk
+from moor.books.rules import HeldByNova, NovaToAsk
 from moor.options import (
     NOT_IN_TIME,
     BusUrl,

@@ -40,10 +40,12 @@ from moor.books.instance_rules import (
     is_in_flight,
     way_back_of,
 )
-from moor.books.nova_books import HeldByNova, NovaBooks, NovaToAsk
 from moor.books.rules import (
+    HeldByNova,
     NeededClaims,
     NodesInIronic,
+    NovaBooks,
+    NovaToAsk,
     faults_alone,
     faults_on_nodes,
     is_claim_alone,

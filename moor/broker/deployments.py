@@ -6,10 +6,12 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct, structs
 
 from bus.addresses import Addresses, limits_at
+from bus.broker import Connection
 from bus.definitions import Rights, rights_by_user
 from bus.topology import IRONIC as EXCHANGE
 from bus.topology import IRONIC_INBOX, Limits, Objects, Queue, Site, objects_of
 from ironic_sync.settings import IronicSettings
+from kit.errors import NotFound
 
 API = "api"
 IRONIC = "ironic"
@@ -85,3 +87,15 @@ def deployments_of(
         )
         for url, here in by_url.items()
     )
+
+
+async def depths_of(queues: Iterable[str], connection: Connection) -> dict[str, int | None]:
+    """How many parcels wait in each of these queues; None if it is not declared."""
+    return {queue: await _depth(connection, queue) for queue in queues}
+
+
+async def _depth(connection: Connection, queue: str) -> int | None:
+    try:
+        return await connection.depth(queue)
+    except NotFound:
+        return None

@@ -14,8 +14,7 @@ from engine.flavors import InstanceId, RequestId
 from kit.errors import ConnectionLost
 from moor.client.bus_client import CLOSED, during
 from moor.client.hosts import HostCalls
-from moor.client.instances import ConsoleCalls, PlanCalls
-from moor.client.moving import MoveCalls
+from moor.client.instances import ConsoleCalls, MoveCalls, PlanCalls
 from moor.client.requests import SentRequest
 from moor.client.stored import DeviceProfileCalls, FlavorCalls, GroupCalls, ImageCalls, QuotaCalls
 

@@ -15,11 +15,17 @@ from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
 from bus.messages.moves import MOVE_LIMITS, MoveInstance, MoveWait
 from engine.flavors import InstanceId
 from engine.hosts import NODE, HostMode, HostState, host_in_cell, names_clash
-from moor.client.bus_client import FOUND_AT_ONCE_MAX, BusClient, during, items_of
+from moor.client.bus_client import (
+    FOUND_AT_ONCE_MAX,
+    LOOK_AGAIN_S,
+    BusClient,
+    InstanceFollower,
+    during,
+    items_of,
+    rests,
+)
 from moor.client.errors import NotFound, Rejected
-from moor.client.following import LOOK_AGAIN_S, InstanceFollower, rests
-from moor.client.requests import new_request_ids, wait_of
-from moor.client.session import ClientSession
+from moor.client.requests import ClientSession, new_request_ids, wait_of
 
 
 class Stayed(Struct, frozen=True):

@@ -28,7 +28,7 @@ from bus.messages.stored_names import (
 from engine.flavors import DeviceProfile, Flavor
 from engine.inventories import GroupId, GroupPolicy, QuotaState
 from moor.client.errors import NotFound, Rejected
-from moor.client.session import ClientSession
+from moor.client.requests import ClientSession
 
 PAGE = 200
 QUOTAS_PAGE = 100

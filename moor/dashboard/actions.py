@@ -1,35 +1,464 @@
-"""The pages that write: to log in and out, to confirm an order, and to see what became of it.
+"""The pages that write: to log in and out, to confirm an order, and to see what became of it; and all orders.
 
 An order is shown by GET, which does nothing, and sent by POST, by a form of the user's own session. The form has an id of its
 own: sent twice, it is done once.
 """
 
+import asyncio
 import hmac
+import logging
 import re
 import secrets
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol, get_args
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
+from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from kit.errors import Failure
+from bus.messages.build import AskInstances, DeleteInstance, InstancesFound, MoveKind
+from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
+from engine.flavors import InstanceId
+from engine.hosts import NODE, HostMode, HostState, host_in_cell, names_clash
+from kit.errors import ConnectionLost, Failure, Refusal
+from kit.logs import InstanceLine, InstanceLog
 from kit.times import now
+from moor.asking import CommandClient, answer_of
+from moor.client.errors import ClientError, NotFound, Rejected
+from moor.client.hosts import HostMoves, Stayed, instances_on
 from moor.dashboard.access import AGAIN, FORM_TOKEN, Access, FormRefused, form_of, local_path, reader_of
-from moor.dashboard.orders import (
-    ORDERS,
-    REASON_LENGTH_MAX,
-    SURE,
-    Clouds,
-    DashboardJob,
-    DashboardOrder,
-    JobList,
-    OrderQuestion,
-)
+from moor.dashboard.letters import LETTERS_MAX, LetterReader
 from moor.dashboard.rendering import NOBODY, PageRefused, PageRenderer, Reader
+from moor.showing import time_in_words
 from placement_worker.api.values import ApiError
+
+# What users have ordered by the dashboard: each order is a job, which goes on whatever its browser does.
+#
+# A job that ends leaves what became of it for a while. The end of the process ends the jobs: a drain then orders nothing more.
+
+log = logging.getLogger(__name__)
+lines = InstanceLog(__name__)
+
+# Beyond these, the oldest that has ended is forgotten.
+JOBS_MAX: Final = 500
+UNDER_WAY_MAX: Final = 20
+# A page waits so long, before it says that the job goes on.
+SOON_S: Final = 1.5
+
+
+class TooManyJobs(Exception):  # noqa: N818 - named for what happened
+    """So many jobs go on that no other may begin."""
+
+
+class DashboardJob(Struct, eq=False):
+    """`about` is what it acts on: at most one job about it goes on. `by` is the user, and `project` theirs; empty for an
+    administrator.
+    """
+
+    id: str
+    title: str
+    about: str
+    by: str
+    project: str
+    # The page to which its reader returns.
+    back: str
+    begun_at: datetime
+    state: str = "going on"
+    said: list[str] = field(default_factory=list)
+    # Only the last line of it is shown: there may be thousands.
+    progress: str = ""
+    stayed: Sequence[Stayed] = ()
+    ended_at: datetime | None = None
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        return self.ended_at is None
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+    def show_progress(self, line: str) -> None:
+        self.progress = line
+
+
+class JobList:
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[str, DashboardJob] = OrderedDict()
+
+    def find(self, id_: str) -> DashboardJob | None:
+        return self._jobs.get(id_)
+
+    def about(self, what: str) -> DashboardJob | None:
+        """The job about this that goes on."""
+        return next((each for each in self._jobs.values() if each.goes_on and each.about == what), None)
+
+    def begin(self, job: DashboardJob, work: Callable[[], Awaitable[None]]) -> None:
+        """Raises TooManyJobs."""
+        if sum(each.goes_on for each in self._jobs.values()) >= UNDER_WAY_MAX:
+            raise TooManyJobs(f"{UNDER_WAY_MAX} orders go on; wait until one has ended")
+        while len(self._jobs) >= JOBS_MAX:
+            del self._jobs[next(id_ for id_, each in self._jobs.items() if not each.goes_on)]
+        self._jobs[job.id] = job
+        job.task = asyncio.create_task(_run(job, work))
+
+    async def soon(self, job: DashboardJob) -> None:
+        """Return when the job has ended, or after a short while."""
+        if job.task is not None:
+            await asyncio.wait((job.task,), timeout=SOON_S)
+
+    async def stop(self, job: DashboardJob) -> None:
+        if job.task is not None and job.goes_on:
+            job.task.cancel()
+            await asyncio.wait((job.task,))
+
+    async def close(self) -> None:
+        for each in self._jobs.values():
+            await self.stop(each)
+
+
+async def _run(job: DashboardJob, work: Callable[[], Awaitable[None]]) -> None:
+    _log_line("order of the dashboard", job, job.about)
+    try:
+        await work()
+        job.state = "done"
+    except asyncio.CancelledError:
+        job.state = "stopped"
+        job.say("It was stopped. Nothing more is ordered; what was ordered before goes on.")
+    except (ClientError, Failure, ConnectionLost, Refusal, PageRefused) as problem:
+        job.state = "failed"
+        job.say(str(problem))
+    except BaseException:
+        job.state = "failed"
+        job.say("An error of the dashboard has ended it; its log has the details.")
+        log.exception("order %s of the dashboard has failed", job.id)
+        raise
+    finally:
+        job.ended_at = now()
+        _log_line(f"order of the dashboard {job.state}", job, "; ".join(job.said))
+
+
+def _log_line(what: str, job: DashboardJob, reason: str) -> None:
+    """Names of hosts and instances are chosen by strangers; these lines escape them."""
+    lines.write((InstanceLine(what, project=job.project, name=job.title, by=job.by, reason=reason),))
+
+
+# What an order is: it says first what it will do, and is sent when its user confirms it.
+
+REASON_LENGTH_MAX: Final = 255
+SURE: Final = "sure"
+
+Given = Mapping[str, str]
+
+
+class OrderQuestion(Struct, frozen=True, kw_only=True):
+    """What an order will do: what its page says before it is sent.
+
+    `about` is what it acts on, and `given` the fields that name that. `sure` is a statement that the user has to confirm;
+    empty if there is none.
+    """
+
+    title: str
+    button: str
+    sentences: Sequence[str]
+    instances: int
+    about: str
+    given: Given
+    back: str
+    sure: str = ""
+    asks_reason: bool = False
+    # It cannot be taken back.
+    is_harmful: bool = False
+
+
+class DashboardOrder(Protocol):
+    # May members order it for what is of their project?
+    for_members: bool
+
+    async def question(self, clouds: "Clouds", given: Given, reader: Reader) -> OrderQuestion:
+        """What it would do. Raises PageRefused if it cannot be done."""
+        ...
+
+    async def carry_out(self, clouds: "Clouds", given: Given, job: DashboardJob) -> None: ...
+
+
+class Clouds:
+    """The cloud, for orders: `asking` asks for pages, `ordering` connects each order anew, as a user who may send it."""
+
+    def __init__(
+        self,
+        asking: CommandClient,
+        letters: LetterReader,
+        ordering: Callable[[], AbstractAsyncContextManager[CommandClient]],
+    ) -> None:
+        self.asking = asking
+        self.letters = letters
+        self.ordering = ordering
+
+
+# Orders about hosts: their modes, and how they are emptied. Sent as `moor host set`, `moor host drain` and `moor evacuate` send them.
+
+MOVES_AT_ONCE: Final = 10
+EVACUATIONS_AT_ONCE: Final = 50
+
+
+async def host_named(asking: CommandClient, name: str) -> HostState:
+    """The only host of this name. Raises PageRefused."""
+    found = (await answer_of(asking, AskHosts(name=name), HostsFound)).hosts if name else ()
+    if not found:
+        raise PageRefused(f"There is no host {name!r}.")
+    if len(found) > 1:
+        raise PageRefused(f"host is {name!r}: {names_clash(name, [each.cell for each in found])}")
+    return found[0]
+
+
+def whole_name(host: HostState) -> str:
+    return host_in_cell(host.cell, host.name)
+
+
+def page_of(host: HostState) -> str:
+    return f"/hosts/{quote(host.cell)}/{quote(host.name)}"
+
+
+def counted(number: int) -> str:
+    return "1 instance" if number == 1 else f"{number:,} instances"
+
+
+_MODES: Final[Mapping[str, tuple[str, str]]] = {
+    "up": ("Set {} up", "It may be used again: new instances are built there, if it sends heartbeats."),
+    "draining": (
+        "Set {} draining",
+        "Nothing new is built there. Its instances stay: to move them away, drain the host.",
+    ),
+    "down": (
+        "Set {} down",
+        "It counts as if its heartbeats had stopped: nothing new is built there, and its instances may be evacuated. They go on.",
+    ),
+    "dead": (
+        "Set {} dead",
+        "It counts as down, and nobody waits for it to clean up: what it holds for instances that have left it is released at once.",
+    ),
+}
+
+
+class SetMode:
+    for_members = False
+
+    async def question(self, clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
+        del reader
+        mode = given.get("mode", "")
+        if mode not in _MODES:
+            raise PageRefused(f"mode is {mode!r}: it must be one of {', '.join(get_args(HostMode))}.")
+        host = await host_named(clouds.asking, given.get("host", ""))
+        if mode == "dead" and host.kind == NODE:
+            raise PageRefused(f"{host.name} is a bare-metal node, which cannot be dead.")
+        there = await instances_on(clouds.asking, whole_name(host))
+        title, meaning = _MODES[mode]
+        now = f"It is {host.setting.mode} now" + (f": {host.setting.reason}" if host.setting.reason else "")
+        heard = (
+            f". It was heard at {time_in_words(host.heard_at)}" if mode == "dead" and host.heard_at else ""
+        )
+        return OrderQuestion(
+            title=title.format(whole_name(host)),
+            button=f"Set it {mode}",
+            sentences=(f"{now}{heard}.", meaning),
+            instances=len(there),
+            about=f"mode of {whole_name(host)}",
+            given={"host": whole_name(host), "mode": mode},
+            back=page_of(host),
+            sure="Nothing runs on this host, and nothing will: it is off, or its disks are gone."
+            if mode == "dead"
+            else "",
+            asks_reason=mode != "up",
+            is_harmful=mode == "dead",
+        )
+
+    async def carry_out(self, clouds: Clouds, given: Given, job: DashboardJob) -> None:
+        mode: HostMode = given["mode"]  # type: ignore[assignment]  # the question has checked it
+        async with clouds.ordering() as asking:
+            host = await _set(asking, given, mode, job)
+        job.say(f"{whole_name(host)} is set {host.setting.mode}, by {host.setting.by}.")
+
+
+async def _set(asking: CommandClient, given: Given, mode: HostMode, job: DashboardJob) -> HostState:
+    reason = given.get("reason", "").strip()
+    # Who sets a host dead has confirmed that nothing runs there (`OrderQuestion.sure`).
+    order = SetHost(host=given["host"], mode=mode, reason=reason, for_user=job.by, sure=mode == "dead")
+    return (await answer_of(asking, order, HostSet)).host
+
+
+class Drain:
+    for_members = False
+
+    async def question(self, clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
+        del reader
+        host = await host_named(clouds.asking, given.get("host", ""))
+        there = await instances_on(clouds.asking, whole_name(host))
+        return OrderQuestion(
+            title=f"Drain {whole_name(host)}",
+            button=f"Drain it: move {counted(len(there))}",
+            sentences=(
+                "It is set draining: nothing new is built there until it is set up again.",
+                f"Its instances move to other hosts of cell {host.cell}, at most {MOVES_AT_ONCE} at a time: live, or else stopped meanwhile.",
+                "Those for which no host has room stay.",
+            ),
+            instances=len(there),
+            about=f"instances of {whole_name(host)}",
+            given={"host": whole_name(host)},
+            back=page_of(host),
+            asks_reason=True,
+        )
+
+    async def carry_out(self, clouds: Clouds, given: Given, job: DashboardJob) -> None:
+        async with clouds.ordering() as asking:
+            host = await _set(asking, given, "draining", job)
+            job.say(f"{whole_name(host)} is set draining, by {host.setting.by}.")
+            await _empty(asking, whole_name(host), ("live-migrate", "migrate"), MOVES_AT_ONCE, job)
+
+
+class Evacuate:
+    for_members = False
+
+    async def question(self, clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
+        del reader
+        host = await host_named(clouds.asking, given.get("host", ""))
+        if host.up:
+            raise PageRefused(f"{whole_name(host)} is up, so nothing can be evacuated: set it down first.")
+        there = await instances_on(clouds.asking, whole_name(host))
+        return OrderQuestion(
+            title=f"Evacuate {whole_name(host)}",
+            button=f"Evacuate it: build {counted(len(there))} anew",
+            sentences=(
+                f"Its instances are built anew on other hosts of cell {host.cell}, at most {EVACUATIONS_AT_ONCE} at a time.",
+                f"They keep their ids. What is only on the disks of {host.name} is lost to them.",
+                "Those for which no host has room wait for it, and stay if the host is up again before.",
+            ),
+            instances=len(there),
+            about=f"instances of {whole_name(host)}",
+            given={"host": whole_name(host)},
+            back=page_of(host),
+            is_harmful=True,
+            sure="I have made sure that this host is off. If it still runs, its instances would run twice.",
+        )
+
+    async def carry_out(self, clouds: Clouds, given: Given, job: DashboardJob) -> None:
+        async with clouds.ordering() as asking:
+            host = await host_named(asking, given["host"])
+            if host.up:
+                raise Rejected("host", given["host"], "it is up, so nothing was evacuated: set it down first")
+            await _empty(asking, whole_name(host), ("evacuate",), EVACUATIONS_AT_ONCE, job)
+
+
+async def _empty(
+    asking: CommandClient, host: str, kinds: Sequence[MoveKind], at_once: int, job: DashboardJob
+) -> None:
+    there = await instances_on(asking, host)
+    moves = HostMoves(asking, there, kinds, (), for_user=job.by, tell=job.show_progress)
+    try:
+        await moves.make(at_once)
+    finally:
+        job.stayed, job.progress = moves.still_there(), ""
+        job.say(f"{len(moves.moved)} of {counted(len(there))} have left {host}.")
+
+
+class Delete:
+    for_members = True
+
+    async def question(self, clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
+        id_ = _instance_id(given.get("instance", ""))
+        question = AskInstances(instances=(id_,), project=reader.project)
+        found = await answer_of(clouds.asking, question, InstancesFound)
+        if not found.instances:
+            raise PageRefused(f"There is no instance {id_}.")
+        (state,) = found.instances
+        if state.state in ("deleting", "deleted"):
+            raise PageRefused(f"Instance {id_} is {state.state} already.")
+        name = state.name or str(id_)
+        where = f" on {state.host} in {state.cell}" if state.host else ""
+        return OrderQuestion(
+            title=f"Delete {name}",
+            button="Delete it",
+            sentences=(
+                f"The instance {id_}"
+                + (f" of project {state.project}" if state.project else "")
+                + f" is {state.state}{where}.",
+                "It ends, and what is on its disks is lost. A deleted instance stays deleted.",
+            ),
+            instances=1,
+            about=f"instance {id_}",
+            given={"instance": str(id_)},
+            back=f"/instances/{id_}",
+            is_harmful=True,
+        )
+
+    async def carry_out(self, clouds: Clouds, given: Given, job: DashboardJob) -> None:
+        id_ = _instance_id(given["instance"])
+        order = DeleteInstance(instance=id_, project=job.project, for_user=job.by)
+        async with clouds.ordering() as asking:
+            answer = await answer_of(asking, order, InstancesFound)
+        if not answer.instances:
+            raise NotFound("instance", id_)
+        job.say(f"The instance is {answer.instances[0].state}.")
+
+
+def _instance_id(text: str) -> InstanceId:
+    try:
+        return InstanceId(UUID(text))
+    except ValueError:
+        raise PageRefused(f"instance is {text!r}: it is no id of an instance.") from None
+
+
+class Replay:
+    for_members = False
+
+    async def question(self, clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
+        del reader
+        broker, handle = given.get("broker", ""), given.get("letter", "")
+        letter = await clouds.letters.letter(broker, handle)
+        if letter is None:
+            raise PageRefused(_no_letter(broker, handle))
+        return OrderQuestion(
+            title=f"Replay the dead letter {handle}",
+            button="Replay it",
+            sentences=(
+                f"The message ({letter.type}) goes back into the queue {letter.queue}, with no attempts counted.",
+                f"It is a dead letter since: {letter.reason}",
+            ),
+            instances=0,
+            about=f"dead letter {broker} {handle}",
+            given={"broker": broker, "letter": handle},
+            back="/dead",
+        )
+
+    async def carry_out(self, clouds: Clouds, given: Given, job: DashboardJob) -> None:
+        broker, handle = given["broker"], given["letter"]
+        async with clouds.letters.opened(broker) as (connection, opened):
+            tag = next((tag for tag, each in opened.letters.items() if each.handle == handle), None)
+            if tag is None:
+                raise PageRefused(_no_letter(broker, handle))
+            queue = opened.letters[tag].queue
+            await opened.replay(connection, (tag,))
+        job.say(f"The dead letter {handle} is back in the queue {queue}.")
+
+
+def _no_letter(broker: str, handle: str) -> str:
+    return f"There is no dead letter {handle!r} of {broker!r} among the oldest {LETTERS_MAX}: it may have been replayed or dropped."
+
+
+ORDERS: Final[Mapping[str, DashboardOrder]] = {
+    "set-host": SetMode(),
+    "drain": Drain(),
+    "evacuate": Evacuate(),
+    "delete": Delete(),
+    "replay": Replay(),
+}
+
 
 FORM_ID: Final = "form_id"
 LOGIN_COOKIE_S: Final = 3600

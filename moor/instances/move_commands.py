@@ -14,9 +14,9 @@ from bus.messages.build import FlavorChange, MoveEnd, MoveKind, RebuildInstance
 from bus.messages.moves import AskHistory, AskMoves, Change, EndMove, HistoryFound, MoveInstance, MovesFound
 from engine.flavors import InstanceId
 from moor.asking import CommandClient, ask_bus, hosts_of, pages_of
-from moor.client.following import has_ended, rests, why_not_moved, why_not_rebuilt
+from moor.client.bus_client import has_ended, rests, why_not_moved, why_not_rebuilt
 from moor.completing import complete_hosts, complete_images, complete_instances
-from moor.instances.following import End, Following, follow_order
+from moor.instances.instances_command import End, Following, follow_order
 from moor.instances.requests import (
     FlavorOptions,
     ImageOptions,

@@ -16,8 +16,7 @@ from bus.workers.station import NoAnswer
 from kit.errors import ConnectionLost, Refusal
 from kit.settings import without_password
 from moor.asking import Asks, answer_of
-from moor.broker.applications_command import depths_of
-from moor.broker.deployments import BrokerDeployment, deployments_of
+from moor.broker.deployments import BrokerDeployment, deployments_of, depths_of
 from moor.options import broker_of
 from moor.settings import Settings
 from moor.tables import Columns

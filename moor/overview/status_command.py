@@ -1,10 +1,26 @@
 """`moor status` and `moor top`: the whole cloud on one screen, once or live, and whether it is healthy."""
 
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from msgspec import structs
+from msgspec import Struct, structs
+from rich.console import Group, RenderableType
+from rich.text import Text
 
+from bus.messages.cloud import (
+    FILL_PARTS,
+    CellFill,
+    CellState,
+    ClassUse,
+    Durations,
+    Overview,
+    StageTimes,
+    WorkerHeard,
+)
+from bus.topology import CELL0
+from kit.metrics import BUCKETS_S
 from moor.asking import CommandClient, client
 from moor.options import (
     NOT_DONE,
@@ -19,9 +35,9 @@ from moor.options import (
     wants_document,
 )
 from moor.overview.gathering import CloudView, CloudViewer, notes_of, troubles_of
-from moor.overview.showing import overview_in_words
 from moor.settings import Settings
-from moor.showing import print_json
+from moor.showing import COLOURS, cell_life, print_json, shortened
+from moor.tables import Columns, Rows, styled
 
 
 async def _notes_on_nodes(asking: CommandClient, settings: Settings) -> tuple[str, ...]:
@@ -93,3 +109,199 @@ def top(
         await Top(asking, settings, every).run_async()
 
     run_with(client(settings, patience_s=5.0), work)
+
+
+# The tables of an overview.
+
+STEPS = "▁▂▃▄▅▆▇█"
+BAR = 20
+# A class is named if an operator sizes hosts by it, or if it is nearly used up.
+MAIN_CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
+NEARLY_USED_UP = 0.9
+# Counts that are older say how old they are.
+OLD_AFTER_S = 2.0
+
+
+def overview_in_words(view: CloudView) -> RenderableType:
+    troubles, notes = troubles_of(view), notes_of(view)
+    health = (
+        Text("healthy", "bold green")
+        if not troubles
+        else Text(f"{len(troubles)} {'trouble' if len(troubles) == 1 else 'troubles'}", "bold red")
+    )
+    lines: list[RenderableType] = [Text.assemble(("Moorage  ", "bold"), health)]
+    lines += [Text.assemble(("✗ ", "red"), each) for each in troubles]
+    lines += [Text.assemble(("• ", "yellow"), each) for each in shortened(notes)]
+    if view.overview is not None:
+        lines += _tables(view.overview)
+    if queues := queue_rows(view):
+        lines += [Text(), Rows(queues, QUEUES)]
+    return Group(*lines)
+
+
+def _tables(overview: Overview) -> list[RenderableType]:
+    found: list[RenderableType] = [Text(), instances_in_words(overview)]
+    fills = {each.cell: each for each in overview.fill}
+    for rows in (
+        Rows([(each, fills.get(each.cell)) for each in overview.cells], CELLS),
+        Rows(main_uses(overview.uses), USES),
+        Rows(overview.stages, STAGES),
+        Rows(worker_groups(overview.workers), WORKERS),
+    ):
+        if rows.items:
+            found += [Text(), rows]
+    return found
+
+
+def instance_counts(overview: Overview) -> Counter[str]:
+    """How many instances are in each state, in all cells."""
+    counts = Counter[str]()
+    for each in overview.instances:
+        counts[each.state] += each.count
+    return counts
+
+
+def instances_in_words(overview: Overview) -> Text:
+    counts = instance_counts(overview)
+    line = Text(f"{sum(counts.values()):,} instances")
+    for state, colour in COLOURS.items():
+        if counts[state]:
+            line.append(f"   {counts[state]:,} {state}", colour)
+    for kind, count in overview.moving.items():
+        line.append(f"   {count:,} {kind} under way", "cyan")
+    if overview.age_s > OLD_AFTER_S:
+        line.append(f"   ({overview.age_s:.0f} s ago, at {overview.made_at:%Y-%m-%d %H:%M:%S %Z})", "dim")
+    return line
+
+
+def histogram(fill: CellFill | None) -> str:
+    """How many hosts are how full, from empty to full, as a row of small bars."""
+    if fill is None:
+        return ""
+    most = max(fill.hosts)
+    return "".join(STEPS[-(-count * (len(STEPS) - 1) // most)] if count else " " for count in fill.hosts)
+
+
+CELLS = Columns[tuple[CellState, CellFill | None]](
+    {
+        "cell": lambda each: each[0].cell,
+        "state": lambda each: styled(cell_life(each[0].life)),
+        "hosts up": lambda each: f"{each[0].hosts_up:,} of {each[0].hosts:,}",
+        "empty▕▏full": lambda each: histogram(each[1]).ljust(FILL_PARTS + 1),
+        "instances": lambda each: f"{each[0].instances:,}",
+        "unanswered": lambda each: f"{each[0].waiting:,}" if each[0].waiting else "",
+        "conductors up": lambda each: (
+            f"{sum(one.life == 'up' for one in each[0].conductors)} of {len(each[0].conductors)}"
+        ),
+    }
+)
+
+
+def main_uses(uses: Sequence[ClassUse]) -> list[ClassUse]:
+    """The uses that an overview names, summed over all cells."""
+    used, capacity = Counter[str](), Counter[str]()
+    for each in uses:
+        used[each.resource_class] += each.used
+        capacity[each.resource_class] += each.capacity
+    named = [
+        ClassUse(resource_class=name, cell="", used=used[name], capacity=capacity[name])
+        for name in capacity
+        if name in MAIN_CLASSES or used[name] >= capacity[name] * NEARLY_USED_UP
+    ]
+    order = {name: place for place, name in enumerate(MAIN_CLASSES)}
+    return sorted(named, key=lambda each: (order.get(each.resource_class, len(order)), each.resource_class))
+
+
+def _share(use: ClassUse) -> float:
+    return use.used / use.capacity if use.capacity > 0 else 1.0
+
+
+def _bar(use: ClassUse) -> Text:
+    filled = min(round(BAR * _share(use)), BAR)
+    colour = "red" if _share(use) >= NEARLY_USED_UP else "green"
+    return Text.assemble(("█" * filled, colour), ("░" * (BAR - filled), "dim"))
+
+
+USES = Columns[ClassUse](
+    {
+        "room": lambda each: each.resource_class,
+        "used": lambda each: f"{each.used:,} of {each.capacity:,}",
+        "share": lambda each: f"{_share(each):.0%}",
+        "": _bar,
+    }
+)
+
+
+def seconds_in_words(seconds: float) -> str:
+    """A percentile. Within the first bucket nothing is known of it, nor in the last one."""
+    if seconds < BUCKETS_S[0]:
+        return f"< {BUCKETS_S[0] * 1000:.0f} ms"
+    if seconds >= BUCKETS_S[-1]:
+        return f"> {BUCKETS_S[-1]:.0f} s"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def per_second(durations: Durations) -> float:
+    return durations.count / durations.seconds if durations.seconds > 0 else 0.0
+
+
+STAGES = Columns[StageTimes](
+    {
+        "stage": lambda each: each.stage,
+        "per second": lambda each: f"{per_second(each.minute):,.1f}" if each.minute.count else "",
+        "p50": lambda each: seconds_in_words(each.minute.p50_s) if each.minute.count else "",
+        "p99": lambda each: seconds_in_words(each.minute.p99_s) if each.minute.count else "",
+        "in the hour": lambda each: f"{each.hour.count:,}",
+        "p50 of it": lambda each: seconds_in_words(each.hour.p50_s),
+        "p99 of it": lambda each: seconds_in_words(each.hour.p99_s),
+    }
+)
+
+
+class WorkerGroup(Struct, frozen=True):
+    """The workers of one role, cell and release."""
+
+    role: str
+    cell: str
+    release: str
+    workers: tuple[WorkerHeard, ...]
+
+    @property
+    def ready(self) -> int:
+        return sum(each.life == "up" and not each.beat.awaits for each in self.workers)
+
+
+def worker_groups(workers: Sequence[WorkerHeard]) -> list[WorkerGroup]:
+    groups = defaultdict[tuple[str, str, str], list[WorkerHeard]](list)
+    for each in workers:
+        groups[each.beat.role, each.beat.cell, each.beat.release].append(each)
+    return [WorkerGroup(*key, tuple(found)) for key, found in sorted(groups.items())]
+
+
+def _readiness(group: WorkerGroup) -> Text:
+    told = f"{group.ready} of {len(group.workers)} ready"
+    return Text(told, "green" if group.ready == len(group.workers) else "red")
+
+
+WORKERS = Columns[WorkerGroup](
+    {
+        "workers": lambda each: each.role,
+        "cell": lambda each: "" if each.cell == CELL0 else each.cell,
+        "release": lambda each: each.release,
+        "": _readiness,
+        "handled": lambda each: f"{sum(sum(one.beat.handled.values()) for one in each.workers):,}",
+        "dead letters": lambda each: (
+            f"{buried:,}" if (buried := sum(one.beat.buried for one in each.workers)) else ""
+        ),
+    }
+)
+
+
+def queue_rows(view: CloudView) -> list[tuple[str, int]]:
+    """The queues in which something waits."""
+    return [(name, depth) for broker in view.brokers for name, depth in broker.queues.items() if depth]
+
+
+QUEUES = Columns[tuple[str, int]](
+    {"queue": lambda each: each[0], "waiting parcels": lambda each: f"{each[1]:,}"}
+)

@@ -26,11 +26,11 @@ from kit.errors import ConnectionLost, Failure, Refusal
 from moor.asking import CommandClient, answer_of, hosts_of
 from moor.broker.dead_command import LETTERS, document_of, print_letter
 from moor.client.errors import ClientError
+from moor.instances.boot_command import print_choice
 from moor.instances.move_commands import HISTORY, MOVES
-from moor.instances.plan_command import print_choice
 from moor.options import broker_of, out
 from moor.overview.gathering import RATES, CloudView, CloudViewer, Rates
-from moor.overview.showing import overview_in_words
+from moor.overview.status_command import overview_in_words
 from moor.settings import Settings
 from moor.showing import COLOURS, HOSTS, INSTANCES, last_heard, print_host, print_instance, time_in_words
 from moor.tables import Columns, Rows, print_table

@@ -7,8 +7,7 @@ from typing import Any
 
 from moor.client import BuildFields, Client, ClientError, MoveFields, OrderFields, SentRequest, errors
 from moor.client.hosts import HostCalls
-from moor.client.instances import ConsoleCalls, InstanceCalls, PlanCalls
-from moor.client.moving import MoveCalls
+from moor.client.instances import ConsoleCalls, InstanceCalls, MoveCalls, PlanCalls
 from moor.client.stored import DeviceProfileCalls, FlavorCalls, GroupCalls, ImageCalls, QuotaCalls
 
 HEAD = """# The Python client: reference

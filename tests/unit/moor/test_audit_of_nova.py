@@ -30,8 +30,7 @@ from engine.inventories import ConsumerId, ResourceAmount
 from kit.errors import WrongAnswer
 from moor.books.auditing import AuditOptions, AuditResult, audited
 from moor.books.books_reader import BooksReader
-from moor.books.nova_books import NovaToAsk
-from moor.books.rules import UNKNOWN, FirstLook, HoldersAsked
+from moor.books.rules import UNKNOWN, FirstLook, HoldersAsked, NovaToAsk
 from nova_bridge.in_moor import LooksInFile
 from tests.nova.simulated_api import SimulatedNova
 from tests.properties.test_audit_properties import HOSTS, NOW, PLACES

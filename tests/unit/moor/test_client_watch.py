@@ -11,7 +11,7 @@ from bus.message import Message
 from bus.messages.build import InstanceActive, InstanceState
 from engine.flavors import InstanceId, RequestId
 from kit.errors import AccessRefused, ConnectionLost
-from moor.client.following import LINGER_S, LOOK_AGAIN_S, InstanceWatch
+from moor.client.bus_client import LINGER_S, LOOK_AGAIN_S, InstanceWatch
 from tests.simulation.loop import run_simulated, until_s
 
 

@@ -23,7 +23,7 @@ from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import AggregateId, GroupId, ProviderId
 from engine.refusals import FunnelStep, NoValidHost
-from moor.dashboard.watching import Watcher
+from moor.dashboard.cloud_pages import Watcher
 from placement_worker.api.values import Caller
 from tests.unit.moor.test_dashboard_watching import SETTINGS, app_of
 

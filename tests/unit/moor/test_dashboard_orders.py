@@ -12,7 +12,7 @@ from bus.messages.build import BuildRejected, DeleteInstance
 from bus.messages.hosts import SetHost
 from engine.hosts import NODE
 from moor.dashboard.access import FORM_BYTES_MAX, IDLE_S_MAX, SessionStore
-from moor.dashboard.orders import UNDER_WAY_MAX
+from moor.dashboard.actions import UNDER_WAY_MAX
 from placement_worker.api.auth import BasicAuthentication, User
 from tests.unit.moor.dashboard_visits import (
     GARDENS,
@@ -314,7 +314,7 @@ async def test_the_log_has_each_order_and_its_end_and_no_forged_line(
     with caplog.at_level(logging.INFO):
         await ann.order(DELETE)
 
-    told = [str(each.msg) for each in caplog.records if each.name == "moor.dashboard.orders"]
+    told = [str(each.msg) for each in caplog.records if each.name == "moor.dashboard.actions"]
     assert [line.partition(" project")[0] for line in told] == [
         "order of the dashboard",
         "order of the dashboard done",

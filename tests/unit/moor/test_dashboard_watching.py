@@ -18,14 +18,12 @@ from bus.workers.station import NoAnswer
 from kit.errors import Unavailable
 from kit.keystone import OpenStackSettings
 from moor.dashboard.access import Access, SessionStore
-from moor.dashboard.actions import Actions
-from moor.dashboard.app import dashboard_app
-from moor.dashboard.cloud_pages import CloudPages
+from moor.dashboard.actions import Actions, Clouds
+from moor.dashboard.cloud_pages import CloudPages, Watcher
 from moor.dashboard.instance_pages import InstancePages
 from moor.dashboard.letters import LetterPages, LetterReader
 from moor.dashboard.node_pages import MetalReader, NodePages
-from moor.dashboard.orders import Clouds
-from moor.dashboard.watching import Watcher
+from moor.dashboard.service import dashboard_app
 from moor.settings import Settings
 from placement_worker.api.auth import Authentication
 from placement_worker.api.values import Caller

@@ -21,7 +21,7 @@ from bus.messages.cloud import (
 )
 from bus.topology import DEAD_QUEUE
 from moor.overview.gathering import BrokerSeen, CloudView, notes_of, troubles_of
-from moor.overview.showing import (
+from moor.overview.status_command import (
     histogram,
     instances_in_words,
     main_uses,

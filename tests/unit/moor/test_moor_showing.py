@@ -14,7 +14,7 @@ from engine.inventories import ProviderId, ProviderState
 from engine.refusals import NoValidHost
 from moor.bare_metal.nodes import NODES, NodeShown, Offered
 from moor.client.hosts import Stayed
-from moor.instances.emptying_commands import STAYED
+from moor.instances.hosts_command import STAYED
 from moor.instances.move_commands import HISTORY, MOVES
 from moor.options import out
 from moor.placement.providers_command import PROVIDERS

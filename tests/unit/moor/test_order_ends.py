@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.messages.build import InstanceState, Move, MoveKind, Rebuild, RebuildInstance
 from bus.messages.moves import MoveInstance
 from engine.flavors import Image, InstanceId, RequestId
-from moor.client.following import has_ended, why_not_built, why_not_moved, why_not_rebuilt
+from moor.client.bus_client import has_ended, why_not_built, why_not_moved, why_not_rebuilt
 
 BUILD, REBUILD = RequestId(UUID(int=1)), RequestId(UUID(int=2))
 LATER_STATES = ("active", "stopped", "moving", "moved", "shelved", "offloaded")
