@@ -487,17 +487,9 @@ class BootTimes:
         built = [(before, row.order) for before, row in ended if row.state == "active"]
         self._outcomes["active"] += len(built)
         self._outcomes["error"] += len(ended) - len(built)
-        if not built:
-            return
-        self._whole.observe_each(
-            [(decided_at - order.issued_at).total_seconds() for _, order in built if order is not None],
-            self._labels,
-        )
-        self._on_host.observe_each(
-            [
-                (decided_at - before.changed_at).total_seconds()
-                for before, order in built
-                if before.state == "building" and order is not None
-            ],
-            self._labels,
-        )
+        for before, order in built:
+            if order is None:
+                continue
+            self._whole.observe((decided_at - order.issued_at).total_seconds(), labels=self._labels)
+            if before.state == "building":
+                self._on_host.observe((decided_at - before.changed_at).total_seconds(), labels=self._labels)

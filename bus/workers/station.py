@@ -65,7 +65,7 @@ _traces: ContextVar[Sequence[str]] = ContextVar("traces of questions", default=(
 @contextmanager
 def asking_for(traces: Sequence[str]) -> Iterator[None]:
     """A context in which questions are asked, each as a part of its trace."""
-    if logs.tracer() is None or not any(traces):
+    if logs.tracer() is None:
         yield
         return
     before = _traces.set(traces)

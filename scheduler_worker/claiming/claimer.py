@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, get_args
 
@@ -476,7 +476,7 @@ class Claimer:
         self, claims: Sequence[ClaimResources | SwapClaim], traces: Sequence[str] = ()
     ) -> list[ClaimVerdict]:
         verdicts = []
-        with asking_for(traces):
+        with asking_for(traces) if any(traces) else nullcontext():
             answers = await self._ask_all(claims)
         for answer in answers:
             if not isinstance(answer, ClaimAnswered):

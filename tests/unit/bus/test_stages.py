@@ -34,16 +34,6 @@ def test_a_worker_that_has_done_nothing_yet_tells_no_stages() -> None:
     assert stage_counts("scheduler", [Histogram(QUESTIONS)]) == {}
 
 
-def test_many_observations_are_counted_as_one_by_one() -> None:
-    together, each = Histogram(BOOTS), Histogram(BOOTS)
-    durations = [0.001, -3.0, 0.3, 0.25, 4000.0, 0.0]
-    together.observe_each(durations, ("c1",))
-    for seconds in durations:
-        each.observe(seconds, labels=("c1",))
-
-    assert together.by_labels == each.by_labels
-
-
 @pytest.mark.parametrize(
     ("counts", "share", "seconds"),
     [
