@@ -10,11 +10,9 @@ from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
-from msgspec import structs
 from sqlalchemy import Connection
 
 from bus.messages.administration import ConsumerState
-from engine.capacity import custom_of
 from engine.inventories import ConsumerId, ProviderId, ProviderState
 from kit.parts import Retrying
 from kit.sql import (
@@ -30,16 +28,13 @@ from kit.sql import (
     write_once,
 )
 from placement_worker.core.ledger import (
-    ClaimChanges,
-    ClaimKeys,
     Forest,
     ForestKeys,
-    Ledger,
     QuotaBook,
     TreeChanges,
 )
 from placement_worker.core.limits import QuotaKeys
-from placement_worker.store import AdminDecision, ChangeFeed, DecideAllocations, Holdings, Unpublished
+from placement_worker.store import ChangeFeed, Holdings, Unpublished
 from placement_worker.store_sql import consumers, log
 from placement_worker.store_sql.audit import audit, recount
 from placement_worker.store_sql.claims import ClaimLocks, QuotaCache, SqliteClaims
@@ -58,7 +53,6 @@ from placement_worker.store_sql.names import (
     CachedVocabulary,
     VocabularyCache,
     custom_names,
-    existing_names,
     lock_names,
     write_names,
 )
@@ -73,7 +67,6 @@ from placement_worker.store_sql.trees import (
     state_of,
     write_trees,
 )
-from placement_worker.tables import resource_classes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,25 +82,15 @@ class SqlPlacementTransaction:
         self, transaction: Transaction, claims: ClaimLocks[Any], vocabulary: CachedVocabulary
     ) -> None:
         self._transaction = transaction
-        self._claims = claims
+        # Claims are written by each database's own statements: the class of `claims` says how.
+        self.lock_claims = claims.lock
+        self.decided_at_once = claims.decided_at_once
+        self.write_claims = claims.write
         self._vocabulary = vocabulary
         self._locked = LockedTrees()
         self.writes_quotas = False
 
     tombstones = runs(consumers.tombstones)
-
-    async def lock_claims(self, keys: ClaimKeys) -> Ledger:
-        ledger = await self._claims.lock(keys)
-        if not custom_of(keys.classes):
-            return ledger
-        classes = await self._transaction.run(existing_names, resource_classes, keys.classes)
-        return structs.replace(ledger, classes=classes)
-
-    async def decided_at_once(self, keys: ClaimKeys, decide: DecideAllocations) -> AdminDecision | None:
-        return await self._claims.decided_at_once(keys, decide)
-
-    async def write_claims(self, changes: ClaimChanges) -> None:
-        await self._claims.write(changes)
 
     async def lock_quotas(self, keys: QuotaKeys) -> QuotaBook:
         self.writes_quotas = True

@@ -16,9 +16,10 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
-from msgspec import Struct
+from msgspec import Struct, structs
 from sqlalchemy import Connection
 
+from engine.capacity import custom_of
 from engine.inventories import GroupId, ProviderId, ServerGroup
 from kit.errors import Bug, Transient
 from kit.sql import RowColumns, SqliteTransaction, Transaction, Values, driver_of, moment_text
@@ -28,7 +29,7 @@ from placement_worker.core.limits import HARD
 from placement_worker.store import AdminDecision, DecideAllocations
 from placement_worker.store_sql import log
 from placement_worker.store_sql.consumers import LAST_QUOTA, LOCK_QUOTAS, quota_of
-from placement_worker.store_sql.names import CachedNames
+from placement_worker.store_sql.names import CachedNames, existing_names
 from placement_worker.store_sql.rows import (
     CachedProviders,
     ClaimRows,
@@ -42,7 +43,7 @@ from placement_worker.store_sql.rows import (
     rows_of,
     text_of,
 )
-from placement_worker.tables import consumers, holders, providers, quotas, server_groups
+from placement_worker.tables import consumers, holders, providers, quotas, resource_classes, server_groups
 
 _ROOT = "JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])"
 _FIND_BY_NUMBER = portable(
@@ -154,7 +155,11 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
             await self._add_consumers(locked, rows)
             self._quotas.check_projects(locked.projects_of_holders())
         await self._lock_providers(locked)
-        return locked.ledger()
+        ledger = locked.ledger()
+        if not custom_of(keys.classes):
+            return ledger
+        classes = await self._transaction.run(existing_names, resource_classes, keys.classes)
+        return structs.replace(ledger, classes=classes)
 
     async def decided_at_once(self, keys: ClaimKeys, decide: DecideAllocations) -> AdminDecision | None:  # noqa: ARG002 - only PostgreSQL has use for it
         """See `PlacementTransaction.decided_at_once`."""
