@@ -21,9 +21,8 @@ from compute_sim.core.attempts import (
     stopped_by_itself,
 )
 from compute_sim.drivers import NoConsole
-from compute_sim.handlers import Fleet
+from compute_sim.handlers import ComputeStore, Fleet
 from compute_sim.settings import USUAL_PACE, ComputePace
-from compute_sim.store import ComputeStore
 from engine.inventories import ProviderId
 from kit.parts import Supervised, wait_at_most
 

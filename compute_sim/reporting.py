@@ -53,9 +53,8 @@ from compute_sim.core.trees import (
     with_made_by_name,
 )
 from compute_sim.drivers import Driver
-from compute_sim.handlers import Fleet
+from compute_sim.handlers import ComputeStore, Fleet
 from compute_sim.settings import USUAL_PACE, ComputePace, ComputeSettings
-from compute_sim.store import ComputeStore
 from engine.inventories import CellName, ConsumerId, ProviderId, ProviderState, ResourceAmount
 from engine.refusals import DoesNotFit, ShapeMoved
 from kit.errors import Operational, WrongAnswer

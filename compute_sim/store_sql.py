@@ -16,7 +16,7 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from compute_sim.core.attempts import AttemptKey, AttemptRecord
-from compute_sim.store import ComputeStore
+from compute_sim.handlers import ComputeStore
 from compute_sim.tables import compute_attempts as table
 from kit.sql import Database, DatabaseSettings, insert, open_database, read_once, write_once
 

@@ -13,6 +13,7 @@ from bus.workers.station import Station, process_name
 from compute_sim.drivers import Driver, Reported
 from compute_sim.guests import GuestWatch, books_handlers, console_handlers
 from compute_sim.handlers import (
+    ComputeStore,
     Elapsed,
     Finisher,
     Fleet,
@@ -21,7 +22,6 @@ from compute_sim.handlers import (
 )
 from compute_sim.reporting import AttemptLister, FleetAnnouncer, TreeReporter
 from compute_sim.settings import USUAL_PACE, ComputePace, ComputeSettings
-from compute_sim.store import ComputeStore
 from engine.inventories import CellName
 from kit.errors import Unavailable
 from kit.parts import Once, Supervised

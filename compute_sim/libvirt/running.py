@@ -14,13 +14,12 @@ from bus.workers.station import Station
 from compute_sim.core.attempts import WELL, Condition
 from compute_sim.core.hosts import Pool, tree_of_pool
 from compute_sim.core.trees import ProviderTree
-from compute_sim.handlers import Elapsed
+from compute_sim.handlers import ComputeStore, Elapsed
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.hypervisor import HostView
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.settings import LIBVIRT, LibvirtRules
 from compute_sim.settings import ComputeSettings
-from compute_sim.store import ComputeStore
 from compute_sim.store_sql import open_compute_store
 from compute_sim.wiring import OpensHosts, compute_parts
 from kit.database_settings import DATABASE, DatabaseSettings

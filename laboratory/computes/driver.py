@@ -30,8 +30,8 @@ from compute_sim.core.hosts import (
 )
 from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree, TreeProvider, first_fit
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
+from compute_sim.handlers import ComputeStore
 from compute_sim.settings import ComputePace, ComputeSettings
-from compute_sim.store import ComputeStore
 from compute_sim.wiring import OpensHosts, compute_parts
 from engine.guests import memory_class
 from engine.inventories import ProviderId, ReportedInventory

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from compute_sim.store import ComputeStore
+from compute_sim.handlers import ComputeStore
 
 KEPT = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 STORES = ("memory", *KEPT)

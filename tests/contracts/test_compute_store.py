@@ -10,7 +10,7 @@ from msgspec import structs
 from bus.messages.cell import ReceiveInstance, SpawnInstance
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.core.hosts import Load
-from compute_sim.store import ComputeStore
+from compute_sim.handlers import ComputeStore
 from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 from tests.contracts.compute_stores import KEPT, STORES, Again, open_again, open_compute_store

@@ -28,9 +28,8 @@ from bus.messages.cell import (
 from bus.workers.handling import ReadOnly, Received, Tell, Weighed
 from bus.workers.publisher import Outgoing, Publisher
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
-from compute_sim.handlers import Finisher, Fleet, handlers
+from compute_sim.handlers import ComputeStore, Finisher, Fleet, handlers
 from compute_sim.settings import ComputePace
-from compute_sim.store import ComputeStore
 from engine.flavors import Flavor, Image
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from laboratory.computes.driver import SimulatedDriver, root_of

@@ -10,7 +10,7 @@ from bus.workers.handling import OutboxKey
 from cell_conductor.core.rows import CellHost, HeardHost, Instance
 from cell_conductor.store import ConductorStore, ConductorTransaction, MessageKey
 from compute_sim.core.attempts import AttemptRecord
-from compute_sim.store import ComputeStore
+from compute_sim.handlers import ComputeStore
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 from tests.simulation.process import SimProcess

@@ -24,8 +24,8 @@ from bus.workers.handling import Said
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.wiring import conductor_parts
+from compute_sim.handlers import ComputeStore
 from compute_sim.settings import ComputeSettings
-from compute_sim.store import ComputeStore
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from engine.refusals import Claimed

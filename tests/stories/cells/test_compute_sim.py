@@ -40,9 +40,8 @@ from bus.workers.handling import Handlers, Received, Said
 from bus.workers.sending import Link
 from bus.workers.station import Station, listen
 from compute_sim.core.hosts import Load
-from compute_sim.handlers import Elapsed
+from compute_sim.handlers import ComputeStore, Elapsed
 from compute_sim.settings import ComputePace, ComputeSettings
-from compute_sim.store import ComputeStore
 from compute_sim.wiring import compute_parts
 from engine.flavors import Flavor
 from engine.hosts import HostFacts, Supported

@@ -23,8 +23,8 @@ from bus.messages.placement import (
 )
 from bus.workers.handling import Answer, Received, Said
 from bus.workers.station import Station
+from compute_sim.handlers import ComputeStore
 from compute_sim.settings import USUAL_PACE, ComputeSettings
-from compute_sim.store import ComputeStore
 from engine.inventories import ResourceAmount, Share
 from engine.refusals import AlreadyClaimed, Claimed
 from kit.process import run_until

@@ -30,8 +30,7 @@ from bus.topology import (
 )
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.guests import console_handlers
-from compute_sim.handlers import Fleet
-from compute_sim.store import ComputeStore
+from compute_sim.handlers import ComputeStore, Fleet
 from engine.flavors import InstanceId
 from kit.errors import ConnectionLost, Interrupted, NotFound, Refusal
 from kit.times import now

@@ -13,8 +13,7 @@ from bus.workers.handling import ReadOnly, Tell
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.drivers import ConsoleText
 from compute_sim.guests import console_handlers
-from compute_sim.handlers import Fleet
-from compute_sim.store import ComputeStore
+from compute_sim.handlers import ComputeStore, Fleet
 from laboratory.computes.driver import SimulatedDriver
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import equal_hosts

@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.messages.audit import MendInstance
 from bus.messages.build import InstanceActive, InstanceState
 from compute_sim.core.attempts import AttemptRecord, AttemptState
-from compute_sim.store import ComputeStore
+from compute_sim.handlers import ComputeStore
 from engine.flavors import InstanceId, RequestId
 from laboratory.computes.driver import root_of
 from moor.books.audit_command import Printer

@@ -5,7 +5,7 @@ from uuid import UUID
 from bus.messages.hosts import CheckHost, HeldAttempt, HostHolds
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.core.hosts import holdings
-from compute_sim.store import ComputeStore
+from compute_sim.handlers import ComputeStore
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ProviderId
 from tests.simulation.loop import run_simulated
