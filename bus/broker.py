@@ -7,59 +7,21 @@ Failures are raised as the errors `Refusal` and `Interrupted` of kit/errors.py.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import force_setattr
 
 from bus import message
-from bus.message import Envelope, Message
+from bus.message import Parcel
 from bus.queues import DEAD, Binding, Objects, is_retry_exchange
 
-PLAIN = "application/json"  # one message
-LINES = "application/x-ndjson"  # one message a line
-PARCEL_BYTES_MAX = 256 * 1024
 # RabbitMQ limits the size of messages too. The limit is far above what we send: a larger parcel of another program must
 # still arrive, to be buried.
 BODY_BYTES_MAX = 16 * 1024 * 1024
-PARCEL_ITEMS_MAX = 200
 # The limit of AMQP's short strings, such as routing keys, reply addresses and names.
 NAME_BYTES_MAX = 255
-
-
-_encode_lines = msgspec.json.Encoder().encode_lines
-
-
-def encode_lines(envelopes: Sequence[Envelope[Message]]) -> bytes:
-    """Encode several messages as the body of one parcel: one JSON object on each line."""
-    return _encode_lines(envelopes)[:-1]
-
-
-class Parcel(Struct, frozen=True):
-    """One AMQP message, with one or more messages of ours in its body."""
-
-    exchange: str
-    routing_key: str
-    # None: nobody has needed them yet. Then they are made of `envelopes`.
-    encoded: bytes | None = msgspec.field(name="body")
-    content_type: str = PLAIN
-    persistent: bool = True
-    mandatory: bool = False
-    reply_to: str = ""
-    headers: Mapping[str, str | int] = {}
-    # The messages in the body: a reader in the writer's process need not decode them. They are never sent over a wire.
-    envelopes: tuple[Envelope[Message], ...] = ()
-
-    @property
-    def body(self) -> bytes:
-        encoded = self.encoded
-        if encoded is None:
-            encoded = encode_lines(self.envelopes)
-            force_setattr(self, "encoded", encoded)
-        return encoded
 
 
 class Delivery(Struct, frozen=True):

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
-from bus.broker import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, Parcel
-from bus.message import Envelope, Message, type_of
+from bus.message import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, Envelope, Message, Parcel, type_of
 from bus.messages import ALL
 from bus.unreadable import (
     VALUE_SHOWN_MAX,

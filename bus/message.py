@@ -1,15 +1,18 @@
-"""The base of all messages with what each type says about itself, and the envelope that the bus puts around messages.
+"""The base of all messages with what each type says about itself, the envelope that the bus puts around a message, and the
+parcel in which messages travel.
 
 A message is a frozen value with a type, its tag on the wire. The envelope has what the bus needs beside it: an id for
 tracing, when it was sent and because of which message, and how often it was tried.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
+import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 from engine.inventories import CellName, Count, Project
 
@@ -176,6 +179,44 @@ def type_of(message: Message | type[Message]) -> str:
     if not isinstance(tag, str):
         raise TypeError(f"{message!r} has no type: every message names one in its class line, tag='...'")
     return tag
+
+
+# The body of a parcel is one message, or several, one a line.
+PLAIN = "application/json"
+LINES = "application/x-ndjson"
+PARCEL_BYTES_MAX = 256 * 1024
+PARCEL_ITEMS_MAX = 200
+
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+
+def encode_lines(envelopes: Sequence[Envelope[Message]]) -> bytes:
+    """Encode several messages as the body of one parcel: one JSON object on each line."""
+    return _encode_lines(envelopes)[:-1]
+
+
+class Parcel(Struct, frozen=True):
+    """One AMQP message, with one or more messages of ours in its body."""
+
+    exchange: str
+    routing_key: str
+    # None: nobody has needed them yet. Then they are made of `envelopes`.
+    encoded: bytes | None = msgspec.field(name="body")
+    content_type: str = PLAIN
+    persistent: bool = True
+    mandatory: bool = False
+    reply_to: str = ""
+    headers: Mapping[str, str | int] = {}
+    # The messages in the body: a reader in the writer's process need not decode them. They are never sent over a wire.
+    envelopes: tuple[Envelope[Message], ...] = ()
+
+    @property
+    def body(self) -> bytes:
+        encoded = self.encoded
+        if encoded is None:
+            encoded = encode_lines(self.envelopes)
+            force_setattr(self, "encoded", encoded)
+        return encoded
 
 
 # The names of the headers that a parcel may have.

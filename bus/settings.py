@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, TypeVar
 
 from msgspec import Meta, Struct
 
-from bus.broker import PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX
+from bus.message import PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX
 from kit.database_settings import DATABASE, DatabaseSettings
 from kit.process import exiting_if_wrong
 from kit.settings import Count, Milliseconds, MillisecondsOr0, Seconds, Section, require

@@ -12,7 +12,8 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from bus.broker import Connection, Consuming, Delivery, Origin, Parcel
+from bus.broker import Connection, Consuming, Delivery, Origin
+from bus.message import Parcel
 from bus.settings import BusSettings
 from bus.topology import (
     IRONIC_EVENTS,

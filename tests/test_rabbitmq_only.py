@@ -16,7 +16,8 @@ import pytest_asyncio
 from aiormq.abc import AbstractChannel
 from pamqp.commands import Basic
 
-from bus.broker import Connection, Parcel, Receipt
+from bus.broker import Connection, Receipt
+from bus.message import Parcel
 from bus.rabbit import RabbitBroker
 from bus.topology import (
     API,

@@ -5,8 +5,9 @@ To cut the connection there loses the confirm.
 
 from collections.abc import Callable
 
-from bus.broker import Parcel, Receipt
+from bus.broker import Receipt
 from bus.memory import MemoryBroker
+from bus.message import Parcel
 
 
 def when_stored(memory: MemoryBroker, do: Callable[[Parcel], object]) -> None:

@@ -9,10 +9,11 @@ from functools import lru_cache, partial
 from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
-from bus.broker import Arrivals, Delivery, Parcel, Receipt, require_prefetch
+from bus.broker import Arrivals, Delivery, Receipt, require_prefetch
 from bus.definitions import ALL_RIGHTS, Rights
 from bus.memory.journal import Journal
 from bus.memory.virtual_host import MemoryQueue, MemoryVirtualHost, QueuedParcel
+from bus.message import Parcel
 from bus.queues import DEAD_LETTERS, Binding, Limits, Objects, Queue, QueueKind, properties_of
 from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted, Refusal
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from bus.broker import Parcel
+from bus.message import Parcel
 
 # The journal's file: a SQLite database with one row for each persistent parcel in each queue.
 #

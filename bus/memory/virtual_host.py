@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus import message
-from bus.broker import BODY_BYTES_MAX, NAME_BYTES_MAX, Parcel, Receipt
+from bus.broker import BODY_BYTES_MAX, NAME_BYTES_MAX, Receipt
 from bus.memory.journal import Journal, JournaledParcel
+from bus.message import Parcel
 from bus.queues import DEAD, Binding, Exchange, QueueProperties
 from kit.errors import AccessRefused, ConsumerCancelled, NotFound, Refusal
 

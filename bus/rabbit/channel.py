@@ -23,7 +23,8 @@ from pamqp.base import Frame
 from pamqp.frame import FrameTypes, marshal
 from pamqp.header import ContentHeader
 
-from bus.broker import Arrivals, Delivery, Parcel, Receipt
+from bus.broker import Arrivals, Delivery, Receipt
+from bus.message import Parcel
 from bus.rabbit.frames import delivery_of, frames_of, why_unfit
 from kit.errors import (
     AccessRefused,

@@ -16,8 +16,8 @@ from pamqp.constants import FRAME_BODY, FRAME_HEADER
 from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
-from bus.broker import NAME_BYTES_MAX, Delivery, Parcel
-from bus.message import BROKER_KEY
+from bus.broker import NAME_BYTES_MAX, Delivery
+from bus.message import BROKER_KEY, Parcel
 
 # The parts of an AMQP frame around its payload: kind, channel and length before it, one byte after it.
 FRAME_HEAD = struct.Struct(">BHI")

@@ -14,7 +14,8 @@ from pamqp.body import ContentBody
 from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
-from bus.broker import ArrivalsOf, Parcel, Receipt, require_prefetch
+from bus.broker import ArrivalsOf, Receipt, require_prefetch
+from bus.message import Parcel
 from bus.rabbit.channel import Channel, Listener, RabbitPublishing
 from bus.rabbit.wire import RabbitWire
 from kit.errors import ConnectionLost, ConsumerCancelled

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from bus.broker import Arrivals, Delivery, Parcel, Receipt, require_prefetch
+from bus.broker import Arrivals, Delivery, Receipt, require_prefetch
+from bus.message import Parcel
 from bus.queues import Binding, Objects
 from bus.unix_socket.frames import (
     CONNECTION,

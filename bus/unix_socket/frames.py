@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
-from bus.broker import BODY_BYTES_MAX, Delivery, Parcel
+from bus.broker import BODY_BYTES_MAX, Delivery
+from bus.message import Parcel
 from bus.queues import Binding, Objects
 from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted, NotFound, Refusal
 

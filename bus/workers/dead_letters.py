@@ -16,9 +16,9 @@ from itertools import takewhile
 from msgspec import Struct, structs
 
 from bus import message
-from bus.broker import LINES, PLAIN, Connection, Consuming, Delivery, Origin, Parcel, Receipt, origin_of
+from bus.broker import Connection, Consuming, Delivery, Origin, Receipt, origin_of
 from bus.codec import CODEC, lines_of, with_attempts
-from bus.message import Envelope, type_of
+from bus.message import LINES, PLAIN, Envelope, Parcel, type_of
 from bus.queues import DEAD, DEAD_QUEUE, is_retry_exchange
 from bus.topology import retry_exchange_of
 from bus.unreadable import Unreadable

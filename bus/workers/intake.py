@@ -19,9 +19,9 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.broker import Consuming, Delivery, Origin, Parcel, origin_of
+from bus.broker import Consuming, Delivery, Origin, origin_of
 from bus.codec import Codec, NewerVersion, attempts_of, encode, lines_of, with_attempt_counted
-from bus.message import Envelope, Message, type_of
+from bus.message import Envelope, Message, Parcel, type_of
 from bus.queues import QueueKind
 from bus.settings import BusSettings
 from bus.topology import broker_user_of, kind_of, project_of_key

@@ -18,8 +18,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from bus.broker import Parcel, Receipt
-from bus.message import Envelope, Kind, Message
+from bus.broker import Receipt
+from bus.message import Envelope, Kind, Message, Parcel
 from bus.settings import BusSettings
 from bus.workers import handling
 from bus.workers.sending import (

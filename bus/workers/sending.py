@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 from msgspec import Struct, structs
 
-from bus.broker import LINES, PLAIN, Broker, Connection, Parcel, Publishing, Receipt, chunks, encode_lines
-from bus.message import REPLY, Envelope, Kind, Message
+from bus.broker import Broker, Connection, Publishing, Receipt, chunks
+from bus.message import LINES, PLAIN, REPLY, Envelope, Kind, Message, Parcel, encode_lines
 from bus.queues import FEED
 from bus.settings import BusSettings
 from bus.topology import Destination, destination_of, reader_of_end

@@ -15,20 +15,9 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.addresses import broker_at
-from bus.broker import (
-    LINES,
-    PLAIN,
-    Connection,
-    Consuming,
-    Delivery,
-    Origin,
-    Parcel,
-    Publishing,
-    Receipt,
-    origin_of,
-)
+from bus.broker import Connection, Consuming, Delivery, Origin, Publishing, Receipt, origin_of
 from bus.codec import CODEC, encode, lines_of
-from bus.message import Envelope, Message, type_of
+from bus.message import LINES, PLAIN, Envelope, Message, Parcel, type_of
 from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceMessage
 from bus.messages.hosts import CheckHost, HostHolds, HostsAlive, HostsNotHere, HostsReported
 from bus.messages.placement import ReportInventory

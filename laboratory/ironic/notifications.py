@@ -16,7 +16,8 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from bus.broker import Broker, Parcel
+from bus.broker import Broker
+from bus.message import Parcel
 from bus.topology import Exchange, Objects
 from kit.errors import Operational
 from kit.parts import Supervised

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import structs
 
-from bus.broker import PARCEL_BYTES_MAX, Broker
+from bus.broker import Broker
 from bus.codec import CODEC, Codec, FewTypesCodec, encode
 from bus.definitions import key_pattern
-from bus.message import Envelope, Message, type_of
+from bus.message import PARCEL_BYTES_MAX, Envelope, Message, type_of
 from bus.messages.build import (
     AskInstances,
     BuildRejected,

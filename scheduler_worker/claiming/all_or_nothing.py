@@ -18,8 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from bus.broker import PARCEL_BYTES_MAX
-from bus.message import Message
+from bus.message import PARCEL_BYTES_MAX, Message
 from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
 from bus.messages.build import ClaimRefused
 from bus.messages.together import taken_together

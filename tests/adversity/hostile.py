@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from bus import message
-from bus.broker import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, PLAIN, Parcel
+from bus.message import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, PLAIN, Parcel
 
 GOLDEN = tuple(
     msgspec.json.format(path.read_bytes(), indent=-1)

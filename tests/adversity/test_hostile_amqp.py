@@ -8,8 +8,7 @@ import random
 import aio_pika
 import pytest
 
-from bus.broker import LINES
-from bus.message import PLACEMENT
+from bus.message import LINES, PLACEMENT
 from bus.queues import DEAD_QUEUE
 from bus.topology import objects_of, retry_exchange_of
 from bus.workers.dead_letters import open_dead_letters

@@ -16,10 +16,10 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.addresses import broker_at
-from bus.broker import PLAIN, Connection, Parcel, Receipt
+from bus.broker import Connection, Receipt
 from bus.codec import CODEC, known_messages
 from bus.memory import MemoryBroker
-from bus.message import Envelope, Kind, Message, type_of
+from bus.message import PLAIN, Envelope, Kind, Message, Parcel, type_of
 from bus.messages import ALL
 from bus.messages.build import (
     AskInstances,

@@ -13,10 +13,10 @@ import pytest
 from msgspec import structs
 
 from bus import message
-from bus.broker import Broker, Connection, Parcel, Receipt
+from bus.broker import Broker, Connection, Receipt
 from bus.codec import CODEC, encode, known_messages
 from bus.memory import MemoryBroker
-from bus.message import EVENTS, PLACEMENT, REPLY, Envelope
+from bus.message import EVENTS, PLACEMENT, REPLY, Envelope, Parcel
 from bus.messages.placement import AskSnapshot, InventoryRefused, LogPosition, SnapshotPage
 from bus.queues import DEAD, DEAD_QUEUE, Grant, in_cell
 from bus.topology import INBOXES, QUEUES, objects_of, retry_exchange_of

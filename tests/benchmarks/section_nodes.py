@@ -23,7 +23,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct, structs
 
-from bus.broker import Broker, Parcel
+from bus.broker import Broker
+from bus.message import Parcel
 from bus.messages.placement import ReportInventory
 from bus.topology import IRONIC, objects_of
 from bus.workers.handling import Received, Said

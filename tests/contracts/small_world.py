@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from bus.broker import Broker, Connection, Consuming, Delivery, Parcel, Receipt
+from bus.broker import Broker, Connection, Consuming, Delivery, Receipt
+from bus.message import Parcel
 from bus.topology import DEAD, DEAD_QUEUE, Binding, Exchange, Limits, Objects, Queue, QueueKind
 
 T = TypeVar("T")

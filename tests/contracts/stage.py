@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import UUID
 
-from bus.broker import LINES, Broker, Parcel, Receipt
+from bus.broker import Broker, Receipt
 from bus.codec import CODEC, Codec, encode
-from bus.message import Envelope, Message
+from bus.message import LINES, Envelope, Message, Parcel
 from bus.messages.placement import ReleaseClaim
 from bus.settings import BusSettings
 from bus.topology import PLACEMENT, objects_of

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from bus.broker import Connection, Parcel, Receipt
+from bus.broker import Connection, Receipt
+from bus.message import Parcel
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
 from kit.errors import ConnectionLost, Interrupted, NotFound
 from tests.contracts.broker_under_test import BrokerUnderTest

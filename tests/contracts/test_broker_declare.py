@@ -4,7 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from bus.broker import Consuming, Parcel, Receipt
+from bus.broker import Consuming, Receipt
+from bus.message import Parcel
 from bus.topology import Binding, Exchange, Limits, Objects, Queue, QueueKind, objects_of
 from kit.errors import NotFound, Refusal
 from tests.contracts.broker_under_test import BrokerUnderTest

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from bus.broker import LINES, PARCEL_BYTES_MAX, Parcel, Receipt
+from bus.broker import Receipt
+from bus.message import LINES, PARCEL_BYTES_MAX, Parcel
 from bus.topology import Binding, Limits, Queue, QueueKind
 from kit.errors import Interrupted, NotFound, OneWasRefused, Refusal
 from tests.contracts.broker_under_test import BrokerUnderTest

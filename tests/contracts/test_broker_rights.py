@@ -4,7 +4,8 @@ from collections.abc import Awaitable
 
 import pytest
 
-from bus.broker import Parcel, Receipt
+from bus.broker import Receipt
+from bus.message import Parcel
 from bus.topology import (
     API,
     DEAD,

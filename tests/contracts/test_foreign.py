@@ -7,7 +7,8 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 from msgspec import structs
 
-from bus.broker import Broker, Connection, Parcel, Receipt
+from bus.broker import Broker, Connection, Receipt
+from bus.message import Parcel
 from bus.topology import DEAD, Exchange, Limits, Objects, objects_of, user_of
 from bus.workers.dead_letters import NotReplayed, open_dead_letters
 from bus.workers.sending import Link

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bus.broker import Parcel
+from bus.message import Parcel
 from bus.topology import Exchange, Objects
 from bus.workers.health_server import Metrics
 from bus.workers.sending import Link

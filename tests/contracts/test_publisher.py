@@ -6,9 +6,8 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.broker import Parcel
 from bus.codec import CODEC, encode, known_messages
-from bus.message import Envelope, Message
+from bus.message import Envelope, Message, Parcel
 from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceState
 from bus.messages.placement import InventoryRefused, LogPosition, ProvidersChanged
 from bus.topology import EVENTS, FEED, REPLY, Grant, Limits, objects_of, user_of

@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 
 from bus import message
-from bus.broker import LINES, PARCEL_BYTES_MAX, PLAIN, Broker, Connection, Parcel
+from bus.broker import Broker, Connection
 from bus.codec import Codec, NewerVersion
-from bus.message import Envelope, Message
+from bus.message import LINES, PARCEL_BYTES_MAX, PLAIN, Envelope, Message, Parcel
 from bus.messages.build import DeleteInstance
 from bus.messages.cell import RemoveFromCell
 from bus.messages.placement import ReleaseClaim

@@ -10,9 +10,9 @@ from contextvars import Context
 from datetime import datetime, timedelta
 from typing import Any
 
-from bus.broker import Parcel
 from bus.definitions import rights_by_user
 from bus.memory import MemoryBroker
+from bus.message import Parcel
 from bus.topology import Limits, feed_queue, objects_of, user_of
 from cell_conductor.core.rows import CellHost, Instance
 from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder

@@ -10,9 +10,10 @@ from typing import Protocol
 
 from msgspec import structs
 
-from bus.broker import Delivery, Parcel, Receipt
+from bus.broker import Delivery, Receipt
 from bus.memory import MemoryBroker
 from bus.memory.broker import MemoryConnection, MemoryConsuming, MemoryPublishing
+from bus.message import Parcel
 from bus.topology import Binding, Objects
 from kit.errors import ConnectionLost
 from tests.simulation.faults import ON_THE_WAY

@@ -19,11 +19,10 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus import message as headers
-from bus.broker import LINES, PARCEL_BYTES_MAX, PLAIN, Parcel
 from bus.codec import CODEC, encode, known_messages
 from bus.definitions import Rights
 from bus.memory import MemoryBroker
-from bus.message import Envelope, Message, type_of
+from bus.message import LINES, PARCEL_BYTES_MAX, PLAIN, Envelope, Message, Parcel, type_of
 from bus.messages.administration import AskUsages
 from bus.messages.build import BuildInstance, DeleteInstance, InstanceDeleted, InstanceState
 from bus.messages.cell import DestroyInstance, RemoveFromCell

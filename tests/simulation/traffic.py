@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from bus import message as headers
-from bus.broker import Delivery, Parcel, Receipt
+from bus.broker import Delivery, Receipt
 from bus.codec import CODEC, encode, known_messages
 from bus.definitions import Rights
-from bus.message import REPLY, type_of
+from bus.message import REPLY, Parcel, type_of
 from bus.messages import TYPES
 from bus.queues import DEAD, IRONIC_EVENTS
 from bus.topology import broker_user_of, user_of

@@ -5,16 +5,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bus.broker import (
-    Broker,
-    Connection,
-    Consuming,
-    Delivery,
-    Parcel,
-    Publishing,
-    Receipt,
-)
-from bus.message import Message
+from bus.broker import Broker, Connection, Consuming, Delivery, Publishing, Receipt
+from bus.message import Message, Parcel
 from bus.topology import Binding, Objects
 from bus.workers.station import Station
 

@@ -13,9 +13,10 @@ from uuid import UUID
 import pytest
 from msgspec import Struct, field
 
-from bus.broker import Broker, Parcel
+from bus.broker import Broker
 from bus.codec import CODEC, known_messages
 from bus.memory import MemoryBroker
+from bus.message import Parcel
 from bus.messages.build import BuildInstance, InstanceActive, InstanceFailed
 from bus.messages.hosts import AskHosts, HostsAlive, HostsFound
 from bus.messages.placement import ClaimResources

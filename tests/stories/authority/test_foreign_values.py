@@ -15,9 +15,8 @@ from uuid import UUID, uuid5
 import pytest
 from msgspec import Struct
 
-from bus.broker import Parcel
 from bus.codec import encode
-from bus.message import REPLY, Envelope, Message, type_of
+from bus.message import REPLY, Envelope, Message, Parcel, type_of
 from bus.messages.build import BuildInstance, DeleteInstance
 from bus.messages.hosts import AskHosts, HostImages, HostMetrics, HostsFound, HostsMeasured, ImagesCached
 from bus.messages.placement import ClaimResources, SwapClaim

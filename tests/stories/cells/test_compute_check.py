@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from bus.broker import Parcel
+from bus.message import Parcel
 from bus.topology import objects_of, user_of
 from laboratory.check.rules import RULES, CheckRequest, Outcome, RuleFinding, check
 from laboratory.check.session import CannotCheck, CheckOptions

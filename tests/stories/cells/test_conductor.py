@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from bus.broker import LINES, Parcel
+from bus.message import LINES, Parcel
 from bus.messages.cell import (
     PlaceInCell,
 )

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from msgspec import structs
 
-from bus.broker import Parcel
+from bus.message import Parcel
 from bus.topology import IRONIC
 from engine.flavors import InstanceId
 from ironic_sync.core.ordering import Belief

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 from msgspec import Struct
 
-from bus.broker import Connection, Parcel
+from bus.broker import Connection
+from bus.message import Parcel
 from bus.messages.hosts import AskHosts, HostsFound
 from bus.topology import IRONIC, Exchange, Objects, objects_of
 from bus.workers.sending import Link

@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, Request, async_playwright
 
 from bus import message
 from bus.addresses import broker_at
-from bus.broker import Parcel
+from bus.message import Parcel
 from bus.topology import DEAD
 from tests.contracts.stage import send
 from tests.servers.installed import chromium

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from bus import message
 from bus.addresses import Addresses, broker_at
-from bus.broker import Parcel
+from bus.message import Parcel
 from bus.topology import DEAD, DEAD_QUEUE
 from moor.broker.deployments import deployments_of
 from moor.dashboard.letters import BODY_SHOWN_MAX, LETTERS_MAX, LetterReader

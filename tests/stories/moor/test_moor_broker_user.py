@@ -12,7 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from bus.broker import Connection, Parcel, Receipt
+from bus.broker import Connection, Receipt
+from bus.message import Parcel
 from bus.rabbit import RabbitBroker
 from bus.topology import (
     API,

@@ -16,7 +16,8 @@ import pytest
 import pytest_asyncio
 
 from bus import message
-from bus.broker import Parcel, Receipt
+from bus.broker import Receipt
+from bus.message import Parcel
 from bus.rabbit import RabbitBroker
 from bus.topology import API, DEAD, EVENTS, user_of
 from bus.workers.sending import Link

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bus.addresses import broker_at
-from bus.broker import PLAIN, Parcel
+from bus.message import PLAIN, Parcel
 from bus.topology import API, IRONIC, IRONIC_TOPIC
 from tests.stories.moor.moor_process import PATIENCE_S, moor, moor_json, started
 

@@ -16,7 +16,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard, Panel, RowPanel
 from grafana_foundation_sdk.models.prometheus import Dataquery
 
 from bus.addresses import broker_at
-from bus.broker import PLAIN, Parcel
+from bus.message import PLAIN, Parcel
 from bus.topology import API
 from tests.pages.dashboard import dashboard
 from tests.servers.prometheus import PrivatePrometheus, private_prometheus, promtool, rules_at_once

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bus.addresses import broker_at
-from bus.broker import Parcel
+from bus.message import Parcel
 from moor.asking import LOCAL
 from tests.stories.moor.moor_process import Result, moor, moor_json, started
 

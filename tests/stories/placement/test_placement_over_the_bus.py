@@ -10,9 +10,9 @@ from uuid import UUID, uuid5
 import pytest
 from msgspec import structs
 
-from bus.broker import PLAIN, Broker, Parcel
+from bus.broker import Broker
 from bus.codec import CODEC
-from bus.message import Message
+from bus.message import PLAIN, Message, Parcel
 from bus.messages.placement import (
     NO_OWNER,
     AskSnapshot,

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec import structs
 
-from bus.broker import PLAIN, Broker, Parcel, Receipt
-from bus.message import Message
+from bus.broker import Broker, Receipt
+from bus.message import PLAIN, Message, Parcel
 from bus.messages.build import AskInstances, BuildAccepted, BuildRejected
 from bus.messages.stored_names import SetApplication
 from bus.topology import (

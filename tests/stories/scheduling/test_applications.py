@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.broker import Parcel
-from bus.message import Message, type_of
+from bus.message import Message, Parcel, type_of
 from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, DeleteInstance
 from bus.messages.stored_names import (
     ApplicationSet,

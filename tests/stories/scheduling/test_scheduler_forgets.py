@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
-from bus.broker import PLAIN, Parcel
 from bus.codec import encode
-from bus.message import Envelope, Message
+from bus.message import PLAIN, Envelope, Message, Parcel
 from bus.messages.administration import DeleteProvider, WriteAnswered
 from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
 from bus.messages.hosts import HostSet, SetHost

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.broker import PLAIN, Parcel
+from bus.message import PLAIN, Parcel
 from bus.messages.build import BuildRejected
 from bus.topology import API
 from engine.flavors import RequestId

@@ -15,9 +15,10 @@ import pytest
 from msgspec import structs
 
 from bus import message
-from bus.broker import Connection, Delivery, Parcel, Receipt
+from bus.broker import Connection, Delivery, Receipt
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
 from bus.memory.journal import CHECKPOINT_PAGES
+from bus.message import Parcel
 from bus.topology import (
     DEAD,
     DEAD_QUEUE,

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 import pytest
 
 from bus import message
-from bus.broker import BODY_BYTES_MAX, Parcel, Receipt
+from bus.broker import BODY_BYTES_MAX, Receipt
 from bus.definitions import Rights
 from bus.memory import MemoryBroker
 from bus.memory.virtual_host import matches, words_of
+from bus.message import Parcel
 from bus.topology import (
     DEAD,
     DEAD_QUEUE,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bus.broker import Parcel, Receipt
+from bus.broker import Receipt
 from bus.memory import MemoryBroker
-from bus.message import Envelope, Message
+from bus.message import Envelope, Message, Parcel
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
 from bus.unix_socket.client import UnixBroker
 from bus.unix_socket.frames import (

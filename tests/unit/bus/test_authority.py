@@ -6,8 +6,8 @@ import pytest
 from msgspec import structs
 
 from bus import message as headers
-from bus.broker import Delivery, Origin, Parcel, origin_of
-from bus.message import API, EVENTS, PLACEMENT, REPLY, Kind, Message
+from bus.broker import Delivery, Origin, origin_of
+from bus.message import API, EVENTS, PLACEMENT, REPLY, Kind, Message, Parcel
 from bus.messages.build import BuildInstance, DeleteInstance, InstancesFound, RebuildInstance
 from bus.messages.hosts import AskHosts, HostsAlive, HostsFound, HostsReported, SetHost
 from bus.messages.placement import (

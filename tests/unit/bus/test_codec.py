@@ -10,7 +10,6 @@ import msgspec.inspect
 import pytest
 from msgspec import Meta, structs
 
-from bus.broker import LINES, PLAIN, Parcel
 from bus.codec import (
     CODEC,
     Codec,
@@ -22,7 +21,7 @@ from bus.codec import (
     with_attempt_counted,
     with_attempts,
 )
-from bus.message import Envelope, Message, StrictMessage, type_of
+from bus.message import LINES, PLAIN, Envelope, Message, Parcel, StrictMessage, type_of
 from bus.messages import ALL
 from bus.messages.build import BuildRejected, InstancesFound
 from bus.messages.cloud import ClassUse, Overview, WorkerHeard

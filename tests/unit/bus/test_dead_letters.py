@@ -4,9 +4,9 @@ import pytest
 from msgspec import structs
 
 from bus import message
-from bus.broker import Connection, Delivery, Origin, Parcel
+from bus.broker import Connection, Delivery, Origin
 from bus.memory import MemoryBroker
-from bus.message import PLACEMENT
+from bus.message import PLACEMENT, Parcel
 from bus.queues import DEAD, DEAD_QUEUE
 from bus.topology import objects_of
 from bus.workers.dead_letters import NotReplayed, dead_letter_parcel, open_dead_letters, read

@@ -3,15 +3,15 @@
 import asyncio
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 
 from bus import codec
-from bus.broker import Delivery, Parcel
 from bus.codec import CODEC
 from bus.memory import MemoryBroker, journaled_broker
-from bus.message import Envelope, Message
+from bus.message import Envelope, Message, Parcel
 from bus.messages.build import BuildInstance
 from bus.topology import objects_of
 from bus.unix_socket.client import UnixBroker
@@ -30,6 +30,9 @@ from tests.contracts.stage import (
     working,
 )
 from tests.varied import varied
+
+if TYPE_CHECKING:
+    from bus.broker import Delivery
 
 pytestmark = pytest.mark.asyncio
 

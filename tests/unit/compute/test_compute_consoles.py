@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
-from bus.broker import PARCEL_BYTES_MAX
 from bus.codec import encode
-from bus.message import Envelope
+from bus.message import PARCEL_BYTES_MAX, Envelope
 from bus.messages.cell import CONSOLE_BYTES_MAX, ConsoleTold, TellConsole
 from bus.workers.handling import ReadOnly, Tell
 from compute_sim.core.attempts import AttemptRecord, AttemptState

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from bus.broker import PARCEL_BYTES_MAX
 from bus.memory import MemoryBroker
+from bus.message import PARCEL_BYTES_MAX
 from bus.messages.placement import LogPosition, ProvidersChanged
 from bus.workers.publisher import Publisher
 from bus.workers.sending import Outgoing

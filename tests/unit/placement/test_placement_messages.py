@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.broker import PARCEL_BYTES_MAX
 from bus.codec import encode
-from bus.message import Envelope, Message
+from bus.message import PARCEL_BYTES_MAX, Envelope, Message
 from bus.messages.cloud import VALUES_BYTES_MAX
 from bus.messages.placement import ClaimAnswered, ClaimResources, LogPosition, ProviderGone, SnapshotPage
 from bus.workers.handling import Answer, ReadOnly, Received, Said, Weighed

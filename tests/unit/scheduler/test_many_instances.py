@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from bus.broker import PARCEL_BYTES_MAX, chunks
+from bus.broker import chunks
 from bus.codec import encode
-from bus.message import Envelope
+from bus.message import PARCEL_BYTES_MAX, Envelope
 from bus.messages.build import AskInstances, BuildInstance, InstancesFound, InstanceState
 from bus.workers.handling import Answer, ReadOnly, Weighed
 from engine.flavors import Flavor, InstanceId, RequestId
