@@ -75,7 +75,7 @@ class NodeStore(Protocol):
         """A transaction: it commits at its end, and rolls back on any exception. May raise `Transient` at any step:
         then try again.
 
-        A lazy commit does not wait for the disk (kit/sql/sqlite.py): it is only for changes that are made again if
+        A lazy commit does not wait for the disk (kit/sql/databases.py): it is only for changes that are made again if
         they are lost.
         """
 

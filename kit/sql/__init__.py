@@ -7,15 +7,14 @@ kit/database_settings.py, so that commands without a database load no driver.
 """
 
 from kit.database_settings import DatabaseSettings
-from kit.sql.dialects import is_duplicate
-from kit.sql.migrations import RoleRights, RolesMade, grant_rights, make_roles, upgrade, version_table
-from kit.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresSession, PostgresTransaction
-from kit.sql.rows import ONCE, RowColumns, Values
-from kit.sql.sqlite import (
+from kit.sql.databases import (
+    ONCE,
     Database,
+    RowColumns,
     SqliteDatabase,
     SqliteTransaction,
     Transaction,
+    Values,
     driver_of,
     open_database,
     read_once,
@@ -23,6 +22,9 @@ from kit.sql.sqlite import (
     runs,
     write_once,
 )
+from kit.sql.dialects import is_duplicate
+from kit.sql.migrations import RoleRights, RolesMade, grant_rights, make_roles, upgrade, version_table
+from kit.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresSession, PostgresTransaction
 from kit.sql.statements import Id, Moment, among, array_of, begins_with, columns_of, insert, moment_text
 
 __all__ = [

@@ -19,8 +19,8 @@ from sqlalchemy.exc import DBAPIError
 
 from kit.database_settings import DatabaseSettings, milliseconds
 from kit.errors import Failure, Unavailable
+from kit.sql.databases import open_database, write_once
 from kit.sql.postgresql import PostgresTransaction
-from kit.sql.sqlite import open_database, write_once
 
 # How long a migration waits for other writers of the file, or of the tables that it changes. Other sessions wait behind
 # it meanwhile, so this is short.

@@ -33,7 +33,7 @@ from engine.inventories import ProviderId
 from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
 from kit.sql import upgrade
-from kit.sql.sqlite import PAGE_BYTES
+from kit.sql.databases import PAGE_BYTES
 from laboratory.ironic import SimulatedIronic, available_nodes
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore

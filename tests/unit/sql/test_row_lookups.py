@@ -18,7 +18,7 @@ import ironic_sync.store_sql
 import ironic_sync.tables
 import scheduler_worker.store_sql.rows
 import scheduler_worker.tables
-from kit.sql.rows import RowStatement
+from kit.sql.databases import RowStatement
 from scheduler_worker.store import InstanceQuery
 from scheduler_worker.store_sql.rows import find
 
