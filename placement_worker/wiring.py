@@ -10,8 +10,7 @@ from engine.capacity import standard_vocabulary
 from kit.parts import Periodic, set_beside
 from kit.process import Part
 from kit.times import now
-from placement_worker.change_publisher import FEED_PACE, ChangePublisher, FeedPace
-from placement_worker.handlers import handlers
+from placement_worker.handlers import FEED_PACE, ChangePublisher, FeedPace, handlers
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.view import ProviderView

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from bus.settings import BusSettings
 from engine.picture.picture import Picture
-from placement_worker.change_publisher import FeedPace
+from placement_worker.handlers import FeedPace
 from tests.simulation.findings import Findings
 from tests.simulation.write_oracle import InspectableStore
 

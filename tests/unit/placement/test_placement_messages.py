@@ -24,8 +24,7 @@ from engine.inventories import (
     ProviderUsage,
 )
 from engine.refusals import ShapeMoved
-from placement_worker.change_publisher import messages_of
-from placement_worker.handlers import fitting, handlers
+from placement_worker.handlers import fitting, handlers, messages_of
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import Unpublished
 from placement_worker.view import ProviderView, how_many_fit
