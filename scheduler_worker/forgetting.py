@@ -11,8 +11,8 @@ from bus.workers.publisher import Publisher
 from engine.inventories import ProviderId
 from kit.parts import Periodic
 from scheduler_worker.core.hosts import may_be_forgotten, with_mode
+from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.lifecycle import overdue
-from scheduler_worker.core.instances.rows import changes_between
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import Outbox
 from scheduler_worker.store import SchedulerStore

@@ -47,17 +47,9 @@ from engine.refusals import NoValidHost, PlannedFlavor
 from engine.requests import Alternative, InstanceSpec, with_specs
 from kit.errors import WrongAnswer
 from scheduler_worker.core.capabilities import capabilities, hosts_having
+from scheduler_worker.core.instances.history import alternatives_in, boot_of, decoded, details_of, with_end
 from scheduler_worker.core.instances.moves import why_stays_on_node
-from scheduler_worker.core.instances.rows import (
-    ERROR,
-    HostDecision,
-    InstanceRow,
-    alternatives_in,
-    boot_of,
-    decoded,
-    details_of,
-    with_end,
-)
+from scheduler_worker.core.instances.rows import ERROR, HostDecision, InstanceRow
 from scheduler_worker.registry import CellRegistry
 from scheduler_worker.requests.reading import RequestReader, joined_group, rejected, rejection
 from scheduler_worker.requests.stored_names import with_named

@@ -26,7 +26,8 @@ from engine.flavors import InstanceId
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
 from kit.parts import grown
-from scheduler_worker.core.instances.rows import WAITING, InstanceRow, specs_in
+from scheduler_worker.core.instances.history import specs_in
+from scheduler_worker.core.instances.rows import WAITING, InstanceRow
 
 # After a search that failed although a host seemed to have room, the next one waits: at first so long, then longer.
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.2, 10.0

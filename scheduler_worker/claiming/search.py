@@ -32,7 +32,8 @@ from engine.hosts import host_in_cell
 from engine.inventories import Choice, ProviderId, ResourceAmount, Share
 from engine.refusals import ClaimVerdict, NoValidHost, Shortfall
 from engine.requests import Alternative, InstanceSpec
-from scheduler_worker.core.instances.rows import FIRST_ATTEMPT, encoded
+from scheduler_worker.core.instances.history import encoded
+from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
 
 # The id of no provider: a claim on it is never granted, and its answer tells which share is held already.
 _NOWHERE = ProviderId(UUID(int=0))

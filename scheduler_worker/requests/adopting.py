@@ -22,14 +22,15 @@ from engine.hosts import HostState
 from engine.inventories import ServerGroup
 from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict
 from kit.errors import WrongAnswer
-from scheduler_worker.core.instances.placing import (
+from scheduler_worker.core.instances.history import encoded
+from scheduler_worker.core.instances.lifecycle import (
     adopted_row,
     attempt_of,
     given_back,
     why_not_given_back,
     why_other,
 )
-from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow, encoded
+from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.instance_orders import follow
 from scheduler_worker.requests.reading import RequestReader, rejection

@@ -2,7 +2,7 @@
 
     read_request                engine/requests: is the request valid, and what does one instance need?
     Claimer.find_hosts          claiming/claimer.py: choose in the picture, claim from placement.
-    after_search                core/instances/placing.py: the row with that outcome, and its order to the cell.
+    after_search                core/instances/rows.py: the row with that outcome, and its order to the cell.
     transaction.note, tells     scheduler_worker/outbox.py: the messages that the rows have to send.
 
 Several workers may have the same request. The rows of its instances decide between them: a worker writes its outcome
@@ -35,13 +35,16 @@ from kit.logs import InstanceLine
 from kit.metrics import Histogram, Readings
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.instances.placing import Timeouts, accepted, after_search, failed
 from scheduler_worker.core.instances.rows import (
     ACCEPTED,
     PLACED,
     WAITING,
     InstanceRow,
     KeptRequest,
+    Timeouts,
+    accepted,
+    after_search,
+    failed,
     instance_ids_of,
     release_of,
     releases_of_ended,

@@ -29,6 +29,7 @@ from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from engine.requests.reading import Alternative
+from scheduler_worker.core.instances.history import decoded
 from scheduler_worker.core.instances.lifecycle import (
     SEQUENCE_AHEAD_MAX,
     CellEvent,
@@ -41,7 +42,7 @@ from scheduler_worker.core.instances.lifecycle import (
     with_alternates,
 )
 from scheduler_worker.core.instances.resizes import still_accepted
-from scheduler_worker.core.instances.rows import BUILDING, DELETED, InstanceRow, decoded
+from scheduler_worker.core.instances.rows import BUILDING, DELETED, InstanceRow
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.instance_orders import Ordered, take_steps
 from scheduler_worker.store import InstanceQuery, SchedulerStore

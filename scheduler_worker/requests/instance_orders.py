@@ -20,19 +20,11 @@ from engine.choosing.plugins import HostChange
 from engine.flavors import InstanceId
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
+from scheduler_worker.core.instances.history import changes_between, decoded, encoded, flavor_of, request_of
 from scheduler_worker.core.instances.lifecycle import after_delete, mended
 from scheduler_worker.core.instances.moves import move_ended
 from scheduler_worker.core.instances.resizes import RebuildImage, image_as_given, rebuilt, refused
-from scheduler_worker.core.instances.rows import (
-    NO_REQUEST,
-    InstanceRow,
-    changes_between,
-    decoded,
-    encoded,
-    flavor_of,
-    is_of,
-    request_of,
-)
+from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow, is_of
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.reading import RequestReader, rejected
 from scheduler_worker.store import NameQuery, SchedulerStore, SchedulerTransaction

@@ -20,6 +20,7 @@ from engine.refusals import TOGETHER_MAX
 from engine.requests import InstanceSpec
 from engine.requests.spec import PROFILE, profile_to_find, with_profile, with_size_kept
 from kit.errors import WrongAnswer
+from scheduler_worker.core.instances.history import decoded, encoded, flavor_of, request_of
 from scheduler_worker.core.instances.moves import (
     is_on,
     is_taken,
@@ -28,17 +29,7 @@ from scheduler_worker.core.instances.moves import (
     why_stays_on_node,
 )
 from scheduler_worker.core.instances.resizes import as_in_change, flavor_after, problem_with_size, refused
-from scheduler_worker.core.instances.rows import (
-    DELETED,
-    DELETING,
-    InstanceRow,
-    KeptRequest,
-    decoded,
-    encoded,
-    flavor_of,
-    is_of,
-    request_of,
-)
+from scheduler_worker.core.instances.rows import DELETED, DELETING, InstanceRow, KeptRequest, is_of
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.requests.stored_names import stored_profiles
 from scheduler_worker.store import InstanceQuery, SchedulerStore

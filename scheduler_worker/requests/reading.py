@@ -28,7 +28,8 @@ from engine.requests import (
 )
 from engine.requests.spec import PROFILE
 from kit.metrics import Labels, Readings, limited
-from scheduler_worker.core.instances.rows import DELETED, InstanceRow, encoded
+from scheduler_worker.core.instances.history import encoded
+from scheduler_worker.core.instances.rows import DELETED, InstanceRow
 from scheduler_worker.metrics import NO_VALID_HOST
 from scheduler_worker.store import GroupQuery, InstanceQuery, KnownGroup, SchedulerStore
 

@@ -35,6 +35,7 @@ from engine.requests import InstanceSpec
 from kit.parts import Periodic
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
+from scheduler_worker.core.instances.history import alternatives_in, changes_between, decoded, specs_in
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
     before_wait,
@@ -43,15 +44,13 @@ from scheduler_worker.core.instances.moves import (
     wait_ended,
     waits_by,
 )
-from scheduler_worker.core.instances.placing import Timeouts, after_failed_wake, after_search
 from scheduler_worker.core.instances.rows import (
     MOVING,
     WAITING,
     InstanceRow,
-    alternatives_in,
-    changes_between,
-    decoded,
-    specs_in,
+    Timeouts,
+    after_failed_wake,
+    after_search,
 )
 from scheduler_worker.outbox import Outbox
 from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, NeedsFound, Unit, source_of

@@ -16,7 +16,8 @@ from engine.hosts import HostState
 from engine.inventories import ConsumerId
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
-from scheduler_worker.core.instances.rows import HostDecision, InstanceRow, encoded
+from scheduler_worker.core.instances.history import encoded
+from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
 from scheduler_worker.store_sql.rows import new_values
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees
 from tests.benchmarks.cpu import OneProcess

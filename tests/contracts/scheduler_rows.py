@@ -10,8 +10,7 @@ from bus.workers.handling import OutboxKey
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import Choice, ProviderId, ResourceAmount, Share
 from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen
-from scheduler_worker.core.instances.placing import accepted, placed
-from scheduler_worker.core.instances.rows import ACTIVE, HostDecision, InstanceRow
+from scheduler_worker.core.instances.rows import ACTIVE, HostDecision, InstanceRow, accepted, placed
 from scheduler_worker.store import (
     Acceptance,
     NewRequest,

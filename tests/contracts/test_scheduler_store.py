@@ -14,9 +14,17 @@ from bus.messages.moves import MoveInstance
 from engine.flavors import Flavor, Image, InstanceId, RequestId
 from scheduler_worker.core.instances.lifecycle import SEQUENCE_AHEAD_MAX, deleted, deleted_unseen, heard
 from scheduler_worker.core.instances.moves import moved
-from scheduler_worker.core.instances.placing import accepted, failed
 from scheduler_worker.core.instances.resizes import rebuilt
-from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, HostDecision, InstanceRow
+from scheduler_worker.core.instances.rows import (
+    ACCEPTED,
+    ACTIVE,
+    DELETED,
+    ERROR,
+    HostDecision,
+    InstanceRow,
+    accepted,
+    failed,
+)
 from scheduler_worker.store import (
     InstanceQuery,
     Known,

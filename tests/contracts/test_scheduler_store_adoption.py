@@ -12,7 +12,7 @@ from bus.messages.audit import AdoptInstance
 from bus.messages.cell import AdoptInCell
 from engine.flavors import Flavor, Image
 from engine.inventories import ResourceAmount, Share
-from scheduler_worker.core.instances.placing import adopted_row
+from scheduler_worker.core.instances.lifecycle import adopted_row
 from scheduler_worker.core.instances.rows import InstanceRow, messages_of
 from scheduler_worker.store import AdoptedRow, InstanceQuery, SchedulerStore
 from tests.contracts.scheduler_rows import LATER, NOON, a_request, accept, instance, note, request_id, rows_of

@@ -6,8 +6,7 @@ import pytest
 import pytest_asyncio
 
 from scheduler_worker.core.instances.lifecycle import deleted, heard, is_whole
-from scheduler_worker.core.instances.placing import failed
-from scheduler_worker.core.instances.rows import ERROR
+from scheduler_worker.core.instances.rows import ERROR, failed
 from scheduler_worker.store import (
     Known,
     OutboxNote,

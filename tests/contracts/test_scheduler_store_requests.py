@@ -10,8 +10,7 @@ from bus.topology import CELL0
 from engine.flavors import InstanceId
 from kit.errors import Transient
 from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen
-from scheduler_worker.core.instances.placing import failed
-from scheduler_worker.core.instances.rows import ACCEPTED, DELETED
+from scheduler_worker.core.instances.rows import ACCEPTED, DELETED, failed
 from scheduler_worker.store import (
     InstanceQuery,
     InstancesTaken,

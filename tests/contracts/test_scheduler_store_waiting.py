@@ -15,8 +15,7 @@ from engine.flavors import InstanceId, RequestId
 from engine.refusals import NoValidHost
 from scheduler_worker.core.instances.lifecycle import deleted, overdue
 from scheduler_worker.core.instances.moves import MoveWaits, move_waits
-from scheduler_worker.core.instances.placing import accepted, waits
-from scheduler_worker.core.instances.rows import ERROR, WAITING, InstanceRow, KeptRequest
+from scheduler_worker.core.instances.rows import ERROR, WAITING, InstanceRow, KeptRequest, accepted, waits
 from scheduler_worker.store import InstanceQuery, NewRequest, SchedulerStore, WaitingInstance, WorkCounts
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store
 

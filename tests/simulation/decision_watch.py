@@ -9,7 +9,7 @@ import placement_worker.handlers as of_placement
 from bus.messages.administration import Write, WriteVerdict
 from placement_worker import admin_writes, handlers
 from scheduler_worker import forgetting
-from scheduler_worker.core.instances import placing
+from scheduler_worker.core.instances import rows
 from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.requests import building, cell_events, instance_orders, move_needs, moving
 from scheduler_worker.store import Known
@@ -47,8 +47,8 @@ def watched_decisions(see: See, judged: Judged, answered: Callable[[object, obje
             (moving, "problem_with", "MoveInstance"),
             (instance_orders, "move_ended", "EndMove"),
             (scheduler, "heard", ""),
-            (placing, "placed", "a host was found"),
-            (placing, "failed", "no host was found"),
+            (rows, "placed", "a host was found"),
+            (rows, "failed", "no host was found"),
             (building, "failed", "no host was found"),
             (forgetting, "overdue", "the deadline"),
         ):

@@ -46,7 +46,7 @@ from laboratory.computes.driver import root_of, simulated_parts
 from laboratory.computes.hosts import equal_hosts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
-from scheduler_worker.core.instances.placing import accepted
+from scheduler_worker.core.instances.rows import accepted
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.store import NewRequest
 from scheduler_worker.wiring import scheduler_parts

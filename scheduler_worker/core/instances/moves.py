@@ -33,6 +33,7 @@ from engine.hosts import cell_and_name
 from engine.inventories import Choice, ProviderId
 from engine.refusals import NoValidHost
 from engine.requests.reading import DEADLINE_S_MAX, PRIORITY_MAX, WAIT_S_MAX
+from scheduler_worker.core.instances.history import flavor_of
 from scheduler_worker.core.instances.resizes import (
     problem_with_repeat,
     problem_with_resize,
@@ -54,7 +55,6 @@ from scheduler_worker.core.instances.rows import (
     InstanceRow,
     KeptMove,
     KeptRequest,
-    flavor_of,
     is_of,
 )
 

@@ -26,6 +26,7 @@ from engine.requests import InstanceSpec
 from engine.requests.grammar import PREFERRED
 from engine.requests.reading import DEADLINE_S_MAX, Alternative
 from engine.requests.spec import PROFILE, is_memory, without_profile
+from scheduler_worker.core.instances.history import alternatives_in, encoded, request_of
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
     ERROR,
@@ -34,10 +35,7 @@ from scheduler_worker.core.instances.rows import (
     NO_REQUEST,
     REBUILDING,
     InstanceRow,
-    alternatives_in,
-    encoded,
     is_of,
-    request_of,
 )
 
 # Orders to rebuild an instance: each is accepted once, answered again when it is repeated, or refused.

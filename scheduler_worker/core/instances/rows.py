@@ -1,27 +1,27 @@
-"""An instance's row at API level: the state of the instance, and what a worker needs to go on with it; and the ids of rows,
-which the client gives or which follow from the request's id.
+"""An instance's row at API level: the state of the instance, and what a worker needs to go on with it; the row after each outcome
+of a search, until the instance has a host or ends without one; and the messages that a row has to send.
+
+The states that follow, and all of them in a picture: lifecycle.py. What a row keeps of its request, and its history: history.py.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from hashlib import sha1
+from typing import NamedTuple
 from uuid import UUID
 
-import msgspec
 from msgspec import Struct, convert, structs
 
 from bus.message import Message
 from bus.messages.build import (
     BuildInstance,
+    ClaimRefused,
     InstanceDeleted,
-    InstanceDetails,
     InstanceFailed,
     InstancePlaced,
     InstanceState,
     InstanceWaiting,
-    Move,
-    Rebuild,
-    Size,
+    Waiting,
 )
 from bus.messages.cell import (
     EndMoveInCell,
@@ -32,12 +32,14 @@ from bus.messages.cell import (
     RebuildInCell,
     RemoveFromCell,
 )
-from bus.messages.moves import WAITS, Change
+from bus.messages.moves import Change
 from bus.messages.placement import ReleaseClaim
 from bus.topology import CELL0
-from engine.flavors import Flavor, InstanceId, RequestId
-from engine.inventories import Choice
-from engine.requests import Alternative, InstanceSpec
+from engine.choosing.verdicts import EndedElsewhere, FlavorFound, Holds, Outcome, SearchRefused
+from engine.flavors import FlavorPassedOver, InstanceId, RequestId
+from engine.hosts import NODE
+from engine.inventories import Choice, ServerGroup
+from engine.refusals import NoValidHost
 
 FIRST_ATTEMPT = 1
 BOOT = "boot"
@@ -236,297 +238,286 @@ def is_of(row: InstanceRow, project: str) -> bool:
     return project in ("", row.told.project)
 
 
-# The spec of a request as its rows keep it: for explanations of past decisions, for plans to drain a host, and for moves.
+# An instance from its acceptance until it has a host, or ends without one.
 
 
-class _Kept(Struct, frozen=True, array_like=True):
-    """A spec as a row stores it, with the build request and the flavor that it was read from. `alternatives` are all flavors
-    of a request that accepts several; the spec is that of the first one.
-
-    A resize reads the request again, with another flavor. So the request is stored without all that a resize does not
-    read from it: ids, names, the deadline and so on. It is None if nothing else was asked.
-    """
-
-    spec: InstanceSpec
-    build: BuildInstance | None
-    flavor: Flavor
-    alternatives: tuple[Alternative, ...] = ()
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_kept = msgspec.msgpack.Decoder(_Kept).decode
-
-
-_NOTHING_ELSE = BuildInstance()
-_NO_FLAVOR = Flavor()
-
-
-def encoded(
-    spec: InstanceSpec, build: BuildInstance = _NOTHING_ELSE, alternatives: tuple[Alternative, ...] = ()
-) -> bytes:
-    """The spec, its request and its flavor as bytes for a row. Two requests with equal needs and equal flavors give equal
-    bytes, since everything that names a request is left out.
-    """
-    # A flavor that prefers a class of nodes is not itself the first one.
-    flavor = alternatives[0].flavor if alternatives else build.flavor or _NO_FLAVOR
-    build = structs.replace(
-        build,
-        request_id=None,
-        flavor=None,
-        count=1,
-        instance_ids=(),
-        name="",
-        project="",
-        user="",
-        group=None,
-        hosts=(),
-        ignore_hosts=(),
-        different_host=(),
-        same_host=(),
-        deadline_s=None,
-        image=None,
-        config_drive="",
-        ports=(),
-        all_or_nothing=False,
-        wait=None,
-        alternatives=(),
-    )
-    return _encode(_Kept(spec, None if build == _NOTHING_ELSE else build, flavor, alternatives))
-
-
-def decoded(kept: bytes) -> InstanceSpec | None:
-    """The spec that `encoded` made these bytes of. None if there are none, or if they are of another release and cannot
-    be read.
-    """
-    found = _read(kept)
-    return None if found is None else found.spec
-
-
-def alternatives_in(kept: bytes) -> tuple[Alternative, ...]:
-    """All flavors that the request accepts, if these bytes have several; otherwise none."""
-    found = _read(kept)
-    return () if found is None else found.alternatives
-
-
-def specs_in(kept: bytes) -> tuple[InstanceSpec, ...]:
-    """The spec for each flavor that the request accepts, the best first; none if they cannot be read."""
-    found = _read(kept)
-    if found is None:
-        return ()
-    return tuple([each.spec for each in found.alternatives]) or (found.spec,)
-
-
-def request_of(kept: bytes) -> BuildInstance | None:
-    found = _read(kept)
-    return None if found is None else found.build or _NOTHING_ELSE
-
-
-def image_name_of(kept: bytes) -> str:
-    """The name of the stored image that the request named; empty if it named none."""
-    request = request_of(kept)
-    return "" if request is None else request.image_name
-
-
-def flavor_of(kept: bytes) -> Flavor | None:
-    """The flavor with these needs; None if there are none, or if they are of another release and cannot be read."""
-    found = _read(kept)
-    return None if found is None else found.flavor
-
-
-def _read(kept: bytes) -> _Kept | None:
-    try:
-        return _kept(kept) if kept else None
-    except msgspec.DecodeError:
-        return None
-
-
-# The details of an instance that its row at API level has beside its state: its size, and when its hosts were chosen.
-#
-# This is read from the row when somebody asks: nothing of it is written for it.
-
-
-def details_of(row: InstanceRow) -> InstanceDetails:
-    return InstanceDetails(
-        id=row.id,
-        size=size_in(_spec_that_counts(row)),
-        accepted_at=row.issued_at,
-        placed_at=None if row.decision is None else row.decision.at,
-        move_placed_at=None if row.move_decision is None else row.move_decision.at,
-        image=_image_name(row),
+def accepted(
+    build: BuildInstance,
+    instances: Sequence[InstanceId],
+    now: datetime,
+    ends_by: datetime,
+    spec: bytes = b"",
+    *,
+    by: str = "",
+) -> tuple[InstanceRow, ...]:
+    """The rows of a new request."""
+    assert build.request_id is not None, "a request without an id is rejected before it comes here"
+    several = len(instances) > 1
+    return tuple(
+        InstanceRow(
+            told=InstanceState(
+                id=instance,
+                request_id=build.request_id,
+                sequence=1,
+                state=ACCEPTED,
+                name=f"{build.name}-{number}" if several and build.name else build.name,
+                project=build.project,
+                changed_at=now,
+            ),
+            issued_at=now,
+            ends_by=ends_by,
+            spec=spec,
+            by=by,
+        )
+        for number, instance in enumerate(instances, start=1)
     )
 
 
-def _image_name(row: InstanceRow) -> str:
-    """The name of the stored image that the instance has; empty if it has another one, or none is known."""
-    rebuild = row.told.rebuild
-    if rebuild is None:
-        return image_name_of(row.spec)
-    return "" if rebuild.failure or row.told.state == REBUILDING else rebuild.image_name
+class Timeouts(NamedTuple):
+    """The seconds that a build without a deadline of its own may take, by the kind of its host."""
+
+    hypervisor_s: int
+    node_s: int
 
 
-def size_in(kept: bytes) -> Size | None:
-    """The size that these bytes of a row ask for; None if there are none, or if they cannot be read."""
-    spec, known = decoded(kept), flavor_of(kept)
-    return None if spec is None or known is None else _size(known.name, spec)
-
-
-def booted_size(row: InstanceRow) -> Size | None:
-    """The size that the instance was built with. Of several flavors it is the one that it got."""
-    alternatives = alternatives_in(row.spec)
-    if not alternatives:
-        return size_in(row.spec)
-    passed = len(row.told.passed_over)
-    if passed >= len(alternatives):
-        # It got none of them.
-        return None
-    chosen = alternatives[passed]
-    return _size(chosen.flavor.name, chosen.spec)
-
-
-def _size(flavor: str, spec: InstanceSpec) -> Size:
-    return Size(flavor=flavor, amounts={resource: amount for resource, amount in spec.amounts if amount})
-
-
-def _spec_that_counts(row: InstanceRow) -> bytes:
-    """After a resize has arrived, the instance holds its new size, and while it is being confirmed, too."""
-    told = row.told
-    is_confirmed = told.state == MOVING and told.move is not None and told.move.asked == "confirm"
-    return (row.next_spec if told.state == MOVED or is_confirmed else b"") or row.current_spec
-
-
-# The history of an instance: orders of clients and operators, and how they ended.
-#
-# An entry of the history is a `Change`. Its number is the sequence of the row's state that the order led to. The step
-# that ends the order makes an entry with the same number, which completes the stored one.
-
-
-def changes_between(before: InstanceRow | None, after: InstanceRow, by: str) -> tuple[Change, ...]:
-    """The entries of the instance's history that the step from the row `before` to the row `after` begins or completes.
-    `by` is the user who ordered the step; empty if a cell reported it.
+def after_search(
+    row: InstanceRow,
+    build: BuildInstance,
+    outcome: Outcome | None,
+    refusals: Sequence[ClaimRefused],
+    now: datetime,
+    *,
+    timeouts: Timeouts,
+    group: ServerGroup | None = None,
+    kept: KeptRequest | None = None,
+    found: FlavorFound | None = None,
+) -> InstanceRow | None:
+    """The row after its search had this outcome. None if the row was decided otherwise meanwhile, or if there is no
+    outcome. With `kept`, an instance for which there is no room now begins to wait. `found` is given for a request that
+    accepts several flavors.
     """
-    was, is_ = None if before is None else before.told, after.told
-    if is_.state in (DELETING, DELETED) and (was is None or was.state not in (DELETING, DELETED)):
-        # Only so that it is none of the changes that go on; its real end is read from the row (`with_end`).
-        delete = structs.replace(_change(after, "delete", is_.sequence, by), ended_at=is_.changed_at)
-        return *_cut_short(was, after, by), delete
-    change = _change_between(was, after, by)
-    return () if change is None else (change,)
+    after: InstanceRow | None
+    match outcome:
+        case Holds():
+            order = _order(row, build, outcome, _ends_by(row, build, outcome, now, timeouts), group)
+            host = outcome.choice.name
+            # A host may be here several times, with other ways to take the amounts.
+            others = tuple(dict.fromkeys([each.name for each in outcome.alternates]))
+            decision = HostDecision(now, outcome.hosts, outcome.qualified, host, others)
+            after = placed(row, order, host, now, refusals=tuple(refusals), decision=decision)
+        case NoValidHost() | SearchRefused():
+            why = _refused(outcome)
+            after = _without_host(row, build, why, refusals, now, kept=kept if why.may_pass else None)
+        case EndedElsewhere(reason):
+            after = deleted_outside_of_cells(row, now, reason) if row.is_open else None
+        case None:
+            after = None
+    return after if after is None or found is None else _with_flavor(after, found)
 
 
-def _cut_short(was: InstanceState | None, after: InstanceRow, by: str) -> Iterator[Change]:
-    """The changes that a delete ends: a move or a rebuild that is under way."""
-    if was is None:
-        return
-    end = {"ended_at": after.told.changed_at, "outcome": DELETED}
-    if was.move is not None and not was.move.outcome:
-        yield structs.replace(_of_move(after, was.move, ""), ended_by=by, **end)
-    if was.rebuild is not None and was.state == REBUILDING:
-        yield structs.replace(_of_rebuild(after, was.rebuild, ""), ended_by=by, **end)
-
-
-def _change_between(was: InstanceState | None, after: InstanceRow, by: str) -> Change | None:
-    is_ = after.told
-    if is_.move is not None and (was is None or (is_.move, is_.waiting) != (was.move, was.waiting)):
-        return _change_of_move(was, after, is_.move, by)
-    if is_.state == STOPPED and was is not None and was.state == ACTIVE:
-        return _of_stop_by_itself(after)
-    if is_.rebuild is not None and was is not None:
-        if was.rebuild is None or was.rebuild.number != is_.rebuild.number:
-            return _of_rebuild(after, is_.rebuild, by)
-        if is_.state in (ACTIVE, ERROR) and (was.state == REBUILDING or was.rebuild != is_.rebuild):
-            failure = is_.rebuild.failure
-            return structs.replace(
-                _of_rebuild(after, is_.rebuild, ""),
-                ended_at=is_.changed_at,
-                outcome="failed" if failure else "done",
-                failure=failure,
-            )
-    return None
-
-
-def _change_of_move(was: InstanceState | None, after: InstanceRow, move: Move, by: str) -> Change:
-    waiting = after.told.waiting
-    is_new = was is None or was.move is None or was.move.number != move.number
-    change = _of_move(after, move, by if is_new else "")
-    if waiting is not None:
-        why = f"waits for room until {waiting.until:%Y-%m-%d %H:%M:%S} UTC: {waiting.reason}"
-        return structs.replace(change, outcome=WAITS, failure=why)
-    if move.outcome:
-        return structs.replace(change, ended_at=after.told.changed_at)
-    if is_new:
-        # Until placement has granted a share there, the host that was chosen first counts.
-        chosen = after.choices[0].name if after.choices else ""
-        return structs.replace(change, destination=move.destination or chosen, size=size_in(after.next_spec))
-    return structs.replace(change, ended_by=by if move.asked else "")
-
-
-def _of_move(row: InstanceRow, move: Move, by: str) -> Change:
-    # A move that waited keeps the number that it had then.
-    number = move.number if row.waited is None else row.waited.number
+def _with_flavor(row: InstanceRow, found: FlavorFound) -> InstanceRow:
+    """The row of an instance that was decided, with what became of the flavors that its request accepts."""
+    told = structs.replace(row.told, passed_over=found.passed_over)
+    if told.state != PLACED:
+        return structs.replace(row, told=told)
     return structs.replace(
-        _change(row, move.kind, number, by),
-        request_id=move.request_id,
-        source=move.source,
-        destination=move.destination,
-        outcome=move.outcome,
-        failure=move.failure,
+        row,
+        told=structs.replace(told, flavor=found.flavor),
+        order=None if row.order is None else structs.replace(row.order, tells_flavor=True),
+        resized_spec=found.spec if found.passed_over else b"",
     )
 
 
-def _of_stop_by_itself(row: InstanceRow) -> Change:
-    """The entry for an instance that has stopped without an order. It has ended when it is told."""
+def after_failed_wake(
+    row: InstanceRow,
+    outcome: NoValidHost | SearchRefused,
+    refusals: Sequence[ClaimRefused],
+    found: FlavorFound | None = None,
+) -> InstanceRow | None:
+    """The row of an instance that goes on waiting after this search; None if it failed for the same reasons as the last one."""
+    why = _refused(outcome)
+    return waits_on(
+        row,
+        reason=why.reason,
+        no_valid_host=why.no_valid_host,
+        refusals=tuple(refusals),
+        passed_over=() if found is None else found.passed_over,
+    )
+
+
+def _refused(why: NoValidHost | SearchRefused) -> SearchRefused:
+    return SearchRefused("no valid host", why, may_pass=True) if isinstance(why, NoValidHost) else why
+
+
+def _without_host(
+    row: InstanceRow,
+    build: BuildInstance,
+    why: SearchRefused,
+    refusals: Sequence[ClaimRefused],
+    now: datetime,
+    *,
+    kept: KeptRequest | None,
+) -> InstanceRow | None:
+    if kept is None or build.wait is None:
+        return failed(row, now, reason=why.reason, no_valid_host=why.no_valid_host, refusals=tuple(refusals))
+    priority = build.wait.priority
+    return waits(row, now, kept, priority=priority, reason=why.reason, no_valid_host=why.no_valid_host)
+
+
+def _ends_by(
+    row: InstanceRow, build: BuildInstance, holds: Holds, now: datetime, timeouts: Timeouts
+) -> datetime:
+    """The moment by which the cell must have built the instance. It is counted from the acceptance of the request; for
+    a request that may wait for room, from now. A request without a deadline gets the longer time of nodes if one of the hosts
+    chosen for it is a node.
+    """
+    may_get_node = NODE in [each.kind for each in (holds.choice, *holds.alternates)]
+    if build.wait is None and (build.deadline_s is not None or not may_get_node):
+        return row.ends_by
+    seconds = build.deadline_s or (timeouts.node_s if may_get_node else timeouts.hypervisor_s)
+    return (row.issued_at if build.wait is None else now) + timedelta(seconds=seconds)
+
+
+def _order(
+    row: InstanceRow, build: BuildInstance, holds: Holds, ends_by: datetime, group: ServerGroup | None
+) -> PlaceInCell:
+    assert build.flavor is not None, "a request without a flavor is rejected"
+    return PlaceInCell(
+        cell=holds.cell,
+        instance=row.id,
+        request_id=row.told.request_id,
+        sequence=row.told.sequence + 1,
+        attempt=holds.attempt,
+        issued_at=row.issued_at,
+        ends_by=ends_by,
+        flavor=build.flavor,
+        chosen=holds.choice,
+        alternates=holds.alternates,
+        name=row.told.name,
+        project=build.project,
+        user=build.user,
+        image_properties=build.image_properties,
+        group=group,
+        image=build.image,
+        config_drive=build.config_drive,
+        ports=build.ports,
+        other_flavors=dict(holds.other_flavors),
+        may_ask=True,
+    )
+
+
+def waits(
+    row: InstanceRow,
+    now: datetime,
+    kept: KeptRequest,
+    *,
+    priority: int,
+    reason: str,
+    no_valid_host: NoValidHost | None = None,
+) -> InstanceRow | None:
+    """The row of an instance that begins to wait for room, until its deadline. None if the row is no longer `accepted`."""
+    if row.told.state != ACCEPTED:
+        return None
+    told = structs.replace(
+        next_state(row, now, state=WAITING, reason=reason, no_valid_host=no_valid_host),
+        waiting=Waiting(until=row.ends_by, priority=priority),
+    )
+    return structs.replace(row, told=told, unsaid=True, kept=kept)
+
+
+def waits_on(
+    row: InstanceRow,
+    *,
+    reason: str,
+    no_valid_host: NoValidHost | None,
+    refusals: tuple[ClaimRefused, ...],
+    passed_over: tuple[FlavorPassedOver, ...] = (),
+) -> InstanceRow | None:
+    """The row of a waiting instance after another search that found no host, with the new reasons; None if they are the
+    same as before. Clients see the reasons when they ask; no event tells them.
+    """
+    told = structs.replace(
+        row.told, reason=reason, no_valid_host=no_valid_host, refusals=refusals, passed_over=passed_over
+    )
+    if told == row.told:
+        return None
+    return structs.replace(row, told=structs.replace(told, sequence=told.sequence + 1))
+
+
+def placed(
+    row: InstanceRow,
+    order: PlaceInCell,
+    host: str,
+    now: datetime,
+    *,
+    refusals: tuple[ClaimRefused, ...] = (),
+    decision: HostDecision | None = None,
+) -> InstanceRow | None:
+    """The row with the host that was found, and with the order to its cell. None if it was decided before."""
+    if not row.is_open:
+        return None
+    told = structs.replace(
+        row.told,
+        sequence=order.sequence,
+        state=PLACED,
+        cell=order.cell,
+        host=host,
+        attempt=order.attempt,
+        refusals=refusals,
+        changed_at=now,
+        reason="",
+        no_valid_host=None,
+        waiting=None,
+    )
+    return structs.replace(
+        row, told=told, order=order, unsaid=True, decision=decision, has_waited=row.told.state == WAITING
+    )
+
+
+def failed(
+    row: InstanceRow,
+    now: datetime,
+    *,
+    reason: str,
+    no_valid_host: NoValidHost | None = None,
+    refusals: tuple[ClaimRefused, ...] = (),
+) -> InstanceRow | None:
+    """The row of an instance that ends in error without a cell. None if it was decided before."""
+    if not row.is_open:
+        return None
+    told = next_state(
+        row, now, state=ERROR, cell=CELL0, reason=reason, no_valid_host=no_valid_host, refusals=refusals
+    )
+    return structs.replace(row, told=told, unsaid=True, has_waited=row.told.state == WAITING)
+
+
+def deleted_outside_of_cells(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow:
+    told = next_state(row, now, state=DELETED, cell=CELL0, reason=reason or row.told.reason)
+    return structs.replace(row, told=told, unsaid=True, has_waited=row.told.state == WAITING)
+
+
+def next_state(
+    row: InstanceRow,
+    now: datetime,
+    *,
+    state: str,
+    cell: str | None = None,
+    reason: str | None = None,
+    no_valid_host: NoValidHost | None = None,
+    refusals: tuple[ClaimRefused, ...] = (),
+) -> InstanceState:
     told = row.told
     return structs.replace(
-        _change(row, "stopped", told.sequence, ""),
-        source=told.host,
-        ended_at=told.changed_at,
-        outcome="by itself",
-        failure=told.reason,
+        told,
+        sequence=told.sequence + 1,
+        state=state,
+        cell=told.cell if cell is None else cell,
+        reason=told.reason if reason is None else reason,
+        no_valid_host=no_valid_host or told.no_valid_host,
+        refusals=refusals or told.refusals,
+        changed_at=now,
+        waiting=None,
     )
-
-
-def _of_rebuild(row: InstanceRow, rebuild: Rebuild, by: str) -> Change:
-    return structs.replace(_change(row, "rebuild", rebuild.number, by), request_id=rebuild.request_id)
-
-
-def _change(row: InstanceRow, what: str, number: int, by: str) -> Change:
-    return Change(
-        instance=row.id,
-        number=number,
-        what=what,
-        cell=row.told.cell,
-        asked_at=row.told.changed_at or row.issued_at,
-        by=by,
-    )
-
-
-def boot_of(row: InstanceRow) -> Change:
-    """The instance's first change, its boot. Its data are on the row itself."""
-    decision, told = row.decision, row.told
-    return Change(
-        instance=row.id,
-        number=1,
-        what="boot",
-        cell=told.cell,
-        asked_at=row.issued_at,
-        by=row.by,
-        request_id=told.request_id,
-        destination="" if decision is None else decision.host,
-        outcome="" if row.is_open else "placed" if row.is_in_cell or decision is not None else told.state,
-        failure="" if row.is_in_cell else told.reason,
-        size=booted_size(row),
-    )
-
-
-def with_end(change: Change, row: InstanceRow) -> Change:
-    """An entry of the history as it is shown. The stored entry of a delete has the moment of the order as its end, so
-    that it counts as none of the changes that go on. When the delete really ended is read from the row.
-    """
-    if change.what != "delete":
-        return change
-    if row.told.state != DELETED:
-        return structs.replace(change, ended_at=None)
-    return structs.replace(change, ended_at=row.told.changed_at, outcome="deleted")
 
 
 # The messages that a row has to send: they follow from the row alone, so a row stores no messages.

@@ -11,7 +11,8 @@ from bus.messages.hosts import SetHost
 from bus.messages.stored_names import CreateImage, NamedImage
 from engine.flavors import Image, InstanceId, RequestId
 from laboratory.computes.faults import BuildsSlowly, FailsToBuild
-from scheduler_worker.core.instances.rows import InstanceRow, request_of
+from scheduler_worker.core.instances.history import request_of
+from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import InstanceQuery
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.cloud import wait_until

@@ -21,7 +21,7 @@ from bus.messages.stored_names import (
 )
 from bus.topology import API, FEED
 from engine.flavors import InstanceId
-from scheduler_worker.core.instances.placing import accepted, failed
+from scheduler_worker.core.instances.rows import accepted, failed
 from scheduler_worker.store import NewRequest
 from tests.contracts.stage import dead_letters, station
 from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, cloud, instance_of, until_fed, wait_until

@@ -30,8 +30,8 @@ from engine.flavors import InstanceId, Wait
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from engine.refusals import Superseded
 from engine.requests import InstanceSpec
-from scheduler_worker.core.instances.placing import accepted, waits
-from scheduler_worker.core.instances.rows import KeptRequest, encoded
+from scheduler_worker.core.instances.history import encoded
+from scheduler_worker.core.instances.rows import KeptRequest, accepted, waits
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.wiring import STANDARD

@@ -8,7 +8,7 @@ import pytest
 from bus.messages.build import BuildInstance
 from engine.flavors import Flavor, Image, RequestId
 from engine.requests import Alternative, InstanceSpec, RequestProblem, read_alternatives, read_request
-from scheduler_worker.core.instances.rows import (
+from scheduler_worker.core.instances.history import (
     alternatives_in,
     decoded,
     encoded,

@@ -37,9 +37,17 @@ from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
 from scheduler_worker import questions
 from scheduler_worker.claiming.search import Search
+from scheduler_worker.core.instances.history import decoded, encoded
 from scheduler_worker.core.instances.lifecycle import heard
-from scheduler_worker.core.instances.placing import Timeouts, accepted, after_search
-from scheduler_worker.core.instances.rows import DELETED, ERROR, HostDecision, InstanceRow, decoded, encoded
+from scheduler_worker.core.instances.rows import (
+    DELETED,
+    ERROR,
+    HostDecision,
+    InstanceRow,
+    Timeouts,
+    accepted,
+    after_search,
+)
 from scheduler_worker.questions import Explainer
 from scheduler_worker.requests.reading import RequestReader, ValidRequest, with_groups
 from scheduler_worker.store import KnownGroup, NewRequest

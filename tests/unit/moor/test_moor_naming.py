@@ -17,7 +17,7 @@ from engine.picture.picture import Picture
 from moor.asking import CommandClient
 from moor.naming import instance_ids, instance_or_request_id, instances_or_requests, prefix_in
 from scheduler_worker.core.instances.lifecycle import deleted
-from scheduler_worker.core.instances.placing import accepted
+from scheduler_worker.core.instances.rows import accepted
 from scheduler_worker.questions import instance_questions
 from scheduler_worker.registry import CellRegistry
 from scheduler_worker.store import NewRequest

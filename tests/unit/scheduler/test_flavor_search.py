@@ -22,7 +22,7 @@ from engine.refusals import Claimed, DoesNotFit, NoValidHost
 from engine.requests import Alternative, InstanceSpec
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.instances.rows import decoded
+from scheduler_worker.core.instances.history import decoded
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.replica import Replica
 from scheduler_worker.waiting import WaitingSpecs

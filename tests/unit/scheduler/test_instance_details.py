@@ -8,8 +8,9 @@ from msgspec import structs
 from bus.messages.build import FlavorChange, InstancesFound, Size
 from engine.flavors import Flavor, FlavorPassedOver
 from engine.requests import Alternative, InstanceSpec
+from scheduler_worker.core.instances.history import booted_size, details_of, encoded
 from scheduler_worker.core.instances.moves import move_ended
-from scheduler_worker.core.instances.rows import HostDecision, InstanceRow, booted_size, details_of, encoded
+from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
 from tests.unit.scheduler.test_moves_at_api_level import NOON, a_row, an_end, arrived, is_up
 from tests.unit.scheduler.test_resizes import WEB_AMOUNTS, Cloud
 

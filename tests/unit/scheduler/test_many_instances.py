@@ -14,7 +14,8 @@ from engine.flavors import Flavor, InstanceId, RequestId
 from engine.picture.picture import Picture
 from engine.refusals import FunnelStep, NoValidHost
 from engine.requests import InstanceSpec, RequestProblem, read_request
-from scheduler_worker.core.instances.rows import InstanceRow, encoded
+from scheduler_worker.core.instances.history import encoded
+from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.questions import instance_questions
 from scheduler_worker.registry import CellRegistry
 from scheduler_worker.store import NewRequest

@@ -13,8 +13,9 @@ from bus.workers.handling import Received, Said, Tell
 from engine.flavors import Flavor
 from engine.picture.picture import Picture
 from engine.requests.reading import Alternative
+from scheduler_worker.core.instances.history import decoded, encoded
 from scheduler_worker.core.instances.lifecycle import deleted, heard
-from scheduler_worker.core.instances.rows import InstanceRow, decoded, encoded, messages_of
+from scheduler_worker.core.instances.rows import InstanceRow, messages_of
 from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.requests.cell_events import FAILED_HOSTS_MAX, AlternatesFinder
 from scheduler_worker.store import InstanceQuery, NewRequest

@@ -18,6 +18,7 @@ from bus.messages.cell import EndMoveInCell, MoveInCell
 from bus.messages.moves import Change, EndMove, MoveInstance
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import Choice
+from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.lifecycle import after_delete, heard
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
@@ -27,9 +28,8 @@ from scheduler_worker.core.instances.moves import (
     problem_with,
     stays_on_host,
 )
-from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.core.instances.resizes import refused
-from scheduler_worker.core.instances.rows import InstanceRow, changes_between, messages_of
+from scheduler_worker.core.instances.rows import InstanceRow, accepted, messages_of
 from tests.contracts.placement_orders import an_id
 from tests.unit.conductor.test_conductor import choice
 

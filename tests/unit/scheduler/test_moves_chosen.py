@@ -15,7 +15,8 @@ from bus.workers.publisher import Outgoing
 from engine.flavors import InstanceId
 from engine.hosts import NODE
 from engine.inventories import ConsumerId
-from scheduler_worker.core.instances.rows import InstanceRow, encoded
+from scheduler_worker.core.instances.history import encoded
+from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.requests.waking import WaitingMoves
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest, WaitingInstance

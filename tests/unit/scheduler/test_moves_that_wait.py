@@ -25,6 +25,7 @@ from bus.messages.moves import MoveInstance, MoveWait, is_to_wait_again
 from engine.flavors import Image, RequestId
 from engine.refusals import NoValidHost
 from engine.requests.reading import PRIORITY_MAX
+from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.lifecycle import after_delete, heard, overdue
 from scheduler_worker.core.instances.moves import (
     EVACUATION_PRIORITY,
@@ -41,7 +42,7 @@ from scheduler_worker.core.instances.moves import (
     wait_of,
 )
 from scheduler_worker.core.instances.resizes import rebuilt
-from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest, changes_between, messages_of
+from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest, messages_of
 from tests.unit.scheduler.test_moves_at_api_level import H2, NOON, ONE, a_row, an_end, an_order, is_up
 
 FUNNEL = NoValidHost(hosts=2, steps=())

@@ -10,17 +10,10 @@ from bus.messages.build import BuildInstance, InstanceActive, InstanceState, Mov
 from engine.flavors import Flavor, FlavorPassedOver, InstanceId, RequestId
 from engine.inventories import ConsumerId
 from engine.requests import Alternative, InstanceSpec
+from scheduler_worker.core.instances.history import decoded, encoded, flavor_of, request_of
 from scheduler_worker.core.instances.lifecycle import heard, is_whole
 from scheduler_worker.core.instances.resizes import NOT_BUILT
-from scheduler_worker.core.instances.rows import (
-    ACTIVE,
-    PLACED,
-    InstanceRow,
-    decoded,
-    encoded,
-    flavor_of,
-    request_of,
-)
+from scheduler_worker.core.instances.rows import ACTIVE, PLACED, InstanceRow
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 INSTANCE = InstanceId(ConsumerId(UUID(int=1)))

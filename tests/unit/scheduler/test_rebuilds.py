@@ -19,8 +19,8 @@ from bus.messages.build import (
 )
 from bus.messages.cell import RebuildInCell, RemoveFromCell
 from engine.flavors import Image, InstanceId, RequestId
+from scheduler_worker.core.instances.history import changes_between, details_of
 from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen, heard, is_whole
-from scheduler_worker.core.instances.placing import accepted
 from scheduler_worker.core.instances.resizes import CHANGES_MAX, RebuildImage, rebuilt
 from scheduler_worker.core.instances.resizes import refused as refused_order
 from scheduler_worker.core.instances.rows import (
@@ -31,8 +31,7 @@ from scheduler_worker.core.instances.rows import (
     REBUILDING,
     SHELVED,
     InstanceRow,
-    changes_between,
-    details_of,
+    accepted,
     messages_of,
 )
 from tests.contracts.placement_orders import an_id

@@ -12,9 +12,10 @@ from bus.messages.moves import MoveInstance
 from bus.workers.handling import Answer
 from engine.flavors import Flavor, Image, PortRequest, RequestId, VolumeRequest
 from engine.inventories import InventoryState
+from scheduler_worker.core.instances.history import decoded, encoded, flavor_of
 from scheduler_worker.core.instances.lifecycle import mended
 from scheduler_worker.core.instances.moves import move_ended
-from scheduler_worker.core.instances.rows import InstanceRow, decoded, encoded, flavor_of
+from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest

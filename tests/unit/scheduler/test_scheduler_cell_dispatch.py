@@ -18,8 +18,7 @@ from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from engine.flavors import InstanceId, RequestId
 from engine.inventories import ConsumerId
-from scheduler_worker.core.instances.placing import accepted
-from scheduler_worker.core.instances.rows import DELETING
+from scheduler_worker.core.instances.rows import DELETING, accepted
 from scheduler_worker.outbox import CellDispatch, Outbox, OutboxNotes
 from scheduler_worker.store import NewRequest, SchedulerStore
 from tests.contracts.memory_under_test import MemoryUnderTest

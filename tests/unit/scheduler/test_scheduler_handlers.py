@@ -33,8 +33,8 @@ from engine.requests import InstanceSpec
 from scheduler_worker.aggregates import AggregateMembership, AggregateOrders
 from scheduler_worker.applications import Applications
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.instances.placing import accepted
-from scheduler_worker.core.instances.rows import decoded, encoded, instance_id_of
+from scheduler_worker.core.instances.history import decoded, encoded
+from scheduler_worker.core.instances.rows import accepted, instance_id_of
 from scheduler_worker.handlers import event_handlers, question_handlers, request_handlers
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import Outbox, OutboxNotes

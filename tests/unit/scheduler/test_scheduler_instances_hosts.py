@@ -24,8 +24,7 @@ from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
 from scheduler_worker.core.hosts import is_untold, reported, with_mode, word_for_cell
 from scheduler_worker.core.instances.lifecycle import deleted, heard, overdue
-from scheduler_worker.core.instances.placing import accepted, failed, placed
-from scheduler_worker.core.instances.rows import InstanceRow, messages_of
+from scheduler_worker.core.instances.rows import InstanceRow, accepted, failed, messages_of, placed
 from scheduler_worker.forgetting import Forgetting
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.store import HostQuery

@@ -14,8 +14,7 @@ from bus.workers.station import Station
 from engine.flavors import InstanceId, RequestId
 from kit.errors import NotFound
 from scheduler_worker.core.instances.lifecycle import deleted
-from scheduler_worker.core.instances.placing import accepted
-from scheduler_worker.core.instances.rows import PLACED, messages_of
+from scheduler_worker.core.instances.rows import PLACED, accepted, messages_of
 from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.store import NewRequest
 from tests.memory_stores.scheduler import MemorySchedulerStore

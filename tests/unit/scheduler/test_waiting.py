@@ -20,8 +20,7 @@ from engine.picture.picture import Picture
 from engine.refusals import FunnelStep, NoValidHost
 from moor.instances.requests import wait_of
 from scheduler_worker import waiting
-from scheduler_worker.core.instances.placing import accepted, after_failed_wake, waits
-from scheduler_worker.core.instances.rows import KeptRequest
+from scheduler_worker.core.instances.rows import KeptRequest, accepted, after_failed_wake, waits
 from scheduler_worker.waiting import PAUSE_S_FIRST, PAUSE_S_MAX, WaitingSpecs
 from tests.contracts.placement_orders import aggregate, consumer, provider
 from tests.plugins import standard_plugins

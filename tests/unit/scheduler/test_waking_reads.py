@@ -13,7 +13,8 @@ from bus.messages.build import BuildInstance
 from bus.workers.station import Station
 from engine.flavors import InstanceId
 from kit.errors import Transient
-from scheduler_worker.core.instances.rows import InstanceRow, encoded
+from scheduler_worker.core.instances.history import encoded
+from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.requests.waking import Waker
 from scheduler_worker.settings import SchedulerSettings
