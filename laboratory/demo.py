@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from enum import StrEnum
 from math import ceil
 from operator import itemgetter
 from typing import Annotated, Any, ClassVar
@@ -436,11 +435,6 @@ def _checked(tally: Tally) -> Iterator[str]:
 BOOTS_MIN = 300
 
 
-class GuestsOf(StrEnum):
-    QEMU = "qemu"
-    KVM = "kvm"
-
-
 def demo(
     *,
     boots: Annotated[
@@ -467,12 +461,6 @@ def demo(
             help="Build twenty real guests of QEMU instead, on libvirtds of the demo's own; needs libvirt and QEMU.",
         ),
     ] = False,
-    domain_type: Annotated[
-        GuestsOf,
-        typer.Option(
-            help="With --libvirt: qemu emulates, and works everywhere; kvm is faster, where the machine has it."
-        ),
-    ] = GuestsOf.QEMU,
     bus: Annotated[
         str, typer.Option(metavar="URL", help="A real broker: amqp://user:password@host/vhost")
     ] = "",
@@ -500,7 +488,7 @@ def demo(
             from laboratory.demo_guests import GuestDemo  # noqa: PLC0415
         except ImportError as missing:
             fail(f"{missing}: the demo with libvirt needs libvirt-python: pip install 'moorage[libvirt]'")
-        chosen = GuestDemo(domain_type.value)
+        chosen = GuestDemo()
     else:
         chosen = MetalDemo(nodes, daemons) if bare_metal else HostDemo(boots, hosts)
     try:

@@ -15,11 +15,10 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from typing import Literal
 
 import msgspec
 import psutil
@@ -27,12 +26,10 @@ from msgspec import Struct
 
 from bus.messages.build import InstanceState
 from bus.settings import BusSettings
-from bus.workers.station import Station
 from compute_sim.libvirt.running import libvirt_parts
 from compute_sim.libvirt.settings import LibvirtRules
 from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor
-from kit.process import Part
 from laboratory.at_rest import problems_left
 from laboratory.demo import Demo, delete, listening, servers_of, until
 from laboratory.demo_screen import CELLS, Tally, conclude
@@ -52,7 +49,6 @@ GUEST_LINE = "a guest of Moorage is up\r\n"
 HOST_MEMORY_MB = 2048
 # So many guests share a CPU.
 CPU_RATIO = 64.0
-DomainType = Literal["qemu", "kvm"]
 SECTOR = 512
 SIZE = 1024 * 1024
 # 16-bit code of x86 at 0x7c00. It writes the text at 0x7c00 + 64 to the first serial port, waits for about a tick of the BIOS's clock (by
@@ -86,9 +82,8 @@ def domain_of(guest: InstanceState) -> str:
 class Machines:
     """Four hosts on this machine. All that they are is below some folders and processes, which `close` removes and ends."""
 
-    def __init__(self, domain_type: DomainType) -> None:
+    def __init__(self) -> None:
         check_installed()
-        self._domain_type = domain_type
         self._keeper = Keeper()
         # A socket's path may not be long.
         self.folder = self._keeper.directory
@@ -136,7 +131,8 @@ class Machines:
         return LibvirtRules(
             hosts=tuple([f"{name}={each.uri}" for name, each in self.hosts.items() if name.startswith(cell)]),
             folder=str(self.folder / cell),
-            domain_type=self._domain_type,
+            # Emulation works on every machine.
+            domain_type="qemu",
             flat=True,
             memory_mb=HOST_MEMORY_MB,
             memory_reserved_mb=0,
@@ -242,14 +238,13 @@ class GuestDemo(Demo):
 
     machines: Machines
 
-    def __init__(self, domain_type: DomainType) -> None:
-        self._domain_type = domain_type
+    def __init__(self) -> None:
         self.seen = GuestFindings()
         self._tally = Tally()
 
     async def start(self, settings: CloudSettings, servers: Servers | None) -> None:
         """Run the demo on libvirtds that are started for it, and check that nothing is left of them."""
-        self.machines = machines = Machines(self._domain_type)
+        self.machines = machines = Machines()
         try:
             async with asyncio.timeout(self.patience_s):
                 out.print(f"[dim]starting a libvirtd for each of {len(machines.hosts)} hosts …[/dim]")
@@ -272,7 +267,7 @@ class GuestDemo(Demo):
             role="demo",
             cells=dict.fromkeys(CELLS, 0),
             settings=settings,
-            computes={cell: partial(_parts, of_libvirt=self.machines.settings(cell)) for cell in CELLS},
+            computes={cell: partial(libvirt_parts, libvirt=self.machines.settings(cell)) for cell in CELLS},
             folder=self.machines.folder,
         )
 
@@ -448,14 +443,6 @@ class GuestDemo(Demo):
 
     def _say(self, text: str) -> None:
         out.print(f"[dim]{time.monotonic() - self._tally.began_s:5.1f} s[/dim]  {text}", highlight=False)
-
-
-@asynccontextmanager
-async def _parts(
-    station: Station, settings: ComputeSettings, *, of_libvirt: LibvirtRules
-) -> AsyncIterator[Sequence[Part]]:
-    async with libvirt_parts(station, settings, of_libvirt) as parts:
-        yield parts
 
 
 def _short(pids: Sequence[int]) -> str:
