@@ -9,7 +9,7 @@ import re
 import secrets
 import tempfile
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
@@ -18,10 +18,11 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 import typer
 from msgspec import Struct
+from rich.markup import escape
 
 from kit.settings import near
 from kit.urls import PASSWORD_FILE, BadSecretFile, read_secret
-from moor.options import err
+from moor.options import err, out
 
 P = ParamSpec("P")
 
@@ -337,3 +338,13 @@ def files_of_passwords(directory: Path | None, of: str) -> PasswordFiles:
     files = PasswordFiles(directory, of)
     files.check()
     return files
+
+
+def write_all(
+    files: Iterable[EnvironmentFile], password_files: PasswordFiles, passwords: Mapping[str, str]
+) -> None:
+    """Write the environments and the passwords of users, and say what was written."""
+    for file in files:
+        out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
+    if done := password_files.write(passwords):
+        out.print(escape(done), soft_wrap=True)

@@ -130,12 +130,7 @@ def nova_parts(
     )
     looking = Periodic("take over what Nova knows", look, LOOK_S, is_needed=True, chance=chance)
 
-    def take(fresh: SchedulerSettings) -> None:
-        renewed = plugins_of(fresh)
-        plugins.become(renewed)
-        forced.become(forced_plugins(renewed))
-
-    renewing = SettingsFollower(choice, take)
+    renewing = follow_settings(choice, plugins, forced)
     first: tuple[Part, ...] = (books, looking, *beside)
     ready = (books.whole, known)
     return (Staged(first, ready, (server,), seen=(of_filters, of_forced, renewing)),)
@@ -152,6 +147,19 @@ def forced_plugins(plugins: Plugins) -> Plugins:
     flagged = tuple(each for each in FLAGGED if each.name in ("registered", "enabled", "inventory"))
     filters = (*flagged, AskedHosts(), AskedAggregates(), CUT, TraitsFilter(), Capacity(), STRUCK)
     return Plugins(filters=filters, weighers=plugins.weighers, way_judges=plugins.way_judges)
+
+
+def follow_settings(
+    choice: SchedulerSettings, plugins: Plugins, forced: Plugins
+) -> SettingsFollower[SchedulerSettings]:
+    """Renew the plugins when their settings are read again, for as long as somebody holds what this returns."""
+
+    def take(fresh: SchedulerSettings) -> None:
+        renewed = plugins_of(fresh)
+        plugins.become(renewed)
+        forced.become(forced_plugins(renewed))
+
+    return SettingsFollower(choice, take)
 
 
 # Runs a worker in the place of nova-scheduler as a process.

@@ -48,7 +48,6 @@ from moor.options import (
 )
 from moor.secret_files import (
     EnvironmentDirectory,
-    EnvironmentFile,
     PasswordDirectory,
     PasswordFiles,
     ReplaceEnvironment,
@@ -59,6 +58,7 @@ from moor.secret_files import (
     files_of_passwords,
     known_passwords,
     passwords_of,
+    write_all,
     write_private,
 )
 from moor.settings import Settings
@@ -154,7 +154,7 @@ def declare(
     if credentials is not None and users:
         # Write the files first: a password that reaches only the broker would be lost.
         write_private(credentials, {**known, **passwords})
-    _write_all(files, password_files, passwords)
+    write_all(files, password_files, passwords)
     for deployment in chosen:
         objects = deployment.objects(create_foreign=ironic)
         with_connection(deployment.url, partial(_declare, objects))
@@ -207,15 +207,6 @@ def show(
 
 async def _declare(objects: Objects, connection: Connection) -> None:
     await connection.declare(objects)
-
-
-def _write_all(
-    files: Sequence[EnvironmentFile], password_files: PasswordFiles, passwords: Mapping[str, str]
-) -> None:
-    for file in files:
-        out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
-    if done := password_files.write(passwords):
-        out.print(escape(done), soft_wrap=True)
 
 
 def _check_no_passwords(flags: Mapping[str, object]) -> None:
@@ -471,10 +462,7 @@ def add(
     _check_answered(bus)
     if credentials is not None:
         write_private(credentials, {**known, application.user: password})
-    for file in files:
-        out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
-    if done := password_files.write(passwords):
-        out.print(escape(done), soft_wrap=True)
+    write_all(files, password_files, passwords)
     definitions = definitions_of(
         deployment.objects().exchanges,
         (),

@@ -40,6 +40,7 @@ from moor.secret_files import (
     files_of_passwords,
     known_passwords,
     passwords_of,
+    write_all,
     write_private,
 )
 from moor.showing import print_json
@@ -272,10 +273,7 @@ def users(
     run(tried())
     # Write the files first: a password that reaches only the database would be lost.
     write_private(credentials, {**known, **passwords})
-    for file in files:
-        out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
-    if written := password_files.write(passwords):
-        out.print(escape(written), soft_wrap=True)
+    write_all(files, password_files, passwords)
 
     async def work() -> None:
         for use in uses:

@@ -24,7 +24,7 @@ from kit.keystone import OpenStackSettings
 from kit.metrics import Labels, Readings
 from kit.parts import Periodic, Supervised
 from kit.process import Part
-from kit.settings import BadSetting, SettingsFollower
+from kit.settings import BadSetting
 from kit.times import now
 from nova_bridge.cloud import KnowsNovaCloud
 from nova_bridge.envelope import RefusedError, RpcRequest, read_envelope
@@ -36,7 +36,7 @@ from nova_bridge.serving import SELECT, VERSION, NovaCasts, rpc_queues
 from nova_bridge.settings import NOVA, NovaSettings
 from nova_bridge.shadow.choosing import LOOK_AT_S, AsksServer, CopiedRequest, ShadowChooser, ShadowFollower
 from nova_bridge.shadow.notes import NotesFile, open_notes
-from nova_bridge.wiring import LOOK_S, OpenedNova, forced_plugins, plugins_of, run_for_nova
+from nova_bridge.wiring import LOOK_S, OpenedNova, follow_settings, forced_plugins, plugins_of, run_for_nova
 from scheduler_worker.metrics import SHADOW_COPIES
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
@@ -283,12 +283,7 @@ def shadow_parts(
     async def prune() -> None:
         notes.prune()
 
-    def take(fresh: SchedulerSettings) -> None:
-        renewed = plugins_of(fresh)
-        plugins.become(renewed)
-        forced.become(forced_plugins(renewed))
-
-    renewing = SettingsFollower(choice, take)
+    renewing = follow_settings(choice, plugins, forced)
     following = FollowingPart(follower, look_s, chance)
     pruning = Periodic("delete old notes", prune, PRUNE_S, is_cut_short=True, chance=chance)
     looking = Periodic("take over what Nova knows", take_over, LOOK_S, is_needed=True, chance=chance)
