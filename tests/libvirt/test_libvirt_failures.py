@@ -450,7 +450,7 @@ def begun_without_libvirt(
     wait_for(lambda: "wait" not in host.interrupts)
     assert host.driver.look_at(attempt, 0.0).left_ms
     # Libvirt's test machine lives in its connection.
-    hypervisor.uri, hypervisor._connection, hypervisor._why_away = uri, connection, ""  # noqa: SLF001 - as above
+    hypervisor.uri, hypervisor._connection, hypervisor.why_away = uri, connection, ""  # noqa: SLF001 - as above
     return attempt
 
 
