@@ -292,27 +292,6 @@ class Elapsed:
         return now_s - self._began_s
 
 
-class FailedBuilds:
-    """How many builds have failed on each host since the last one that succeeded. A restart begins anew. Instances that a
-    host receives do not count, since their source may be at fault.
-    """
-
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-
-    def of(self, host: ProviderId) -> int:
-        return self._counts.get(host.int, 0)
-
-    def count(self, before: AttemptRecord, after: AttemptRecord) -> None:
-        """Count the attempt if its build failed in the step from the record `before` to the record `after`. If it succeeded, the
-        host's count is 0 again.
-        """
-        if before.state is AttemptState.BUILDING and after.state is AttemptState.FAILED:
-            self._counts[after.host.int] = self.of(after.host) + 1
-        elif before.state is AttemptState.BUILDING and after.state is AttemptState.BUILT:
-            self._counts.pop(after.host.int, None)
-
-
 class Fleet:
     """The hosts and pools of one process. Pools are reported like hosts, but nothing is built there."""
 
@@ -320,9 +299,12 @@ class Fleet:
         self, drivers: Sequence[Driver], clock_s: Callable[[], float], pools: Sequence[Reported] = ()
     ) -> None:
         self.clock_s = clock_s
-        self.failed_builds = FailedBuilds()
+        # How many builds have failed on each host since the last one that succeeded, by ids as integers. A restart begins anew.
+        self.failed_builds: dict[int, int] = {}
         # Why placement has refused the last report of a host.
         self.refused_reports: dict[ProviderId, str] = {}
+        # Hosts that are not here, and for which there were orders.
+        self.asked_for: set[ProviderId] = set()
         # By ids as integers, since Python computes the hash of a UUID at each lookup.
         self._drivers = {each.root.int: each for each in drivers}
         if len(self._drivers) != len(drivers):
@@ -338,6 +320,16 @@ class Fleet:
 
     def get(self, host: ProviderId) -> Driver | None:
         return self._drivers.get(host.int)
+
+    def count_build(self, before: AttemptRecord, after: AttemptRecord) -> None:
+        """Count a build that failed in the step from `before` to `after`; after one that succeeded, the host has none. Instances that
+        a host receives do not count, since their source may be at fault.
+        """
+        host = after.host.int
+        if before.state is AttemptState.BUILDING and after.state is AttemptState.FAILED:
+            self.failed_builds[host] = self.failed_builds.get(host, 0) + 1
+        elif before.state is AttemptState.BUILDING and after.state is AttemptState.BUILT:
+            self.failed_builds.pop(host, None)
 
     def reported(self) -> list[ProviderId]:
         """The roots of all trees: those of the hosts, and of the pools."""
@@ -436,7 +428,6 @@ async def watch_hosts(fleet: Fleet, touches: tuple[Callable[[Iterable[ProviderId
     await asyncio.Event().wait()
 
 
-NotHere = Callable[[Sequence[Received[HostOrder] | Received[CheckHost]]], list[Said]]
 ORDERS = (
     *(SpawnInstance, ReceiveInstance, AdoptGuest, StopInstance, StartInstance, RespawnInstance),
     *(DestroyInstance, LeaveGuest),
@@ -482,16 +473,15 @@ def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
             attempts[after.key] = after
             touched[after.key] = None
         await tx.save([attempts[key] for key in touched])
-        return [*said, *not_here(missing)]
+        return [*said, *_not_here(fleet, missing)]
 
-    not_here = _not_here()
-    return {**dict.fromkeys(ORDERS, on_orders), CheckHost: _checks(fleet, not_here)}
+    return {**dict.fromkeys(ORDERS, on_orders), CheckHost: _checks(fleet)}
 
 
-def _checks(fleet: Fleet, not_here: NotHere) -> Handler:
+def _checks(fleet: Fleet) -> Handler:
     async def on_checks(orders: Sequence[Received[CheckHost]], tx: ComputeStore) -> list[Said]:
         at_s = fleet.clock_s()
-        said = not_here([item for item in orders if fleet.get(item.message.host) is None])
+        said = _not_here(fleet, [item for item in orders if fleet.get(item.message.host) is None])
         # A host that cannot send now lists its attempts when it can again.
         well = {*fleet.well([item.message.host for item in orders], at_s)}
         attempts = await tx.of_hosts(well)
@@ -505,26 +495,21 @@ def _checks(fleet: Fleet, not_here: NotHere) -> Handler:
     return on_checks
 
 
-def _not_here() -> NotHere:
-    """Makes the answer to orders for hosts that this compute does not have: one for all of them, however many orders there are.
+def _not_here(fleet: Fleet, orders: Sequence[Received[HostOrder] | Received[CheckHost]]) -> list[Said]:
+    """The answer to orders for hosts that this compute does not have: one for all of them, however many orders there are.
 
     Their conductor reminds a host of what it must destroy until it is set dead or is here again. So it is logged once for each.
     """
-    known: set[ProviderId] = set()
-
-    def answer(orders: Sequence[Received[HostOrder] | Received[CheckHost]]) -> list[Said]:
-        if not orders:
-            return []
-        hosts = tuple(dict.fromkeys([each.message.host for each in orders]))
-        if new := [each for each in hosts if each not in known]:
-            known.update(new)
-            log.warning(
-                "there are orders for hosts that this compute does not have, which wait until it has them or they are set dead: %s",
-                ", ".join(map(str, new)),
-            )
-        return [Tell(HostsNotHere(cell=orders[0].message.cell, hosts=hosts), orders[0])]
-
-    return answer
+    if not orders:
+        return []
+    hosts = tuple(dict.fromkeys([each.message.host for each in orders]))
+    if new := [each for each in hosts if each not in fleet.asked_for]:
+        fleet.asked_for.update(new)
+        log.warning(
+            "there are orders for hosts that this compute does not have, which wait until it has them or they are set dead: %s",
+            ", ".join(map(str, new)),
+        )
+    return [Tell(HostsNotHere(cell=orders[0].message.cell, hosts=hosts), orders[0])]
 
 
 def _ordered(
@@ -653,7 +638,7 @@ class Finisher:
             await tx.remember([before for before, _ in ended])
             await tx.save([*unheard, *begun])
         for before, after in asked:
-            self._fleet.failed_builds.count(before, after)
+            self._fleet.count_build(before, after)
         if answers:
             self._saying.start(self._say(ended, answers))
         if at_s - self._forgot_at_s > self._pace.over_kept_s / 10:

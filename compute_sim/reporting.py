@@ -87,15 +87,14 @@ class HostReshaper:
             if number:
                 await asyncio.sleep(self._again_s)
             found = await self._try(driver, tree, sequence + number)
-            if not isinstance(found, _Again):
+            if not isinstance(found, str):
                 return found
-            log.info("reshape of host %s: %s; it is tried again", driver.host.name, found.reason)
-            refused = ReportRefused(f"after {TRIES_MAX} tries of a reshape: {found.reason}")
+            log.info("reshape of host %s: %s; it is tried again", driver.host.name, found)
+            refused = ReportRefused(f"after {TRIES_MAX} tries of a reshape: {found}")
         return refused
 
-    async def _try(
-        self, driver: Driver, tree: ProviderTree, sequence: int
-    ) -> "Accepted | ReportRefused | _Again":
+    async def _try(self, driver: Driver, tree: ProviderTree, sequence: int) -> Accepted | ReportRefused | str:
+        """What became of it; a text says what has changed since placement was asked, so that it is to be tried again."""
         states, generations, before = await self._shape_of(tree)
         if not states:
             return ReportRefused(
@@ -131,7 +130,7 @@ class HostReshaper:
                 driver.reshaped(after)
                 return Accepted(ReportState(tree, sequence))
             case ShapeMoved() | ConsumerMoved() | InventoryInUse() | DoesNotFit() | ReportOutdated():
-                return _Again(f"placement answered {answer.verdict}")
+                return f"placement answered {answer.verdict}"
             case verdict:
                 return ReportRefused(str(verdict))
 
@@ -154,13 +153,6 @@ class HostReshaper:
             if answer.next is None:
                 return states, generations, held
             after = answer.next
-
-
-class _Again:
-    """Something has changed since placement was asked."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
 
 
 # How many trees are reported at once: more would load placement more.
@@ -413,7 +405,7 @@ class FleetAnnouncer(HostAnnouncer[None]):
                 id_,
                 self._fleet[id_].host,
                 loads[id_],
-                self._fleet.failed_builds.of(id_),
+                self._fleet.failed_builds.get(id_.int, 0),
                 self._fleet.refused_reports.get(id_, ""),
             )
             for id_ in hosts
@@ -503,7 +495,11 @@ class AttemptLister(Periodic):
         # A host that falls silent from here on is noted again. One that has no attempts need not be listed.
         for host in hosts:
             del self._unlisted[host]
-        lists = [(host, holdings(self._order(host), some)) for host, some in attempts.items()]
+        # As if the host had been asked.
+        lists = [
+            (host, holdings(CheckHost(cell=self._cell, host=host, number=0), some))
+            for host, some in attempts.items()
+        ]
         while lists:
             try:
                 await self._publisher.send_all([Outgoing(each) for _, each in lists[:LISTED_AT_ONCE]])
@@ -511,7 +507,3 @@ class AttemptLister(Periodic):
                 self._unlisted.update(dict.fromkeys(host for host, _ in lists))
                 raise
             del lists[:LISTED_AT_ONCE]
-
-    def _order(self, host: ProviderId) -> CheckHost:
-        """The order that this list would answer, if the host had been asked."""
-        return CheckHost(cell=self._cell, host=host, number=0)

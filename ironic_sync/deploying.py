@@ -57,10 +57,10 @@ from ironic_sync.core.deploying import (
 )
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.ordering import read_again, read_as_gone
-from ironic_sync.core.orders import Order, after_order
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import AT_ONCE, Answer, NodeDeploy, NodeRow
-from ironic_sync.rest import IronicApi, IronicRefused, NoLongerOurs, PatchOperation
+from ironic_sync.core.settling import Order, after_order
+from ironic_sync.rest import HttpIronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store import NodeStore
 from kit.errors import CredentialsRefused, Locked, Operational, WrongAnswer
@@ -103,21 +103,12 @@ class _LookResult(Struct, frozen=True):
     is_ordered: bool = False
 
 
-class _LastProgress(Struct, frozen=True):
-    """The last progress message that was sent about an attempt."""
-
-    attempt: tuple[object, int]
-    text: str
-    # By the loop's clock: a wall clock that jumps back would keep us silent.
-    at_s: float
-
-
 class Deployer(PartGroup):
     """Deploys, rebuilds and undeploys this daemon's nodes through Ironic, one step at a time."""
 
     def __init__(  # noqa: PLR0917 - the daemon's parts that it stands on
         self,
-        api: IronicApi,
+        api: HttpIronicApi,
         writer: NodeWriter,
         store: NodeStore,
         ring: Ownership,
@@ -150,7 +141,9 @@ class Deployer(PartGroup):
         self._answering = Background()
         # The parts of the row that the last look used: other changes of the row need no new look.
         self._looked_by: dict[ProviderId, object] = {}
-        self._last_progress: dict[ProviderId, _LastProgress] = {}
+        # The last progress message about each node: the attempt and the text, and when it was sent. By the loop's clock: a wall clock
+        # that jumps back would keep us silent.
+        self._last_progress: dict[ProviderId, tuple[object, float]] = {}
 
     # What others tell
 
@@ -218,7 +211,9 @@ class Deployer(PartGroup):
 
     async def _has_worked_on(self, node: ProviderId) -> bool:
         row = (await self._store.read((node,))).get(node)
-        if row is None or not self._may_act_on(row):
+        if row is None or not self._ring.may_act_on(node):
+            return False
+        if (row.owner, row.epoch) != (self._ring.name, self._ring.owned.get(node)):
             return False
         if row.answers and node not in self._answering:
             # In a task of its own: a cell's broker may be away for a long time.
@@ -226,13 +221,6 @@ class Deployer(PartGroup):
         if row.deploy is None or row.read_epoch != row.epoch:
             return False
         return await self._write_result(row, row.deploy, await self._look_at(row, row.deploy))
-
-    def _may_act_on(self, row: NodeRow) -> bool:
-        return (
-            self._ring.may_act_on(row.id)
-            and row.owner == self._ring.name
-            and row.epoch == self._ring.owned.get(row.id)
-        )
 
     # Steps towards Ironic
 
@@ -382,7 +370,7 @@ class Deployer(PartGroup):
                 # At 4, 8, 16... tries: a step that is repeated for long is told again, and does not fill the log.
                 log.warning(
                     "the %s of instance %s on node %s has made %d tries without success, and goes on: %s",
-                    _name_of(deploy),
+                    "cleanup after the failed deploy" if deploy.failure else deploy.kind,
                     deploy.instance,
                     node,
                     deploy.tries,
@@ -403,15 +391,11 @@ class Deployer(PartGroup):
         """
         if deploy.kind == "undeploy" or deploy.failure:
             return
-        attempt, last = (deploy.instance, deploy.attempt), self._last_progress.get(node)
-        now_s = asyncio.get_running_loop().time()
-        if (
-            last is not None
-            and (last.attempt, last.text) == (attempt, text)
-            and now_s - last.at_s < self._rules.progress_s
-        ):
+        news, now_s = (deploy.instance, deploy.attempt, text), asyncio.get_running_loop().time()
+        last, told_at_s = self._last_progress.get(node, (None, 0.0))
+        if last == news and now_s - told_at_s < self._rules.progress_s:
             return
-        self._last_progress[node] = _LastProgress(attempt, text, now_s)
+        self._last_progress[node] = news, now_s
         progress = DeployProgressed(
             cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt, host=node, words=text
         )
@@ -487,10 +471,6 @@ def _deploy_after(work: NodeDeploy, outcome: Outcome, counted: NodeDeploy, due_a
             return work
 
 
-def _name_of(deploy: NodeDeploy) -> str:
-    return "cleanup after the failed deploy" if deploy.failure else deploy.kind
-
-
 def _work_of(deploy: NodeDeploy) -> tuple[object, ...]:
     number = deploy.order.number if isinstance(deploy.order, RedeployInstance) else 0
     attempt = deploy.cell, deploy.instance, deploy.attempt
@@ -507,7 +487,7 @@ def _signature(row: NodeRow) -> object:
     return node, row.is_deleted, work, row.answers, row.epoch, row.read_epoch, is_held(row)
 
 
-# Handles orders to deploy, undeploy and rebuild nodes. The rules are in ironic_sync/core/orders.py.
+# Handles orders to deploy, undeploy and rebuild nodes. The rules are in ironic_sync/core/settling.py.
 #
 # Any daemon writes an order on the node's row, and the node's owner does the work (`Deployer`). An order is acknowledged when
 # its row is written. An immediate answer is sent before that, so it is sent again if the order is redelivered.

@@ -1,6 +1,5 @@
-"""The port to Ironic's REST API: the daemons' requests, and the values and errors of the answers.
+"""Ironic's REST API: the requests of daemons and operators, and the values and errors of the answers.
 
-`HttpIronicApi` implements the port.
 An expected refusal is a value, `IronicRefused`, with Ironic's own message. Operational failures are raised (kit/errors.py):
 
     Unavailable          nobody answers, or 502, 503, 504: no conductor, too many requests.
@@ -14,7 +13,7 @@ An expected refusal is a value, `IronicRefused`, with Ironic's own message. Oper
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import quote
 from uuid import UUID
 
@@ -84,55 +83,6 @@ class CleanStep(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     interface: str
     step: str
     args: Mapping[str, Any] = {}
-
-
-class IronicApi(Protocol):
-    """Ironic's REST API as far as the daemon uses it.
-
-    A request that changes a node returns None when Ironic has accepted it; whether the change happens is seen at the node. If its answer is
-    lost, an error is raised, though Ironic may have accepted the request. The caller reads the node before it repeats the request; after
-    that, every request is safe to repeat.
-    """
-
-    def pages(self) -> AsyncGenerator[NodesRead, None]:
-        """All nodes, a page at a time; a node that comes or goes meanwhile may be on no page."""
-
-    def changed_since(
-        self, since: datetime, by: ChangeTime = "updated_at"
-    ) -> AsyncGenerator[tuple[Changed, ...], None]:
-        """The nodes that Ironic changed, or created, at this time or later, the last ones first, in pages. The first page
-        has at most one node: mostly nothing has changed.
-        """
-
-    async def node(self, node: ProviderId) -> Node | None:
-        """One node as it is now; None if there is no such node."""
-
-    async def node_of_allocation(self, allocation: UUID) -> ProviderId | None:
-        """The node of one of Ironic's own allocations, whose notifications do not name it. None if the allocation has none,
-        or there is no such allocation, or Ironic is too old to have any.
-        """
-
-    async def vifs(self, node: ProviderId) -> tuple[str, ...] | IronicRefused:
-        """The network ports (VIFs) that are attached to a node."""
-
-    async def validate(self, node: ProviderId) -> Mapping[str, InterfaceCheck] | IronicRefused:
-        """Ask Ironic whether a node has what each of its interfaces needs."""
-
-    def order_only_if(self, may_act_on: Callable[[ProviderId], bool]) -> None:
-        """Call `may_act_on` immediately before each request that changes a node, and before each retry. If it returns
-        false, NoLongerOurs is raised and nothing is sent.
-        """
-
-    async def patch(self, node: ProviderId, changes: Sequence[PatchOperation]) -> IronicRefused | None: ...
-
-    async def set_provision_state(
-        self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
-    ) -> IronicRefused | None:
-        """Order a transition by its target or verb: `active`, `deleted`, `rebuild`, `manage`, `provide`, ..."""
-
-    async def attach_vif(self, node: ProviderId, vif: str) -> IronicRefused | None: ...
-
-    async def detach_vif(self, node: ProviderId, vif: str) -> IronicRefused | None: ...
 
 
 # Answers of Ironic's REST API, the forms that their bodies must have, and the nodes that are read from them.
@@ -224,16 +174,10 @@ def read_node(listed: object) -> Read | UnreadableNode:
 def changed_at(listed: object, by: ChangeTime = "updated_at") -> datetime | None:
     """When Ironic last changed or created this node of its answer; None if that is not there, or cannot be read."""
     try:
-        written = msgspec.convert(listed, _Written)
-        at = written.updated_at if by == "updated_at" else written.created_at
+        at = msgspec.convert(listed.get(by) if isinstance(listed, dict) else None, datetime | None)
     except NOT_AS_TYPED:
         return None
     return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
-
-
-class _Written(Struct):
-    updated_at: datetime | None = None
-    created_at: datetime | None = None
 
 
 def _id_of(listed: Mapping[str, object]) -> ProviderId | None:
@@ -257,8 +201,6 @@ def _id_of(listed: Mapping[str, object]) -> ProviderId | None:
 # only those are asked for that the version has: with 1.46 a node's owner, lessee and retirement are not seen.
 
 
-Minor = int
-
 VERSION_HEADER = "X-OpenStack-Ironic-API-Version"
 VERSION_MAX_HEADER = "X-OpenStack-Ironic-API-Maximum-Version"
 VERSION_MIN_HEADER = "X-OpenStack-Ironic-API-Minimum-Version"
@@ -269,7 +211,7 @@ MINOR_OF_SHARDS = 82
 # Since this version, Ironic makes config drives of their parts.
 MINOR_OF_DRIVE_PARTS = 56
 # The fields of a node that are asked for, and the microversion from which each can be: asked for before, it is an error.
-FIELDS: Mapping[str, Minor] = {
+FIELDS: Mapping[str, int] = {
     **dict.fromkeys(("uuid", "name", "provision_state", "target_provision_state", "power_state"), 1),
     **dict.fromkeys(("maintenance", "maintenance_reason", "instance_uuid", "driver", "last_error"), 1),
     **dict.fromkeys(("provision_updated_at", "properties", "reservation"), 1),
@@ -325,9 +267,14 @@ class _IronicVersion:
 
 
 class HttpIronicApi:
-    """A client of Ironic's REST API; it implements `IronicApi`. `url` is that of the service, with or without `/v1`.
-    If it is `keystone`, the URL is read from Keystone's catalogue. The account says how the client signs in, and by which
-    certificates.
+    """A client of Ironic's REST API.
+
+    A request that changes a node returns None when Ironic has accepted it; whether the change happens is seen at the node. If its answer is
+    lost, an error is raised, though Ironic may have accepted the request. The caller reads the node before it repeats the request; after
+    that, every request is safe to repeat.
+
+    `url` is that of the service, with or without `/v1`. If it is `keystone`, the URL is read from Keystone's catalogue. The account says
+    how the client signs in, and by which certificates.
 
     `has_shards` says that the operator assigns nodes to cells by shards, so an Ironic without shards is refused.
     `transport` is httpx's way to the servers, for tests. Raises ValueError if it cannot sign in like this.
@@ -355,16 +302,13 @@ class HttpIronicApi:
         )
         self._may_act_on: Callable[[ProviderId], bool] = lambda _: True
 
-    @property
-    def _name(self) -> str:
-        return self._client.name
-
     async def close(self) -> None:
         await self._client.close()
 
     # Reading
 
     async def pages(self) -> AsyncGenerator[NodesRead, None]:
+        """All nodes, a page at a time; a node that comes or goes meanwhile may be on no page."""
         query: dict[str, str] | None = {"limit": str(self._page)}
         markers: set[str] = set()
         while query is not None:
@@ -372,12 +316,15 @@ class HttpIronicApi:
             yield read_page(listed)
             marker = (query or {}).get("marker", "")
             if marker in markers:
-                raise WrongAnswer(f"{self._name}: the page after {marker!r} was read already")
+                raise WrongAnswer(f"{self._client.name}: the page after {marker!r} was read already")
             markers.add(marker)
 
     async def changed_since(
         self, since: datetime, by: ChangeTime = "updated_at"
     ) -> AsyncGenerator[tuple[Changed, ...], None]:
+        """The nodes that Ironic changed, or created, at this time or later, the last ones first, in pages. The first page
+        has at most one node: mostly nothing has changed.
+        """
         # Only the detailed list has these times. They are no fields that can be asked for.
         query = {"sort_key": by, "sort_dir": "desc", "limit": "1"}
         while True:
@@ -397,10 +344,14 @@ class HttpIronicApi:
             query |= {"limit": str(CHANGED_PAGE), "marker": marker}
 
     async def node(self, node: ProviderId) -> Node | None:
+        """One node as it is now; None if there is no such node."""
         found = await self._fields_of(node)
         return None if found is None else self._whole(found).node
 
     async def node_of_allocation(self, allocation: UUID) -> ProviderId | None:
+        """The node of one of Ironic's own allocations, whose notifications do not name it. None if the allocation has none,
+        or there is no such allocation, or Ironic is too old to have any.
+        """
         answer = await self._ask(f"/v1/allocations/{allocation}")
         return (
             None
@@ -409,16 +360,21 @@ class HttpIronicApi:
         )
 
     async def vifs(self, node: ProviderId) -> tuple[str, ...] | IronicRefused:
+        """The network ports (VIFs) that are attached to a node."""
         answer = await self._ask(f"{_at(node)}/vifs")
         return refusal_of(answer) or tuple(each.id for each in self._client.read(answer, Vifs).vifs)
 
     async def validate(self, node: ProviderId) -> Mapping[str, InterfaceCheck] | IronicRefused:
+        """Ask Ironic whether a node has what each of its interfaces needs."""
         answer = await self._ask(f"{_at(node)}/validate")
         return refusal_of(answer) or self._client.read(answer, dict[str, InterfaceCheck])
 
     # Orders
 
     def order_only_if(self, may_act_on: Callable[[ProviderId], bool]) -> None:
+        """Call `may_act_on` immediately before each request that changes a node, and before each retry. If it returns
+        false, NoLongerOurs is raised and nothing is sent.
+        """
         self._may_act_on = may_act_on
 
     async def patch(self, node: ProviderId, changes: Sequence[PatchOperation]) -> IronicRefused | None:
@@ -437,11 +393,13 @@ class HttpIronicApi:
         configdrive: Mapping[str, Any] | str | None = None,
         **others: object,
     ) -> IronicRefused | None:
-        """Order a transition. `others` are further fields that the target needs: `clean_steps`, `rescue_password`."""
+        """Order a transition by its target or verb: `active`, `deleted`, `rebuild`, `manage`, `provide`, ... `others` are further fields
+        that the target needs: `clean_steps`, `rescue_password`.
+        """
         if isinstance(configdrive, Mapping) and self._version.minor < MINOR_OF_DRIVE_PARTS:
             return IronicRefused(
                 _NOT_ACCEPTABLE,
-                f"a config drive of user data and metadata needs version 1.{MINOR_OF_DRIVE_PARTS}, and {self._name} offers "
+                f"a config drive of user data and metadata needs version 1.{MINOR_OF_DRIVE_PARTS}, and {self._client.name} offers "
                 f"1.{self._version.minor}",
             )
         order = {"target": target, **others, **({} if configdrive is None else {"configdrive": configdrive})}
@@ -453,7 +411,7 @@ class HttpIronicApi:
     async def detach_vif(self, node: ProviderId, vif: str) -> IronicRefused | None:
         return _no_port(vif) or await self._order("DELETE", node, f"/vifs/{quote(vif, safe='')}")
 
-    # Orders of operators, which are not in the port
+    # Orders of operators
 
     async def set_power_state(self, node: ProviderId, target: str) -> IronicRefused | None:
         return await self._order("PUT", node, "/states/power", {"target": target})
@@ -488,7 +446,9 @@ class HttpIronicApi:
         # The link's host may be one that only Ironic itself can reach, behind a proxy: what counts is where it goes on.
         marker = marker_of(listing.next)
         if not marker:
-            raise WrongAnswer(f"{self._name}: next is {listing.next[:MESSAGE_MAX]!r}, which leads nowhere")
+            raise WrongAnswer(
+                f"{self._client.name}: next is {listing.next[:MESSAGE_MAX]!r}, which leads nowhere"
+            )
         return listing.nodes, {"limit": query["limit"], "marker": marker}
 
     async def _fields_of(self, node: ProviderId) -> object:
@@ -501,7 +461,7 @@ class HttpIronicApi:
     def _whole(self, found: object) -> Read:
         read = read_node(found)
         if isinstance(read, UnreadableNode):
-            raise WrongAnswer(f"{self._name}: node {read.id}: {read.reason}")
+            raise WrongAnswer(f"{self._client.name}: node {read.id}: {read.reason}")
         return read
 
     async def _ask(
@@ -540,7 +500,7 @@ class HttpIronicApi:
                 if conflicts >= _CONFLICTS_THAT_REFUSE:
                     return answer
             if answer.status == _CONFLICT:
-                raise RequestNotDone(Locked(f"{self._name}: node {node} is locked: {answer.message}"))
+                raise RequestNotDone(Locked(f"{self._client.name}: node {node} is locked: {answer.message}"))
             return answer
 
         return await self._client.again_while(RequestNotDone, once)

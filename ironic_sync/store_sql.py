@@ -270,14 +270,16 @@ def page_of(
     *,
     needs: Need | None = None,
 ) -> tuple[NodeRow, ...]:
-    query: sa.Select[Any] = (
-        _ROWS.where(ironic_nodes.c.owner == owner).order_by(ironic_nodes.c.id).limit(limit)
-    )
+    return rows_of(connection.execute(_page(_ROWS, owner, limit, after, needs)))
+
+
+def _page(
+    of: sa.Select[Any], owner: str, limit: int, after: ProviderId | None, needs: Need | None
+) -> sa.Select[Any]:
+    query = of.where(ironic_nodes.c.owner == owner).order_by(ironic_nodes.c.id).limit(limit)
     if needs is not None:
         query = query.where(_NEEDS[needs])
-    if after is not None:
-        query = query.where(ironic_nodes.c.id > after)
-    return rows_of(connection.execute(query))
+    return query if after is None else query.where(ironic_nodes.c.id > after)
 
 
 def due(
@@ -302,14 +304,7 @@ def versions(connection: Connection) -> dict[ProviderId, int]:
 
 
 def unread_of(connection: Connection, owner: str, limit: int, after: ProviderId | None) -> tuple[Owned, ...]:
-    query = (
-        _OWNED.where(ironic_nodes.c.owner == owner, ironic_nodes.c.needs_read)
-        .order_by(ironic_nodes.c.id)
-        .limit(limit)
-    )
-    if after is not None:
-        query = query.where(ironic_nodes.c.id > after)
-    return owned_of(connection.execute(query))
+    return owned_of(connection.execute(_page(_OWNED, owner, limit, after, "read")))
 
 
 def owner_names(connection: Connection) -> tuple[str, ...]:

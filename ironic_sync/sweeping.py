@@ -40,7 +40,7 @@ from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import seen
 from ironic_sync.membership import Membership
-from ironic_sync.rest import CHANGE_TIMES, ChangeTime, IronicApi
+from ironic_sync.rest import CHANGE_TIMES, ChangeTime, HttpIronicApi
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store import IronicStore, NodeStore, pages_of
 from kit.errors import Operational, TookTooLong
@@ -78,7 +78,7 @@ class Sweeper(PartGroup):
 
     def __init__(
         self,
-        api: IronicApi,
+        api: HttpIronicApi,
         writer: NodeWriter,
         store: IronicStore,
         membership: Membership,

@@ -17,7 +17,7 @@ from ironic_sync.deploying import HANDLERS, Deployer
 from ironic_sync.events import EventReader
 from ironic_sync.membership import Membership, Review
 from ironic_sync.reporting import NodeAnnouncer, Reporter
-from ironic_sync.rest import IronicApi
+from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules, Inbox
 from ironic_sync.store import IronicStore
 from ironic_sync.sweeping import Adopter, Sweeper
@@ -40,7 +40,7 @@ def ironic_parts(
     incarnation: str,
     cells: CellMap,
     inbox: Inbox | None = None,
-    api: IronicApi | None = None,
+    api: HttpIronicApi | None = None,
     in_cells: Mapping[str, Station] | None = None,
     clock_us: Callable[[], int] = now_us,
     clock_s: Callable[[], float] = time.monotonic,

@@ -255,29 +255,29 @@ class LibvirtDriver:
         work = self._work_of(order)
         return self._submit(order.instance, order.attempt, work, builds=builds, ends_builds=ends_builds)
 
-    def _work_of(self, order: HostOrder) -> Callable[[AtStep], None]:
-        work: Callable[[AtStep], None]
+    def _work_of(  # noqa: PLR0911 - one for each order
+        self, order: HostOrder
+    ) -> Callable[[AtStep], None]:
         match order:
             case SpawnInstance():
-                work = partial(self._work.spawn, order)
+                return partial(self._work.spawn, order)
             case ReceiveInstance():
-                work = partial(self._work.receive, order)
+                return partial(self._work.receive, order)
             case RespawnInstance():
-                work = partial(self._work.respawn, order)
+                return partial(self._work.respawn, order)
             case AdoptGuest():
-                work = partial(self._work.adopt, order)
+                return partial(self._work.adopt, order)
             case StopInstance():
-                work = partial(self._work.stop, order.instance, order.attempt, order.save_as, order.project)
+                return partial(self._work.stop, order.instance, order.attempt, order.save_as, order.project)
             case StartInstance():
-                work = partial(self._work.start, order.instance, order.attempt)
+                return partial(self._work.start, order.instance, order.attempt)
             case LeaveGuest():
-                work = self._until_done("leaving", partial(self._work.leave, order.instance, order.attempt))
+                return self._until_done("leaving", partial(self._work.leave, order.instance, order.attempt))
             case DestroyInstance():
                 destroy = partial(
                     self._work.destroy, order.instance, order.attempt, saved_until=order.saved_until
                 )
-                work = self._until_done("destroy", destroy)
-        return work
+                return self._until_done("destroy", destroy)
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - threads have their own time
         name = _name(attempt.instance, attempt.attempt)

@@ -28,7 +28,7 @@ from compute_sim.libvirt.core.plans import (
 from compute_sim.libvirt.guest_folders import DISKS, GuestFolder, KeptOrder, Order, domain_name
 from compute_sim.libvirt.hypervisor import HostView, Hypervisor, SeenDomain, see_domains
 from compute_sim.libvirt.images import CachedImage
-from compute_sim.libvirt.settings import LibvirtSettings
+from compute_sim.libvirt.settings import LibvirtRules
 from compute_sim.libvirt.work import WAITING, AtStep, LibvirtAway, WorkFailed
 from engine.flavors import InstanceId
 
@@ -89,7 +89,7 @@ _UNDEFINE = (
 class GuestDomains:
     """The domains of one host's guests, each with its folder."""
 
-    def __init__(self, hypervisor: Hypervisor, view: HostView, settings: LibvirtSettings) -> None:
+    def __init__(self, hypervisor: Hypervisor, view: HostView, settings: LibvirtRules) -> None:
         self.hypervisor = hypervisor
         self.view = view
         self._settings = settings
@@ -171,12 +171,10 @@ class GuestDomains:
     def pin_anew(self, connection: libvirt.virConnect) -> None:
         """Have the shared CPUs of guests that were built here where the host offers shared CPUs now, while they run."""
         for guest in self.view.held:
-            if not isinstance(guest, GuestPlan) or guest.host != self.view.root:
+            if not isinstance(guest, GuestPlan) or self._pinned_anew(guest) == guest:
                 continue
             if guest.domain != domain_name(guest.instance, guest.attempt):
                 # Adopted, and pinned by the other cloud.
-                continue
-            if self._pinned_anew(guest) == guest:
                 continue
             with self._planning, contextlib.suppress(BadXmlError):
                 self._pin(connection, guest)

@@ -14,7 +14,7 @@ from msgspec import structs
 from bus.messages.cell import AdoptGuest, ReceiveInstance, RespawnInstance, SpawnInstance
 from compute_sim.libvirt.core.domains import adopted, held_by
 from compute_sim.libvirt.core.planning import NoPlan
-from compute_sim.libvirt.core.plans import NAMESPACE, GuestOrder, GuestPlan
+from compute_sim.libvirt.core.plans import NAMESPACE, GuestPlan
 from compute_sim.libvirt.guest_domains import GuestDomains, domain_of, migrate
 from compute_sim.libvirt.guest_folders import (
     AdoptedDomain,
@@ -79,12 +79,16 @@ class GuestWork:
             return
         with self._or(self._remove, folder, at_step):
             folder.note(order)
-            source = self._source_of(order.source)
+            source = self._peers.get(order.source)
+            if source is None:
+                raise WorkFailed(f"its source {order.source} is none of the hosts of this compute")
             from_ = source.folders.of(order.instance, order.source_attempt)
             is_live = order.live and source.domains.runs(from_)
             if is_live and source.domains.hypervisor.uri == self.domains.hypervisor.uri:
                 raise WorkFailed("it runs under the same libvirt, which cannot move it to itself")
-            before = _kept_of(from_)
+            before = from_.kept()
+            if before is None:
+                raise WorkFailed(f"its source has no {from_.path}, or it is not reached from here")
             kept = self._begin(structs.replace(before, order=order, is_done=False), folder, at_step)
             if is_live:
                 self._receive_live(kept, source, from_, folder, at_step)
@@ -141,7 +145,7 @@ class GuestWork:
             domain = domain_of(connection, order.instance)
             if domain is None:
                 raise WorkFailed(f"this libvirt has no domain with the uuid {order.instance}")
-            metadata = adopted(_written(domain), _guest_order(order, domain.name()), self.domains.view.layout)
+            metadata = adopted(_written(domain), order, self.domains.view.layout)
             if isinstance(metadata, NoPlan):
                 raise WorkFailed(metadata.reason)
             _set_metadata(domain, metadata)
@@ -255,12 +259,6 @@ class GuestWork:
         at_step("live: done")
         folder.keep(structs.replace(kept, is_done=True))
 
-    def _source_of(self, host: ProviderId) -> "GuestWork":
-        source = self._peers.get(host)
-        if source is None:
-            raise WorkFailed(f"its source {host} is none of the hosts of this compute")
-        return source
-
     def _there(self, instance: InstanceId, attempt: int) -> GuestFolder:
         folder = self.folders.of(instance, attempt)
         if not folder.path.exists():
@@ -278,13 +276,6 @@ def _rebuilt(order: RespawnInstance, folder: GuestFolder) -> KeptOrder:
     return _kept(order) if before is None else structs.replace(_kept(order), macs=before.macs)
 
 
-def _kept_of(from_: GuestFolder) -> KeptOrder:
-    before = from_.kept()
-    if before is None:
-        raise WorkFailed(f"its source has no {from_.path}, or it is not reached from here")
-    return before
-
-
 _PREFIX = "moorage"
 
 
@@ -295,18 +286,6 @@ def _keep_adopted(folder: GuestFolder, domain: libvirt.virDomain) -> None:
     folder.write("domain.xml", text.encode())
     # Last: from now on the guest is destroyed with its attempt.
     folder.keep_adopted(AdoptedDomain(domain.name(), tuple(disks)))
-
-
-def _guest_order(order: AdoptGuest, name: str) -> GuestOrder:
-    return GuestOrder(
-        instance=order.instance,
-        attempt=order.attempt,
-        cell=order.cell,
-        flavor=order.flavor,
-        share=order.share,
-        domain=name,
-        name=order.name,
-    )
 
 
 def _written(domain: libvirt.virDomain) -> str:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import libvirt
@@ -33,7 +32,7 @@ from compute_sim.libvirt.core.machine import BadXmlError, Machine, read_machine,
 from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan
 from compute_sim.libvirt.core.trees import host_of, tree_of
 from compute_sim.libvirt.guest_folders import domain_name
-from compute_sim.libvirt.settings import LibvirtHost, LibvirtSettings
+from compute_sim.libvirt.settings import LibvirtHost, LibvirtRules
 from compute_sim.libvirt.work import LibvirtAway, WorkFailed
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ProviderId
@@ -114,11 +113,17 @@ class Hypervisor:
                 connection = libvirt.open(self.uri)
                 # The test driver has no keepalive, and no way to close.
                 with suppress(libvirt.libvirtError):
-                    connection.registerCloseCallback(self._on_close, None)
+                    connection.registerCloseCallback(
+                        lambda ended, reason, _: self._lose(
+                            ended, f"the connection has ended (reason {reason})"
+                        ),
+                        None,
+                    )
                 with suppress(libvirt.libvirtError):
                     connection.setKeepAlive(KEEPALIVE_S, KEEPALIVE_COUNT)
+                # What an event says may be old by now: it only leads to a look.
                 connection.domainEventRegisterAny(
-                    None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._on_lifecycle, None
+                    None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, lambda *_: self._told(), None
                 )
             except libvirt.libvirtError as error:
                 self.why_away = str(error)
@@ -126,13 +131,6 @@ class Hypervisor:
             self._connection, self.why_away = connection, ""
         self._told()
         return connection
-
-    def _on_close(self, connection: libvirt.virConnect, reason: int, _: Any) -> None:
-        self._lose(connection, f"the connection has ended (reason {reason})")
-
-    def _on_lifecycle(self, *_: Any) -> None:
-        # What an event says may be old by now: it only leads to a look.
-        self._told()
 
     def _is_alive(self, connection: libvirt.virConnect, error: libvirt.libvirtError) -> bool:
         if error.get_error_code() not in _AWAY:
@@ -175,17 +173,15 @@ GONE = "its domain does not exist any more"
 
 
 class SeenDomain(Struct, frozen=True):
-    """A domain as it was seen. `plan` is None if it is none of the host's guests."""
+    """A domain as it was seen. A `GuestPlan` is held by the host's own guests alone."""
 
-    instance: InstanceId | None
-    attempt: int
     runs: bool
     why_off: str
     held: GuestPlan | ForeignGuest
 
 
 def see_machine(
-    connection: libvirt.virConnect, host: LibvirtHost, settings: LibvirtSettings, cell: str
+    connection: libvirt.virConnect, host: LibvirtHost, settings: LibvirtRules, cell: str
 ) -> tuple[HostLayout, Host]:
     """What the machine is, and what the host offers of it. Raises `WorkFailed` if the settings name what it does not have."""
     capabilities = connection.getCapabilities()
@@ -213,7 +209,7 @@ def see_machine(
 
 
 def _shared(
-    connection: libvirt.virConnect, host: LibvirtHost, settings: LibvirtSettings, cell: str
+    connection: libvirt.virConnect, host: LibvirtHost, settings: LibvirtRules, cell: str
 ) -> Iterator[SharedPool]:
     """The storage pools and the networks that the settings name. Raises ValueError for one that libvirt does not have."""
     for field, texts, look_up, read in (
@@ -235,7 +231,7 @@ def _shared(
             yield read(text, offer, cell)
 
 
-def _domain_type(machine: Machine, settings: LibvirtSettings) -> str:
+def _domain_type(machine: Machine, settings: LibvirtRules) -> str:
     if settings.domain_type != "auto":
         return settings.domain_type
     kinds = ("kvm", "qemu", "test")
@@ -282,10 +278,9 @@ def _seen(domain: libvirt.virDomain, root: ProviderId) -> SeenDomain:
     state, reason = domain.state()
     runs = state not in (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_CRASHED)
     why = "" if runs else _STATE_WORDS.get(reason, "its domain is off")
-    if isinstance(held, GuestPlan) and held.share.host == root:
-        return SeenDomain(held.instance, held.attempt, runs, why, held)
-    foreign = held if isinstance(held, ForeignGuest) else as_foreign(text)
-    return SeenDomain(None, 0, runs, why, foreign)
+    if isinstance(held, GuestPlan) and held.share.host != root:
+        held = as_foreign(text)
+    return SeenDomain(runs, why, held)
 
 
 # What a driver knows of its host without asking: the last look at the machine and its domains.
@@ -300,7 +295,7 @@ AttemptName = tuple[int, int]
 class HostView:
     """The last look at a host. Threads look, and the event loop reads."""
 
-    def __init__(self, host: LibvirtHost, settings: LibvirtSettings, cell: str) -> None:
+    def __init__(self, host: LibvirtHost, settings: LibvirtRules, cell: str) -> None:
         self.root = host.root
         self._named = host
         self._settings = settings
@@ -342,7 +337,9 @@ class HostView:
             self.warnings = tuple(each for each in seen if isinstance(each, str))
             self.held = tuple(each.held for each in domains)
             self._ours = {
-                (each.instance.int, each.attempt): each for each in domains if each.instance is not None
+                (each.held.instance.int, each.held.attempt): each
+                for each in domains
+                if isinstance(each.held, GuestPlan)
             }
             self._seen_in = number
 

@@ -296,9 +296,11 @@ class CachedImages:
             with self._alone(name, give_up):
                 found = self._touched(name)
                 if found is None:
-                    wanted = _limited(chunks(), source, bytes_max or self._settings.image_bytes_max, give_up)
+                    bytes_max = bytes_max or self._settings.image_bytes_max
                     with self._part_of(self._folder / name) as part:
-                        found = self._fetch(source, checksum, wanted, part, is_disk=is_disk)
+                        found = self._fetch(
+                            source, checksum, chunks(), part, give_up, bytes_max=bytes_max, is_disk=is_disk
+                        )
         if is_disk:
             self._note(source)
         return found
@@ -477,7 +479,9 @@ class CachedImages:
         checksum: str,
         chunks: Iterator[bytes],
         part: Path,
+        give_up: Callable[[], None],
         *,
+        bytes_max: int,
         is_disk: bool,
     ) -> CachedImage:
         kind, _, wanted = checksum.rpartition(":")
@@ -491,7 +495,10 @@ class CachedImages:
         try:
             with part.open("wb") as file:
                 for chunk in chunks:
+                    give_up()
                     size += len(chunk)
+                    if size > bytes_max:
+                        raise WorkFailed(f"image {source!r} has more than {bytes_max} bytes")
                     # Holes stay holes.
                     if chunk.count(0) == len(chunk):
                         file.seek(len(chunk), os.SEEK_CUR)
@@ -580,15 +587,3 @@ def _open(path: Path, flags: int = 0) -> BinaryIO | None:
         os.close(number)
         return None
     return os.fdopen(number, "rb")
-
-
-def _limited(
-    chunks: Iterable[bytes], source: str, bytes_max: int, give_up: Callable[[], None]
-) -> Iterator[bytes]:
-    size = 0
-    for chunk in chunks:
-        give_up()
-        size += len(chunk)
-        if size > bytes_max:
-            raise WorkFailed(f"image {source!r} has more than {bytes_max} bytes")
-        yield chunk

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from msgspec import structs
+
 from bus.addresses import ADDRESSES
 from bus.workers.station import Station
 from compute_sim.core.attempts import WELL, Condition
@@ -112,6 +114,7 @@ async def libvirt_parts(
 
     The attempts are stored in the database; without one, in an SQLite file in the folder.
     """
+    libvirt = structs.replace(libvirt, networks=settings.networks)
     drivers = _drivers(libvirt, settings.cell, at_step)
     clock_s = Elapsed()
     async with AsyncExitStack() as opened:

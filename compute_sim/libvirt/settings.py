@@ -237,12 +237,6 @@ class LibvirtSettings(Struct, frozen=True):
             description="Types of mediated devices (vGPUs), each as TYPE, TYPE@ADDRESS, and =POOL behind; one type for each GPU."
         ),
     ] = ()
-    networks: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Physical networks that the host reaches, as NAME=KILOBITS, for ports with bandwidth."
-        ),
-    ] = ()
     storage_pools: Annotated[
         tuple[str, ...],
         Meta(
@@ -297,10 +291,6 @@ class LibvirtSettings(Struct, frozen=True):
     def images_folder(self) -> Path:
         return Path(self.folder) / "images"
 
-    def offer(self, host: LibvirtHost, domain_type: str) -> HostOffer:
-        """What a host offers of its machine. Raises ValueError, which names the setting, and OSError if the folder cannot be read."""
-        return self._offer(host, domain_type, self.disk_gb or _disk_gb(Path(self.folder)))
-
     def _offer(self, host: LibvirtHost, domain_type: str, disk_gb: int) -> HostOffer:
         return HostOffer(
             name=host.name,
@@ -318,7 +308,6 @@ class LibvirtSettings(Struct, frozen=True):
             pages_kept=read_pages(self.pages_reserved),
             devices=read_devices(self.devices),
             mediated=read_mediated(self.mediated_types),
-            networks=read_networks(self.networks),
             traits=frozenset(self.traits),
             domain_type=domain_type,
             cpu_mode="" if self.cpu_mode == "default" else self.cpu_mode,
@@ -329,6 +318,8 @@ class LibvirtSettings(Struct, frozen=True):
 class LibvirtRules(LibvirtSettings, frozen=True):
     """How the parts of a compute work: what the operator may set, and what only tests shorten."""
 
+    # Those of [compute].
+    networks: tuple[str, ...] = ()
     # How many instances of a host are built at once, and how many are worked on beside them.
     work_at_once_max: int = 4
     # How often the domains are looked at, since an event of libvirt may be lost.
@@ -345,6 +336,11 @@ class LibvirtRules(LibvirtSettings, frozen=True):
     @classmethod
     def of(cls, settings: LibvirtSettings) -> Self:
         return cls(**structs.asdict(settings))
+
+    def offer(self, host: LibvirtHost, domain_type: str) -> HostOffer:
+        """What a host offers of its machine. Raises ValueError, which names the setting, and OSError if the folder cannot be read."""
+        offer = self._offer(host, domain_type, self.disk_gb or _disk_gb(Path(self.folder)))
+        return structs.replace(offer, networks=read_networks(self.networks))
 
 
 def _disk_gb(folder: Path) -> int:

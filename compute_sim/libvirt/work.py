@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from msgspec import Struct
-
 from kit.errors import Operational
 
 log = logging.getLogger(__name__)
@@ -76,11 +74,18 @@ def until_done(what: str, try_: Callable[[], T], at_step: AtStep) -> T:
 
 
 class Turn:
-    """The turn of a piece of work among those of its kind; it may be lent for as long as the work only waits."""
+    """A piece of work, and its turn among those of its kind; that may be lent for as long as the work only waits."""
 
-    def __init__(self, queues: "WorkQueues", *, builds: bool) -> None:
+    def __init__(
+        self,
+        queues: "WorkQueues",
+        work: Callable[["Turn"], None],
+        *,
+        builds: bool,
+        is_useless: Callable[[], bool],
+    ) -> None:
         self._queues = queues
-        self.builds = builds
+        self.work, self.builds, self.is_useless = work, builds, is_useless
         self.is_lent = False
 
     def lend(self) -> None:
@@ -95,19 +100,13 @@ class Turn:
             self.is_lent = False
 
 
-class _Piece(Struct):
-    work: Callable[[Turn], None]
-    builds: bool
-    is_useless: Callable[[], bool]
-
-
 class WorkQueues:
     """Pieces of work by instance. A busy instance takes one thread, which ends with the process."""
 
     def __init__(self, at_once: int, name: str) -> None:
         self._name = name
         self._changed = threading.Condition()
-        self._queues: dict[int, deque[_Piece]] = {}
+        self._queues: dict[int, deque[Turn]] = {}
         self._busy: set[int] = set()
         # How many turns are free, for builds and for other orders; and how many of each want theirs again.
         self._free = {True: at_once, False: at_once}
@@ -124,7 +123,8 @@ class WorkQueues:
     ) -> None:
         """Do this work after what was added for the instance before. What is useless by then is left out."""
         with self._changed:
-            self._queues.setdefault(instance, deque()).append(_Piece(work, builds, is_useless))
+            turn = Turn(self, work, builds=builds, is_useless=is_useless)
+            self._queues.setdefault(instance, deque()).append(turn)
             self._begin_what_can()
 
     def close(self, patience_s: float) -> bool:
@@ -161,22 +161,21 @@ class WorkQueues:
             if not queue:
                 del self._queues[instance]
             elif self._free[queue[0].builds] > self._returning[queue[0].builds]:
-                piece = queue[0]
+                turn = queue[0]
                 name = f"{self._name}_{instance:x}"
                 # It waits for the lock before it changes anything here.
-                threading.Thread(target=self._do, args=(instance, piece), name=name, daemon=True).start()
+                threading.Thread(target=self._do, args=(instance, turn), name=name, daemon=True).start()
                 queue.popleft()
-                self._free[piece.builds] -= 1
+                self._free[turn.builds] -= 1
                 self._busy.add(instance)
 
-    def _do(self, instance: int, piece: _Piece) -> None:
-        turn = Turn(self, builds=piece.builds)
+    def _do(self, instance: int, turn: Turn) -> None:
         try:
-            piece.work(turn)
+            turn.work(turn)
         finally:
             with self._changed:
                 self._busy.discard(instance)
                 if not turn.is_lent:
-                    self._free[piece.builds] += 1
+                    self._free[turn.builds] += 1
                 self._begin_what_can()
                 self._changed.notify_all()

@@ -27,8 +27,8 @@ from bus.messages.cell import DeployInstance, RedeployInstance
 from engine.flavors import InstanceId, parts_of, with_names
 from ironic_sync.core.node import InterfaceCheck, Node, provision_state
 from ironic_sync.core.offers import reasons_against
-from ironic_sync.core.orders import destroyed, redeployed, spawn_failed, spawned, with_end, with_rebuilt
 from ironic_sync.core.rows import Answer, Deployed, NodeDeploy, NodeRow, Rebuilt
+from ironic_sync.core.settling import destroyed, redeployed, spawn_failed, spawned, with_end, with_rebuilt
 
 # The interfaces that must pass Ironic's validation. A node without a storage interface has none to validate.
 VALIDATED = ("deploy", "power", "storage")

@@ -1,15 +1,27 @@
-"""Derives from a node's known state its cell and its offer, and what it means for instances on the node."""
+"""Derives from a node's known state its cell and its offer, and what it means for instances on the node; and applies the orders of
+conductors to its row.
+"""
 
 from collections.abc import Set as AbstractSet
+from datetime import datetime
+from typing import Literal
 
 from msgspec import Struct, structs
 
-from bus.messages.cell import SpawnFailed
+from bus.messages.cell import (
+    DeployInstance,
+    InstanceDestroyed,
+    InstanceRedeployed,
+    InstanceSpawned,
+    RedeployInstance,
+    SpawnFailed,
+    UndeployInstance,
+)
 from engine.flavors import InstanceId
+from engine.hosts import NODE
 from ironic_sync.core.node import provision_state
-from ironic_sync.core.offers import CellMap, CellPlan, decide_cell, offer_of
-from ironic_sync.core.orders import spawned, with_end
-from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, NodeDeploy, NodeRow
+from ironic_sync.core.offers import CellMap, CellPlan, decide_cell, offer_of, reasons_against
+from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
 
 NODE_DELETED = "its bare-metal node does not exist any more: it was deleted in Ironic"
 
@@ -156,3 +168,223 @@ def at_once_if_new(before: NodeRow, after: NodeRow) -> NodeRow:
     if after.deploy is None or after.node == before.node:
         return after
     return structs.replace(after, deploy=structs.replace(after.deploy, due_at=AT_ONCE))
+
+
+# Applies a conductor's order to a node's row: it starts a deploy, an undeploy or a rebuild, or gives an answer at once.
+#
+# Orders are delivered at least once, and in any sequence. An order that was already done is answered again and not repeated.
+# An ended attempt leaves a tombstone on the row, so that a deploy that arrives after its undeploy does nothing.
+#
+# An undeploy is always answered. It never affects the deploy of another instance, attempt or cell: if its instance is on the
+# node, it waits until that has ended. It ends a rebuild of its own instance. The rebuild with the highest number counts; an older one gets no answer.
+
+
+Order = DeployInstance | UndeployInstance | RedeployInstance
+Ordered = tuple[NodeRow, Answer | None]
+
+# How many ended attempts a row stores. A late deploy of an older attempt would be executed, and its conductor would then
+# undeploy it.
+ENDED_MAX = 20
+NO_API = "this daemon knows no REST API of Ironic (MOOR_IRONIC_URL), and cannot deploy"
+
+
+def after_order(row: NodeRow, order: Order, now: datetime, *, can_deploy: bool) -> Ordered:
+    """The row after this order, and the immediate answer, if any. A row of version 0 is an unknown node; an order does not
+    create it.
+    """
+    match order:
+        case DeployInstance():
+            return _after_deploy(row, order, now, can_deploy=can_deploy)
+        case RedeployInstance():
+            return _after_redeploy(row, order, now, can_deploy=can_deploy)
+        case UndeployInstance():
+            return _after_undeploy(row, order, now)
+
+
+def spawned(deployed: Deployed, row: NodeRow, number: int = 0) -> InstanceSpawned:
+    return InstanceSpawned(
+        cell=deployed.cell,
+        instance=deployed.instance,
+        attempt=deployed.attempt,
+        host=row.id,
+        kind=NODE,
+        number=number,
+    )
+
+
+def spawn_failed(order: NodeDeploy | DeployInstance, row: NodeRow, reason: str) -> SpawnFailed:
+    return SpawnFailed(
+        cell=order.cell, instance=order.instance, attempt=order.attempt, host=row.id, reason=reason
+    )
+
+
+def destroyed(order: NodeDeploy | UndeployInstance, row: NodeRow) -> InstanceDestroyed:
+    return InstanceDestroyed(cell=order.cell, instance=order.instance, attempt=order.attempt, host=row.id)
+
+
+def redeployed(order: RedeployInstance, row: NodeRow, how: Rebuilt) -> InstanceRedeployed:
+    return InstanceRedeployed(
+        cell=order.cell,
+        instance=order.instance,
+        attempt=order.attempt,
+        host=row.id,
+        number=how.number,
+        failure=how.failure,
+        is_active=how.is_active,
+    )
+
+
+def with_end(row: NodeRow, instance: InstanceId, attempt: int, failure: str = "") -> NodeRow:
+    """The row that remembers that this attempt is over (`Ended`), so that no order deploys it again.
+
+    The same object if the row remembers this attempt of the instance, or a later one, already.
+    """
+    known = _end_of(row, instance)
+    if known is not None and known.attempt >= attempt:
+        return row
+    others = tuple(each for each in row.ended if each.instance != instance)
+    end = Ended(instance=instance, attempt=attempt, failure=failure)
+    return structs.replace(row, ended=(*others, end)[-ENDED_MAX:])
+
+
+def _after_deploy(row: NodeRow, order: DeployInstance, now: datetime, *, can_deploy: bool) -> Ordered:
+    end, done = _end_of(row, order.instance), row.deployed
+    if end is not None and order.attempt <= end.attempt:
+        return row, spawn_failed(order, row, _why_over(end, order.attempt))
+    if row.deploy is not None and _is_same(row.deploy, order):
+        return row, None
+    if done is not None and _is_same(done, order):
+        return row, spawned(done, row)
+    if reason := _why_not(row, order, can_deploy=can_deploy):
+        # A refusal is final: by now the conductor may have tried another host.
+        remembered = with_end(row, order.instance, order.attempt, reason) if row.version else row
+        return remembered, spawn_failed(order, row, reason)
+    return structs.replace(row, deploy=_begun("deploy", order, now)), None
+
+
+def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ordered:
+    if not row.version:
+        return row, destroyed(order, row)
+    ended = with_end(row, order.instance, order.attempt)
+    under_way = row.deploy
+    if under_way is not None and _is_same(under_way, order):
+        if under_way.kind == "undeploy" and not under_way.is_leftover:
+            return ended, None
+        given_up = structs.replace(
+            under_way,
+            kind="undeploy",
+            is_leftover=False,
+            failure="",
+            tries=0,
+            refusals=0,
+            repeats=0,
+            due_at=AT_ONCE,
+        )
+        return structs.replace(ended, deploy=given_up), None
+    if not _is_on(row, order) or (under_way is not None and under_way.instance == order.instance):
+        return ended, destroyed(order, row)
+    if under_way is not None:
+        # It begins when the order for the other instance has ended (`with_leftover`), or with the conductor's reminder.
+        return ended, None
+    return structs.replace(ended, deploy=_begun("undeploy", order, now)), None
+
+
+def _after_redeploy(row: NodeRow, order: RedeployInstance, now: datetime, *, can_deploy: bool) -> Ordered:
+    done, under_way = row.deployed, row.deploy
+    last = done.rebuilt if done is not None and _is_same(done, order) else None
+    if last is not None and order.number <= last.number:
+        return row, redeployed(order, row, last) if order.number == last.number else None
+    if under_way is not None and isinstance(under_way.order, RedeployInstance):
+        is_known = under_way.kind == "rebuild" and _is_same(under_way, order)
+        if is_known and order.number <= under_way.order.number:
+            return row, None
+    if reason := _why_no_rebuild(row, order, can_deploy=can_deploy):
+        is_active = done is not None and _is_same(done, order) and not (last and not last.is_active)
+        refused = Rebuilt(number=order.number, failure=reason, is_active=is_active)
+        # A refusal is final: by now the conductor has reported it.
+        return with_rebuilt(row, order, refused), redeployed(order, row, refused)
+    return structs.replace(row, deploy=_begun("rebuild", order, now)), None
+
+
+def _begun(kind: Literal["deploy", "undeploy", "rebuild"], order: Order, now: datetime) -> NodeDeploy:
+    return NodeDeploy(
+        kind=kind,
+        cell=order.cell,
+        instance=order.instance,
+        attempt=order.attempt,
+        order=None if isinstance(order, UndeployInstance) else order,
+        started_at=now,
+        due_at=AT_ONCE,
+    )
+
+
+def with_rebuilt(row: NodeRow, order: RedeployInstance, how: Rebuilt) -> NodeRow:
+    """The row that remembers how this rebuild ended; the same row if the order's attempt is not on the node."""
+    if not _is_on(row, order):
+        return row
+    done = row.deployed
+    if done is None or not _is_same(done, order):
+        done = Deployed(cell=order.cell, instance=order.instance, attempt=order.attempt)
+    return structs.replace(row, deployed=structs.replace(done, rebuilt=how))
+
+
+def _why_no_rebuild(row: NodeRow, order: RedeployInstance, *, can_deploy: bool) -> str:
+    """Why the order to rebuild cannot be done, so that the node's owner need not try; empty if it may."""
+    node, under_way, end = row.node, row.deploy, _end_of(row, order.instance)
+    if not row.version or node is None:
+        return f"node {row.id} is not known here"
+    if end is not None and order.attempt <= end.attempt:
+        return _why_over(end, order.attempt)
+    if not _is_on(row, order):
+        return f"attempt {order.attempt} of the instance is not on node {row.id}"
+    if not can_deploy:
+        return NO_API
+    if under_way is not None and under_way.kind != "rebuild":
+        return f"{under_way.kind} of instance {under_way.instance} is under way on node {row.id}"
+    return ""
+
+
+def _is_on(row: NodeRow, order: UndeployInstance | RedeployInstance) -> bool:
+    """May the order's attempt be on the node? Yes if a daemon deployed it there. Yes also if Ironic names its instance
+    on the node, and the row does not say by which attempt the instance came.
+    """
+    done, node = row.deployed, row.node
+    if done is not None and done.instance == order.instance:
+        return _is_same(done, order)
+    return node is not None and node.instance_uuid == order.instance and row.cell == order.cell
+
+
+def _is_same(known: NodeDeploy | Deployed, order: Order) -> bool:
+    return (known.instance, known.attempt, known.cell) == (order.instance, order.attempt, order.cell)
+
+
+def _end_of(row: NodeRow, instance: InstanceId) -> Ended | None:
+    return next((each for each in row.ended if each.instance == instance), None)
+
+
+def _why_over(end: Ended, attempt: int) -> str:
+    if attempt < end.attempt:
+        return f"attempt {end.attempt} of the instance is over here, and this is attempt {attempt}"
+    return end.failure or f"attempt {attempt} was undeployed"
+
+
+def _why_not(  # noqa: PLR0911 - one for each reason
+    row: NodeRow, order: DeployInstance, *, can_deploy: bool
+) -> str:
+    """Why the deploy is refused; empty if the owner may try. If the node's state is in doubt, the owner reads it first."""
+    node, under_way = row.node, row.deploy
+    if not row.version or node is None:
+        return f"node {row.id} is not known here"
+    if row.is_deleted:
+        return f"node {row.id} is deleted in Ironic"
+    if row.is_foreign:
+        return f"something else keeps the provider of node {row.id}: {row.report_note}"
+    if row.cell != order.cell:
+        return f"node {row.id} is in cell {row.cell!r}, not in {order.cell!r}"
+    if not can_deploy:
+        return NO_API
+    if under_way is not None:
+        return f"{under_way.kind} of instance {under_way.instance} is under way on node {row.id}"
+    if row.doubts or row.is_doubted or node.instance_uuid == order.instance:
+        return ""
+    return "; ".join(reasons_against(node))

@@ -236,13 +236,13 @@ class IronicWorld:
         return self.ironic.patch(node.uuid, [operation])
 
 
-class FaultyIronicApi:
-    """Ironic's REST API as one daemon reaches it: an `IronicApi`."""
+class FaultyIronicApi(rest.HttpIronicApi):
+    """Ironic's REST API as one daemon reaches it, without HTTP."""
 
     def __init__(self, world: IronicWorld, process: SimProcess, instances: frozenset[str]) -> None:
         self._ironic = world.ironic
         self._allocations = world.allocations
-        self._nodes = world.nodes
+        self._checker = world.nodes
         self._process = process
         self._loop = asyncio.get_running_loop()
         # The instances that this cloud may deploy on nodes.
@@ -257,7 +257,7 @@ class FaultyIronicApi:
             self._ironic.advance()
             some = [*self._ironic.nodes.values()][after : after + PAGE]
             read = [as_api_answer(node) for node in some]
-            self._nodes.api_answered(self._process, read, asked_s)
+            self._checker.api_answered(self._process, read, asked_s)
             await self._return_answer()
             if read:
                 yield rest.NodesRead(tuple(read))
@@ -278,7 +278,7 @@ class FaultyIronicApi:
             rest.Changed(as_api_answer(node), at) for at, node in written if at is not None and at >= since
         ]
         changed.sort(key=lambda each: each.at, reverse=True)
-        self._nodes.api_answered(self._process, [each.node for each in changed], asked_s)
+        self._checker.api_answered(self._process, [each.node for each in changed], asked_s)
         await self._return_answer()
         yield tuple(changed)
 
@@ -287,9 +287,9 @@ class FaultyIronicApi:
         found = self._ironic.node(str(node))
         read = None if found is None else as_api_answer(found)
         if read is None:
-            self._nodes.was_read(self._process, node, asked_s)
+            self._checker.was_read(self._process, node, asked_s)
         else:
-            self._nodes.api_answered(self._process, [read], asked_s)
+            self._checker.api_answered(self._process, [read], asked_s)
         await self._return_answer()
         return read
 
@@ -326,7 +326,12 @@ class FaultyIronicApi:
         return await self._ordered(node, "patch", lambda uuid: self._ironic.patch(uuid, operations))
 
     async def set_provision_state(
-        self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
+        self,
+        node: ProviderId,
+        target: str,
+        *,
+        configdrive: Mapping[str, Any] | str | None = None,
+        **_others: object,
     ) -> rest.IronicRefused | None:
         order = ProvisionOrder(target=target, configdrive=configdrive)
         return await self._ordered(node, target, lambda uuid: self._ironic.provision(uuid, order))
@@ -346,14 +351,14 @@ class FaultyIronicApi:
             await self._process.point("before_commit")
             if not self._may_act_on(node):
                 raise rest.NoLongerOurs(f"node {node} is no longer this daemon's")
-            self._nodes.ordered(self._process, node, what)
+            self._checker.ordered(self._process, node, what)
             asked_s = await self._reach_api()
-            before = self._nodes.instance_on(node)
+            before = self._checker.instance_on(node)
             done = _asked(order, str(node))
             if before is not None and before not in self._instances and not isinstance(done, RequestRefused):
-                self._nodes.changed_foreign(self._process, node, what, before, asked_s)
+                self._checker.changed_foreign(self._process, node, what, before, asked_s)
             if what == "attach" and not isinstance(done, RequestRefused):
-                self._nodes.accepted_port(node)
+                self._checker.accepted_port(node)
             await self._process.point("after_commit")
             if self._process.take_armed("lost_answer"):
                 self._process.fired("lost_answer", what)

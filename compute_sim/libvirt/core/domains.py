@@ -1,15 +1,16 @@
 """Writes the domain of a guest: what its plan says, and nothing that libvirt would have to choose."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Literal, cast
 from uuid import UUID
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from bus.messages.cell import AdoptGuest
 from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree
 from compute_sim.libvirt.core.guest_hardware import X86
-from compute_sim.libvirt.core.layout import VIRTUAL_PORT, Gives, HostLayout
+from compute_sim.libvirt.core.layout import VIRTUAL_PORT, HostLayout
 from compute_sim.libvirt.core.machine import (
     attribute,
     child,
@@ -30,7 +31,6 @@ from compute_sim.libvirt.core.plans import (
     GuestDisk,
     GuestMetadata,
     GuestNic,
-    GuestOrder,
     GuestPlan,
     PlannedFunction,
     PlannedMediated,
@@ -245,7 +245,10 @@ def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
         emulator=_cpus(domain.find("cputune/emulatorpin")),
         cells=_cells(domain),
         functions=_functions(domain),
-        mediated=tuple(ours.mediated.get(uuid) or _unknown(uuid) for uuid in _mediated(domain)),
+        # One that is not in the metadata was added to the domain by hand.
+        mediated=tuple(
+            ours.mediated.get(uuid) or PlannedMediated(uuid, "", "") for uuid in _mediated(domain)
+        ),
         disks=tuple(map(_disk, domain.findall("devices/disk"))),
         nics=_nics(domain),
         kernel=domain.findtext("os/kernel") or "",
@@ -263,11 +266,6 @@ def _foreign(domain: Element) -> ForeignGuest:
         mediated=tuple(_mediated(domain)),
         macs=tuple(attribute(each, "address") for each in domain.findall("devices/interface/mac")),
     )
-
-
-def _unknown(uuid: UUID) -> PlannedMediated:
-    """A device that was added to the domain by hand."""
-    return PlannedMediated(uuid, "", "")
 
 
 def _pins(domain: Element) -> tuple[tuple[int, ...], ...]:
@@ -384,7 +382,7 @@ def _nics(domain: Element) -> tuple[GuestNic, ...]:
 # A guest that another cloud has built on this host becomes one of ours: its domain stays as it is, and says from now on whose it is.
 
 
-def adopted(text: str, order: GuestOrder, layout: HostLayout) -> str | NoPlan:
+def adopted(text: str, order: AdoptGuest, layout: HostLayout) -> str | NoPlan:
     """The metadata by which this domain is the guest of the order from now on (libvirt sets it under `NAMESPACE`).
 
     It is refused if its claim says something else than the domain: then the host's settings differ from those that the other
@@ -397,7 +395,7 @@ def adopted(text: str, order: GuestOrder, layout: HostLayout) -> str | NoPlan:
         )
     dedicated = _dedicated(domain, emulator_of(text), layout)
     functions = [
-        each for each in domain.functions if any(each in gives.functions for gives in _all_gives(layout))
+        each for each in domain.functions if any(each in devices.functions for devices in layout.devices)
     ]
     for what, given, classes in (
         (f"dedicated CPUs ({cpus_in_words(dedicated) or 'none'})", len(dedicated), ("PCPU",)),
@@ -434,10 +432,6 @@ def _dedicated(domain: ForeignGuest, emulator: tuple[int, ...], layout: HostLayo
     offered = {cpu for cell in layout.cells for cpu in cell.dedicated}
     pinned = [pins for pins in (*domain.pins, emulator) if pins and offered.issuperset(pins)]
     return tuple(sorted({cpu for pins in pinned for cpu in pins}))
-
-
-def _all_gives(layout: HostLayout) -> Iterator[Gives]:
-    return (devices.gives for devices in layout.devices)
 
 
 # Which guests keep a host from another shape: their CPUs, pages or cells are at a place of the machine, and cannot be told to be

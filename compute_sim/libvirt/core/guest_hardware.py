@@ -5,15 +5,14 @@ from itertools import count
 from typing import Literal
 from uuid import UUID, uuid5
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from compute_sim.libvirt.core.layout import Gives, HostLayout, OfferedDevices
-from compute_sim.libvirt.core.machine import GuestKind
+from compute_sim.libvirt.core.layout import HostLayout, OfferedDevices
 from compute_sim.libvirt.core.plans import (
     CpuTopology,
     GuestDisk,
-    GuestNic,
     GuestOrder,
+    GuestPlan,
     PlannedFunction,
     PlannedMediated,
     Taken,
@@ -75,28 +74,17 @@ def asked_firmware(properties: Mapping[str, str], arch: str) -> Literal["", "efi
             return ""
 
 
-_PARTS = ("sockets", "cores", "threads")
-
-
-class Hardware(Struct, frozen=True, kw_only=True):
-    machine_type: str
-    topology: CpuTopology | None
-    disks: tuple[GuestDisk, ...]
-    nics: tuple[GuestNic, ...]
-    firmware: Literal["", "efi"]
-    video: str
-
-
-def hardware_of(order: GuestOrder, layout: HostLayout, cpus: int) -> Hardware:
+def with_hardware(plan: GuestPlan, order: GuestOrder, layout: HostLayout) -> GuestPlan:
     properties = order.image_properties
     _check_texts(order)
     machine_type = _machine_type(order, layout)
     disk_bus = asked_word(properties, "hw_disk_bus", DISK_BUSES, "virtio")
     cdrom_bus = asked_word(properties, "hw_cdrom_bus", DISK_BUSES, _cdrom_bus(order, layout, machine_type))
     nic = asked_word(properties, "hw_vif_model", NIC_MODELS, "virtio")
-    return Hardware(
+    return structs.replace(
+        plan,
         machine_type=machine_type,
-        topology=_topology(order, cpus),
+        topology=_topology(order, len(plan.pins)),
         disks=_by_bus(
             structs.replace(each, bus=each.bus or (disk_bus if each.device == "disk" else cdrom_bus))
             for each in order.disks
@@ -140,15 +128,11 @@ def _machine_type(order: GuestOrder, layout: HostLayout) -> str:
     if kind is None:
         raise CannotGiveError(f"this libvirt runs no {arch} guests of the type {domain_type}")
     machine_type = order.image_properties.get("hw_machine_type", "")
-    if machine_type and not _has(kind, machine_type):
+    if machine_type and kind.machines and machine_type not in kind.machines:
         raise CannotGiveError(
             f"image_properties.hw_machine_type is {machine_type!r}, which libvirt does not know for {arch}; it knows {', '.join(kind.machines)}"
         )
     return machine_type
-
-
-def _has(kind: GuestKind, machine_type: str) -> bool:
-    return not kind.machines or machine_type in kind.machines
 
 
 def _cdrom_bus(order: GuestOrder, layout: HostLayout, machine_type: str) -> str:
@@ -164,7 +148,7 @@ def _cdrom_bus(order: GuestOrder, layout: HostLayout, machine_type: str) -> str:
 def _topology(order: GuestOrder, cpus: int) -> CpuTopology | None:
     """The sockets, cores and threads that the flavor or the image names; what they do not name is one, or sockets what is left."""
     asked: dict[str, int] = {}
-    for part in _PARTS:
+    for part in ("sockets", "cores", "threads"):
         value = order.flavor.extra_specs.get(f"hw:cpu_{part}") or order.image_properties.get(f"hw_cpu_{part}")
         if value is None:
             continue
@@ -192,36 +176,32 @@ def _topology(order: GuestOrder, cpus: int) -> CpuTopology | None:
 Amounts = Mapping[str, int]
 
 
-class PlannedDevices(Struct, frozen=True):
-    functions: tuple[PlannedFunction, ...] = ()
-    mediated: tuple[PlannedMediated, ...] = ()
-
-
-def planned_devices(order: GuestOrder, share: Mapping[ProviderId, Amounts], taken: Taken) -> PlannedDevices:
+def planned_devices(
+    order: GuestOrder, share: Mapping[ProviderId, Amounts], taken: Taken
+) -> tuple[tuple[PlannedFunction, ...], tuple[PlannedMediated, ...]]:
     functions: list[PlannedFunction] = []
     mediated: list[PlannedMediated] = []
     new_ids = (uuid5(order.instance, f"mediated-{order.attempt}-{number}") for number in count())
     for devices in taken.layout.devices:
         for resource, amount in sorted(share.get(devices.provider, {}).items()):
-            gives = devices.gives
-            if gives.resource != resource:
+            if devices.resource != resource:
                 raise CannotGiveError(
                     f"{devices.name} gives no {resource} any more, and {amount} are claimed"
                 )
-            if gives.mediated_type:
-                mediated += _mediated(devices, gives, amount, taken, new_ids)
+            if devices.mediated_type:
+                mediated += _mediated(devices, amount, taken, new_ids)
                 continue
-            functions += _functions(devices, gives, amount, taken)
-    return PlannedDevices(tuple(functions), tuple(mediated))
+            functions += _functions(devices, amount, taken)
+    return tuple(functions), tuple(mediated)
 
 
-def _functions(devices: OfferedDevices, gives: Gives, amount: int, taken: Taken) -> list[PlannedFunction]:
-    why_not = {address: _why_taken(address, taken) for address in gives.functions}
+def _functions(devices: OfferedDevices, amount: int, taken: Taken) -> list[PlannedFunction]:
+    why_not = {address: _why_taken(address, taken) for address in devices.functions}
     free = [address for address, why in why_not.items() if not why]
     if len(free) < amount:
         reasons = "; ".join(dict.fromkeys(why for why in why_not.values() if why))
         raise CannotGiveError(
-            f"{devices.name} has {len(free)} free {gives.resource}, and {amount} are claimed{f': {reasons}' if reasons else ''}"
+            f"{devices.name} has {len(free)} free {devices.resource}, and {amount} are claimed{f': {reasons}' if reasons else ''}"
         )
     return [PlannedFunction(address) for address in free[:amount]]
 
@@ -240,32 +220,34 @@ def _why_taken(address: str, taken: Taken) -> str:
 
 
 def _mediated(
-    devices: OfferedDevices, gives: Gives, amount: int, taken: Taken, new_ids: Iterator[UUID]
+    devices: OfferedDevices, amount: int, taken: Taken, new_ids: Iterator[UUID]
 ) -> list[PlannedMediated]:
-    can_make = [parent for parent in gives.parents for _ in range(_can_make(parent, gives, taken))]
-    made = [PlannedMediated(next(new_ids), gives.mediated_type, parent) for parent in can_make[:amount]]
+    can_make = [
+        parent for parent in devices.parents for _ in range(_can_make(parent, devices.mediated_type, taken))
+    ]
+    made = [PlannedMediated(next(new_ids), devices.mediated_type, parent) for parent in can_make[:amount]]
     # Devices that exist and nobody has: somebody may just be about to use them, so they come last.
     made += [
         PlannedMediated(each.uuid, each.type, each.parent)
         for each in taken.layout.mediated
-        if each.type == gives.mediated_type
-        and each.parent in gives.parents
+        if each.type == devices.mediated_type
+        and each.parent in devices.parents
         and each.uuid not in taken.mediated
     ][: amount - len(made)]
     if len(made) < amount:
         raise CannotGiveError(
-            f"{devices.name} can make {len(made)} devices of {gives.mediated_type}, and {amount} {gives.resource} are claimed"
+            f"{devices.name} can make {len(made)} devices of {devices.mediated_type}, and {amount} {devices.resource} are claimed"
         )
     return made
 
 
-def _can_make(parent: str, gives: Gives, taken: Taken) -> int:
+def _can_make(parent: str, mediated_type: str, taken: Taken) -> int:
     """How many devices of this type a GPU can make, beside those that other guests are about to have it make."""
     function = next(each for each in taken.layout.functions if each.address == parent)
     if parent in taken.functions:
         return 0
     soon = [each for each in taken.to_be_made if each.parent == parent]
-    if any(each.type != gives.mediated_type for each in soon):
+    if any(each.type != mediated_type for each in soon):
         return 0
-    available = sum(each.available for each in function.mediated_types if each.name == gives.mediated_type)
+    available = sum(each.available for each in function.mediated_types if each.name == mediated_type)
     return max(0, available - len(soon))

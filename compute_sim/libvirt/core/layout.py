@@ -18,7 +18,6 @@ from compute_sim.libvirt.core.machine import (
     BadXmlError,
     HugePages,
     Machine,
-    MachineCell,
     MediatedDevice,
     NodeDevices,
     PciFunction,
@@ -173,24 +172,18 @@ _NOT_IN_NAMES = re.compile("[^A-Z0-9_]")
 DIRECT, DIRECT_PHYSICAL = "CUSTOM_VNIC_TYPE_DIRECT", "CUSTOM_VNIC_TYPE_DIRECT_PHYSICAL"
 
 
-class Gives(Struct, frozen=True):
-    """What a provider of devices gives: a resource class, one for each of these functions, or mediated devices of this type, which
-    these parents make.
-    """
-
-    resource: str
-    functions: tuple[str, ...] = ()
-    mediated_type: str = ""
-    parents: tuple[str, ...] = ()
-
-
 class OfferedDevices(Struct, frozen=True):
-    """A provider of devices."""
+    """A provider of devices. It gives a resource class: one for each of these functions, or mediated devices of this type, which these
+    parents make.
+    """
 
     provider: ProviderId
     name: str
     parent: ProviderId
-    gives: Gives
+    resource: str
+    functions: tuple[str, ...] = ()
+    mediated_type: str = ""
+    parents: tuple[str, ...] = ()
     traits: frozenset[str] = frozenset()
 
 
@@ -224,7 +217,9 @@ def device_layout(
 def _type_of(function: PciFunction, offers: Iterable[MediatedOffer]) -> MediatedOffer | None:
     makes = {each.name for each in function.mediated_types}
     chosen = {
-        each.type: each for each in offers if each.type in makes and _matches(function.address, each.address)
+        each.type: each
+        for each in offers
+        if each.type in makes and fnmatchcase(function.address, each.address)
     }
     if len(chosen) > 1:
         raise ValueError(
@@ -232,10 +227,6 @@ def _type_of(function: PciFunction, offers: Iterable[MediatedOffer]) -> Mediated
             "GPUs of each type, as in nvidia-35@0000:3b:*"
         )
     return next(iter(chosen.values()), None)
-
-
-def _matches(address: str, pattern: str) -> bool:
-    return DeviceOffer("*", "*", pattern).has(PciFunction(address=address, vendor="", product=""))
 
 
 class _Draft:
@@ -271,33 +262,47 @@ class _Draft:
             raise ValueError(
                 f"devices gives the functions of {owner.address} the networks {' and '.join(sorted(physnets))}: a card is on one"
             )
-        gives = Gives(resource, functions=(function.address,))
-        self._give(owner.address, f"pci-{owner.address}", self._cell_of(owner), gives, traits)
+        new = OfferedDevices(
+            provider=ProviderId(uuid5(self._root, f"pci-{owner.address}")),
+            name=f"{self._host}_{owner.address}",
+            parent=self._cell_of(owner),
+            resource=resource,
+            functions=(function.address,),
+            traits=frozenset(traits),
+        )
+        self._give(owner.address, new)
 
     def add_mediated(self, function: PciFunction, kind: MediatedOffer) -> None:
-        gives = Gives(VGPU, mediated_type=kind.type, parents=(function.address,))
+        key = kind.pool or function.address
         of_id = f"gpus-{kind.pool}" if kind.pool else f"pci-{function.address}"
-        trait = f"CUSTOM_{_NOT_IN_NAMES.sub('_', kind.type.upper())}"
-        self._give(kind.pool or function.address, of_id, self._cell_of(function), gives, {trait})
+        new = OfferedDevices(
+            provider=ProviderId(uuid5(self._root, of_id)),
+            name=f"{self._host}_{key}",
+            parent=self._cell_of(function),
+            resource=VGPU,
+            mediated_type=kind.type,
+            parents=(function.address,),
+            traits=frozenset({f"CUSTOM_{_NOT_IN_NAMES.sub('_', kind.type.upper())}"}),
+        )
+        self._give(key, new)
 
     def finished(self) -> tuple[OfferedDevices, ...]:
         return tuple(self._drafts.values())
 
-    def _give(self, key: str, of_id: str, parent: ProviderId, new: Gives, traits: Iterable[str]) -> None:
-        draft = self._drafts.get(key)
-        if draft is None:
-            provider, name = ProviderId(uuid5(self._root, of_id)), f"{self._host}_{key}"
-            self._drafts[key] = OfferedDevices(provider, name, parent, new, frozenset(traits))
-            return
-        old = draft.gives
-        self._drafts[key] = structs.replace(
-            draft,
-            # A pool of GPUs near several cells is near none.
-            parent=parent if draft.parent == parent else self._root,
-            gives=structs.replace(
-                old, functions=(*old.functions, *new.functions), parents=(*old.parents, *new.parents)
-            ),
-            traits=draft.traits.union(traits),
+    def _give(self, key: str, new: OfferedDevices) -> None:
+        """Add it, or what it gives to what is there by this key."""
+        old = self._drafts.get(key)
+        self._drafts[key] = (
+            new
+            if old is None
+            else structs.replace(
+                old,
+                # A pool of GPUs near several cells is near none.
+                parent=old.parent if old.parent == new.parent else self._root,
+                functions=(*old.functions, *new.functions),
+                parents=(*old.parents, *new.parents),
+                traits=old.traits | new.traits,
+            )
         )
 
     def _cell_of(self, function: PciFunction) -> ProviderId:
@@ -504,22 +509,16 @@ def _offered_cells(root: ProviderId, machine: Machine, offer: HostOffer) -> tupl
     chosen = [cell for cell in machine.cells if (shared | offer.cpus_dedicated).intersection(cell.cpus)]
     memory = _limited([cell.small_pages_mb for cell in chosen], offer.memory_mb)
     return tuple(
-        _offered_cell(root, cell, offer, shared, memory_mb)
+        OfferedCell(
+            provider=ProviderId(uuid5(root, f"numa-{cell.number}")),
+            number=cell.number,
+            shared=tuple(sorted(shared.intersection(cell.cpus))),
+            dedicated=tuple(sorted(offer.cpus_dedicated.intersection(cell.cpus))),
+            memory_mb=memory_mb,
+            outside_mb=cell.small_pages_mb - memory_mb,
+            huge_pages=cell.huge_pages,
+        )
         for cell, memory_mb in zip(chosen, memory, strict=True)
-    )
-
-
-def _offered_cell(
-    root: ProviderId, cell: MachineCell, offer: HostOffer, shared: frozenset[int], memory_mb: int
-) -> OfferedCell:
-    return OfferedCell(
-        provider=ProviderId(uuid5(root, f"numa-{cell.number}")),
-        number=cell.number,
-        shared=tuple(sorted(shared.intersection(cell.cpus))),
-        dedicated=tuple(sorted(offer.cpus_dedicated.intersection(cell.cpus))),
-        memory_mb=memory_mb,
-        outside_mb=cell.small_pages_mb - memory_mb,
-        huge_pages=cell.huge_pages,
     )
 
 

@@ -192,8 +192,6 @@ class Machine(Struct, frozen=True, kw_only=True):
     # What a guest's CPU has in the mode host-model; the names of devices that guests may have, by kind (`disk.bus`).
     guest_cpu_features: tuple[str, ...] = ()
     devices: Mapping[str, tuple[str, ...]] = {}
-    # In KiB, the smallest first.
-    page_sizes: tuple[int, ...] = ()
 
     @property
     def cpus(self) -> frozenset[int]:
@@ -233,7 +231,6 @@ def read_machine(
         guests=tuple(map(_read_guest_kind, top.findall("guest"))),
         guest_cpu_features=guest_cpu,
         devices=devices,
-        page_sizes=tuple(sorted(map(_page_kib, cpu.findall("pages")))),
     )
 
 
@@ -330,7 +327,6 @@ class MediatedType(Struct, frozen=True):
 
     name: str
     available: int
-    title: str = ""
 
 
 class PciFunction(Struct, frozen=True, kw_only=True):
@@ -451,7 +447,6 @@ def _read_type(element: Element) -> MediatedType:
     return MediatedType(
         name=attribute(element, "id"),
         available=number_in(available.text, available, "the count"),
-        title=text_at(element, "name"),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, structs
 
 from compute_sim.core.trees import ProviderTree
-from compute_sim.libvirt.core.guest_hardware import CannotGiveError, arch_of, hardware_of, planned_devices
+from compute_sim.libvirt.core.guest_hardware import CannotGiveError, arch_of, planned_devices, with_hardware
 from compute_sim.libvirt.core.layout import HostLayout, OfferedCell
 from compute_sim.libvirt.core.machine import cpus_in_words
 from compute_sim.libvirt.core.plans import DomainCell, ForeignGuest, GuestOrder, GuestPlan, Taken, by_provider
@@ -369,9 +369,8 @@ def _plan(order: GuestOrder, layout: HostLayout, taken: Taken, known: ProviderTr
     memory = planned_memory(order.flavor, shape, share, layout)
     page_kib = page_kib_of(share)
     check_pages(share, taken, page_kib)
-    devices = planned_devices(order, share, taken)
-    hardware = hardware_of(order, layout, len(cpus.pins))
-    return GuestPlan(
+    functions, mediated = planned_devices(order, share, taken)
+    plan = GuestPlan(
         instance=order.instance,
         attempt=order.attempt,
         cell=order.cell,
@@ -380,7 +379,6 @@ def _plan(order: GuestOrder, layout: HostLayout, taken: Taken, known: ProviderTr
         domain=order.domain,
         domain_type=layout.offer.domain_type,
         arch=arch_of(order, layout),
-        machine_type=hardware.machine_type,
         cpu_mode=layout.offer.guest_cpu_mode,
         memory_mb=memory.mb,
         page_kib=page_kib,
@@ -389,18 +387,14 @@ def _plan(order: GuestOrder, layout: HostLayout, taken: Taken, known: ProviderTr
         emulator=cpus.emulator,
         memory_cells=memory.host_cells,
         cells=memory.cells,
-        topology=hardware.topology,
-        functions=devices.functions,
-        mediated=devices.mediated,
-        disks=hardware.disks,
-        nics=hardware.nics,
+        functions=functions,
+        mediated=mediated,
         kernel=order.kernel,
         ramdisk=order.ramdisk,
         cmdline=order.cmdline,
-        firmware=hardware.firmware,
-        video=hardware.video,
         console_log=order.console_log,
     )
+    return with_hardware(plan, order, layout)
 
 
 def _shape_of(order: GuestOrder) -> GuestShape:

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, register_namespace, tostr
 
 from msgspec import Struct
 
-from compute_sim.libvirt.core.layout import Gives, HostLayout, OfferedCell, in_proportion
+from compute_sim.libvirt.core.layout import HostLayout, OfferedCell, OfferedDevices, in_proportion
 from compute_sim.libvirt.core.machine import attribute, child, cpus_in, cpus_in_words, number_in, uuid_in
 from engine.flavors import Flavor, InstanceId
 from engine.guests import memory_class
@@ -102,10 +102,6 @@ class GuestPlan(Struct, frozen=True, kw_only=True):
     firmware: Literal["", "efi"] = ""
     video: str = ""
     console_log: str = ""
-
-    @property
-    def host(self) -> ProviderId:
-        return self.share.host
 
 
 class ForeignMemory(Struct, frozen=True):
@@ -336,17 +332,17 @@ def foreign_memory(
     return taken
 
 
-def foreign_devices(layout: HostLayout, gives: Gives, foreign: Sequence[ForeignGuest]) -> int:
+def foreign_devices(layout: HostLayout, devices: OfferedDevices, foreign: Sequence[ForeignGuest]) -> int:
     """How many of these devices foreign guests keep from the host: also by a part of the card, or by the card of a part."""
     uuids = {uuid for guest in foreign for uuid in guest.mediated}
     used = [each for each in layout.mediated if each.uuid in uuids]
-    if gives.mediated_type:
-        return sum(1 for one in used if one.parent in gives.parents and one.type == gives.mediated_type)
+    if devices.mediated_type:
+        return sum(1 for one in used if one.parent in devices.parents and one.type == devices.mediated_type)
     taken = {address for guest in foreign for address in guest.functions} | {each.parent for each in used}
     return sum(
         1
         for each in layout.functions
-        if each.address in gives.functions
+        if each.address in devices.functions
         and not taken.isdisjoint((each.address, each.physical, *each.virtual))
     )
 

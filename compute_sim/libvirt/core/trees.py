@@ -10,7 +10,6 @@ from compute_sim.core.hosts import Host, Network
 from compute_sim.core.trees import ProviderTree, TreeProvider
 from compute_sim.libvirt.core.guest_hardware import DISK_BUSES, FIRMWARES, NIC_MODELS, VIDEO_MODELS, X86
 from compute_sim.libvirt.core.layout import (
-    Gives,
     HostLayout,
     HostOffer,
     OfferedCell,
@@ -145,31 +144,30 @@ def _devices(
     devices: OfferedDevices,
     foreign: Sequence[ForeignGuest],
 ) -> TreeProvider:
-    gives = devices.gives
-    total = _total(layout, gives)
-    inventory = _inventory(total, foreign_devices(layout, gives, foreign))
+    total = _total(layout, devices)
+    inventory = _inventory(total, foreign_devices(layout, devices, foreign))
     return TreeProvider(
         id=devices.provider,
         name=devices.name,
         parent=devices.parent,
-        inventories={gives.resource: inventory} if total else {},
+        inventories={devices.resource: inventory} if total else {},
         traits=devices.traits,
     )
 
 
-def _total(layout: HostLayout, gives: Gives) -> int:
+def _total(layout: HostLayout, devices: OfferedDevices) -> int:
     """How many there are, those in use too."""
-    if not gives.mediated_type:
-        return len(gives.functions)
+    if not devices.mediated_type:
+        return len(devices.functions)
     exist = sum(
-        1 for each in layout.mediated if each.type == gives.mediated_type and each.parent in gives.parents
+        1 for each in layout.mediated if each.type == devices.mediated_type and each.parent in devices.parents
     )
     return exist + sum(
         each.available
         for function in layout.functions
-        if function.address in gives.parents
+        if function.address in devices.parents
         for each in function.mediated_types
-        if each.name == gives.mediated_type
+        if each.name == devices.mediated_type
     )
 
 

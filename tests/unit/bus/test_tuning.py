@@ -178,7 +178,6 @@ LISTS = {
     "libvirt.mediated_types": ("nvidia-35", "nvidia-36@0000:83:*"),
     "libvirt.image_servers": ("https://images.example.org", "http://mirror.example.org:8080"),
     "libvirt.image_networks": ("10.0.0.0/8", "fd00::/8"),
-    "libvirt.networks": ("physnet0=1000", "physnet-1=20000000"),
     "libvirt.traits": ("CUSTOM_A", "CUSTOM_B"),
     "compute.networks": ("physnet0=1000", "physnet-1=20000000"),
     "compute.pools": ("nfs:DISK_GB=2000", "net:IPV4_ADDRESS=250@c1-*"),

@@ -15,7 +15,7 @@ from bus.messages.cell import (
     StopInstance,
 )
 from compute_sim.core.attempts import WELL, AttemptState, Dead, Silent, Work, begun
-from compute_sim.handlers import FailedBuilds
+from compute_sim.handlers import Fleet
 from engine.flavors import Image
 from engine.inventories import ConsumerId
 from laboratory.computes.driver import SimulatedDriver, root_of
@@ -278,12 +278,12 @@ def test_an_invalid_script_is_refused_with_the_error(tmp_path: Path, text: str, 
 
 
 def test_builds_that_fail_in_a_row_are_counted_until_one_succeeds() -> None:
-    counted = FailedBuilds()
+    fleet = Fleet((), lambda: 0.0)
     building = begun(a_spawn(), Work(), 0.0)
 
     def end(state: AttemptState) -> int:
-        counted.count(building, structs.replace(building, state=state))
-        return counted.of(building.host)
+        fleet.count_build(building, structs.replace(building, state=state))
+        return fleet.failed_builds.get(building.host.int, 0)
 
     assert [
         end(state)
@@ -295,12 +295,12 @@ def test_builds_that_fail_in_a_row_are_counted_until_one_succeeds() -> None:
         2,
     ]
     failed = structs.replace(building, state=AttemptState.FAILED)
-    counted.count(failed, structs.replace(failed, due_s=None))
-    assert counted.of(building.host) == 2
+    fleet.count_build(failed, structs.replace(failed, due_s=None))
+    assert fleet.failed_builds[building.host.int] == 2
     receiving = begun(a_receive(), Work(), 0.0)
-    counted.count(receiving, structs.replace(receiving, state=AttemptState.FAILED))
-    counted.count(receiving, structs.replace(receiving, state=AttemptState.BUILT))
-    assert counted.of(building.host) == 2
+    fleet.count_build(receiving, structs.replace(receiving, state=AttemptState.FAILED))
+    fleet.count_build(receiving, structs.replace(receiving, state=AttemptState.BUILT))
+    assert fleet.failed_builds[building.host.int] == 2
     assert [end(AttemptState.BUILT), end(AttemptState.FAILED)] == [0, 1]
 
 

@@ -6,9 +6,10 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from bus.messages.cell import AdoptGuest
 from compute_sim.libvirt.core.domains import adopted, held_by
 from compute_sim.libvirt.core.planning import NoPlan, plan_guest
-from compute_sim.libvirt.core.plans import NAMESPACE, ForeignGuest, GuestOrder, GuestPlan, PlannedMediated
+from compute_sim.libvirt.core.plans import NAMESPACE, ForeignGuest, GuestPlan, PlannedMediated
 from compute_sim.libvirt.core.trees import tree_of
 from engine.inventories import ConsumerId
 from tests.unit.compute.libvirt_machines import DATA, a_layout, an_order, named, specs
@@ -25,8 +26,17 @@ CLAIM = {
 }
 
 
-def an_adoption(claim: dict[str, dict[str, int]] = CLAIM) -> GuestOrder:
-    return structs.replace(an_order(LAYOUT, claim, name="database"), instance=THEIRS, attempt=7)
+def an_adoption(claim: dict[str, dict[str, int]] = CLAIM) -> AdoptGuest:
+    order = an_order(LAYOUT, claim)
+    return AdoptGuest(
+        cell=order.cell,
+        host=order.share.host,
+        instance=THEIRS,
+        attempt=7,
+        flavor=order.flavor,
+        share=order.share,
+        name="database",
+    )
 
 
 def with_metadata(metadata: str) -> str:

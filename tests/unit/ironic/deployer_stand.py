@@ -20,9 +20,8 @@ from engine.inventories import ProviderId
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.notifications import Ignored, read
 from ironic_sync.core.offers import CellMap
-from ironic_sync.core.orders import Order, after_order
 from ironic_sync.core.rows import Answer, NodeRow
-from ironic_sync.core.settling import NodePolicy
+from ironic_sync.core.settling import NodePolicy, Order, after_order
 from ironic_sync.deploying import Deployer
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules

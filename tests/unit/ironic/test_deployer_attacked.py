@@ -12,8 +12,8 @@ from msgspec import structs
 
 from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
 from ironic_sync.core.deploying import NO_EFFECT_MAX, REFUSALS_MAX
-from ironic_sync.core.orders import Order  # noqa: TC001 - like every other import
 from ironic_sync.core.rows import NodeRow
+from ironic_sync.core.settling import Order  # noqa: TC001 - like every other import
 from kit.parts import Pauses
 from laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from tests.ironic_clock import LONG_S

@@ -18,9 +18,8 @@ from bus.workers.handling import Received, Said, Tell
 from engine.inventories import ProviderId
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.offers import CellMap
-from ironic_sync.core.orders import Order
 from ironic_sync.core.rows import AT_ONCE, NodeRow
-from ironic_sync.core.settling import NodePolicy
+from ironic_sync.core.settling import NodePolicy, Order
 from ironic_sync.deploying import HANDLERS
 from kit.times import microseconds
 from tests.memory_stores.ironic import MemoryIronicStore

@@ -11,16 +11,17 @@ from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
 from engine.flavors import InstanceId
 from engine.hosts import NODE
 from engine.inventories import ConsumerId
-from ironic_sync.core.orders import (
+from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
+from ironic_sync.core.settling import (
     ENDED_MAX,
     NO_API,
     Order,
     after_order,
     with_end,
+    with_leftover,
+    with_lost_instance,
     with_rebuilt,
 )
-from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
-from ironic_sync.core.settling import with_leftover, with_lost_instance
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import OURS, THEIRS, a_deploy, a_redeploy, an_order, an_undeploy
 

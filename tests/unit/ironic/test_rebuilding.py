@@ -23,8 +23,8 @@ from ironic_sync.core.deploying import (
     instance_info,
     next_step,
 )
-from ironic_sync.core.orders import NO_API, after_order
 from ironic_sync.core.rows import AT_ONCE, Deployed, NodeRow, Rebuilt
+from ironic_sync.core.settling import NO_API, after_order
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import OURS, THEIRS, a_deploy, a_rebuild, a_redeploy, an_undeploy
 

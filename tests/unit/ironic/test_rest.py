@@ -19,7 +19,6 @@ from ironic_sync.rest import (
     FIELDS,
     CleanStep,
     HttpIronicApi,
-    IronicApi,
     IronicRefused,
     NodesRead,
     PatchOperation,
@@ -140,7 +139,7 @@ def fault(text: str) -> dict[str, str]:
     return {"error_message": json.dumps({"faultcode": "Client", "faultstring": text, "debuginfo": None})}
 
 
-async def pages_of(api: IronicApi) -> list[NodesRead]:
+async def pages_of(api: HttpIronicApi) -> list[NodesRead]:
     return [page async for page in api.pages()]
 
 
