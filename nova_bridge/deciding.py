@@ -39,7 +39,7 @@ from nova_bridge.hosts import NovaHosts
 from nova_bridge.request_spec import NovaGroup, NovaRequest
 from nova_bridge.selection import SelectedHost, group_providers, write_selections, write_stay
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.claiming.search import Search
+from scheduler_worker.requests.reading import Search
 
 log = logging.getLogger(__name__)
 

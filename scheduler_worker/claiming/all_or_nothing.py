@@ -28,8 +28,8 @@ from engine.inventories import ConsumerId
 from engine.picture.picture import Picture
 from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, NotAllowed, NoValidHost
 from kit.errors import WrongAnswer
-from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import KnowsHosts
+from scheduler_worker.requests.reading import Search
 from scheduler_worker.settings import SchedulerPace
 
 # The rest of a parcel is for the envelope and the other fields.

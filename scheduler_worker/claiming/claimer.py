@@ -57,9 +57,9 @@ from engine.requests import InstanceSpec
 from kit.errors import Transient, WrongAnswer
 from kit.metrics import Histogram, Readings
 from scheduler_worker.claiming.all_or_nothing import TogetherFinder
-from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import KnowsHosts, Newcomers
 from scheduler_worker.metrics import CHOSEN, CLAIMS
+from scheduler_worker.requests.reading import Search
 from scheduler_worker.settings import PACE, SchedulerPace
 
 if TYPE_CHECKING:

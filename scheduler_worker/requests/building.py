@@ -34,7 +34,6 @@ from engine.requests import COUNT_MAX
 from kit.logs import InstanceLine
 from kit.metrics import Histogram, Readings
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.rows import (
     ACCEPTED,
     PLACED,
@@ -56,6 +55,7 @@ from scheduler_worker.requests.reading import (
     SENT_AT,
     LastFilters,
     RequestReader,
+    Search,
     ValidRequest,
     names_stored,
     other_content,

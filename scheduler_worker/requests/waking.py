@@ -34,7 +34,6 @@ from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from kit.parts import Periodic
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.history import alternatives_in, changes_between, decoded, specs_in
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
@@ -62,6 +61,7 @@ from scheduler_worker.requests.moving import (
     after_order,
     room_for_moves,
 )
+from scheduler_worker.requests.reading import Search
 from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings
 from scheduler_worker.store import InstanceQuery, SchedulerStore, WaitingInstance
 from scheduler_worker.waiting import MoveSource, WaitingSpecs

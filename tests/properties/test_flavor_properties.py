@@ -19,9 +19,9 @@ from engine.inventories import ConsumerId
 from engine.picture.picture import Picture
 from engine.requests import Alternative, InstanceSpec
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.replica import Replica
+from scheduler_worker.requests.reading import Search
 from scheduler_worker.waiting import WaitingSpecs
 from tests.properties.bounds import THOROUGH
 from tests.properties.test_scheduler_choosing import PLUGINS, WISHES, Host, clouds, picture_of

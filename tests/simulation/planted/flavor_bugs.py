@@ -7,7 +7,7 @@ from msgspec import structs
 
 from cell_conductor.core import swapping
 from engine.refusals import NoValidHost
-from scheduler_worker.claiming.search import Search
+from scheduler_worker.requests.reading import Search
 from tests.simulation.replacing import replaced
 
 

@@ -21,12 +21,11 @@ from engine.inventories import AggregateId, InventoryState, ProviderState
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec, RequestProblem, read_request
-from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.hosts import reported
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.requests.building import Builder
-from scheduler_worker.requests.reading import LastFilters, RequestReader
+from scheduler_worker.requests.reading import LastFilters, RequestReader, Search
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.placement_orders import VOCABULARY, an_id, provider
 from tests.memory_stores.scheduler import MemorySchedulerStore

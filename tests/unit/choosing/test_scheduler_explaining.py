@@ -36,7 +36,6 @@ from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
 from scheduler_worker import questions
-from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.history import decoded, encoded
 from scheduler_worker.core.instances.lifecycle import heard
 from scheduler_worker.core.instances.rows import (
@@ -49,7 +48,7 @@ from scheduler_worker.core.instances.rows import (
     after_search,
 )
 from scheduler_worker.questions import Explainer
-from scheduler_worker.requests.reading import RequestReader, ValidRequest, with_groups
+from scheduler_worker.requests.reading import RequestReader, Search, ValidRequest, with_groups
 from scheduler_worker.store import KnownGroup, NewRequest
 from scheduler_worker.wiring import STANDARD
 from tests.memory_stores.scheduler import MemorySchedulerStore

@@ -13,7 +13,7 @@ from engine.inventories import ALTERNATES_MAX, AggregateId, ProviderState
 from engine.refusals import Shortfall
 from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup, Needs
-from scheduler_worker.claiming.search import Search
+from scheduler_worker.requests.reading import Search
 from tests.contracts.placement_orders import WEB, aggregate, provider
 from tests.plugins import standard_plugins
 from tests.refusals import why_not

@@ -21,10 +21,10 @@ from engine.picture.picture import Picture
 from engine.refusals import Claimed, DoesNotFit, NoValidHost
 from engine.requests import Alternative, InstanceSpec
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.history import decoded
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.replica import Replica
+from scheduler_worker.requests.reading import Search
 from scheduler_worker.waiting import WaitingSpecs
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_picture, a_state, vcpus

@@ -32,7 +32,6 @@ from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
 from scheduler_worker.aggregates import AggregateMembership, AggregateOrders
 from scheduler_worker.applications import Applications
-from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.history import decoded, encoded
 from scheduler_worker.core.instances.rows import accepted, instance_id_of
 from scheduler_worker.handlers import event_handlers, question_handlers, request_handlers
@@ -45,7 +44,13 @@ from scheduler_worker.requests.building import BURIED, Builder, Burial, new_rows
 from scheduler_worker.requests.cell_events import AlternatesFinder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
-from scheduler_worker.requests.reading import LastFilters, RequestReader, ValidRequest, with_neighbours
+from scheduler_worker.requests.reading import (
+    LastFilters,
+    RequestReader,
+    Search,
+    ValidRequest,
+    with_neighbours,
+)
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery, InstanceQuery, NewRequest
 from scheduler_worker.waiting import WaitingSpecs

@@ -19,10 +19,10 @@ from engine.inventories import Choice
 from engine.picture.picture import Picture
 from engine.refusals import Claimed, DoesNotFit, NoValidHost
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.replica import Replica
 from scheduler_worker.requests.moving import UnclaimedShares
+from scheduler_worker.requests.reading import Search
 from scheduler_worker.settings import PACE, SchedulerPace
 from scheduler_worker.waiting import WaitingSpecs
 from tests.contracts.placement_orders import WEB

@@ -28,8 +28,8 @@ from engine.refusals import (
 )
 from engine.requests import InstanceSpec
 from scheduler_worker.claiming.all_or_nothing import TogetherFinder
-from scheduler_worker.claiming.search import Search
 from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.requests.reading import Search
 from scheduler_worker.settings import SchedulerPace
 from tests.contracts.placement_orders import HOST
 
