@@ -19,8 +19,7 @@ from engine.candidates.columns import Flags, Floats, Ints, Rows
 from engine.choosing.compounds import WayJudge
 from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.hosts import FLAVORS, MULTIPLIER, ONLY_OF_AGGREGATES
-from engine.picture.columns import HostPreferences
-from engine.picture.members import HostAggregates
+from engine.picture.members import HostAggregates, HostPreferences
 from engine.picture.picture import Picture
 from engine.requests.spec import InstanceSpec, some_may_be_of_nodes
 

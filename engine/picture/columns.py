@@ -1,65 +1,255 @@
-"""Facts about hosts as columns: one row for each host, one array for each fact.
+"""The providers that a reader knows, their trees, and facts about hosts as columns: one row for each host, one array for each fact.
 
 Arrays are longer than the number of rows, and are doubled when rows run out; readers cut them at `rows`. Facts that are
 only read for single hosts are in lists, which are faster for that.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.candidates.columns import BitSets, Flags, Floats, Ints, Rows, Scalar, Stock, Words, longer
+from engine.candidates.columns import BitSets, Flags, Floats, Ints, Scalar, Stock, longer
 from engine.candidates.provider_index import SHARES, ProviderIndex
 from engine.capacity import capacity_of
 from engine.hosts import NODE, HostState, Supported
-from engine.inventories import INTEGER_MAX, InventoryState, ProviderId, ProviderState
-from engine.providers import KnownProviders
+from engine.inventories import INTEGER_MAX, InventoryState, ProviderId, ProviderState, ProviderUsage
 
-# The hosts that changed so that they may have room where they had none: more is free, or other facts are known.
+# The providers that a reader knows, and how their states are merged: the later state stays, and a deleted provider goes.
 #
-# Nothing is recorded while no instance waits for room. A host that only took something is not recorded either.
+# States arrive in any order and more than once. The higher revision of one provider is later. One provider after another
+# may have the same public id; then the higher internal id is later, since internal ids are never used again.
+#
+# Usage, which claims change, arrives by itself and is stored beside the provider's state. A later state replaces a state,
+# and a later usage replaces a usage, whichever comes first. So nothing is lost when usage arrives before the state that it
+# belongs to.
+#
+# A published state may be false: a placement worker has a bug, or somebody forged the message. By its revision such a
+# state would win against all true ones for a long time. And a database that was restored from a backup counts from there
+# again. Placement's answers are true. A provider's revision only grows, so a state that the reader had before it asked
+# placement, and that is later than the one in the answer, was never written.
 
 
-class TouchedHosts:
-    """Hosts by their rows in the picture. `everything`: a change that may concern any host."""
+# Late messages about a deleted provider arrive within seconds; so many deleted providers are remembered.
+GONE_MAX = 100_000
+
+
+class KnownBefore(NamedTuple):
+    """The reader's knowledge before it asked placement: the revisions of providers, by internal id, and the number of
+    deletions that it had heard of.
+    """
+
+    revisions: Mapping[int, int]
+    deletions: int
+
+
+class KnownProviders:
+    """The latest known state and usage of each provider.
+
+    A subclass groups or names the providers as its readers need them: it is told of each change by `_changed`.
+    """
 
     def __init__(self) -> None:
-        self.is_watched = False
-        self.rows: set[int] = set()
-        self.everything = False
-        self._tell: Callable[[], None] = lambda: None
+        self._index = ProviderIndex()
+        # How many readers use the current index.
+        self._readers = 0
+        # Usages that the index does not have yet: nearly all are followed by a later one before the index is read.
+        self._unindexed: dict[int, ProviderUsage] = {}
+        # By internal id.
+        self._states: dict[int, ProviderState] = {}
+        # Only usages that are later than the state.
+        self._usages: dict[int, ProviderUsage] = {}
+        # The internal ids of deleted providers, in the order of their deletion, each with its number in that order.
+        self._gone: dict[int, int] = {}
+        self._deletions = 0
 
-    def tell(self, listener: Callable[[], None]) -> None:
-        """Set the listener that is called after each recorded change."""
-        self._tell = listener
+    def _changed(self, before: ProviderState | None, after: ProviderState | None) -> None:
+        """A provider has another state. It is new if there is none `before`, and is gone if there is none `after`."""
 
-    def watch(self, *, watches: bool) -> None:
-        """Begin to record changes, or stop. The changes recorded so far are forgotten."""
-        self.is_watched = watches
-        self.rows.clear()
-        self.everything = False
+    # Reading
 
-    def add(self, rows: Iterable[int]) -> None:
-        if self.is_watched:
-            before = len(self.rows)
-            self.rows.update(row for row in rows if row >= 0)
-            if len(self.rows) > before:
-                self._tell()
+    @property
+    def index(self) -> ProviderIndex:
+        """All providers as columns, for the search."""
+        if self._unindexed:
+            self._writable().use([(usage.internal, usage.used) for usage in self._unindexed.values()])
+            self._unindexed.clear()
+        return self._index
 
-    def add_all(self) -> None:
-        if self.is_watched and not self.everything:
-            self.everything = True
-            self._tell()
+    @contextmanager
+    def reading(self) -> Iterator[ProviderIndex]:
+        """Keep the current index unchanged for a reader that lets other tasks run in between: writes during that time go
+        into a copy.
+        """
+        index = self.index
+        self._readers += 1
+        try:
+            yield index
+        finally:
+            if self._index is index:
+                self._readers -= 1
 
-    def take(self) -> set[int] | None:
-        """The rows that are recorded, which are then forgotten; None if any host may have changed."""
-        taken = None if self.everything else set(self.rows)
-        self.rows.clear()
-        self.everything = False
-        return taken
+    def internal_of(self, provider: ProviderId) -> int:
+        """The internal id of the provider that has this id now; -1 if none is known."""
+        row = self._index.row_of(provider)
+        return -1 if row is None else self._index.state(row).internal
+
+    def internals(self) -> frozenset[int]:
+        """The internal ids of all known providers."""
+        return frozenset(self._states)
+
+    def gone(self) -> frozenset[int]:
+        """The internal ids of providers that are known to be deleted."""
+        return frozenset(self._gone)
+
+    def behind(self, revisions: Mapping[int, int], known: Iterable[int]) -> list[int]:
+        """The internal ids of providers about which a change was missed. `revisions` has all of placement's providers.
+        Those that are older here are behind; so are those that were `known` before and are not in it, but still are here.
+        """
+        old = [internal for internal, revision in revisions.items() if self._lacks(internal, revision)]
+        over = [internal for internal in known if internal not in revisions and internal in self._states]
+        return old + over
+
+    def _lacks(self, internal: int, revision: int) -> bool:
+        """Is a provider, which is not known to be gone, older here than this revision?"""
+        state, usage = self._states.get(internal), self._usages.get(internal)
+        if state is None:
+            return internal not in self._gone
+        if usage is None:
+            return state.revision < revision
+        return usage.revision < revision or state.revision < usage.base
+
+    # Changes, as they are published
+
+    def merge(self, states: Iterable[ProviderState]) -> None:
+        """Merge these states of providers; an older one, or one of a deleted provider, changes nothing."""
+        for state in states:
+            known = self._states.get(state.internal)
+            if known is None:
+                earlier = self.internal_of(state.id)
+                if state.internal in self._gone or earlier > state.internal:
+                    continue
+                if earlier >= 0:
+                    # The provider that had this id before is gone, though its deletion has not arrived yet.
+                    self.delete((earlier,))
+            # An internal id is never used again, so a message that gives it to another provider is wrong.
+            elif state.revision <= known.revision or state.id.int != known.id.int:
+                continue
+            self._states[state.internal] = state
+            self._put_in_index(state)
+            self._changed(known, state)
+
+    def merge_usages(self, usages: Iterable[ProviderUsage]) -> tuple[list[ProviderUsage], bool]:
+        """Merge usages. Returns those that are new; and whether the states that all of them are based on are known, or
+        their providers known to be gone.
+        """
+        news: list[ProviderUsage] = []
+        has_all = True
+        for usage in usages:
+            internal, revision = usage.internal, usage.revision
+            if internal in self._gone:
+                continue
+            known, before = self._states.get(internal), self._usages.get(internal)
+            if known is None or known.revision < usage.base:
+                has_all = False
+            if (before is not None and revision <= before.revision) or (
+                known is not None and revision <= known.revision
+            ):
+                continue
+            self._usages[internal] = self._unindexed[internal] = usage
+            news.append(usage)
+        return news, has_all
+
+    def delete(self, internals: Iterable[int]) -> None:
+        """Remove providers that are deleted for good, and ignore late messages about them."""
+        for internal in internals:
+            self._deletions += 1
+            self._gone[internal] = self._deletions
+            if len(self._gone) > GONE_MAX:
+                del self._gone[next(iter(self._gone))]
+            self._drop(internal)
+
+    def discard(self, internals: Iterable[int]) -> None:
+        """Remove these providers. Messages about them count again: it is not certain that they existed."""
+        for internal in internals:
+            self._drop(internal)
+
+    def undelete(self, internals: Iterable[int]) -> None:
+        """Accept messages about these providers again: contrary to an earlier message, they are not deleted."""
+        for internal in internals:
+            self._gone.pop(internal, None)
+
+    # Answers of placement, which are true
+
+    def known_now(self) -> KnownBefore:
+        """The latest known revision of each provider, also of those of which only usage is known."""
+        usages = {internal: usage.revision for internal, usage in self._usages.items()}
+        states = {internal: state.revision for internal, state in self._states.items()}
+        return KnownBefore(states | usages, self._deletions)
+
+    def deleted_now(self) -> KnownBefore:
+        """As `known_now`, without revisions."""
+        return KnownBefore({}, self._deletions)
+
+    def merge_read(self, states: Iterable[ProviderState], before: KnownBefore) -> None:
+        """Merge these states, which placement has answered. States that the reader had `before` it asked, and that
+        contradict the answer, are false: they are dropped.
+        """
+        states = tuple(states)
+        for state in states:
+            self._drop_false(state, before)
+        self.merge(states)
+
+    def end_reading_of_all(self, there: AbstractSet[int], before: KnownBefore) -> None:
+        """Placement has answered with all providers there are. Those that were known `before` and are not among them go."""
+        last = max(there, default=0)
+        over = [internal for internal in before.revisions if internal not in there]
+        self.delete(internal for internal in over if internal < last)
+        # Placement may never have given these numbers: the next new providers may get them.
+        self.discard(internal for internal in over if internal > last)
+
+    def _drop_false(self, read: ProviderState, before: KnownBefore) -> None:
+        if self._gone.get(read.internal, before.deletions + 1) <= before.deletions:
+            del self._gone[read.internal]
+        known = self._states.get(read.internal)
+        is_other = known is not None and (
+            known.id.int != read.id.int or (known.revision == read.revision and known != read)
+        )
+        if is_other or before.revisions.get(read.internal, 0) > read.revision:
+            self._drop(read.internal)
+        namesake = self.internal_of(read.id)
+        if namesake > read.internal and namesake in before.revisions:
+            # Internal ids grow, so it would be the id's later provider. But placement has the earlier one.
+            self._drop(namesake)
+
+    def _drop(self, internal: int) -> None:
+        self._usages.pop(internal, None)
+        state = self._states.pop(internal, None)
+        if state is not None:
+            self._writable().drop(internal)
+            self._changed(state, None)
+
+    # The index
+
+    def _writable(self) -> ProviderIndex:
+        if self._readers:
+            self._index, self._readers = self._index.copy(), 0
+        return self._index
+
+    def _put_in_index(self, state: ProviderState) -> None:
+        self._writable().put(state)
+        self._unindexed.pop(state.internal, None)
+        usage = self._usages.get(state.internal)
+        if usage is None:
+            return
+        if usage.revision > state.revision:
+            self._unindexed[state.internal] = usage
+        else:
+            del self._usages[state.internal]
 
 
 # The trees of the providers that a scheduler knows: which root each belongs to, and what a tree has in all.
@@ -468,82 +658,3 @@ def _profile_of(host: HostState) -> HostProfile:
         host.supports,
         tuple(sorted(host.capabilities.items())),
     )
-
-
-# Which hosts may take from which sharing providers. It changes only when a tree, a cell or an aggregate's members do.
-
-
-class Sharing(NamedTuple):
-    """Which hosts may take from which pools. `is_shared_with` has a flag for each host: does any pool share with its
-    tree? `users` has the rows of the hosts that may take from each pool, by the pool's row in the provider index. Hosts
-    take from no pool of another cell.
-    """
-
-    is_shared_with: Flags
-    users: dict[int, Rows]
-
-
-def sharing_of(columns: PictureColumns, index: ProviderIndex) -> Sharing:
-    index.attach_trees()
-    sharing = Sharing(np.zeros(columns.rows, dtype=np.bool_), {})
-    if not index.sharing:
-        return sharing
-    roots = columns.root[: columns.rows]
-    hosts = np.flatnonzero(columns.present[: columns.rows] & (roots >= 0))
-    host_of = np.full(index.rows, -1, dtype=np.intp)
-    host_of[roots[hosts]] = hosts
-    for pool in sorted(index.sharing):
-        reached = np.unique(host_of[index.reached_from(pool)])
-        reached = reached[reached >= 0]
-        sharing.is_shared_with[reached] = True
-        if cell := index.state(pool).cell:
-            reached = reached[np.equal(columns.cell[reached], columns.cells.find(cell))]
-        sharing.users[pool] = reached
-    return sharing
-
-
-# The order of hosts that are equally good. It follows from the hosts and a salt: each worker prefers other hosts.
-
-
-_WORD = 2**64 - 1
-
-
-class HostPreferences(NamedTuple):
-    """A number of 32 bits for each row, higher is preferred; and the rows in this order."""
-
-    values: Ints
-    order: Rows
-
-
-def preferences_of(hosts: Sequence[ProviderId], salt: int) -> HostPreferences:
-    values = _values_of(hosts, salt)
-    return HostPreferences(values, (-values).argsort(kind="stable"))
-
-
-def with_new_hosts(
-    known: HostPreferences, hosts: Sequence[ProviderId], rows: Sequence[int], salt: int
-) -> HostPreferences:
-    """The preferences of all these hosts, if those in `rows` are new and the others are known."""
-    values = longer(known.values, len(hosts))
-    new = np.unique(np.array(rows, dtype=np.intp))
-    values[new] = _values_of([hosts[row] for row in new.tolist()], salt)
-    new = new[(-values[new]).argsort(kind="stable")]
-    at = np.searchsorted(-known.values, -values[new], side="right", sorter=known.order)
-    order = np.insert(known.order, at, new)
-    if new.min() < len(known.values):
-        # It has the row of a host that is gone.
-        order = order[np.insert(~np.isin(known.order, new), at, True)]
-    return HostPreferences(values, order)
-
-
-def _values_of(hosts: Sequence[ProviderId], salt: int) -> Ints:
-    ids = [(host.int ^ host.int >> 64) & _WORD for host in hosts]
-    return _mixed(np.array(ids, dtype=np.uint64), salt).astype(np.int64)
-
-
-def _mixed(ids: Words, salt: int) -> Words:
-    """Ids mixed so that ids which differ little get very different numbers (the finish of splitmix64)."""
-    mixed = ids + np.uint64(salt * 0x9E3779B97F4A7C15 & _WORD)
-    mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return mixed >> np.uint64(32)

@@ -1,4 +1,7 @@
-"""The members of server groups: those that placement told of, and this scheduler's own choices that are not answered yet.
+"""What the picture knows beside its columns: the members of server groups and of aggregates, the hosts that changed while an
+instance waits, which hosts share providers, and the order of equal hosts.
+
+Members of server groups are those that placement told of, and this scheduler's own choices that are not answered yet.
 
 Each membership is one attempt of a consumer on one host. A later attempt of a consumer replaces an earlier one, and news of
 its end counts for all attempts up to that one. So news may come in any order, and more than once.
@@ -6,14 +9,16 @@ its end counts for all attempts up to that one. So news may come in any order, a
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.candidates.columns import Flags, Ints, Rows, Words, longer
+from engine.candidates.provider_index import ProviderIndex
 from engine.hosts import MULTIPLIER, TENANTS, TRAIT, ZONE, Aggregate, least_of, value_of
-from engine.inventories import AggregateId, ConsumerId, GroupId, GroupMember, Holder
-from engine.picture.columns import Codes
+from engine.inventories import AggregateId, ConsumerId, GroupId, GroupMember, Holder, ProviderId
+from engine.picture.columns import Codes, PictureColumns
 
 # Late news of a consumer arrive within seconds; so many ended ones are remembered.
 LEFT_MAX = 100_000
@@ -236,3 +241,126 @@ class HostAggregates:
         )
         # Does any aggregate change how much a weigher counts?
         self.has_multipliers = any(key.endswith(MULTIPLIER) for key in self.keys)
+
+
+# The hosts that changed so that they may have room where they had none: more is free, or other facts are known.
+#
+# Nothing is recorded while no instance waits for room. A host that only took something is not recorded either.
+
+
+class TouchedHosts:
+    """Hosts by their rows in the picture. `everything`: a change that may concern any host."""
+
+    def __init__(self) -> None:
+        self.is_watched = False
+        self.rows: set[int] = set()
+        self.everything = False
+        self._tell: Callable[[], None] = lambda: None
+
+    def tell(self, listener: Callable[[], None]) -> None:
+        """Set the listener that is called after each recorded change."""
+        self._tell = listener
+
+    def watch(self, *, watches: bool) -> None:
+        """Begin to record changes, or stop. The changes recorded so far are forgotten."""
+        self.is_watched = watches
+        self.rows.clear()
+        self.everything = False
+
+    def add(self, rows: Iterable[int]) -> None:
+        if self.is_watched:
+            before = len(self.rows)
+            self.rows.update(row for row in rows if row >= 0)
+            if len(self.rows) > before:
+                self._tell()
+
+    def add_all(self) -> None:
+        if self.is_watched and not self.everything:
+            self.everything = True
+            self._tell()
+
+    def take(self) -> set[int] | None:
+        """The rows that are recorded, which are then forgotten; None if any host may have changed."""
+        taken = None if self.everything else set(self.rows)
+        self.rows.clear()
+        self.everything = False
+        return taken
+
+
+# Which hosts may take from which sharing providers. It changes only when a tree, a cell or an aggregate's members do.
+
+
+class Sharing(NamedTuple):
+    """Which hosts may take from which pools. `is_shared_with` has a flag for each host: does any pool share with its
+    tree? `users` has the rows of the hosts that may take from each pool, by the pool's row in the provider index. Hosts
+    take from no pool of another cell.
+    """
+
+    is_shared_with: Flags
+    users: dict[int, Rows]
+
+
+def sharing_of(columns: PictureColumns, index: ProviderIndex) -> Sharing:
+    index.attach_trees()
+    sharing = Sharing(np.zeros(columns.rows, dtype=np.bool_), {})
+    if not index.sharing:
+        return sharing
+    roots = columns.root[: columns.rows]
+    hosts = np.flatnonzero(columns.present[: columns.rows] & (roots >= 0))
+    host_of = np.full(index.rows, -1, dtype=np.intp)
+    host_of[roots[hosts]] = hosts
+    for pool in sorted(index.sharing):
+        reached = np.unique(host_of[index.reached_from(pool)])
+        reached = reached[reached >= 0]
+        sharing.is_shared_with[reached] = True
+        if cell := index.state(pool).cell:
+            reached = reached[np.equal(columns.cell[reached], columns.cells.find(cell))]
+        sharing.users[pool] = reached
+    return sharing
+
+
+# The order of hosts that are equally good. It follows from the hosts and a salt: each worker prefers other hosts.
+
+
+_WORD = 2**64 - 1
+
+
+class HostPreferences(NamedTuple):
+    """A number of 32 bits for each row, higher is preferred; and the rows in this order."""
+
+    values: Ints
+    order: Rows
+
+
+def preferences_of(hosts: Sequence[ProviderId], salt: int) -> HostPreferences:
+    values = _values_of(hosts, salt)
+    return HostPreferences(values, (-values).argsort(kind="stable"))
+
+
+def with_new_hosts(
+    known: HostPreferences, hosts: Sequence[ProviderId], rows: Sequence[int], salt: int
+) -> HostPreferences:
+    """The preferences of all these hosts, if those in `rows` are new and the others are known."""
+    values = longer(known.values, len(hosts))
+    new = np.unique(np.array(rows, dtype=np.intp))
+    values[new] = _values_of([hosts[row] for row in new.tolist()], salt)
+    new = new[(-values[new]).argsort(kind="stable")]
+    at = np.searchsorted(-known.values, -values[new], side="right", sorter=known.order)
+    order = np.insert(known.order, at, new)
+    if new.min() < len(known.values):
+        # It has the row of a host that is gone.
+        order = order[np.insert(~np.isin(known.order, new), at, True)]
+    return HostPreferences(values, order)
+
+
+def _values_of(hosts: Sequence[ProviderId], salt: int) -> Ints:
+    ids = [(host.int ^ host.int >> 64) & _WORD for host in hosts]
+    return _mixed(np.array(ids, dtype=np.uint64), salt).astype(np.int64)
+
+
+def _mixed(ids: Words, salt: int) -> Words:
+    """Ids mixed so that ids which differ little get very different numbers (the finish of splitmix64)."""
+    mixed = ids + np.uint64(salt * 0x9E3779B97F4A7C15 & _WORD)
+    mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return mixed >> np.uint64(32)

@@ -24,21 +24,17 @@ from engine.inventories import (
     Share,
     tree_fingerprint,
 )
-from engine.picture.columns import (
+from engine.picture.columns import KnownBefore, PictureColumns, PictureStock, Tree, Trees, written_of
+from engine.picture.members import (
+    GroupMembers,
+    HostAggregates,
     HostPreferences,
-    PictureColumns,
-    PictureStock,
     Sharing,
     TouchedHosts,
-    Tree,
-    Trees,
     preferences_of,
     sharing_of,
     with_new_hosts,
-    written_of,
 )
-from engine.picture.members import GroupMembers, HostAggregates
-from engine.providers import KnownBefore
 
 # Numbers by the column that they are for, with their rows: so each column is written once for a batch.
 _Gathered = defaultdict[PictureStock, tuple[list[int], list[int]]]

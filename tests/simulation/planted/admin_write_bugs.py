@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import structs
 
 from bus.messages.administration import Done
-from engine.providers import KnownProviders
+from engine.picture.columns import KnownProviders
 from placement_worker import admin_writes
 from placement_worker.core import allocation_writes, forest, provider_writes
 from placement_worker.core.forest import ForestDraft

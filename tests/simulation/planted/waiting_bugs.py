@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
-from engine.picture.columns import TouchedHosts
+from engine.picture.members import TouchedHosts
 from scheduler_worker import forgetting
 from scheduler_worker.core.instances import lifecycle, moves
 from scheduler_worker.core.instances.rows import WAITING

@@ -11,7 +11,7 @@ from engine.choosing.hosts import Draft, Hosts
 from engine.hosts import NODE, HostSetting, Supported
 from engine.inventories import ProviderState, ProviderUsage, Share, tree_fingerprint
 from engine.picture import columns
-from engine.picture.columns import preferences_of
+from engine.picture.members import preferences_of
 from engine.picture.picture import Picture
 from tests.contracts.placement_orders import DB, WEB, amounts, provider
 from tests.plugins import standard_plugins
