@@ -47,7 +47,7 @@ COMMANDS = {
     "delete": (INSTANCES, "instances.instances_command", "delete"),
     "explain": (INSTANCES, "instances.boot_command", "explain"),
     "plan": (INSTANCES, "instances.boot_command", "plan"),
-    "events": (INSTANCES, "broker.events_command", "events"),
+    "events": (INSTANCES, "broker.messages_command", "events"),
     "up": (CLOUD, "clouds.up_command", "up"),
     "flavor": (INSTANCES, "instances.stored_commands", "flavor_app"),
     "image": (INSTANCES, "instances.stored_commands", "image_app"),
@@ -70,7 +70,7 @@ COMMANDS = {
     "run": (OPERATING, "clouds.run_command", "app"),
     "settings": (OPERATING, "settings_command", "settings"),
     "broker": (OPERATING, "broker.broker_command", "app"),
-    "dead": (OPERATING, "broker.dead_command", "app"),
+    "dead": (OPERATING, "broker.messages_command", "app"),
     "db": (OPERATING, "clouds.db_command", "app"),
 }
 

@@ -26,11 +26,10 @@ from bus.broker import Broker, Connection
 from kit.errors import ConnectionLost, Failure, NotFound, Refusal
 from kit.logs import begin_to_log, want_traces
 from kit.settings import BadSetting, Section, Stated, shown, without_password
-from moor.settings import GENERAL, Settings, Sources, sources
+from moor.settings import GENERAL, Reloading, Settings, Sources, sources
 
 if TYPE_CHECKING:
     from moor.client.errors import Rejected
-    from moor.reloading import Reloading
     from moor.worker_settings import CloudSettings
 
 T = TypeVar("T")
@@ -189,7 +188,7 @@ _config: ContextVar[Path | None] = ContextVar("config", default=None)
 
 
 # What this process reads again on SIGHUP; None for a command that is no worker.
-_reloading: ContextVar["Reloading | None"] = ContextVar("reloading", default=None)
+_reloading: ContextVar[Reloading | None] = ContextVar("reloading", default=None)
 
 
 # How the help calls what names an instance, a group and so on (naming.py).
@@ -241,7 +240,6 @@ class Operating(Struct, frozen=True):
             want_traces(self.traces_url, self.traces_share)
         # Commands that are no workers need none of it.
         from kit.process import reload_by  # noqa: PLC0415
-        from moor.reloading import Reloading  # noqa: PLC0415
 
         reloading = Reloading(_config.get(), Path.cwd(), log_level=level)
         _reloading.set(reloading)

@@ -18,11 +18,10 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 import typer
 from msgspec import Struct
-from rich.markup import escape
 
 from kit.settings import near
 from kit.urls import PASSWORD_FILE, BadSecretFile, read_secret
-from moor.options import err, out
+from moor.options import err, say
 
 P = ParamSpec("P")
 
@@ -178,21 +177,26 @@ def environment_files(
     if directory is None:
         return ()
     files = tuple(EnvironmentFile(directory / f"{name}.env", each) for name, each in variables.items())
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _usable("--env-dir", directory):
         differing = {str(file.path): names for file in files if (names := file.differing())}
-        if not os.access(directory, os.W_OK):
-            raise PermissionError(f"it is not writable for user id {os.geteuid()}")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise typer.BadParameter(
-            f"--env-dir is {str(directory)!r}, which cannot be used: {problem}"
-        ) from None
     if differing and not replace:
         what = "; ".join(f"{path}: {', '.join(names)}" for path, names in differing.items())
         raise typer.BadParameter(
             f"these files have other values, and nothing was changed: {what}. --replace-env overwrites them"
         )
     return files
+
+
+@contextmanager
+def _usable(flag: str, directory: Path) -> Iterator[None]:
+    """Make the directory, and refuse one that cannot be written, or whose files cannot be read in this context."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield
+        if not os.access(directory, os.W_OK):
+            raise PermissionError(f"it is not writable for user id {os.geteuid()}")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise typer.BadParameter(f"{flag} is {str(directory)!r}, which cannot be used: {problem}") from None
 
 
 def with_login(url: str, user: str, password: str) -> str:
@@ -291,19 +295,6 @@ class PasswordFiles(Struct, frozen=True):
     # Of which servers: the end of the files' names.
     of: str
 
-    def check(self) -> None:
-        """Check that files can be written, before the command changes anything."""
-        if self.directory is None:
-            return
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not os.access(self.directory, os.W_OK):
-                raise PermissionError(f"it is not writable for user id {os.geteuid()}")
-        except OSError as problem:
-            raise typer.BadParameter(
-                f"--password-dir is {str(self.directory)!r}, which cannot be used: {problem}"
-            ) from None
-
     def login(self, url: str, user: str, password: str) -> str:
         """The URL with this user, and its password or the file of that."""
         if self.directory is None:
@@ -334,17 +325,18 @@ class PasswordFiles(Struct, frozen=True):
 
 
 def files_of_passwords(directory: Path | None, of: str) -> PasswordFiles:
-    """The files, checked."""
-    files = PasswordFiles(directory, of)
-    files.check()
-    return files
+    """The files. They can be written: that is checked before the command changes anything."""
+    if directory is not None:
+        with _usable("--password-dir", directory):
+            pass
+    return PasswordFiles(directory, of)
 
 
 def write_all(
     files: Iterable[EnvironmentFile], password_files: PasswordFiles, passwords: Mapping[str, str]
 ) -> None:
-    """Write the environments and the passwords of users, and say what was written."""
+    """Write the files of a command that makes users, and print what was done."""
     for file in files:
-        out.print(f"{escape(str(file.path))}: {file.write()}", soft_wrap=True)
+        say(f"{file.path}: {file.write()}")
     if done := password_files.write(passwords):
-        out.print(escape(done), soft_wrap=True)
+        say(done)

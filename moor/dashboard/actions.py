@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from http import HTTPStatus
-from typing import Final, Protocol, get_args
+from typing import Final, get_args
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
@@ -31,7 +31,7 @@ from kit.logs import InstanceLine, InstanceLog
 from kit.times import now
 from moor.asking import CommandClient, answer_of
 from moor.client.errors import ClientError, NotFound, Rejected
-from moor.client.hosts import HostMoves, Stayed, instances_on
+from moor.client.hosts import DRAINING, EVACUATING, HostMoves, Stayed, instances_on
 from moor.dashboard.access import AGAIN, FORM_TOKEN, Access, FormRefused, form_of, local_path, reader_of
 from moor.dashboard.letters import LETTERS_MAX, LetterReader
 from moor.dashboard.rendering import NOBODY, PageRefused, PageRenderer, Reader
@@ -177,29 +177,21 @@ class OrderQuestion(Struct, frozen=True, kw_only=True):
     is_harmful: bool = False
 
 
-class DashboardOrder(Protocol):
-    # May members order it for what is of their project?
-    for_members: bool
-
-    async def question(self, clouds: "Clouds", given: Given, reader: Reader) -> OrderQuestion:
-        """What it would do. Raises PageRefused if it cannot be done."""
-        ...
-
-    async def carry_out(self, clouds: "Clouds", given: Given, job: DashboardJob) -> None: ...
-
-
-class Clouds:
+class Clouds(Struct, frozen=True):
     """The cloud, for orders: `asking` asks for pages, `ordering` connects each order anew, as a user who may send it."""
 
-    def __init__(
-        self,
-        asking: CommandClient,
-        letters: LetterReader,
-        ordering: Callable[[], AbstractAsyncContextManager[CommandClient]],
-    ) -> None:
-        self.asking = asking
-        self.letters = letters
-        self.ordering = ordering
+    asking: CommandClient
+    letters: LetterReader
+    ordering: Callable[[], AbstractAsyncContextManager[CommandClient]]
+
+
+class DashboardOrder(Struct, frozen=True):
+    """`question` says what the order would do; it raises PageRefused if that cannot be done."""
+
+    question: Callable[[Clouds, Given, Reader], Awaitable[OrderQuestion]]
+    carry_out: Callable[[Clouds, Given, DashboardJob], Awaitable[None]]
+    # May members order it for what is of their project?
+    for_members: bool = False
 
 
 # Orders about hosts: their modes, and how they are emptied. Sent as `moor host set`, `moor host drain` and `moor evacuate` send them.
@@ -247,43 +239,38 @@ _MODES: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-class SetMode:
-    for_members = False
+async def _ask_mode(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
+    mode = given.get("mode", "")
+    if mode not in _MODES:
+        raise PageRefused(f"mode is {mode!r}: it must be one of {', '.join(get_args(HostMode))}.")
+    host = await host_named(clouds.asking, given.get("host", ""))
+    if mode == "dead" and host.kind == NODE:
+        raise PageRefused(f"{host.name} is a bare-metal node, which cannot be dead.")
+    there = await instances_on(clouds.asking, whole_name(host))
+    title, meaning = _MODES[mode]
+    now = f"It is {host.setting.mode} now" + (f": {host.setting.reason}" if host.setting.reason else "")
+    heard = f". It was heard at {time_in_words(host.heard_at)}" if mode == "dead" and host.heard_at else ""
+    return OrderQuestion(
+        title=title.format(whole_name(host)),
+        button=f"Set it {mode}",
+        sentences=(f"{now}{heard}.", meaning),
+        instances=len(there),
+        about=f"mode of {whole_name(host)}",
+        given={"host": whole_name(host), "mode": mode},
+        back=page_of(host),
+        sure="Nothing runs on this host, and nothing will: it is off, or its disks are gone."
+        if mode == "dead"
+        else "",
+        asks_reason=mode != "up",
+        is_harmful=mode == "dead",
+    )
 
-    async def question(self, clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
-        del reader
-        mode = given.get("mode", "")
-        if mode not in _MODES:
-            raise PageRefused(f"mode is {mode!r}: it must be one of {', '.join(get_args(HostMode))}.")
-        host = await host_named(clouds.asking, given.get("host", ""))
-        if mode == "dead" and host.kind == NODE:
-            raise PageRefused(f"{host.name} is a bare-metal node, which cannot be dead.")
-        there = await instances_on(clouds.asking, whole_name(host))
-        title, meaning = _MODES[mode]
-        now = f"It is {host.setting.mode} now" + (f": {host.setting.reason}" if host.setting.reason else "")
-        heard = (
-            f". It was heard at {time_in_words(host.heard_at)}" if mode == "dead" and host.heard_at else ""
-        )
-        return OrderQuestion(
-            title=title.format(whole_name(host)),
-            button=f"Set it {mode}",
-            sentences=(f"{now}{heard}.", meaning),
-            instances=len(there),
-            about=f"mode of {whole_name(host)}",
-            given={"host": whole_name(host), "mode": mode},
-            back=page_of(host),
-            sure="Nothing runs on this host, and nothing will: it is off, or its disks are gone."
-            if mode == "dead"
-            else "",
-            asks_reason=mode != "up",
-            is_harmful=mode == "dead",
-        )
 
-    async def carry_out(self, clouds: Clouds, given: Given, job: DashboardJob) -> None:
-        mode: HostMode = given["mode"]  # type: ignore[assignment]  # the question has checked it
-        async with clouds.ordering() as asking:
-            host = await _set(asking, given, mode, job)
-        job.say(f"{whole_name(host)} is set {host.setting.mode}, by {host.setting.by}.")
+async def _set_mode(clouds: Clouds, given: Given, job: DashboardJob) -> None:
+    mode: HostMode = given["mode"]  # type: ignore[assignment]  # the question has checked it
+    async with clouds.ordering() as asking:
+        host = await _set(asking, given, mode, job)
+    job.say(f"{whole_name(host)} is set {host.setting.mode}, by {host.setting.by}.")
 
 
 async def _set(asking: CommandClient, given: Given, mode: HostMode, job: DashboardJob) -> HostState:
@@ -293,66 +280,60 @@ async def _set(asking: CommandClient, given: Given, mode: HostMode, job: Dashboa
     return (await answer_of(asking, order, HostSet)).host
 
 
-class Drain:
-    for_members = False
-
-    async def question(self, clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
-        del reader
-        host = await host_named(clouds.asking, given.get("host", ""))
-        there = await instances_on(clouds.asking, whole_name(host))
-        return OrderQuestion(
-            title=f"Drain {whole_name(host)}",
-            button=f"Drain it: move {counted(len(there))}",
-            sentences=(
-                "It is set draining: nothing new is built there until it is set up again.",
-                f"Its instances move to other hosts of cell {host.cell}, at most {MOVES_AT_ONCE} at a time: live, or else stopped meanwhile.",
-                "Those for which no host has room stay.",
-            ),
-            instances=len(there),
-            about=f"instances of {whole_name(host)}",
-            given={"host": whole_name(host)},
-            back=page_of(host),
-            asks_reason=True,
-        )
-
-    async def carry_out(self, clouds: Clouds, given: Given, job: DashboardJob) -> None:
-        async with clouds.ordering() as asking:
-            host = await _set(asking, given, "draining", job)
-            job.say(f"{whole_name(host)} is set draining, by {host.setting.by}.")
-            await _empty(asking, whole_name(host), ("live-migrate", "migrate"), MOVES_AT_ONCE, job)
+async def _ask_drain(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
+    host = await host_named(clouds.asking, given.get("host", ""))
+    there = await instances_on(clouds.asking, whole_name(host))
+    return OrderQuestion(
+        title=f"Drain {whole_name(host)}",
+        button=f"Drain it: move {counted(len(there))}",
+        sentences=(
+            "It is set draining: nothing new is built there until it is set up again.",
+            f"Its instances move to other hosts of cell {host.cell}, at most {MOVES_AT_ONCE} at a time: live, or else stopped meanwhile.",
+            "Those for which no host has room stay.",
+        ),
+        instances=len(there),
+        about=f"instances of {whole_name(host)}",
+        given={"host": whole_name(host)},
+        back=page_of(host),
+        asks_reason=True,
+    )
 
 
-class Evacuate:
-    for_members = False
+async def _drain(clouds: Clouds, given: Given, job: DashboardJob) -> None:
+    async with clouds.ordering() as asking:
+        host = await _set(asking, given, "draining", job)
+        job.say(f"{whole_name(host)} is set draining, by {host.setting.by}.")
+        await _empty(asking, whole_name(host), DRAINING, MOVES_AT_ONCE, job)
 
-    async def question(self, clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
-        del reader
-        host = await host_named(clouds.asking, given.get("host", ""))
+
+async def _ask_evacuate(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
+    host = await host_named(clouds.asking, given.get("host", ""))
+    if host.up:
+        raise PageRefused(f"{whole_name(host)} is up, so nothing can be evacuated: set it down first.")
+    there = await instances_on(clouds.asking, whole_name(host))
+    return OrderQuestion(
+        title=f"Evacuate {whole_name(host)}",
+        button=f"Evacuate it: build {counted(len(there))} anew",
+        sentences=(
+            f"Its instances are built anew on other hosts of cell {host.cell}, at most {EVACUATIONS_AT_ONCE} at a time.",
+            f"They keep their ids. What is only on the disks of {host.name} is lost to them.",
+            "Those for which no host has room wait for it, and stay if the host is up again before.",
+        ),
+        instances=len(there),
+        about=f"instances of {whole_name(host)}",
+        given={"host": whole_name(host)},
+        back=page_of(host),
+        is_harmful=True,
+        sure="I have made sure that this host is off. If it still runs, its instances would run twice.",
+    )
+
+
+async def _evacuate(clouds: Clouds, given: Given, job: DashboardJob) -> None:
+    async with clouds.ordering() as asking:
+        host = await host_named(asking, given["host"])
         if host.up:
-            raise PageRefused(f"{whole_name(host)} is up, so nothing can be evacuated: set it down first.")
-        there = await instances_on(clouds.asking, whole_name(host))
-        return OrderQuestion(
-            title=f"Evacuate {whole_name(host)}",
-            button=f"Evacuate it: build {counted(len(there))} anew",
-            sentences=(
-                f"Its instances are built anew on other hosts of cell {host.cell}, at most {EVACUATIONS_AT_ONCE} at a time.",
-                f"They keep their ids. What is only on the disks of {host.name} is lost to them.",
-                "Those for which no host has room wait for it, and stay if the host is up again before.",
-            ),
-            instances=len(there),
-            about=f"instances of {whole_name(host)}",
-            given={"host": whole_name(host)},
-            back=page_of(host),
-            is_harmful=True,
-            sure="I have made sure that this host is off. If it still runs, its instances would run twice.",
-        )
-
-    async def carry_out(self, clouds: Clouds, given: Given, job: DashboardJob) -> None:
-        async with clouds.ordering() as asking:
-            host = await host_named(asking, given["host"])
-            if host.up:
-                raise Rejected("host", given["host"], "it is up, so nothing was evacuated: set it down first")
-            await _empty(asking, whole_name(host), ("evacuate",), EVACUATIONS_AT_ONCE, job)
+            raise Rejected("host", given["host"], "it is up, so nothing was evacuated: set it down first")
+        await _empty(asking, whole_name(host), EVACUATING, EVACUATIONS_AT_ONCE, job)
 
 
 async def _empty(
@@ -367,44 +348,42 @@ async def _empty(
         job.say(f"{len(moves.moved)} of {counted(len(there))} have left {host}.")
 
 
-class Delete:
-    for_members = True
+async def _ask_delete(clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
+    id_ = _instance_id(given.get("instance", ""))
+    question = AskInstances(instances=(id_,), project=reader.project)
+    found = await answer_of(clouds.asking, question, InstancesFound)
+    if not found.instances:
+        raise PageRefused(f"There is no instance {id_}.")
+    (state,) = found.instances
+    if state.state in ("deleting", "deleted"):
+        raise PageRefused(f"Instance {id_} is {state.state} already.")
+    name = state.name or str(id_)
+    where = f" on {state.host} in {state.cell}" if state.host else ""
+    return OrderQuestion(
+        title=f"Delete {name}",
+        button="Delete it",
+        sentences=(
+            f"The instance {id_}"
+            + (f" of project {state.project}" if state.project else "")
+            + f" is {state.state}{where}.",
+            "It ends, and what is on its disks is lost. A deleted instance stays deleted.",
+        ),
+        instances=1,
+        about=f"instance {id_}",
+        given={"instance": str(id_)},
+        back=f"/instances/{id_}",
+        is_harmful=True,
+    )
 
-    async def question(self, clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
-        id_ = _instance_id(given.get("instance", ""))
-        question = AskInstances(instances=(id_,), project=reader.project)
-        found = await answer_of(clouds.asking, question, InstancesFound)
-        if not found.instances:
-            raise PageRefused(f"There is no instance {id_}.")
-        (state,) = found.instances
-        if state.state in ("deleting", "deleted"):
-            raise PageRefused(f"Instance {id_} is {state.state} already.")
-        name = state.name or str(id_)
-        where = f" on {state.host} in {state.cell}" if state.host else ""
-        return OrderQuestion(
-            title=f"Delete {name}",
-            button="Delete it",
-            sentences=(
-                f"The instance {id_}"
-                + (f" of project {state.project}" if state.project else "")
-                + f" is {state.state}{where}.",
-                "It ends, and what is on its disks is lost. A deleted instance stays deleted.",
-            ),
-            instances=1,
-            about=f"instance {id_}",
-            given={"instance": str(id_)},
-            back=f"/instances/{id_}",
-            is_harmful=True,
-        )
 
-    async def carry_out(self, clouds: Clouds, given: Given, job: DashboardJob) -> None:
-        id_ = _instance_id(given["instance"])
-        order = DeleteInstance(instance=id_, project=job.project, for_user=job.by)
-        async with clouds.ordering() as asking:
-            answer = await answer_of(asking, order, InstancesFound)
-        if not answer.instances:
-            raise NotFound("instance", id_)
-        job.say(f"The instance is {answer.instances[0].state}.")
+async def _delete(clouds: Clouds, given: Given, job: DashboardJob) -> None:
+    id_ = _instance_id(given["instance"])
+    order = DeleteInstance(instance=id_, project=job.project, for_user=job.by)
+    async with clouds.ordering() as asking:
+        answer = await answer_of(asking, order, InstancesFound)
+    if not answer.instances:
+        raise NotFound("instance", id_)
+    job.say(f"The instance is {answer.instances[0].state}.")
 
 
 def _instance_id(text: str) -> InstanceId:
@@ -414,37 +393,34 @@ def _instance_id(text: str) -> InstanceId:
         raise PageRefused(f"instance is {text!r}: it is no id of an instance.") from None
 
 
-class Replay:
-    for_members = False
+async def _ask_replay(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
+    broker, handle = given.get("broker", ""), given.get("letter", "")
+    letter = await clouds.letters.letter(broker, handle)
+    if letter is None:
+        raise PageRefused(_no_letter(broker, handle))
+    return OrderQuestion(
+        title=f"Replay the dead letter {handle}",
+        button="Replay it",
+        sentences=(
+            f"The message ({letter['type']}) goes back into the queue {letter['queue']}, with no attempts counted.",
+            f"It is a dead letter since: {letter['reason']}",
+        ),
+        instances=0,
+        about=f"dead letter {broker} {handle}",
+        given={"broker": broker, "letter": handle},
+        back="/dead",
+    )
 
-    async def question(self, clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
-        del reader
-        broker, handle = given.get("broker", ""), given.get("letter", "")
-        letter = await clouds.letters.letter(broker, handle)
-        if letter is None:
+
+async def _replay(clouds: Clouds, given: Given, job: DashboardJob) -> None:
+    broker, handle = given["broker"], given["letter"]
+    async with clouds.letters.opened(broker) as (connection, opened):
+        tag = next((tag for tag, each in opened.letters.items() if each.handle == handle), None)
+        if tag is None:
             raise PageRefused(_no_letter(broker, handle))
-        return OrderQuestion(
-            title=f"Replay the dead letter {handle}",
-            button="Replay it",
-            sentences=(
-                f"The message ({letter.type}) goes back into the queue {letter.queue}, with no attempts counted.",
-                f"It is a dead letter since: {letter.reason}",
-            ),
-            instances=0,
-            about=f"dead letter {broker} {handle}",
-            given={"broker": broker, "letter": handle},
-            back="/dead",
-        )
-
-    async def carry_out(self, clouds: Clouds, given: Given, job: DashboardJob) -> None:
-        broker, handle = given["broker"], given["letter"]
-        async with clouds.letters.opened(broker) as (connection, opened):
-            tag = next((tag for tag, each in opened.letters.items() if each.handle == handle), None)
-            if tag is None:
-                raise PageRefused(_no_letter(broker, handle))
-            queue = opened.letters[tag].queue
-            await opened.replay(connection, (tag,))
-        job.say(f"The dead letter {handle} is back in the queue {queue}.")
+        queue = opened.letters[tag].queue
+        await opened.replay(connection, (tag,))
+    job.say(f"The dead letter {handle} is back in the queue {queue}.")
 
 
 def _no_letter(broker: str, handle: str) -> str:
@@ -452,11 +428,11 @@ def _no_letter(broker: str, handle: str) -> str:
 
 
 ORDERS: Final[Mapping[str, DashboardOrder]] = {
-    "set-host": SetMode(),
-    "drain": Drain(),
-    "evacuate": Evacuate(),
-    "delete": Delete(),
-    "replay": Replay(),
+    "set-host": DashboardOrder(_ask_mode, _set_mode),
+    "drain": DashboardOrder(_ask_drain, _drain),
+    "evacuate": DashboardOrder(_ask_evacuate, _evacuate),
+    "delete": DashboardOrder(_ask_delete, _delete, for_members=True),
+    "replay": DashboardOrder(_ask_replay, _replay),
 }
 
 
@@ -506,12 +482,12 @@ class Actions(PageRenderer):
             request,
             NOBODY,
             "login.html",
+            status,
             fields=self.access.fields,
             then=then,
             refused=refused,
             form_token=token,
         )
-        page.status_code = status
         self.access.keep_login_token(request, token, LOGIN_COOKIE_S, page)
         return page
 
@@ -542,18 +518,17 @@ class Actions(PageRenderer):
     def _confirmation(
         self, request: Request, reader: Reader, question: OrderQuestion, wrong: str = "", reason: str = ""
     ) -> Response:
-        page = self._page(
+        return self._page(
             request,
             reader,
             "order.html",
+            HTTPStatus.BAD_REQUEST if wrong else HTTPStatus.OK,
             question=question,
             form_id=str(uuid4()),
             wrong=wrong,
             reason=reason,
             reason_max=REASON_LENGTH_MAX,
         )
-        page.status_code = HTTPStatus.BAD_REQUEST if wrong else HTTPStatus.OK
-        return page
 
     async def send(self, request: Request, reader: Reader) -> Response:
         fields, session = await self.access.form(request)
@@ -600,12 +575,9 @@ class Actions(PageRenderer):
 
     async def job(self, request: Request, reader: Reader) -> Response:
         job = self._job(request, reader)
-        page = self._page(
-            request, reader, "job.html", job=job, stops=reader.name == job.by or reader.operates
-        )
-        if job.state == "failed":
-            page.status_code = HTTPStatus.CONFLICT
-        return page
+        status = HTTPStatus.CONFLICT if job.state == "failed" else HTTPStatus.OK
+        stops = reader.name == job.by or reader.operates
+        return self._page(request, reader, "job.html", status, job=job, stops=stops)
 
     async def stop(self, request: Request, reader: Reader) -> Response:
         await self.access.form(request)

@@ -176,9 +176,10 @@ class InstancePages(AskingPages):
                 plan = await self._ask(AskPlan(request=build, project=build.project), PlanFound)
         except PageRefused as problem:
             refused = str(problem)
-        page = self._page(request, reader, "why.html", fields=fields, given=given, plan=plan, refused=refused)
-        page.status_code = HTTPStatus.BAD_REQUEST if refused else HTTPStatus.OK
-        return page
+        status = HTTPStatus.BAD_REQUEST if refused else HTTPStatus.OK
+        return self._page(
+            request, reader, "why.html", status, fields=fields, given=given, plan=plan, refused=refused
+        )
 
 
 def _instances_asked(request: Request, reader: Reader) -> AskInstances:

@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -19,6 +18,7 @@ from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_le
 from kit.errors import ConnectionLost, Failure, Refusal
 from kit.settings import without_password
 from moor.broker.deployments import BrokerDeployment
+from moor.broker.messages_command import document_of
 from moor.dashboard.rendering import PageRefused, PageRenderer, Reader
 from moor.options import broker_of
 
@@ -30,30 +30,12 @@ KEPT_S = 2.0
 BROKER_S_MAX = 10.0
 
 
-class LetterShown(Struct, frozen=True):
-    """A dead letter. `body` is readable, without secrets and not longer than BODY_SHOWN_MAX; `is_cut` says that it had more."""
-
-    broker: str
-    handle: str
-    queue: str
-    type: str
-    reason: str
-    attempts: int
-    where: str
-    sender: str
-    sent_at: datetime | None
-    buried_at: datetime | None
-    size: int
-    body: str
-    is_cut: bool
-
-
 class LettersOfBroker(Struct, frozen=True):
     """The oldest letters of one broker, of `count` in all. `trouble` says why they could not be read."""
 
     broker: str
     url: str
-    letters: tuple[LetterShown, ...] = ()
+    letters: tuple[Mapping[str, Any], ...] = ()
     count: int = 0
     trouble: str = ""
 
@@ -95,9 +77,9 @@ class LetterReader:
                 self.forget()
                 await connection.close()
 
-    async def letter(self, broker: str, handle: str) -> LetterShown | None:
+    async def letter(self, broker: str, handle: str) -> Mapping[str, Any] | None:
         found = [each for of_broker in await self.read() for each in of_broker.letters]
-        return next((each for each in found if (each.broker, each.handle) == (broker, handle)), None)
+        return next((each for each in found if (each["broker"], each["handle"]) == (broker, handle)), None)
 
 
 async def _read(deployment: BrokerDeployment) -> LettersOfBroker:
@@ -118,23 +100,11 @@ async def _read(deployment: BrokerDeployment) -> LettersOfBroker:
     return LettersOfBroker(name, url, letters, max(count, len(letters)))
 
 
-def _shown(broker: str, letter: DeadLetter) -> LetterShown:
+def _shown(broker: str, letter: DeadLetter) -> Mapping[str, Any]:
+    """The document of a dead letter. `body` is readable, without secrets and not longer than BODY_SHOWN_MAX; `is_cut`: it had more."""
     body = masked(letter.parcel.body)
-    return LetterShown(
-        broker=broker,
-        handle=letter.handle,
-        queue=letter.queue,
-        type=letter.type,
-        reason=letter.reason,
-        attempts=letter.attempts,
-        where=letter.where,
-        sender=letter.origin.sender,
-        sent_at=letter.sent_at,
-        buried_at=letter.buried_at,
-        size=len(letter.parcel.body),
-        body=body[:BODY_SHOWN_MAX],
-        is_cut=len(body) > BODY_SHOWN_MAX,
-    )
+    is_cut = len(body) > BODY_SHOWN_MAX
+    return {**document_of(letter), "broker": broker, "body": body[:BODY_SHOWN_MAX], "is_cut": is_cut}
 
 
 class LetterPages(PageRenderer):

@@ -61,15 +61,21 @@ NOBODY = Reader("", "", is_admin=False)
 
 class PageRenderer:
     def refusal(self, request: Request, reader: Reader, status: HTTPStatus, why: str) -> Response:
-        page = self._page(request, reader, "refusal.html", why=why, status=status)
-        page.status_code = status
-        return page
+        return self._page(request, reader, "refusal.html", status, why=why)
 
     async def not_found(self, request: Request, _problem: Exception) -> Response:
         return self.refusal(request, NOBODY, HTTPStatus.NOT_FOUND, "There is no such page.")
 
-    def _page(self, request: Request, reader: Reader, template: str, **shown: Any) -> HTMLResponse:
-        return HTMLResponse(self._render(template, path=request.url.path, reader=reader, **shown))
+    def _page(
+        self,
+        request: Request,
+        reader: Reader,
+        template: str,
+        status: HTTPStatus = HTTPStatus.OK,
+        **shown: Any,
+    ) -> HTMLResponse:
+        page = self._render(template, path=request.url.path, reader=reader, status=status, **shown)
+        return HTMLResponse(page, status)
 
     def _render(self, template: str, **shown: Any) -> str:
         return _templates().get_template(template).render(**shown)

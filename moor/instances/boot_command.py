@@ -320,13 +320,8 @@ def _print_planned(plan: PlanFound | PlannedFlavor) -> None:
             out.print(f"  {each.hosts} {escape(each.change)}")
 
 
-def print_explanation(explained: Explanation, *, of_boot: bool) -> None:
-    """The instance, and under it how its host was chosen: the last time, or with `of_boot` for its boot."""
-    print_instance(explained.state)
-    print_choice(explained, of_boot=of_boot)
-
-
 def print_choice(explained: Explanation, *, of_boot: bool) -> None:
+    """How the host of an instance was chosen: the last time, or with `of_boot` for its boot."""
     choice: HostChoice = explained.boot if of_boot and explained.boot is not None else explained
     chosen = choice.chosen
     among = f"the best of {choice.qualified} that qualified, of {choice.hosts}" if choice.hosts else ""
@@ -498,7 +493,8 @@ def explain(
         print_json({"explanations": explanations, **({"plan": plan} if now else {})})
         return
     for each in explanations:
-        print_explanation(each, of_boot=boot)
+        print_instance(each.state)
+        print_choice(each, of_boot=boot)
     if plan is not None:
         out.print("\nnow:")
         print_plan(plan)

@@ -209,10 +209,6 @@ def _places(given: PlaceOptions) -> dict[str, str]:
 Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_images)]
 
 
-def _properties(image: NamedImage) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(image.properties.items()))
-
-
 def _print_image(image: NamedImage) -> None:
     out.print(
         grid_of(
@@ -227,7 +223,9 @@ IMAGES = Columns[NamedImage](
     {
         "name": lambda each: each.name,
         "source": lambda each: each.source,
-        "properties": _properties,
+        "properties": lambda each: ", ".join(
+            f"{key}={value}" for key, value in sorted(each.properties.items())
+        ),
     },
     prose=("source", "properties"),
 )

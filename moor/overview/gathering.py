@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from itertools import combinations
@@ -108,7 +108,8 @@ class CloudViewer:
                 with suppress(ConnectionLost, Refusal):
                     await lost.close()
             return BrokerSeen(without_password(url), trouble=str(problem))
-        needed = {each.name for each in queues if _is_needed(each)}
+        # Ironic's notifications have no queue where there is no Ironic.
+        needed = {each.name for each in queues if each.site is not Site.IRONIC}
         return BrokerSeen(
             without_password(url),
             {name: at for name, at in depths.items() if at is not None or name in needed},
@@ -121,11 +122,6 @@ def brokers_of(settings: Settings, overview: Overview | None) -> tuple[BrokerDep
     addresses = structs.replace(settings.addresses, bus_url=settings.bus_url)
     cells = {*addresses.cells, *([each.cell for each in overview.cells] if overview else ())}
     return deployments_of(addresses, sorted(cells))
-
-
-def _is_needed(queue: Queue) -> bool:
-    """Ironic's notifications have no queue where there is no Ironic."""
-    return queue.site is not Site.IRONIC
 
 
 def _is_read(queue: Queue) -> bool:
@@ -169,15 +165,11 @@ def _troubles_of_broker(broker: BrokerSeen) -> Iterator[str]:
         yield f"the broker {broker.url}: {broker.trouble}"
     if missing := [name for name, depth in broker.queues.items() if depth is None]:
         yield (
-            f"the broker {broker.url} lacks the {_queues(len(missing))} {', '.join(missing)}; "
+            f"the broker {broker.url} lacks the {'queue' if len(missing) == 1 else 'queues'} {', '.join(missing)}; "
             "`moor broker declare` creates what is missing"
         )
     if broker.dead_letters:
         yield f"dead letters: {broker.dead_letters}; `moor dead list` shows them"
-
-
-def _queues(count: int) -> str:
-    return "queue" if count == 1 else "queues"
 
 
 def _troubles_of_worker(worker: WorkerHeard) -> Iterator[str]:
@@ -274,13 +266,9 @@ def _notes(overview: Overview) -> Iterator[str]:
     )
     if overview.workers_left_out:
         yield f"workers that are not shown here: {overview.workers_left_out}"
-    releases = releases_of(overview.workers)
+    releases = {each.beat.release for each in overview.workers if each.life == "up"}
     if len(releases) > 1:
         yield f"workers run several releases: {', '.join(sorted(releases))}"
-
-
-def releases_of(workers: Iterable[WorkerHeard]) -> set[str]:
-    return {each.beat.release for each in workers if each.life == "up"}
 
 
 # Rates, from the counters in the heartbeats of workers. Pure.

@@ -24,7 +24,7 @@ from engine.flavors import InstanceId
 from engine.hosts import HostState, host_in_cell
 from kit.errors import ConnectionLost, Failure, Refusal
 from moor.asking import CommandClient, answer_of, hosts_of
-from moor.broker.dead_command import LETTERS, document_of, print_letter
+from moor.broker.messages_command import LETTERS, document_of, print_letter
 from moor.client.errors import ClientError
 from moor.instances.boot_command import print_choice
 from moor.instances.move_commands import HISTORY, MOVES

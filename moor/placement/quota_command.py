@@ -1,9 +1,9 @@
 """`moor quota`, `usage`, `trait`, `class` and `candidates`: what placement keeps beside providers, and what it would give."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -36,7 +36,7 @@ from bus.messages.administration import (
 )
 from engine.inventories import INSTANCES, ProviderId, QuotaState
 from engine.refusals import NotAllowed, TooCostly
-from moor.asking import PAGE, Asks, CommandClient, answer_of, ask_bus, items_of, providers_of, readable
+from moor.asking import PAGE, Asks, CommandClient, answer_of, ask_bus, asked_for_all, providers_of, readable
 from moor.client.errors import NotSendable
 from moor.instances.requests import pairs_of
 from moor.message_commands import command_that_sends
@@ -127,10 +127,6 @@ def _print(quota: QuotaState) -> None:
     print_table(_limits_of(quota, [*{**quota.limits, **quota.used}]), LIMITS)
 
 
-def _print_all(quotas: Sequence[QuotaState]) -> None:
-    print_table([row for quota in quotas for row in _limits_of(quota, [*quota.limits])], LIMITS)
-
-
 app.command("show")(
     command_that_sends(
         AskQuotas,
@@ -150,7 +146,9 @@ app.command("list")(
         words="List the limits of all projects that have some.",
         answer=QuotasFound,
         items=lambda found: found.quotas,
-        show=_print_all,
+        show=lambda quotas: print_table(
+            [row for quota in quotas for row in _limits_of(quota, [*quota.limits])], LIMITS
+        ),
         nothing="no project has a limit",
     )
 )
@@ -217,7 +215,7 @@ def _app_of(
         every: Annotated[bool, typer.Option("--all", help="Also the standard ones.")] = False,
         _output: Output = None,
     ) -> None:
-        custom = ask_bus(bus, lambda asking: _custom(asking, of))
+        custom = asked_for_all(bus, AskNames(of=of, limit=PAGE), NamesFound, lambda page: page.names)
         shown = [NameShown(name, "custom") for name in custom]
         if every:
             shown += [NameShown(name, "standard") for name in sorted(standard())]
@@ -243,10 +241,6 @@ def _check_custom(name: str) -> None:
         raise typer.BadParameter(
             f"NAME is {name!r}, must begin with {CUSTOM}: only such can be created and deleted"
         )
-
-
-async def _custom(asking: CommandClient, of: KindOfNames) -> list[str]:
-    return await items_of(asking, AskNames(of=of, limit=PAGE), NamesFound, lambda page: page.names)
 
 
 trait = _app_of(
@@ -302,7 +296,7 @@ def candidates(
             *([request_group("", words)] if words else []),
             *[request_group(name, text.split()[1:]) for name, text in named.items()],
         ],
-        "group_policy": _policy(named, apart=apart),
+        "group_policy": "isolate" if apart else "none" if len(named) > 1 else None,
         "same_subtree": [part.split(",") for part in together or ()],
         "limit": limit,
     }
@@ -355,12 +349,6 @@ def _amount_in(word: str, text: str) -> int:
     if not text.isdecimal():
         raise typer.BadParameter(f"{word!r}: the amount is {text!r}, must be a whole number")
     return int(text)
-
-
-def _policy(named: Collection[str], *, apart: bool) -> Literal["isolate", "none"] | None:
-    if apart:
-        return "isolate"
-    return "none" if len(named) > 1 else None
 
 
 async def _found(

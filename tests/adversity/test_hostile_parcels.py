@@ -26,7 +26,7 @@ from bus.workers.station import listen
 from bus.workers.worker import Worker
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed
-from moor.broker.dead_command import document_of
+from moor.broker.messages_command import document_of
 from moor.options import printable
 from tests.adversity.hostile import among, hostile_parcel
 from tests.contracts.stage import SETTINGS, Remembering, line, order, station, working

@@ -64,15 +64,15 @@ async def test_readers_at_one_time_all_see_the_letters_and_the_letters_stay(serv
         seen = await asyncio.gather(*(reader.read() for _ in range(5)))
         assert [len(each[0].letters) for each in seen] == [2] * 5
     assert await depth(served) == 2
-    by_type = {letter.type: letter for letter in seen[0][0].letters}
+    by_type = {letter["type"]: letter for letter in seen[0][0].letters}
     release = by_type["release"]
-    assert (release.queue, release.attempts, release.broker) == ("placement.work", 19, "api")
-    assert "a bug that the next release mends" in release.reason
-    assert release.buried_at is not None
-    assert began <= release.buried_at <= datetime.now(UTC)
-    assert by_type["?"].size == len(b"{broken")
-    assert await reader.letter("api", release.handle) == release
-    assert await reader.letter("nowhere", release.handle) is None
+    assert (release["queue"], release["attempts"], release["broker"]) == ("placement.work", 19, "api")
+    assert "a bug that the next release mends" in release["reason"]
+    assert release["buried_at"] is not None
+    assert began <= release["buried_at"] <= datetime.now(UTC)
+    assert by_type["?"]["bytes"] == len(b"{broken")
+    assert await reader.letter("api", release["handle"]) == release
+    assert await reader.letter("nowhere", release["handle"]) is None
 
 
 async def test_of_many_and_large_letters_the_oldest_are_read_and_shortened() -> None:
@@ -85,8 +85,8 @@ async def test_of_many_and_large_letters_the_oldest_are_read_and_shortened() -> 
         (found,) = await reader_of(served.url()).read()
 
         assert (len(found.letters), found.count) == (LETTERS_MAX, LETTERS_MAX + 5)
-        assert found.letters[0].queue == "q0"
-        assert {(len(each.body), each.is_cut, each.size) for each in found.letters} == {
+        assert found.letters[0]["queue"] == "q0"
+        assert {(len(each["body"]), each["is_cut"], each["bytes"]) for each in found.letters} == {
             (BODY_SHOWN_MAX, True, len(body))
         }
         assert await depth(served) == LETTERS_MAX + 5

@@ -6,7 +6,7 @@ import pytest
 
 from bus.messages.build import InstanceActive, InstanceMoved, InstanceState
 from engine.flavors import InstanceId, RequestId
-from moor.broker.events_command import line_of
+from moor.broker.messages_command import line_of
 
 
 def instance(state: str) -> InstanceState:

@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from bus.settings import BUS
 from kit.settings import SettingsFollower, tell_followers
-from moor.reloading import Reloading
-from moor.settings import GENERAL, sources
+from moor.settings import GENERAL, Reloading, sources
 from moor.worker_settings import SCHEDULER, SECTIONS
 from scheduler_worker.settings import SchedulerSettings
 
@@ -66,7 +65,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "moor.reloading"]
+    return [record.getMessage() for record in caplog.records if record.name == "moor.settings"]
 
 
 def test_followers_are_told_what_can_change_and_the_rest_is_named(
