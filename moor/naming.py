@@ -134,17 +134,14 @@ async def instance_ids(asking: CommandClient, texts: Sequence[str], project: str
     known = {text: the_one(INSTANCES, text, each) for text, each in zip(named, found, strict=True)}
     if unknown := [repr(text) for text, state in known.items() if state is None]:
         fail_unknown("instance", unknown, INSTANCES.shown_by)
-    return [*dict.fromkeys(_id_of(text, known) for text in texts)]
+    return [
+        *dict.fromkeys(state.id if (state := known.get(text)) else InstanceId(UUID(text)) for text in texts)
+    ]
 
 
 async def instance_id(asking: CommandClient, text: str, project: str = "") -> InstanceId:
     (id_,) = await instance_ids(asking, [text], project)
     return id_
-
-
-def _id_of(text: str, known: dict[str, InstanceState | None]) -> InstanceId:
-    state = known.get(text)
-    return InstanceId(UUID(text)) if state is None else state.id
 
 
 async def instances_or_requests(

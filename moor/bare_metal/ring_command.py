@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import typer
 from msgspec import Struct
@@ -55,25 +55,18 @@ class RingShown(Struct, frozen=True, kw_only=True):
     foreign: int = 0
 
 
-class HasOwner(Protocol):
-    @property
-    def owner(self) -> str: ...
-    @property
-    def holds_instance(self) -> bool: ...
-
-
 def ring_of(
     members: Iterable[Member],
-    owned: Collection[HasOwner],
+    owned: Collection[tuple[str, bool]],
     *,
     missing: int = 0,
     moving: int = 0,
     foreign: int = 0,
 ) -> RingShown:
-    """All daemons that are members of the ring or own a node."""
+    """All daemons that are members of the ring or own a node. `owned` has the owner of each node, and whether it holds an instance."""
     by_name = {each.name: each for each in members}
-    nodes = Counter(each.owner for each in owned)
-    with_instances = Counter(each.owner for each in owned if each.holds_instance)
+    nodes = Counter(owner for owner, _ in owned)
+    with_instances = Counter(owner for owner, holds_instance in owned if holds_instance)
     return RingShown(
         daemons=tuple(
             _daemon(name, by_name.get(name), nodes[name], with_instances[name])
@@ -291,7 +284,7 @@ async def _ring(store: SqlIronicStore) -> RingShown:
     rows = [row async for row in _rows(store)]
     return ring_of(
         members,
-        owned,
+        [(each.owner, each.holds_instance) for each in owned],
         missing=sum(bool(row.missing_since_us) for row in rows),
         moving=sum(bool(row.cell_wanted) for row in rows),
         foreign=sum(row.is_foreign for row in rows),

@@ -159,11 +159,13 @@ class InstanceCalls(ClientSession):
             if cell in ("", each.cell) and name in ("", each.name):
                 yield each
 
-    async def history(self, instance: UUID) -> AsyncGenerator[Change, None]:
+    def history(self, instance: UUID) -> AsyncGenerator[Change, None]:
         """The orders that an instance was given, the first one first, and how each ended."""
-        question = AskHistory(instance=InstanceId(instance), project=self.project, limit=HISTORY_PAGE)
-        async for each in self._items(question, HistoryFound, lambda page: page.changes):
-            yield each
+        return self._items(
+            AskHistory(instance=InstanceId(instance), project=self.project, limit=HISTORY_PAGE),
+            HistoryFound,
+            lambda page: page.changes,
+        )
 
     def _instances(self, question: AskInstances) -> AsyncGenerator[InstanceState, None]:
         return self._items(question, InstancesFound, lambda page: page.instances)
@@ -283,7 +285,7 @@ class PlanCalls(ClientSession):
         request = build_of(flavor, self.project, fields)
         return await self._ask(AskPlan(request=request, project=request.project), PlanFound)
 
-    async def verdicts(
+    def verdicts(
         self, flavor: Flavor, *, step: str = "", **fields: Unpack[BuildFields]
     ) -> AsyncGenerator[HostVerdict, None]:
         """The verdict on each host for this request: how many would fit there, or the first filter that removes it. For admins.
@@ -291,9 +293,9 @@ class PlanCalls(ClientSession):
         With `step`, only on the hosts that this step removes; `qualify` stands for those that no step removes.
         """
         request = build_of(flavor, self.project, fields)
-        question = AskReasons(request=request, step=step, limit=VERDICTS_PAGE)
-        async for each in self._items(question, ReasonsFound, lambda page: page.hosts):
-            yield each
+        return self._items(
+            AskReasons(request=request, step=step, limit=VERDICTS_PAGE), ReasonsFound, lambda page: page.hosts
+        )
 
     async def plan_drain(self, host: str) -> DrainFound:
         """Whether the instances of this host would fit on other hosts of its cell, all together. For admins."""
@@ -434,11 +436,11 @@ class MoveCalls(InstanceCalls):
             known=answer.instances,
         )
 
-    async def list_moves(self, *, host: str = "", ended: bool = False) -> AsyncGenerator[Change, None]:
+    def list_moves(self, *, host: str = "", ended: bool = False) -> AsyncGenerator[Change, None]:
         """The moves of all instances, the newest first: those under way, or with `ended` all of them. For admins."""
-        question = AskMoves(host=host, ended=ended, limit=MOVES_PAGE)
-        async for each in self._items(question, MovesFound, lambda page: page.moves):
-            yield each
+        return self._items(
+            AskMoves(host=host, ended=ended, limit=MOVES_PAGE), MovesFound, lambda page: page.moves
+        )
 
     async def _move(
         self, instance: UUID, kind: MoveKind, fields: MoveFields | OrderFields, **more: Any

@@ -60,11 +60,11 @@ class FlavorCalls(ClientSession):
             name,
         )
 
-    async def list_flavors(self) -> AsyncGenerator[Flavor, None]:
+    def list_flavors(self) -> AsyncGenerator[Flavor, None]:
         """All stored flavors in the order of their names."""
-        question = AskFlavors(project=self.project, limit=PAGE)
-        async for each in self._items(question, FlavorsFound, lambda page: page.flavors):
-            yield each
+        return self._items(
+            AskFlavors(project=self.project, limit=PAGE), FlavorsFound, lambda page: page.flavors
+        )
 
 
 class ImageCalls(ClientSession):
@@ -112,11 +112,9 @@ class ImageCalls(ClientSession):
             AskImages(name=name, project=self.project), ImagesFound, lambda page: page.images, "image", name
         )
 
-    async def list_images(self) -> AsyncGenerator[NamedImage, None]:
+    def list_images(self) -> AsyncGenerator[NamedImage, None]:
         """All stored images in the order of their names."""
-        question = AskImages(project=self.project, limit=PAGE)
-        async for each in self._items(question, ImagesFound, lambda page: page.images):
-            yield each
+        return self._items(AskImages(project=self.project, limit=PAGE), ImagesFound, lambda page: page.images)
 
 
 class DeviceProfileCalls(ClientSession):
@@ -149,11 +147,13 @@ class DeviceProfileCalls(ClientSession):
             name,
         )
 
-    async def list_device_profiles(self) -> AsyncGenerator[DeviceProfile, None]:
+    def list_device_profiles(self) -> AsyncGenerator[DeviceProfile, None]:
         """All stored device profiles in the order of their names."""
-        question = AskDeviceProfiles(project=self.project, limit=PAGE)
-        async for each in self._items(question, DeviceProfilesFound, lambda page: page.profiles):
-            yield each
+        return self._items(
+            AskDeviceProfiles(project=self.project, limit=PAGE),
+            DeviceProfilesFound,
+            lambda page: page.profiles,
+        )
 
 
 class QuotaCalls(ClientSession):
@@ -183,11 +183,11 @@ class QuotaCalls(ClientSession):
             raise NotFound("quota of project", named)
         return found[0]
 
-    async def list_quotas(self) -> AsyncGenerator[QuotaState, None]:
+    def list_quotas(self) -> AsyncGenerator[QuotaState, None]:
         """The quotas of all projects that have limits, in the order of projects; or of the client's project alone."""
-        question = AskQuotas(project=self.project, limit=QUOTAS_PAGE)
-        async for each in self._items(question, QuotasFound, lambda page: page.quotas):
-            yield each
+        return self._items(
+            AskQuotas(project=self.project, limit=QUOTAS_PAGE), QuotasFound, lambda page: page.quotas
+        )
 
     async def _quotas_of(self, project: str) -> tuple[QuotaState, ...]:
         return (await self._ask(AskQuotas(project=project), QuotasFound)).quotas
@@ -229,8 +229,6 @@ class GroupCalls(ClientSession):
             group,
         )
 
-    async def list_groups(self) -> AsyncGenerator[GroupState, None]:
+    def list_groups(self) -> AsyncGenerator[GroupState, None]:
         """All server groups, without their members."""
-        question = AskGroups(project=self.project, limit=PAGE)
-        async for each in self._items(question, GroupsFound, lambda page: page.groups):
-            yield each
+        return self._items(AskGroups(project=self.project, limit=PAGE), GroupsFound, lambda page: page.groups)

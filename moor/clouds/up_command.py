@@ -129,7 +129,8 @@ def up(
     operating.begin("INFO" if verbose else "WARNING")
     settings = command_settings(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
     socket = _socket(settings)
-    script = faults_in(faults)
+    with wrong_value():
+        script = load_script(faults, FaultScript) if faults else FaultScript()
     serving = serving_of(ApiFlags(listen=listen), tuned(PLACEMENT))
     web = (
         None
@@ -320,11 +321,6 @@ def _socket(settings: Settings) -> Path:
     except OSError as problem:
         raise typer.BadParameter(f"data is {str(settings.data)!r}: {problem}") from None
     return Path(parts.path) if parts.scheme == "unix" else settings.socket
-
-
-def faults_in(file: Path | None) -> FaultScript:
-    with wrong_value():
-        return load_script(file, FaultScript) if file else FaultScript()
 
 
 def host_size_in(text: str) -> HostSize:

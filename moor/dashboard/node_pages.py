@@ -155,7 +155,7 @@ class MetalReader:
         lines = self._lines.values()
         return ring_of(
             await self._members(),
-            lines,
+            [(each.owner, each.holds_instance) for each in lines],
             missing=sum(each.is_missing for each in lines),
             moving=sum(each.is_moving for each in lines),
             foreign=sum(each.is_foreign for each in lines),

@@ -31,6 +31,7 @@ from engine.refusals import HostVerdict, PlannedCell, PlannedFlavor
 from moor.asking import CommandClient, answer_of, ask_bus, asked, asked_for_all, client
 from moor.client.bus_client import has_ended, why_not_built
 from moor.client.instances import explained
+from moor.client.requests import order_id
 from moor.completing import complete_images, complete_instances
 from moor.instances.instances_command import Following, Timeout, followed, run_order, taken
 from moor.instances.requests import (
@@ -43,7 +44,6 @@ from moor.instances.requests import (
     NeighbourOptions,
     OrderId,
     check_size,
-    id_of_order,
     image_name_in,
     pairs_of,
     stored_image,
@@ -157,7 +157,7 @@ def boot(
     size = flavor.read(following.settings, project=project)
     check_size(size)
     request = BuildInstance(
-        request_id=id_of_order(request_id),
+        request_id=order_id(request_id),
         flavor=size,
         alternatives=alternatives.read(flavor, following.settings, project=project),
         count=count,

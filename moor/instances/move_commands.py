@@ -15,13 +15,13 @@ from bus.messages.moves import AskHistory, AskMoves, Change, EndMove, HistoryFou
 from engine.flavors import InstanceId
 from moor.asking import CommandClient, ask_bus, hosts_of, pages_of
 from moor.client.bus_client import has_ended, rests, why_not_moved, why_not_rebuilt
+from moor.client.requests import order_id
 from moor.completing import complete_hosts, complete_images, complete_instances
 from moor.instances.instances_command import End, Following, follow_order
 from moor.instances.requests import (
     FlavorOptions,
     ImageOptions,
     OrderId,
-    id_of_order,
     image_name_in,
     move_wait_of,
     stored_image,
@@ -264,7 +264,7 @@ def _move(
     project: str,
     **fields: Any,
 ) -> None:
-    request = id_of_order(request_id)
+    request = order_id(request_id)
 
     async def order(_: CommandClient, instances: Sequence[InstanceId]) -> MoveInstance:
         first, *others = instances
@@ -336,7 +336,7 @@ def rebuild(
     given = of_image.read(image)
     if not image:
         raise typer.BadParameter("--image is empty: name the image to build it from")
-    request = id_of_order(request_id)
+    request = order_id(request_id)
 
     async def order(asking: CommandClient, instances: Sequence[InstanceId]) -> RebuildInstance:
         (instance,) = instances

@@ -30,13 +30,11 @@ from engine.flavors import (
     JoinedGroup,
     NumaAffinity,
     PortRequest,
-    RequestId,
     VolumeRequest,
     Wait,
     text_of,
 )
 from moor.asking import Asks, CommandClient, answer_of, client, items_of
-from moor.client.requests import new_request_ids
 from moor.completing import (
     complete_aggregates,
     complete_flavors,
@@ -502,7 +500,3 @@ OrderId = Annotated[
         help="An id of your choice: repeated with the same content, it is the same request.",
     ),
 ]
-
-
-def id_of_order(stated: UUID | None) -> RequestId:
-    return RequestId(stated) if stated else new_request_ids(1)[0]

@@ -2,8 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any, get_origin
 
 from moor.client import BuildFields, Client, ClientError, MoveFields, OrderFields, SentRequest, errors
 from moor.client.hosts import HostCalls
@@ -48,7 +48,8 @@ def _methods() -> Iterator[str]:
 
 
 def _kind_of(method: Any) -> str:
-    return ", an iterator" if inspect.isasyncgenfunction(method) else ""
+    is_iterator = get_origin(inspect.signature(method).return_annotation) is AsyncGenerator
+    return ", an iterator" if is_iterator else ""
 
 
 def _arguments(method: Any) -> str:
