@@ -32,7 +32,7 @@ from bus.messages.stored_names import (
     SetImage,
 )
 from engine.flavors import DeviceGroup, DeviceProfile, Flavor
-from moor.asking import answer_of, ask_bus
+from moor.asking import asked
 from moor.completing import (
     Completer,
     complete_device_profiles,
@@ -148,8 +148,7 @@ def create_flavor(
 ) -> None:
     """Store a flavor under a name. --flavor takes the values of another one. Repeating the command is harmless."""
     written = structs.replace(flavor.read(command_settings(bus=bus)), name=name)
-    found = ask_bus(bus, lambda asking: answer_of(asking, CreateFlavor(flavor=written), FlavorsFound))
-    print_one(found.flavors[0], _print_flavor)
+    print_one(asked(bus, CreateFlavor(flavor=written), FlavorsFound).flavors[0], _print_flavor)
 
 
 add_named_commands(
@@ -244,8 +243,7 @@ def create_image(
     if not given.source:
         raise typer.BadParameter("--source is not given: it says where the image is, by an id or a URL")
     image = NamedImage(name=name, **_places(given), properties=pairs_of("--property", given.property))
-    found = ask_bus(bus, lambda asking: answer_of(asking, CreateImage(image=image), ImagesFound))
-    print_one(found.images[0], _print_image)
+    print_one(asked(bus, CreateImage(image=image), ImagesFound).images[0], _print_image)
 
 
 @image_app.command("set")
@@ -269,7 +267,7 @@ def set_image(
     if order == SetImage(name=name):
         options = ", ".join(map(flag_of, (*PLACES, "property", "unset")))
         raise typer.BadParameter(f"nothing is named that changes: give one of {options}")
-    found = ask_bus(bus, lambda asking: answer_of(asking, order, ImagesFound))
+    found = asked(bus, order, ImagesFound)
     if not found.images:
         fail(missing_text("image").format_map(structs.asdict(order)))
     print_one(found.images[0], _print_image)
@@ -376,8 +374,7 @@ def create_profile(
             f"--group is not given: it says which devices an instance gets, as in {FORM}"
         )
     order = CreateDeviceProfile(profile=DeviceProfile(name=name, groups=groups, description=description))
-    found = ask_bus(bus, lambda asking: answer_of(asking, order, DeviceProfilesFound))
-    print_one(found.profiles[0], _print_profile)
+    print_one(asked(bus, order, DeviceProfilesFound).profiles[0], _print_profile)
 
 
 add_named_commands(
