@@ -25,7 +25,7 @@ from bus.messages.build import InstancesFound
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import HostSet, SetHost
 from engine.hosts import NODE, HostState, host_in_cell
-from engine.inventories import ConsumerId, GroupId, ProviderId, ProviderState
+from engine.inventories import ConsumerId, GroupId, ProviderId
 from engine.refusals import DoesNotFit, NotAllowed, broken_rule_in_words
 from kit.errors import Operational
 from moor.asking import answer_of, batches_of, providers_of
@@ -220,9 +220,6 @@ class Audit:
         found = await answer_of(self._reader.api, AskContradictions(), ContradictionsFound)
         return [contradiction(text) for text in found.contradictions]
 
-    def _is_of_tree(self, provider: ProviderState) -> bool:
-        return self._options.cell in ("", provider.cell) and self._options.host in (None, provider.root)
-
     # Instances
 
     async def _compare(self, views: Sequence[InstanceView]) -> None:
@@ -348,7 +345,9 @@ class Audit:
 
     def _is_of_node(self, node: ProviderId) -> bool:
         provider = self._places.providers.get(node)
-        return self._options.is_of_all if provider is None else self._is_of_tree(provider)
+        if provider is None:
+            return self._options.is_of_all
+        return self._options.cell in ("", provider.cell) and self._options.host in (None, provider.root)
 
     # What Nova holds
 
