@@ -17,6 +17,7 @@ from msgspec import structs
 from rich.markup import escape
 
 from bus.addresses import ADDRESSES
+from bus.broker import Connection
 from bus.definitions import SALT_BYTES, Rights, definitions_of, other_inboxes
 from bus.message import Message
 from bus.messages import TYPES
@@ -27,7 +28,7 @@ from bus.messages.stored_names import (
     KnownApplication,
     SetApplication,
 )
-from bus.queues import API_QUEUES, APPLICATION_NAME, APPLICATION_USER, Queue, Site, application_queue
+from bus.queues import API_QUEUES, APPLICATION_NAME, APPLICATION_USER, Objects, Queue, Site, application_queue
 from bus.topology import ROLES, Application, objects_of_application, user_of
 from kit.settings import text_of, without_password
 from moor.asking import asked
@@ -156,7 +157,7 @@ def declare(
     write_all(files, password_files, passwords)
     for deployment in chosen:
         objects = deployment.objects(create_foreign=ironic)
-        with_connection(deployment.url, lambda connection, objects=objects: connection.declare(objects))
+        with_connection(deployment.url, partial(_declare, objects))
         out.print(
             f"[green]declared[/green] {len(objects.exchanges)} exchanges and {len(objects.queues)} queues"
             f" for {', '.join(deployment.names)}"
@@ -202,6 +203,10 @@ def show(
         print_table(_rights(deployment), RIGHTS)
         out.print()
     print_table(sorted(TYPES.items(), key=itemgetter(0)), MESSAGES)
+
+
+async def _declare(objects: Objects, connection: Connection) -> None:
+    await connection.declare(objects)
 
 
 def _check_no_passwords(flags: Mapping[str, object]) -> None:
@@ -468,10 +473,8 @@ def add(
         limits={"max-connections": connections_max, "max-channels": channels_max},
     )
     command = shlex.split(ctl)
-    with_connection(
-        deployment.url,
-        lambda connection: connection.declare(objects_of_application(application, limits=deployment.limits)),
-    )
+    objects = objects_of_application(application, limits=deployment.limits)
+    with_connection(deployment.url, partial(_declare, objects))
     rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
     # RabbitMQ caches the rights of an open channel.
     rabbitmqctl(command, "close_all_user_connections", application.user, "its rights have changed")
