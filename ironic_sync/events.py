@@ -23,7 +23,7 @@ from bus.topology import (
 from bus.workers.dead_letters import dead_letter_parcel
 from bus.workers.publisher import Publisher
 from bus.workers.sending import Link, pauses_of
-from ironic_sync.applying import NOTIFICATIONS_UNREADABLE, NodeWriter
+from ironic_sync.applying import NOTIFICATIONS_UNREADABLE, Listener, NodeWriter, node_of
 from ironic_sync.core.notifications import (
     AllocationNotified,
     Ignored,
@@ -246,8 +246,12 @@ class EventReader(Supervised):
         settings: BusSettings,
         on_gap: Callable[[str], None],
         on_allocations: Callable[[Sequence[AllocationNotified]], None],
+        on_came_back: Listener,
         chance: random.Random | None = None,
     ) -> None:
+        """`on_came_back` gets the rows of nodes whose notifications an earlier reader had received: it may have written
+        them, and died before it told of them.
+        """
         super().__init__("hear Ironic", self._hear, is_needed=True, chance=chance)
         self._link = link
         self._inbox = inbox
@@ -257,6 +261,7 @@ class EventReader(Supervised):
         self._settings = settings
         self._on_gap = on_gap
         self._on_allocations = on_allocations
+        self._on_came_back = on_came_back
         self._unknown_types: set[str] = set()
         self.unreadable = 0
 
@@ -280,6 +285,7 @@ class EventReader(Supervised):
     async def _apply(self, batch: InboxBatch) -> None:
         notifications: list[Notification] = []
         wrong: list[tuple[InboxMessage, UnreadableNotification]] = []
+        came_back: list[Notification] = []
         for heard in batch.messages:
             result = read(heard.body)
             if isinstance(result, Ignored):
@@ -288,8 +294,12 @@ class EventReader(Supervised):
             if isinstance(result, UnreadableNotification):
                 wrong.append((heard, result))
             notifications.append(result)
+            if heard.came_back:
+                came_back.append(result)
         if notifications:
             await self._writer.hear(notifications)
+            if again := {node for each in came_back if (node := node_of(each)) is not None}:
+                self._on_came_back([*(await self._writer.read(again)).values()])
             # Most allocations do not say which node they took.
             nameless = [
                 each for each in notifications if isinstance(each, AllocationNotified) and each.node is None

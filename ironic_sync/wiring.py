@@ -79,6 +79,7 @@ def ironic_parts(
         settings=station.settings,
         on_gap=reading.gap,
         on_allocations=reading.look_into,
+        on_came_back=announcer.tell_again,
         chance=chance,
     )
     apart = in_cells or {}

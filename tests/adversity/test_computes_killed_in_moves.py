@@ -90,11 +90,14 @@ async def moved_under_kills(here: RealCloud) -> list[InstanceState]:
     for build in builds:
         await here.until_state(instance_of(build), "active")
 
-    asking = asyncio.create_task(ask(here, [a_move(number) for number in range(1, MOVES + 1)]))
-    for _ in range(KILLS):
+    # Some for each kill: they would all be over before the last one.
+    asking = []
+    for kill in range(KILLS):
+        moves = [a_move(number) for number in range(1 + kill, MOVES + 1, KILLS)]
+        asking.append(asyncio.create_task(ask(here, moves)))
         await until_some_move(here)
         await kill_and_start_again(here, COMPUTE)
-    await asking
+    await asyncio.gather(*asking)
     states = await until_all(here, is_over)
     print(f"{MOVES} moves, computes killed {KILLS} times: {outcomes(states)}")
     assert len(states) == MOVES

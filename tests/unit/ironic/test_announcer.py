@@ -2,27 +2,36 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 from msgspec import structs
 
+from bus.broker import Parcel
 from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.hosts import HostsAlive, HostsReported
 from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.sending import Link
 from bus.workers.station import Station
 from engine.inventories import ProviderId
+from ironic_sync.applying import NodeWriter
+from ironic_sync.core.notifications import NodeNotified, read
+from ironic_sync.core.offers import CellMap
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
+from ironic_sync.core.settling import NodePolicy
+from ironic_sync.events import EventReader, read_inbox
 from ironic_sync.membership import Membership
 from ironic_sync.reporting import NodeAnnouncer
-from ironic_sync.settings import DaemonRules
+from ironic_sync.settings import DaemonRules, Inbox
 from kit.parts import PartGroup
-from tests.contracts.stage import until
+from tests.contracts.small_world import connected, publish
+from tests.contracts.stage import SETTINGS, until
 from tests.memory_stores.ironic import MemoryIronicStore
-from tests.unit.ironic.captured import INSTANCE, NODE_ID, a_node
+from tests.unit.ironic.captured import INSTANCE, NODE_ID, a_node, bodies_of
 
 if TYPE_CHECKING:
     from engine.hosts import HostFacts
@@ -141,3 +150,51 @@ async def test_what_is_written_while_a_gained_node_is_read_is_not_lost() -> None
 
     (facts,) = publisher.reported
     assert (facts.instances, facts.sequence) == (1, 2)
+
+
+async def test_what_a_dead_daemon_wrote_is_told_when_its_notification_comes_back() -> None:
+    """It died after it had written the row of another one's node, and before it told of it."""
+    broker, store, inbox = MemoryBroker().as_user(), MemoryIronicStore(), Inbox(creates_exchange=True)
+    policy = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=False)
+    active = next(body for body in bodies_of("13_deploy_as_nova") if _has_instance(read(body)))
+    link = Link(broker, SETTINGS)
+    async with aclosing(read_inbox(link, inbox, settings=SETTINGS)) as batches:
+        assert (await anext(batches)).gap
+        async with connected(broker) as ironic:
+            await publish(ironic, Parcel(inbox.exchange, "ironic_versioned_notifications.info", active))
+        (heard,) = (await anext(batches)).messages
+        notification = read(heard.body)
+        assert isinstance(notification, NodeNotified)
+        await NodeWriter(store, policy, clock_us=lambda: notification.at_us).hear([notification])
+    (row,) = (await store.read([notification.node.id])).values()
+    writer = NodeWriter(store, policy, clock_us=lambda: notification.at_us)
+    publisher = HeldPublisher(Station(broker, "a-test"))
+    announcer = NodeAnnouncer(store, Membership(store, "d2", "1", QUICK), publisher, QUICK)
+    writer.listen_to_changes(announcer.touch)
+    events = EventReader(
+        link,
+        inbox,
+        writer,
+        publisher,
+        name="d2",
+        settings=SETTINGS,
+        on_gap=lambda _: None,
+        on_allocations=lambda _: None,
+        on_came_back=announcer.tell_again,
+    )
+    parts = PartGroup(events, announcer)
+    running = asyncio.create_task(parts.run())
+    try:
+        await until(lambda: publisher.is_asked, "it is reported")
+        publisher.taken.set_result(None)
+    finally:
+        await parts.stop()
+        await running
+        await link.close()
+
+    (facts,) = publisher.reported
+    assert (facts.id, facts.instances, facts.sequence) == (row.id, 1, row.version)
+
+
+def _has_instance(notification: object) -> bool:
+    return isinstance(notification, NodeNotified) and notification.node.instance_uuid is not None
