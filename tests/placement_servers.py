@@ -36,16 +36,16 @@ class PlacementServer(Struct, frozen=True):
 
 @contextmanager
 def our_server(
-    database_url: str, *, auth: str = "none", options: Sequence[str] = ()
+    database_url: str, *, auth: str = "none", options: Sequence[str] = (), settings: Mapping[str, str] = {}
 ) -> Iterator[PlacementServer]:
-    """The server as users run it: `moor run placement-api`."""
+    """The server as users run it: `moor run placement-api`, with these variables."""
     port = free_port()
     moor = Path(sys.executable).parent / "moor"
     argv = (
         *(str(moor), "run", "placement-api", "--listen", f"{HOST}:{port}"),
         *("--auth", auth, "--db", database_url, *options),
     )
-    with _served("our placement", argv, {}, port) as server:
+    with _served("our placement", argv, settings, port) as server:
         yield server
 
 

@@ -12,7 +12,7 @@ from engine.choosing.planning import plan
 from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
 from engine.flavors import Flavor, InstanceRequest, RequestProblem
 from engine.hosts import HostState
-from engine.inventories import InventoryState, ProviderId, ProviderState
+from engine.inventories import ConsumerId, InventoryState, ProviderId, ProviderState
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
 from engine.requests import read_request
@@ -43,4 +43,4 @@ for flavor in (
             print(f"{each.change}: {each.hosts} hosts")
         continue
     print(f"chosen: {found.choice.name}, alternate: {[each.name for each in found.alternates]}")
-    picture.hold([(ProviderId(UUID(int=99)), 0, found.choice.share)])
+    picture.hold([(ConsumerId(UUID(int=99)), 0, found.choice.share)])

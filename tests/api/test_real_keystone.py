@@ -90,11 +90,13 @@ def placement(cloud: Identities, tmp_path_factory: pytest.TempPathFactory) -> It
     file = place / "password"
     file.write_text(f"{SERVICE_PASSWORD}\n")
     file.chmod(0o600)
-    options = (
-        *("--keystone-url", cloud.keystone.url, "--keystone-password-file", str(file)),
-        *("--policy", "secure"),
-    )
-    with our_server(f"sqlite:///{place}/placement.db", auth="keystone", options=options) as server:
+    account = {
+        "MOOR_OPENSTACK_KEYSTONE_URL": cloud.keystone.url,
+        "MOOR_OPENSTACK_USER": "placement",
+        "MOOR_OPENSTACK_PASSWORD_FILE": str(file),
+    }
+    database = f"sqlite:///{place}/placement.db"
+    with our_server(database, auth="keystone", options=("--policy", "secure"), settings=account) as server:
         yield server.url
 
 

@@ -11,6 +11,7 @@ from bus.messages.administration import (
     ConsumerAllocations,
     DeleteAllocations,
     Done,
+    RefusedPlace,
     SetAllocations,
     SetQuota,
     UnknownClass,
@@ -290,7 +291,7 @@ async def test_a_claim_for_many_is_refused_whole_with_what_all_ask(client: Store
     claims = [Sent(claiming(name)) for name in ("a", "b", "c")]
 
     assert await together(client, claims) == tuple(
-        (consumer(name), over(INSTANCES, 2, 0, 3)) for name in ("a", "b", "c")
+        RefusedPlace(consumer=consumer(name), verdict=over(INSTANCES, 2, 0, 3)) for name in ("a", "b", "c")
     )
     assert await used(client) == {}
     assert await together(client, claims[:2]) == AllClaimed(is_new=True)
