@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from uuid import UUID
@@ -163,8 +164,9 @@ def wants_document() -> bool:
     return form() in (Form.JSON, Form.YAML)
 
 
-def _note_form(value: Form | None) -> Form | None:
-    _form.set(value or Form.TABLE)
+def _note_form(context: typer.Context, value: Form | None) -> Form | None:
+    """The form counts until the command ends."""
+    context.call_on_close(partial(_form.reset, _form.set(value or Form.TABLE)))
     return value
 
 

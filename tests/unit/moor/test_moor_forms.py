@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from moor.commands import app, command_of, names
 from moor.naming import prefix_in
+from moor.options import wants_document
 from moor.tables import Columns, Rows, unique_length
 
 ASKED = (
@@ -127,6 +128,7 @@ def test_the_four_forms() -> None:
         return ended.output
 
     (as_json,) = json.loads(run("-o", "json"))
+    assert not wants_document(), "the command has ended"
     assert as_json["key"] == "move_timeout_s"
     assert yaml.safe_load(run("-o", "yaml")) == yaml.safe_load(run("--output", "yaml")) == [as_json]
     # What one run asked for does not stay.
