@@ -66,38 +66,27 @@ def with_options(
         if each.name not in groups:
             flat.append(each.replace(kind=Parameter.KEYWORD_ONLY))
         elif groups[each.name] in messages:
-            flat += _fields_of(groups[each.name], arguments, fixed, named, completes)
+            fields = typed_fields(groups[each.name])
+            options = [name for name in fields if name not in (*arguments, *fixed)]
+            flat += [
+                _parameter(
+                    fields[name],
+                    arguments.get(name, ""),
+                    is_named=name in named,
+                    completes=completes if number == 0 and arguments else None,
+                )
+                for number, name in enumerate((*arguments, *options))
+            ]
         else:
-            flat += map(_option, structs.fields(groups[each.name]))
+            flat += [
+                Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+                for one in structs.fields(groups[each.name])
+            ]
     update_wrapper(with_fields, command)
     with_fields.__doc__ = next((each.__doc__ for each in (command, *messages) if each.__doc__), None)
     # typer reads this.
     with_fields.__signature__ = Signature(flat)  # type: ignore[attr-defined]
     return with_fields
-
-
-def _option(field: structs.FieldInfo) -> Parameter:
-    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-
-
-def _fields_of(
-    kind: type[Struct],
-    arguments: Mapping[str, str],
-    fixed: Sequence[str],
-    named: Sequence[str],
-    completes: Completer | None,
-) -> list[Parameter]:
-    fields = typed_fields(kind)
-    options = [name for name in fields if name not in (*arguments, *fixed)]
-    return [
-        _parameter(
-            fields[name],
-            arguments.get(name, ""),
-            is_named=name in named,
-            completes=completes if number == 0 and arguments else None,
-        )
-        for number, name in enumerate((*arguments, *options))
-    ]
 
 
 def typed_fields(kind: type[Struct]) -> dict[str, inspect.Field]:

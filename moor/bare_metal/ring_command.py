@@ -245,7 +245,15 @@ def missing(
                 await transaction.save([believed_missing(row) for row in locked.values()])
         return tuple(rows)
 
-    found = [_missing_of(row) for row in with_rows(ironic_db, db, find)]
+    found = [
+        MissingNode(
+            id=row.id,
+            name=(row.node and row.node.name) or "",
+            cell=row.cell,
+            since=moment(row.missing_since_us),
+        )
+        for row in with_rows(ironic_db, db, find)
+    ]
     print_one(found, partial(_print_missing, are_removed=remove))
 
 
@@ -272,11 +280,6 @@ def undrain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseU
     """Let a draining daemon take its share of the nodes again."""
     with_rows(ironic_db, db, lambda store: _set(store, daemon, draining=False))
     out.print(f"{escape(daemon)} no longer drains")
-
-
-def _missing_of(row: NodeRow) -> MissingNode:
-    since = moment(row.missing_since_us)
-    return MissingNode(id=row.id, name=(row.node and row.node.name) or "", cell=row.cell, since=since)
 
 
 async def _ring(store: SqlIronicStore) -> RingShown:

@@ -26,9 +26,23 @@ from bus.messages.placement import NO_OWNER
 from bus.topology import CELL0
 from engine.hosts import NODE
 from engine.inventories import GroupId, ProviderId, ResourceAmount, Share
-from moor.books import mending
-from moor.books.mending import is_of_old_shape
-from moor.books.views import INSTANCE, Fault, InstanceView, Mend, Places, Sight, is_of_nova
+from moor.books.views import (
+    INSTANCE,
+    RECOUNT,
+    Fault,
+    InstanceView,
+    Mend,
+    Places,
+    Sight,
+    is_of_nova,
+    is_of_old_shape,
+    order_to_claim,
+    order_to_destroy,
+    order_to_free,
+    order_to_remove,
+    order_to_write_row,
+    project_of,
+)
 
 # How the API level calls a cell's states.
 _AT_API = {"building": "placed", "swapping": "placed", "broken": "error"}
@@ -169,7 +183,7 @@ def faults_of_group(views: Iterable[InstanceView], sight: Sight, places: Places)
 
 def contradiction(text: str) -> Fault:
     """A fault that placement found in its own tables, in the words of its audit."""
-    return Fault(COUNTS, None, f"placement: {text}", mend=mending.RECOUNT, version=(text,))
+    return Fault(COUNTS, None, f"placement: {text}", mend=RECOUNT, version=(text,))
 
 
 def _fault(kind: str, view: InstanceView, text: str, mend: Mend | None = None, advice: str = "") -> Fault:
@@ -244,7 +258,7 @@ def _of_claim(
     view: InstanceView, entry: CellEntry, claim: ExpectedClaim, consumer: BookEntry | None, places: Places
 ) -> Iterator[Fault]:
     assert claim.share is not None, "only a claim with a share is compared"
-    mend = mending.claim(view, entry, claim, consumer, places)
+    mend = order_to_claim(view, entry, claim, consumer, places)
     whose = "" if claim.consumer == view.id else f"its migration {claim.consumer}: "
     if consumer is None or not consumer.held or consumer.ended:
         yield _fault(
@@ -283,7 +297,7 @@ def _orphan(view: InstanceView, entry: CellEntry | None, sight: Sight, places: P
     elif consumer.cell not in (*NO_CELLS, *sight.known):
         yield _fault(ORPHAN, view, text, advice=no_such_cell(consumer))
     else:
-        yield _fault(ORPHAN, view, text, mending.end(consumer))
+        yield _fault(ORPHAN, view, text, order_to_free(consumer))
 
 
 def no_such_cell(consumer: BookEntry) -> str:
@@ -311,7 +325,7 @@ def _differences(
         )
     for kind, what, has, should_be in (
         (TYPE, "type", consumer.type, claim.type),
-        (PROJECT, "project", consumer.project, mending.project_of(view, entry) or NO_OWNER),
+        (PROJECT, "project", consumer.project, project_of(view, entry) or NO_OWNER),
         (USER, "user", consumer.user, entry.user or NO_OWNER),
         (GROUP, "server group", _text(consumer.group), _text(group)),
         (ATTEMPT, "attempt", str(consumer.attempt), str(claim.attempt)),
@@ -392,7 +406,7 @@ def _of_rows(view: InstanceView, entry: CellEntry | None) -> Iterator[Fault]:
             DRIFT,
             view,
             f"the API level has it {told.state}, and it is {of_cell.state} in cell {of_cell.cell}",
-            mending.remove(told, of_cell.cell),
+            order_to_remove(told, of_cell.cell),
         )
         return
     if of_cell.state == "moving" or _has_not_come(told, of_cell):
@@ -403,7 +417,7 @@ def _of_rows(view: InstanceView, entry: CellEntry | None) -> Iterator[Fault]:
             view,
             f"the API level has {', '.join(f'{field} {has!r}' for field, has, _ in differs)}, and cell {of_cell.cell} has "
             f"{', '.join(f'{field} {has!r}' for field, _, has in differs)}",
-            mending.row(told, of_cell),
+            order_to_write_row(told, of_cell),
         )
 
 
@@ -413,7 +427,9 @@ def _without_cell_row(view: InstanceView, told: InstanceState) -> Iterator[Fault
         return
     text = f"the API level has it {told.state} in cell {told.cell}, which has no row of it"
     if told.state == "deleting":
-        yield _fault(DRIFT, view, text, mending.row(told, structs.replace(told, state="deleted", host="")))
+        yield _fault(
+            DRIFT, view, text, order_to_write_row(told, structs.replace(told, state="deleted", host=""))
+        )
     else:
         yield _fault(DRIFT, view, text, advice="restore the cell's row from a backup, or `moor delete` it")
 
@@ -491,7 +507,7 @@ def _on_hosts(view: InstanceView, entry: CellEntry | None, sight: Sight, places:
     for found in view.on_hosts:
         if not _is_expected(found.entry, entry):
             where = f"host {places.name(found.entry.host)} of cell {found.cell} has its attempt {found.entry.attempt}"
-            mend = mending.destroy(view, entry, found)
+            mend = order_to_destroy(view, entry, found)
             stray = _fault(
                 STRAY,
                 view,

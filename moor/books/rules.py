@@ -12,7 +12,6 @@ from engine.hosts import NODE
 from engine.inventories import ConsumerId, ProviderId
 from kit.errors import Operational
 from moor.asking import batches_of
-from moor.books import mending
 from moor.books.books_reader import BooksReader
 from moor.books.instance_rules import (
     LOST,
@@ -26,7 +25,16 @@ from moor.books.instance_rules import (
     own_entry,
     whereabouts,
 )
-from moor.books.views import Fault, InstanceView, Places, Sight, is_held_by_nova, is_of_nova
+from moor.books.views import (
+    Fault,
+    InstanceView,
+    Places,
+    Sight,
+    is_held_by_nova,
+    is_of_nova,
+    order_to_free,
+    seen_of,
+)
 
 # Which claims hold resources although no row of an instance has their id? Pure.
 #
@@ -106,7 +114,7 @@ def _leak(consumer: BookEntry, sight: Sight, places: Places) -> Fault:
         consumer.id,
         f"consumer {consumer.id} of type {consumer.type} holds {amounts_in_words(consumer.held, places)}, and no {what} of any "
         f"instance of cell {consumer.cell} needs it",
-        mend=mending.end(consumer) if is_known else None,
+        mend=order_to_free(consumer) if is_known else None,
         advice="" if is_known else no_such_cell(consumer),
         version=(consumer.generation, consumer.attempt, consumer.held),
     )
@@ -226,10 +234,6 @@ class FirstLook(Struct, frozen=True):
     at: datetime
 
 
-def seen_of(consumer: BookEntry) -> SeenConsumer:
-    return SeenConsumer(generation=consumer.generation, attempt=consumer.attempt, ended=consumer.ended)
-
-
 def first_looks(
     unknown: Iterable[BookEntry], earlier: Mapping[ConsumerId, FirstLook], now: datetime
 ) -> dict[ConsumerId, FirstLook]:
@@ -267,7 +271,7 @@ def _fault(consumer: BookEntry, look: FirstLook, began: datetime, wait: timedelt
         consumer.id,
         f"consumer {consumer.id} of type {consumer.type} holds {amounts_in_words(consumer.held, places)}, and Nova knows no instance and "
         "no migration of this id",
-        mend=mending.end(consumer) if is_over else None,
+        mend=order_to_free(consumer) if is_over else None,
         advice=""
         if is_over
         else f"so it is since {_in_words(look.at)}: --heal frees it if Nova still does not know it after {_in_words(look.at + wait)}",

@@ -34,7 +34,7 @@ from engine.flavors import (
     Wait,
     text_of,
 )
-from moor.asking import Asks, CommandClient, answer_of, client, items_of
+from moor.asking import PAGE, Asks, CommandClient, answer_of, client, items_of
 from moor.completing import (
     complete_aggregates,
     complete_flavors,
@@ -140,9 +140,6 @@ def config_drive_of(given: str) -> str:
             f"--config-drive is {given!r}: the file is neither a gzipped image nor the base64 of one"
         ) from None
     return text
-
-
-PAGE = 500
 
 
 def image_name_in(image: str) -> str:

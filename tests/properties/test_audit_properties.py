@@ -26,8 +26,7 @@ from engine.inventories import (
 )
 from moor.books import instance_rules
 from moor.books.instance_rules import faults_of
-from moor.books.mending import in_present_shape
-from moor.books.views import Fault, InstanceView, OnHost, Places, Sight
+from moor.books.views import Fault, InstanceView, OnHost, Places, Sight, in_present_shape
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)
