@@ -6,7 +6,9 @@ these replace all aggregates of the provider. With None they stay as they are, a
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -27,6 +29,8 @@ from engine.inventories import (
     ReportedProvider,
     ResourceAmount,
 )
+
+T = TypeVar("T")
 
 
 class TreeProvider(Struct, frozen=True):
@@ -402,15 +406,18 @@ def _inventory_of(stock: InventoryState) -> ReportedInventory:
 
 def moved(before: Allocations, after: Allocations) -> Sequence[ConsumerId]:
     """The consumers that hold something else after than before."""
+    place = attrgetter("provider", "resource")
     return [
-        consumer for consumer in sorted(before) if _sums(before[consumer]) != _sums(after.get(consumer, ()))
+        consumer
+        for consumer in sorted(before)
+        if _sums(before[consumer], place) != _sums(after.get(consumer, ()), place)
     ]
 
 
-def _sums(amounts: Iterable[ResourceAmount]) -> Counter[tuple[ProviderId, str]]:
-    sums = Counter[tuple[ProviderId, str]]()
+def _sums(amounts: Iterable[ResourceAmount], of: Callable[[ResourceAmount], T]) -> Counter[T]:
+    sums = Counter[T]()
     for each in amounts:
-        sums[each.provider, each.resource] += each.amount
+        sums[of(each)] += each.amount
     return sums
 
 
@@ -421,14 +428,7 @@ def flaw_of_answer(new: ProviderTree, before: Allocations, after: Allocations) -
     for consumer, amounts in after.items():
         if stray := next((each.provider for each in amounts if each.provider not in new.providers), None):
             return f"it gives consumer {consumer} something of {stray}, which is not in the new tree"
-        had, gets = (_by_class(some) for some in (before[consumer], amounts))
+        had, gets = (_sums(some, lambda each: each.resource) for some in (before[consumer], amounts))
         if had != gets:
             return f"consumer {consumer} held {_in_words(had)}, and would hold {_in_words(gets)}"
     return None
-
-
-def _by_class(amounts: Iterable[ResourceAmount]) -> Counter[str]:
-    sums = Counter[str]()
-    for each in amounts:
-        sums[each.resource] += each.amount
-    return sums

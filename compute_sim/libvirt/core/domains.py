@@ -196,9 +196,8 @@ def _add_disk(devices: Element, disk: GuestDisk, target: str) -> None:
 
 
 def _add_function(devices: Element, function: PlannedFunction) -> None:
-    address = _address(function.address)
     hostdev = SubElement(devices, "hostdev", mode="subsystem", type="pci", managed="yes")
-    SubElement(SubElement(hostdev, "source"), "address", address)
+    SubElement(SubElement(hostdev, "source"), "address", _address(function.address))
 
 
 def _address(text: str) -> dict[str, str]:
@@ -286,7 +285,7 @@ def _cpus(element: Element | None, name: str = "cpuset") -> tuple[int, ...]:
 def _cells(domain: Element) -> tuple[DomainCell, ...]:
     nodes = _host_cells(domain)
     return tuple(
-        DomainCell(_cpus(cell, "cpus"), _cell_mb(cell), nodes.get(number))
+        DomainCell(_cpus(cell, "cpus"), _kib(cell, "memory") // 1024, nodes.get(number))
         for number, cell in enumerate(domain.findall("cpu/numa/cell"))
     )
 
@@ -300,19 +299,16 @@ def _host_cells(domain: Element) -> Mapping[int, int]:
     return {number: nodes[0] for number, nodes in found.items() if len(nodes) == 1}
 
 
-def _cell_mb(cell: Element) -> int:
-    amount = Element("memory", unit=cell.get("unit", "KiB"))
-    amount.text = attribute(cell, "memory")
-    return kib_in(amount) // 1024
+def _kib(element: Element, name: str) -> int:
+    """The amount of memory that an attribute has, in the unit that another one names."""
+    amount = Element(element.tag, unit=element.get("unit", "KiB"))
+    amount.text = attribute(element, name)
+    return kib_in(amount)
 
 
 def _page_kib(domain: Element) -> int:
     page = domain.find("memoryBacking/hugepages/page")
-    if page is None:
-        return 0
-    size = Element("page", unit=page.get("unit", "KiB"))
-    size.text = attribute(page, "size")
-    return kib_in(size)
+    return 0 if page is None else _kib(page, "size")
 
 
 def _memory(domain: Element) -> tuple[ForeignMemory, ...]:

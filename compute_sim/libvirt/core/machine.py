@@ -383,7 +383,12 @@ def read_node_devices(texts: Iterable[str]) -> NodeDevices:
     return NodeDevices(
         functions=tuple(
             sorted(
-                (_as_network(each, networks) for each in functions.values()), key=lambda each: each.address
+                [
+                    # A function whose child is a network interface is a network card, whatever its class says.
+                    structs.replace(each, is_network=each.is_network or each.node_device in networks)
+                    for each in functions.values()
+                ],
+                key=lambda each: each.address,
             )
         ),
         mediated=tuple(
@@ -399,11 +404,6 @@ def read_node_devices(texts: Iterable[str]) -> NodeDevices:
     )
 
 
-def _as_network(function: PciFunction, networks: set[str]) -> PciFunction:
-    """A function whose child is a network interface is a network card, whatever its class says."""
-    return structs.replace(function, is_network=True) if function.node_device in networks else function
-
-
 def _read_function(device: Element, capability: Element) -> PciFunction:
     numa = capability.find("numa")
     inner = {each.get("type"): each for each in capability.findall("capability")}
@@ -415,7 +415,7 @@ def _read_function(device: Element, capability: Element) -> PciFunction:
         vendor=_id_of(capability, "vendor"),
         product=_id_of(capability, "product"),
         numa_node=-1 if numa is None else number_in(numa.get("node"), numa, "the node"),
-        is_network=_pci_class(capability) >> 16 == _NETWORK,
+        is_network=number_in(text_at(capability, "class", "0"), capability, "the class") >> 16 == _NETWORK,
         physical="" if physical is None else pci_address(child(physical, "address")),
         virtual=() if virtual is None else tuple(map(pci_address, virtual.findall("address"))),
         mediated_types=() if types is None else tuple(map(_read_type, types.findall("type"))),
@@ -435,11 +435,6 @@ def _id_of(capability: Element, name: str) -> str:
     """The id of a vendor or product, as four hexadecimal digits."""
     element = child(capability, name)
     return f"{number_in(attribute(element, 'id'), element, 'the id'):04x}"
-
-
-def _pci_class(capability: Element) -> int:
-    text = text_at(capability, "class")
-    return number_in(text, capability, "the class") if text else 0
 
 
 def _read_type(element: Element) -> MediatedType:

@@ -317,9 +317,8 @@ def check_pages(share: Mapping[ProviderId, Amounts], taken: Taken, page_kib: int
         total = sum(pages.mb for pages in cell.huge_pages if pages.kib == page_kib)
         free = total - taken.pages_mb(cell, page_kib)
         if free < asked:
-            name = "the host" if cell.number is None else f"NUMA cell {cell.number}"
             raise CannotGiveError(
-                f"{name} has {max(0, free)} MB of {total} MB in pages of {page_kib} KiB free, and {asked} MB are claimed"
+                f"{_cell_name(cell)} has {max(0, free)} MB of {total} MB in pages of {page_kib} KiB free, and {asked} MB are claimed"
             )
 
 

@@ -298,8 +298,6 @@ def foreign_shared(layout: HostLayout, foreign: Iterable[ForeignGuest]) -> dict[
 
     One of their CPUs takes as much as one of the host's own guests: with a ratio of 4, a fourth of a shared CPU.
     """
-    taken: Counter[ProviderId] = Counter()
-    parts = 0.0
     weights: dict[ProviderId, float] = {cell.provider: 0.0 for cell in layout.cells}
     for guest in foreign:
         for pins in guest.pins:
@@ -313,10 +311,8 @@ def foreign_shared(layout: HostLayout, foreign: Iterable[ForeignGuest]) -> dict[
             parts = sum(count for _, count in where)
             for provider, count in where:
                 weights[provider] += count / parts if parts else 0.0
-    for provider, cpus in weights.items():
-        # Thirds do not add up to one in floating point.
-        taken[provider] = ceil(round(cpus / layout.offer.cpu_ratio, 6))
-    return dict(taken)
+    # Thirds do not add up to one in floating point.
+    return {provider: ceil(round(cpus / layout.offer.cpu_ratio, 6)) for provider, cpus in weights.items()}
 
 
 def foreign_memory(
