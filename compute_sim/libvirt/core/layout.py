@@ -106,6 +106,14 @@ class HostOffer(Struct, frozen=True, kw_only=True):
     cpu_mode: Literal["", "host-model", "host-passthrough"] = ""
     availability_zone: str = ""
 
+    def kept_mb(self, cell: int | None, kib: int) -> int:
+        """How much memory in pages of this size is kept from guests in a cell; None is the whole host."""
+        return sum(
+            each.count * each.kib // 1024
+            for each in self.pages_kept
+            if each.kib == kib and cell in (None, each.cell)
+        )
+
     @property
     def guest_cpu_mode(self) -> Literal["", "host-model", "host-passthrough"]:
         return self.cpu_mode or ("host-model" if self.domain_type == "kvm" else "")
@@ -375,24 +383,32 @@ def shared_with(offers: Iterable[SharingOffer], host: str) -> list[SharingOffer]
 
 
 def shared_storage(text: str, offer: SharingOffer, cell: str) -> SharedPool:
-    """The storage pool of an offer. Raises BadXmlError if its disks are no files, or its size is not known."""
-    described = read_xml(text, "pool")
-    kind = described.get("type", "")
+    """The whole capacity of an offered storage pool, in whole gigabytes. Raises BadXmlError if its disks are no files, or its size is
+    not known.
+    """
+    found = read_xml(text, "pool")
+    name, kind = text_at(found, "name"), found.get("type", "")
     if kind not in _OF_FILES:
-        raise BadXmlError(
-            f"the storage pool {offer.name!r} has the type {kind!r}, must be {', '.join(_OF_FILES)}"
-        )
-    return _shared(offer, DISK, read_storage_pool(text, cell, offer.hosts), text_at(described, "target/path"))
+        raise BadXmlError(f"the storage pool {name!r} has the type {kind!r}, must be {', '.join(_OF_FILES)}")
+    total = kib_in(child(found, "capacity"), "bytes") // _KIB_PER_GB
+    if not total:
+        raise BadXmlError(f"the storage pool {name!r} has less than 1 GiB: is it started?")
+    return _shared(offer, Pool(f"{cell}-{name}", DISK, total, offer.hosts), text_at(found, "target/path"))
 
 
 def shared_network(text: str, offer: SharingOffer, cell: str) -> SharedPool:
-    return _shared(offer, ADDRESS, read_network(text, cell, offer.hosts))
+    """The addresses that an offered network gives its guests by DHCP."""
+    found = read_xml(text, "network")
+    name, total = text_at(found, "name"), sum(map(_addresses, found.findall("ip/dhcp/range")))
+    if not total:
+        raise BadXmlError(f"the network {name!r} has no range of IPv4 addresses for DHCP")
+    return _shared(offer, Pool(f"{cell}-{name}", ADDRESS, total, offer.hosts))
 
 
-def _shared(offer: SharingOffer, resource: str, pool: Pool, path: str = "") -> SharedPool:
+def _shared(offer: SharingOffer, pool: Pool, path: str = "") -> SharedPool:
     if offer.aggregate is not None:
-        return SharedPool(offer.name, resource, offer.aggregate, None, path)
-    return SharedPool(offer.name, resource, aggregate_of(pool), pool, path)
+        return SharedPool(offer.name, pool.resource, offer.aggregate, None, path)
+    return SharedPool(offer.name, pool.resource, aggregate_of(pool), pool, path)
 
 
 def claimed_of(shared: Sequence[SharedPool], share: Share, resource: str) -> list[SharedPool]:
@@ -403,26 +419,6 @@ def claimed_of(shared: Sequence[SharedPool], share: Share, resource: str) -> lis
     ]
     found = [known.get(each, known.get(None)) for each in providers]
     return [each for each in found if each is not None]
-
-
-def read_storage_pool(text: str, cell: str, hosts: str = "*") -> Pool:
-    """The whole capacity of a storage pool, in whole gigabytes. The hosts of the cell share it whose names match `hosts`."""
-    pool = read_xml(text, "pool")
-    name = text_at(pool, "name")
-    total = kib_in(child(pool, "capacity"), "bytes") // _KIB_PER_GB
-    if not total:
-        raise BadXmlError(f"the storage pool {name!r} has less than 1 GiB: is it started?")
-    return Pool(f"{cell}-{name}", DISK, total, hosts)
-
-
-def read_network(text: str, cell: str, hosts: str = "*") -> Pool:
-    """The addresses that a network gives its guests by DHCP."""
-    network = read_xml(text, "network")
-    name = text_at(network, "name")
-    total = sum(map(_addresses, network.findall("ip/dhcp/range")))
-    if not total:
-        raise BadXmlError(f"the network {name!r} has no range of IPv4 addresses for DHCP")
-    return Pool(f"{cell}-{name}", ADDRESS, total, hosts)
 
 
 def _addresses(range_: Element) -> int:

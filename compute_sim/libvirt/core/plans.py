@@ -382,12 +382,8 @@ class Taken:
     def pages_mb(self, cell: OfferedCell, kib: int) -> int:
         """How much of a cell's memory in pages of this size other guests have, or may have."""
         own = sum(self._own_pages(plan, cell, kib) for plan in self._plans)
-        kept = sum(
-            each.count * each.kib // 1024
-            for each in self.layout.offer.pages_kept
-            if each.kib == kib and cell.number in (None, each.cell)
-        )
-        return own + max(kept, foreign_memory(self.layout, self._foreign, kib)[cell.provider])
+        foreign = foreign_memory(self.layout, self._foreign, kib)[cell.provider]
+        return own + max(self.layout.offer.kept_mb(cell.number, kib), foreign)
 
     def _own_pages(self, plan: GuestPlan, cell: OfferedCell, kib: int) -> int:
         if plan.page_kib != kib:

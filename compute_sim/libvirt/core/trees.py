@@ -102,14 +102,11 @@ def _reserves(layout: HostLayout, foreign: Sequence[ForeignGuest]) -> _Reserves:
         foreign_mb = max(0, memory[cell.provider] - cell.outside_mb)
         reserves[cell.provider, memory_class(0)] = memory_mb + foreign_mb
         for pages in cell.huge_pages:
-            kept = sum(
-                each.count * each.kib // 1024
-                for each in offer.pages_kept
-                if each.kib == pages.kib and cell.number in (None, each.cell)
-            )
             # The pages that are kept are for foreign guests, too.
-            in_use = foreign_memory(layout, foreign, pages.kib)[cell.provider]
-            reserves[cell.provider, memory_class(pages.kib)] = max(kept, in_use)
+            reserves[cell.provider, memory_class(pages.kib)] = max(
+                offer.kept_mb(cell.number, pages.kib),
+                foreign_memory(layout, foreign, pages.kib)[cell.provider],
+            )
     return reserves
 
 

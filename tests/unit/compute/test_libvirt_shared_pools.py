@@ -10,9 +10,8 @@ from compute_sim.libvirt.core.layout import (
     SharedPool,
     SharingOffer,
     claimed_of,
-    read_network,
     read_sharing,
-    read_storage_pool,
+    shared_network,
     shared_storage,
     shared_with,
 )
@@ -70,15 +69,18 @@ def test_a_network_shares_its_addresses() -> None:
         <dhcp><range start='192.168.122.2' end='192.168.122.254'/></dhcp></ip>
         <ip family='ipv6' address='fd00::1' prefix='64'><dhcp><range start='fd00::2' end='fd00::9'/></dhcp></ip></network>"""
 
-    pool = read_network(text, "cell1", "h*")
+    pool = shared_network(text, SharingOffer("default", hosts="h*"), "cell1").pool
 
+    assert pool is not None
     assert (pool.name, pool.resource, pool.total, pool.hosts) == ("cell1-default", "IPV4_ADDRESS", 253, "h*")
     with pytest.raises(BadXmlError, match="'bare' has no range"):
-        read_network("<network><name>bare</name></network>", "cell1")
+        shared_network("<network><name>bare</name></network>", SharingOffer("bare"), "cell1")
     with pytest.raises(BadXmlError, match="'rbd' has the type 'rbd', must be dir, fs, netfs"):
         shared_storage("<pool type='rbd'><name>rbd</name></pool>", SharingOffer("rbd"), "cell1")
     with pytest.raises(BadXmlError, match="'off' has less than 1 GiB"):
-        read_storage_pool("<pool><name>off</name><capacity>0</capacity></pool>", "cell1")
+        shared_storage(
+            "<pool type='dir'><name>off</name><capacity>0</capacity></pool>", SharingOffer("off"), "cell1"
+        )
 
 
 @pytest.mark.parametrize(
