@@ -16,6 +16,7 @@ from bus.messages.cell import (
 from bus.messages.cloud import VALUES_BYTES_MAX
 from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell, answering
 from compute_sim.core.attempts import (
+    LABEL_MAX,
     AttemptRecord,
     AttemptState,
     stopped_by_itself,
@@ -112,7 +113,6 @@ class GuestWatch(Supervised):
 
 # The clocks of scheduler and compute may differ. Nobody waits for longer: what was asked while the compute was down is not told.
 ASKED_BEFORE_MAX = timedelta(minutes=2)
-_NONE_MAX = 255
 
 
 def console_handlers(fleet: Fleet, store: ComputeStore, clock: Callable[[], datetime]) -> Handlers:
@@ -139,7 +139,7 @@ async def _told(fleet: Fleet, store: ComputeStore, order: TellConsole) -> Consol
     try:
         found = await fleet[attempt.host].console(attempt, order.start, order.limit)
     except NoConsole as none:
-        return msgspec.structs.replace(told, none=str(none)[:_NONE_MAX])
+        return msgspec.structs.replace(told, none=str(none)[:LABEL_MAX])
     part, text = _that_fits(found.text)
     return msgspec.structs.replace(
         told, text=text, start=found.start, next=found.start + len(part), size=found.size

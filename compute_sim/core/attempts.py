@@ -81,8 +81,8 @@ from engine.inventories import ProviderId
 
 BuildOrder = SpawnInstance | ReceiveInstance | RespawnInstance
 HostOrder = BuildOrder | AdoptGuest | StopInstance | StartInstance | DestroyInstance | LeaveGuest
-# As long as the message that tells it may have it (`Label`).
-_REASON_MAX = 255
+# What a field of a message takes (`Label`).
+LABEL_MAX = 255
 # Host, instance and attempt, as integers, since Python computes the hash of a UUID at each lookup.
 AttemptKey = tuple[int, int, int]
 
@@ -469,7 +469,7 @@ def answer_of(attempt: AttemptRecord) -> Message:
                 host=host,
                 number=order,
                 saved=attempt.image,
-                by_itself=attempt.by_itself[:_REASON_MAX],
+                by_itself=attempt.by_itself[:LABEL_MAX],
             )
         case ((AttemptState.BUILT | AttemptState.STOPPED), failure) if (
             attempt.image or attempt.state is AttemptState.BUILT

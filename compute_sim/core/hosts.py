@@ -9,13 +9,10 @@ from uuid import UUID, uuid5
 from msgspec import Struct
 
 from bus.messages.hosts import ATTEMPTS_PER_MESSAGE_MAX, CheckHost, HeldAttempt, HostHolds
-from compute_sim.core.attempts import AttemptRecord
+from compute_sim.core.attempts import LABEL_MAX, AttemptRecord
 from compute_sim.core.trees import ProviderTree, TreeProvider
 from engine.hosts import HostFacts, Supported
 from engine.inventories import INTEGER_MAX, AggregateId, ProviderId, ReportedInventory
-
-# What a field of a message takes.
-LABEL_MAX = 255
 
 
 class Host(Struct, frozen=True, kw_only=True):

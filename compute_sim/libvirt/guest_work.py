@@ -276,9 +276,6 @@ def _rebuilt(order: RespawnInstance, folder: GuestFolder) -> KeptOrder:
     return _kept(order) if before is None else structs.replace(_kept(order), macs=before.macs)
 
 
-_PREFIX = "moorage"
-
-
 def _keep_adopted(folder: GuestFolder, domain: libvirt.virDomain) -> None:
     text = _written(domain)
     plan = held_by(text)
@@ -300,4 +297,4 @@ def _set_metadata(domain: libvirt.virDomain, metadata: str | None) -> None:
         flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE
     gone = contextlib.nullcontext() if metadata else contextlib.suppress(libvirt.libvirtError)
     with gone:
-        domain.setMetadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, metadata, _PREFIX, NAMESPACE, flags)
+        domain.setMetadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, metadata, "moorage", NAMESPACE, flags)

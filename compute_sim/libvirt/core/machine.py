@@ -10,7 +10,6 @@ from msgspec import Struct, structs
 # Sets of CPUs as libvirt, the kernel and settings write them: `0-3,8`.
 
 
-FORM = "numbers and ranges such as 0-3,8; ^2 takes one out"
 # The kernel's own limit is 8192.
 CPU_MAX = 16_383
 _PART = re.compile(r"(?P<out>\^?)(?P<first>[0-9]{1,5})(-(?P<last>[0-9]{1,5}))?", re.ASCII)
@@ -23,7 +22,9 @@ def read_cpus(text: str, field: str = "cpus") -> frozenset[int]:
     for part in text.split(",") if text.strip() else ():
         found = _PART.fullmatch(part.strip())
         if found is None:
-            raise ValueError(f"{field} has {part.strip()!r}, must be {FORM}")
+            raise ValueError(
+                f"{field} has {part.strip()!r}, must be numbers and ranges such as 0-3,8; ^2 takes one out"
+            )
         first = int(found["first"])
         last = int(found["last"] or first)
         if last < first or last > CPU_MAX:
