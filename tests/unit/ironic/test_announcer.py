@@ -9,9 +9,8 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.broker import Parcel
 from bus.memory import MemoryBroker
-from bus.message import Message
+from bus.message import Message, Parcel
 from bus.messages.hosts import HostsAlive, HostsReported
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.sending import Link
