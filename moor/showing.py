@@ -73,7 +73,7 @@ def print_json(value: object) -> None:
     )
 
 
-def print_line(value: Struct) -> None:
+def print_line(value: object) -> None:
     """Print one document of a stream at once: a line of JSON, as it is on the bus, or a YAML document."""
     if form() is not Form.YAML:
         # `out` would wrap it at the terminal's width.

@@ -63,18 +63,6 @@ class Line(Struct, frozen=True, omit_defaults=True):
     why: str = ""
 
 
-class Summary(Struct, frozen=True, omit_defaults=True):
-    """The last line of an audit as JSON. Without a Nova that schedules through us there is no `nova`."""
-
-    compared: int
-    in_flight: int
-    faults: int
-    not_mended: int
-    unanswered: tuple[str, ...]
-    seconds: float
-    nova: HeldByNova | None = None
-
-
 class Printer:
     """Prints findings; with --follow only those that are new, and those that are gone."""
 
@@ -111,16 +99,17 @@ class Printer:
     def _summarize(self, result: AuditResult, seconds: float) -> None:
         left = [each for each in result.findings if each.outcome == NOT_MENDED]
         if wants_document():
+            # The last line of an audit. Without a Nova that schedules through us there is no `nova`.
             print_line(
-                Summary(
-                    compared=result.compared,
-                    in_flight=result.in_flight,
-                    faults=len(result.findings),
-                    not_mended=len(left),
-                    unanswered=result.unanswered,
-                    seconds=round(seconds, 3),
-                    nova=result.nova,
-                )
+                {
+                    "compared": result.compared,
+                    "in_flight": result.in_flight,
+                    "faults": len(result.findings),
+                    "not_mended": len(left),
+                    "unanswered": result.unanswered,
+                    "seconds": round(seconds, 3),
+                    **({} if result.nova is None else {"nova": result.nova}),
+                }
             )
             return
         faults = f"{len(result.findings):,} faults" if result.findings else "no faults"
