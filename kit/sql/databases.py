@@ -388,6 +388,7 @@ _TYPES = (
     (Moment, "timestamptz"),
     (sa.Boolean, "boolean"),
     (sa.BigInteger, "bigint"),
+    (sa.Double, "float8"),
     (sa.Integer, "int"),
     (sa.String, "text"),
 )
@@ -455,27 +456,29 @@ class RowColumns:
         )
 
     def update(self, also: str = "", *, returning: Sequence[str] = (), **instead: str) -> "RowStatement":
-        """UPDATE the stored rows that have the ids of these, and the shared values that are in the table's key. The id is the
-        first column.
+        """UPDATE the stored rows that have the ids of these, and the values, shared or not, that are in the table's key. The id is
+        the first column.
 
         A row is written if the condition `also` holds. The other columns get the new values. `instead` has other
         expressions, and those for further columns.
         """
         key, *others = self._own
+        more_keys = [name for name in others if self._table.c[name].primary_key]
         shared_keys = [name for name in self._shared if self._table.c[name].primary_key]
         assert all(isinstance(self._table.c[name].type, sa.String) for name in shared_keys), (
             "compared by `|| ''`"
         )
-        written = {name: f"new.{name}" for name in others} | instead
+        written = {name: f"new.{name}" for name in others if name not in more_keys} | instead
         setting = ", ".join(f"{name} = {value}" for name, value in written.items())
         update = f"UPDATE {self._table.name} AS kept SET {setting}"
         also = also and f" AND {also}"
         # The ids are looked up one after the other: rows are locked in the order of the batch (kit/sql/postgresql.py).
         # A shared value, compared as an expression, does not lead PostgreSQL to another index that begins with its column.
         same = "".join(f" AND kept.{name} || '' = new.{name}" for name in shared_keys)
+        same += "".join(f" AND kept.{name} = new.{name}" for name in more_keys)
         on_postgresql = f"{update} FROM {self.new} WHERE kept.{key} = ANY (ARRAY[new.{key}]){same}{also}"
         # SQLite must know that it is one row at most: else it copies each page first, in case that a later row fails.
-        same = "".join(f" AND kept.{name} = new.{name}" for name in shared_keys)
+        same = "".join(f" AND kept.{name} = new.{name}" for name in (*shared_keys, *more_keys))
         on_sqlite = f"{update} WHERE kept.{key} = new.{key}{same}{also}"
         return self._writing(
             _with(on_postgresql, self._constants) + _returning([f"kept.{name}" for name in returning]),

@@ -1,7 +1,6 @@
 """Placement's tables in SQL: on PostgreSQL for many workers, on SQLite for one process with everything.
 
-Most statements are the same for both. Only claims, and trees of one provider, are written by each database's own
-statements.
+Most statements are the same for both. Only claims are written by each database's own statements.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -101,7 +100,7 @@ class SqlPlacementTransaction:
     async def recount(self) -> None:
         # Quotas are locked before trees.
         await self._transaction.run(recount_quotas, self._vocabulary)
-        await self._transaction.run(recount)
+        await log.append(self._transaction, await self._transaction.run(recount))
 
     async def lock_trees(self, keys: ForestKeys) -> Forest:
         forest, self._locked = await lock_trees(self._transaction, self._vocabulary, keys)
@@ -109,7 +108,8 @@ class SqlPlacementTransaction:
 
     async def write_trees(self, changes: TreeChanges) -> None:
         if changes.trees:
-            await self._transaction.run(_write_trees, self._vocabulary, changes, self._locked)
+            changed, gone = await write_trees(self._transaction, self._vocabulary, changes, self._locked)
+            await log.append(self._transaction, log.LogEntry(providers=changed, gone=gone))
 
     lock_names = runs(lock_names)
     write_names = runs(write_names)
@@ -249,13 +249,6 @@ class SqlPlacementStore:
 
     async def close(self) -> None:
         await self._database.close()
-
-
-def _write_trees(
-    connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedTrees
-) -> None:
-    changed, gone = write_trees(connection, vocabulary, changes, locked)
-    log.append(connection, log.LogEntry(providers=changed, gone=gone))
 
 
 def _prune(connection: Connection, ended_before: datetime, logged_before: datetime) -> int:

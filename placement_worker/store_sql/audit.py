@@ -15,7 +15,6 @@ from sqlalchemy.dialects.postgresql import JSONB
 from bus.messages.audit import BESIDE_INSTANCES
 from kit.sql import among
 from placement_worker.core.limits import wrong_quota
-from placement_worker.store_sql import log
 from placement_worker.store_sql.consumers import wrong_quotas
 from placement_worker.store_sql.log import LogEntry
 from placement_worker.store_sql.names import CachedVocabulary
@@ -278,10 +277,11 @@ class _Wrong(Struct, frozen=True):
         return {*self.numbers, *(provider for provider, _ in self.stale | self.missing)}
 
 
-def recount(connection: Connection) -> None:
+def recount(connection: Connection) -> LogEntry:
+    """Correct what is wrong. Returns the entry of the change log, by which pictures learn the right numbers."""
     found = _wrong(connection)
     if not found.providers:
-        return
+        return LogEntry()
     of_wrong = sa.select(providers.c.root_id).where(
         among(connection, providers.c.id, sorted(found.providers))
     )
@@ -291,7 +291,9 @@ def recount(connection: Connection) -> None:
     in_trees = sa.select(providers.c.id).where(among(connection, providers.c.root_id, roots))
     # A holder row may name a provider that does not exist.
     ours = {*connection.scalars(in_trees)} | {provider for provider, _ in found.stale}
-    _write(connection, _wrong(connection, ours))
+    wrong = _wrong(connection, ours)
+    _write(connection, wrong)
+    return LogEntry(used=tuple(sorted(wrong.numbers)))
 
 
 def _wrong(connection: Connection, only: Collection[int] | None = None) -> _Wrong:
@@ -353,5 +355,3 @@ def _write(connection: Connection, wrong: _Wrong) -> None:
             sa.insert(holders),
             [{"provider_id": one, "consumer_id": consumer} for one, consumer in sorted(wrong.missing)],
         )
-    # Pictures learn the right numbers by the change log.
-    log.append(connection, LogEntry(used=tuple(sorted(wrong.numbers))))

@@ -31,6 +31,7 @@ from kit.sql import (
     SqliteDatabase,
     Transaction,
     driver_of,
+    moment_text,
 )
 from kit.times import now
 from placement_worker.store import FEED_ENTRIES, Unpublished
@@ -162,6 +163,7 @@ def _snapshot(cursor: str) -> ColumnElement[str]:
     return sa.cast(sa.literal(cursor, sa.String), _Snapshot())
 
 
+_ON_POSTGRESQL = "INSERT INTO change_log (written_by, at, body) VALUES (pg_current_xact_id(), $1, $2)"
 ON_SQLITE = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, ?)"
 
 
@@ -206,15 +208,14 @@ def _joined(bodies: Sequence[bytes]) -> LogEntry:
     )
 
 
-def append(connection: Connection, entry: LogEntry) -> None:
+async def append(transaction: Transaction, entry: LogEntry) -> None:
     body = body_of(entry)
     if body is None:
         return
-    on_postgresql = connection.dialect.name == "postgresql"
-    written_by = sa.func.pg_current_xact_id() if on_postgresql else sa.literal(0)
-    connection.execute(
-        sa.insert(change_log).values(written_by=written_by, at=now(), body=body),
-    )
+    if isinstance(transaction, PostgresTransaction):
+        await transaction.change(_ON_POSTGRESQL, now(), body)
+    else:
+        await transaction.fetch(ON_SQLITE, moment_text(now()), body)
 
 
 # Reading

@@ -6,7 +6,7 @@ reads locks first.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Table
 from bus.messages.placement import ProviderGone
 from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState
 from kit.errors import Transient
-from kit.sql import Transaction, among, insert, is_duplicate
+from kit.sql import RowColumns, Transaction, Values, among, insert, is_duplicate
 from kit.times import now
 from placement_worker.core.forest import limit_values
 from placement_worker.core.ledger import Forest, ForestKeys, ProviderBook, TreeBook, TreeChanges
@@ -302,12 +302,40 @@ def _bearers(connection: Connection, names: Collection[str]) -> Sequence[Any]:
 
 
 # Write trees, as far as they differ from what is stored.
+#
+# In a running cloud most reports change only amounts, such as those of a node that becomes reserved or free. They cost two
+# statements by the driver for a whole batch. Until such a report is written, a scheduler may choose a host that it must not choose.
 
 
-def write_trees(
-    connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedTrees
+# `base` moves with the revision: more than the usage changes.
+_COUNT = RowColumns(providers, "id", "generation", "revision", "shape", "epoch", "sequence").update(
+    base="CASE WHEN new.revision > kept.revision THEN new.revision ELSE kept.base END"
+)
+_STOCK = RowColumns(inventories, *inventories.columns.keys()).update()
+
+
+async def write_trees(
+    transaction: Transaction, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedTrees
 ) -> tuple[tuple[int, ...], tuple[ProviderGone, ...]]:
     """Write what changed in these locked trees. Returns the internal ids of the changed providers, and the deleted ones."""
+    written = await transaction.run(_write, vocabulary, changes, locked)
+    await _COUNT.change(transaction, written.counters)
+    await _STOCK.change(transaction, written.stocks)
+    return written.changed, written.gone
+
+
+class _Written(NamedTuple):
+    """What was written, and the rows that are left: new counters of stored providers, and new limits of stored inventories."""
+
+    changed: tuple[int, ...]
+    gone: tuple[ProviderGone, ...]
+    counters: Sequence[Values]
+    stocks: Sequence[Values]
+
+
+def _write(
+    connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedTrees
+) -> _Written:
     try:
         gone = _remove(connection, changes.removed, locked)
         # A removed provider that is there again is a new one.
@@ -319,14 +347,13 @@ def write_trees(
         vocabulary.classes.make(connection, used_classes)
         vocabulary.traits.make(connection, used_traits)
         _write_providers(connection, vocabulary, changes, stored, ids)
-        _write_contents(
+        stocks = _write_contents(
             connection, vocabulary, [(ids[book.id], book) for book in books.values()], changes.before
         )
         # Names that a provider had before exist, since they were in use.
         known = changes.before.values()
         revive(connection, resource_classes, used_classes - _classes_of(known))
         revive(connection, traits, used_traits - _traits_of(known))
-        _write_numbers(connection, changes, stored)
         clear_tombstones(connection, [tree for tree in changes.trees if _is_planted(tree, stored)])
         write_tombstones(connection, changes.trees)
     except sa.exc.IntegrityError as error:
@@ -336,7 +363,8 @@ def write_trees(
                 f"another transaction has just written the same provider: {error.orig}"
             ) from error
         raise
-    return tuple(sorted(ids[provider] for provider in books)), gone
+    numbers = tuple(sorted(ids[provider] for provider in books))
+    return _Written(numbers, gone, _counters(changes, stored), stocks)
 
 
 def _is_planted(tree: TreeBook, stored: Mapping[ProviderId, StoredProvider]) -> bool:
@@ -393,6 +421,11 @@ def _traits_of(books: Iterable[ProviderBook]) -> set[str]:
     return {name for book in books for name in book.traits | book.operator_traits}
 
 
+_NUMBERS = ("generation", "revision", "base", "shape", "epoch", "sequence")
+_VALUES = ("name", "parent_id", "root_id", "cell", "used", "made_by_name")
+_NO_NUMBER = -1
+
+
 def _write_providers(
     connection: Connection,
     vocabulary: CachedVocabulary,
@@ -400,42 +433,62 @@ def _write_providers(
     stored: Mapping[ProviderId, StoredProvider],
     ids: Mapping[ProviderId, int],
 ) -> None:
+    """Write new providers, and stored ones of which more than the counters and contents changes."""
     changed, class_ids = set(changes.changed), vocabulary.classes.ids
     living = _living_on(connection, [one for one in changed if one not in stored])
     new: list[dict[str, Any]] = []
     known: list[dict[str, Any]] = []
     for tree in changes.trees:
-        # They are valid on the root only.
-        counters = {"shape": tree.shape, "epoch": tree.epoch, "sequence": tree.sequence}
         for book in tree.providers.values():
             if book.id not in changed:
                 continue
             before = stored.get(book.id)
-            # More than the usage changes, so `base` moves with the revision.
-            revision = before.revision + 1 if before else 1
-            row = counters | {
-                "name": book.name,
-                "parent_id": None if book.parent is None else ids[book.parent],
-                "root_id": ids[tree.root],
-                "cell": tree.cell,
-                "generation": book.generation,
-                "revision": revision,
-                "base": revision,
-                # Has each class that exists, even if nothing is used: readers then need not ask for the inventories.
-                "used": encode_amounts(
-                    {class_ids[name]: inventory.used for name, inventory in book.inventories.items()}
-                ),
-                "made_by_name": book.made_by_name,
-            }
+            # Has each class that exists, even if nothing is used: readers then need not ask for the inventories.
+            used = {class_ids[name]: inventory.used for name, inventory in book.inventories.items()}
+            parent = None if book.parent is None else ids[book.parent]
+            values = (book.name, parent, ids[tree.root], tree.cell, used, book.made_by_name)
+            if before and values == _stored_values(before, stored):
+                continue
+            row = dict(zip(_VALUES, values, strict=True)) | {"used": encode_amounts(used)}
             if before:
                 known.append(row | {"key": before.number, "old_name": before.name})
-            else:
-                new.append(row | {"consumers": living.get(book.id, 0), "id": ids[book.id], "uuid": book.id})
+                continue
+            numbers = (book.generation, 1, 1, tree.shape, tree.epoch, tree.sequence)
+            row |= dict(zip(_NUMBERS, numbers, strict=True))
+            new.append(row | {"consumers": living.get(book.id, 0), "id": ids[book.id], "uuid": book.id})
     _free_names(connection, [row["key"] for row in known if row["name"] != row["old_name"]])
     if known:
         connection.execute(_BY_KEY, [{k: row[k] for k in row if k != "old_name"} for row in known])
     if new:
         connection.execute(sa.insert(providers), new)
+
+
+def _stored_values(one: StoredProvider, stored: Mapping[ProviderId, StoredProvider]) -> Values:
+    # A parent that was removed may be there again, with another number.
+    parent = None if one.parent is None else stored[one.parent].number if one.parent in stored else _NO_NUMBER
+    used = {class_id: inventory.used for class_id, inventory in one.inventories.items()}
+    return (one.name, parent, one.root, one.cell, used, one.made_by_name)
+
+
+def _counters(changes: TreeChanges, stored: Mapping[ProviderId, StoredProvider]) -> list[Values]:
+    """The rows of `_COUNT`: for stored providers that change, and for roots of which a report changes only its own number.
+
+    Trees without providers are skipped: their root may be in another tree by now.
+    """
+    changed = set(changes.changed)
+    rows: list[Values] = []
+    for tree in changes.trees:
+        # They are valid on the root only.
+        numbers = (tree.shape, tree.epoch, tree.sequence)
+        for book in tree.providers.values():
+            before = stored.get(book.id)
+            if before is None:
+                continue
+            if book.id in changed:
+                rows.append((before.number, book.generation, before.revision + 1, *numbers))
+            elif book.id == tree.root and numbers != (before.shape, before.epoch, before.sequence):
+                rows.append((before.number, before.generation, before.revision, *numbers))
+    return rows
 
 
 def _living_on(connection: Connection, new: Collection[ProviderId]) -> dict[ProviderId, int]:
@@ -468,25 +521,6 @@ def _free_names(connection: Connection, ids: Collection[int]) -> None:
 _BY_KEY = sa.update(providers).where(providers.c.id == sa.bindparam("key"))
 
 
-def _write_numbers(
-    connection: Connection, changes: TreeChanges, stored: Mapping[ProviderId, StoredProvider]
-) -> None:
-    """Write the epoch and sequence of the last report to roots that the report has not changed otherwise.
-
-    Trees without providers are skipped: their root may be in another tree by now.
-    """
-    changed = set(changes.changed)
-    numbers = [
-        {"key": before.number, "epoch": tree.epoch, "sequence": tree.sequence}
-        for tree in changes.trees
-        if tree.providers and tree.root not in changed
-        for before in (stored[tree.root],)
-        if (before.epoch, before.sequence) != (tree.epoch, tree.sequence)
-    ]
-    if numbers:
-        connection.execute(_BY_KEY, numbers)
-
-
 Numbered = tuple[int, ProviderBook]
 
 
@@ -495,16 +529,18 @@ def _write_contents(
     vocabulary: CachedVocabulary,
     books: Sequence[Numbered],
     before: Mapping[ProviderId, ProviderBook],
-) -> None:
-    """Write the inventories, traits and aggregates of providers as far as they differ from what is stored.
+) -> list[Values]:
+    """Write the inventories, traits and aggregates of providers as far as they differ from what is stored. Returns the rows of
+    inventories that stay, but with other limits.
 
-    So a batch that changes one thing of each provider needs a statement or two. A new provider has nothing stored: what a
-    deleted one with its id had was deleted with it.
+    A new provider has nothing stored: what a deleted one with its id had was deleted with it.
     """
     old = [(number, before[book.id]) for number, book in books if book.id in before]
-    _rewrite(connection, inventories, _inventory_rows(vocabulary, old), _inventory_rows(vocabulary, books))
     _rewrite(connection, provider_traits, _trait_rows(vocabulary, old), _trait_rows(vocabulary, books))
     _rewrite(connection, provider_aggregates, _aggregate_rows(old), _aggregate_rows(books))
+    return _rewrite(
+        connection, inventories, _inventory_rows(vocabulary, old), _inventory_rows(vocabulary, books)
+    )
 
 
 def _aggregate_rows(books: Iterable[Numbered]) -> set[tuple[Any, ...]]:
@@ -534,29 +570,22 @@ def _trait_rows(
 
 def _rewrite(
     connection: Connection, table: Table, stored: set[tuple[Any, ...]], wanted: set[tuple[Any, ...]]
-) -> None:
-    """Replace the stored rows by the wanted ones; a row that keeps its key is updated."""
+) -> list[Values]:
+    """Replace the stored rows by the wanted ones; those that keep their key are not written, but returned."""
     if stored == wanted:
-        return
+        return []
     names = table.columns.keys()
+    # The first columns of each table.
     keys = [column.name for column in table.primary_key]
-    same = sa.and_(*(table.c[key] == sa.bindparam(f"old_{key}") for key in keys))
-
-    def by_key(rows: set[tuple[Any, ...]]) -> dict[tuple[Any, ...], dict[str, Any]]:
-        named = (dict(zip(names, row, strict=True)) for row in sorted(rows, key=str))
-        return {tuple(row[key] for key in keys): row for row in named}
-
-    old, new = by_key(stored - wanted), by_key(wanted - stored)
-    if gone := [{f"old_{key}": row[key] for key in keys} for at, row in old.items() if at not in new]:
-        connection.execute(sa.delete(table).where(same), gone)
-    if kept := [
-        {f"old_{key}": row[key] for key in keys} | {name: row[name] for name in names if name not in keys}
-        for at, row in new.items()
-        if at in old
-    ]:
-        connection.execute(sa.update(table).where(same), kept)
-    if made := [row for at, row in new.items() if at not in old]:
+    old = {row[: len(keys)] for row in stored - wanted}
+    new = {row[: len(keys)]: row for row in sorted(wanted - stored)}
+    if gone := sorted(old - new.keys()):
+        same = sa.and_(*(table.c[key] == sa.bindparam(f"old_{key}") for key in keys))
+        rows = [{f"old_{key}": value for key, value in zip(keys, at, strict=True)} for at in gone]
+        connection.execute(sa.delete(table).where(same), rows)
+    if made := [dict(zip(names, row, strict=True)) for at, row in new.items() if at not in old]:
         connection.execute(sa.insert(table), made)
+    return [row for at, row in new.items() if at in old]
 
 
 # Tombstones: they stay when a tree is deleted, so that a new tree under the same root continues its counters.
