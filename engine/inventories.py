@@ -2,7 +2,9 @@
 
 import hashlib
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Literal, NewType
 from uuid import UUID
 
@@ -239,3 +241,45 @@ class Choice(Value, frozen=True, array_like=True):
     share: Share
     fingerprint: Label = ""
     kind: Label = ""
+
+
+def capacity_of(inventory: InventoryState) -> int:
+    # Over-commit multiplies what is left after the reserve, never the reserve itself.
+    return int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
+
+
+CUSTOM = "CUSTOM_"
+
+
+class Vocabulary(Struct, frozen=True):
+    """The standard names of resource classes and traits. Names with the prefix CUSTOM_ are allowed beside them."""
+
+    classes: frozenset[str]
+    traits: frozenset[str]
+
+    def knows_class(self, name: str) -> bool:
+        return name in self.classes or _is_custom(name)
+
+    def knows_trait(self, name: str) -> bool:
+        return name in self.traits or _is_custom(name)
+
+
+@cache
+def standard_vocabulary() -> Vocabulary:
+    """The names that os-resource-classes and os-traits have."""
+    # To load them takes longer than most commands.
+    import os_resource_classes  # noqa: PLC0415
+    import os_traits  # noqa: PLC0415
+
+    return Vocabulary(frozenset(os_resource_classes.STANDARDS), frozenset(os_traits.get_traits()))
+
+
+def unknown_names(
+    names: Iterable[str], standard: AbstractSet[str], custom: AbstractSet[str]
+) -> tuple[str, ...]:
+    """The names that are neither standard nor among these custom names, sorted and each once."""
+    return tuple(sorted(set(names) - standard - custom))
+
+
+def _is_custom(name: str) -> bool:
+    return name.startswith(CUSTOM) and len(name) > len(CUSTOM)

@@ -54,7 +54,7 @@ from bus.messages.administration import (
 from bus.messages.cloud import page_that_fits
 from bus.workers.handling import Answer, Bury, Handler, Handlers, Received, Said, answering
 from bus.workers.worker import Transactions
-from engine.capacity import Vocabulary
+from engine.inventories import Vocabulary
 from kit.errors import Transient
 from kit.parts import Retrying
 from placement_worker.core.allocation_writes import (

@@ -58,8 +58,7 @@ from bus.messages.together import claims_of
 from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said, Tell, Weighed, answering
 from bus.workers.publisher import Outgoing, Publisher
 from engine.candidates.budget import SearchLimits
-from engine.capacity import Vocabulary
-from engine.inventories import ConsumerId, ProviderId, ProviderState
+from engine.inventories import ConsumerId, ProviderId, ProviderState, Vocabulary
 from engine.refusals import ClaimVerdict, NotAllowed, ShapeMoved
 from kit.errors import Bug
 from kit.parts import Supervised, wait_at_most

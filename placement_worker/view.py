@@ -19,8 +19,7 @@ from msgspec import structs
 from bus.messages.administration import KindOfNames
 from bus.messages.cloud import VALUES_BYTES_MAX
 from bus.messages.placement import SnapshotPage
-from engine.capacity import Vocabulary
-from engine.inventories import ProviderId, ProviderState, ProviderUsage
+from engine.inventories import ProviderId, ProviderState, ProviderUsage, Vocabulary
 from engine.picture.columns import KnownProviders
 from kit.parts import Retrying, SharedRuns
 from placement_worker.store import PlacementStore, Unpublished

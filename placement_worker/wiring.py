@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from bus.workers.station import Station, by_station
-from engine.capacity import standard_vocabulary
+from engine.inventories import standard_vocabulary
 from kit.parts import Periodic, set_beside
 from kit.process import Part
 from kit.times import now

@@ -22,9 +22,9 @@ from msgspec import Struct
 from bus.messages.build import BuildInstance
 from bus.settings import BusSettings
 from bus.workers.station import FeedListener, Station, by_station
-from engine.capacity import standard_vocabulary
 from engine.choosing.plugin_settings import chosen_plugins
 from engine.choosing.plugins import Plugins, multiplier_key
+from engine.inventories import standard_vocabulary
 from engine.picture.picture import Picture
 from kit.parts import Once, PartGroup, Periodic, set_beside
 from kit.process import Part

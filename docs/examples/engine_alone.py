@@ -5,14 +5,13 @@ python docs/examples/engine_alone.py
 
 from uuid import UUID
 
-from engine.capacity import standard_vocabulary
 from engine.choosing.choosing import choose
 from engine.choosing.explaining import in_words
 from engine.choosing.planning import plan
 from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
 from engine.flavors import Flavor, InstanceRequest, RequestProblem
 from engine.hosts import HostState
-from engine.inventories import ConsumerId, InventoryState, ProviderId, ProviderState
+from engine.inventories import ConsumerId, InventoryState, ProviderId, ProviderState, standard_vocabulary
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
 from engine.requests import read_request

@@ -13,8 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.capacity import capacity_of
-from engine.inventories import INTEGER_MAX, InventoryState
+from engine.inventories import INTEGER_MAX, InventoryState, capacity_of
 
 Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from engine.candidates.columns import Floats, Ints, Rows
-from engine.capacity import capacity_of
 from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugins import Filter, Plugins
+from engine.inventories import capacity_of
 from engine.refusals import FunnelStep, Miss, NoValidHost
 from engine.requests.grammar import is_of_flavor
 from engine.requests.spec import InstanceSpec, Needs

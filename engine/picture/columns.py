@@ -15,9 +15,15 @@ from numpy.typing import NDArray
 
 from engine.candidates.columns import BitSets, Flags, Floats, Ints, Scalar, Stock, longer
 from engine.candidates.provider_index import SHARES, ProviderIndex
-from engine.capacity import capacity_of
 from engine.hosts import NODE, HostState, Supported
-from engine.inventories import INTEGER_MAX, InventoryState, ProviderId, ProviderState, ProviderUsage
+from engine.inventories import (
+    INTEGER_MAX,
+    InventoryState,
+    ProviderId,
+    ProviderState,
+    ProviderUsage,
+    capacity_of,
+)
 
 # The providers that a reader knows, and how their states are merged: the later state stays, and a deleted provider goes.
 #

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from engine.candidates.columns import Flags, Ints
 from engine.candidates.provider_index import ProviderIndex
-from engine.capacity import capacity_of
 from engine.hosts import NODE, Aggregate, HostState, cell_and_name
 from engine.inventories import (
     AggregateId,
@@ -22,6 +21,7 @@ from engine.inventories import (
     ProviderState,
     ProviderUsage,
     Share,
+    capacity_of,
     tree_fingerprint,
 )
 from engine.picture.columns import KnownBefore, PictureColumns, PictureStock, Tree, Trees, written_of

@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from engine.candidates.query import Nearness
-from engine.capacity import CUSTOM, Vocabulary
 from engine.flavors import RequestProblem
 from engine.hosts import finite_number
-from engine.inventories import INTEGER_MAX
+from engine.inventories import CUSTOM, INTEGER_MAX, Vocabulary
 
 # The parts of a request: one for each thing that its flavor, its extra specs or its image says. A part with a suffix
 # belongs to the granular group with that suffix, all others to the whole instance.

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from engine.candidates.query import CELL_TRAIT, Nearness
-from engine.capacity import CUSTOM, Vocabulary
 from engine.flavors import InstanceRequest, PortRequest, RequestProblem, VolumeRequest
 from engine.guests import GuestShape, cell_amounts, read_guest
+from engine.inventories import CUSTOM, Vocabulary
 from engine.requests.grammar import (
     GROUP_POLICY,
     PREFERRED,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from engine.capacity import CUSTOM, Vocabulary
 from engine.flavors import Flavor, InstanceId, InstanceRequest, RequestProblem, parts_of
 from engine.guests import (
     HARDWARE_IMAGE_KEYS,
@@ -20,7 +19,7 @@ from engine.guests import (
     is_guest_key,
     is_host_key,
 )
-from engine.inventories import INTEGER_MAX, AggregateId
+from engine.inventories import CUSTOM, INTEGER_MAX, AggregateId, Vocabulary
 from engine.requests.grammar import (
     AskedTrait,
     CellOfGuest,

@@ -6,10 +6,9 @@ from typing import NamedTuple
 from msgspec import Struct, structs
 
 from engine.candidates.query import UNSUFFIXED, CandidatesQuery, Group, Nearness, Preferred
-from engine.capacity import CUSTOM
 from engine.flavors import DeviceProfile, Flavor, RequestProblem
 from engine.guests import HUGE_PAGES, SMALL_PAGES, GuestShape, is_whole_pages, read_guest
-from engine.inventories import AggregateId, ServerGroup
+from engine.inventories import CUSTOM, AggregateId, ServerGroup
 from engine.requests.grammar import GROUP_POLICY
 
 # Names with their weights.

@@ -39,7 +39,6 @@ from bus.messages.administration import (
     WriteAnswered,
 )
 from bus.messages.placement import InventoryInUse
-from engine.capacity import capacity_of
 from engine.inventories import (
     INTEGER_MAX,
     AggregateId,
@@ -47,6 +46,7 @@ from engine.inventories import (
     ProviderId,
     ProviderState,
     ReportedInventory,
+    capacity_of,
 )
 from engine.refusals import NotAllowed
 from moor.asking import CommandClient, answer_of, ask_bus, items_of, providers_of

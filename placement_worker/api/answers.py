@@ -34,7 +34,7 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import InventoryInUse
-from engine.capacity import CUSTOM
+from engine.inventories import CUSTOM
 from engine.refusals import DoesNotFit, NotAllowed, Shortfall, TooCostly
 from placement_worker.api.values import (
     CANNOT_DELETE_PARENT,

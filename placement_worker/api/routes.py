@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from engine.candidates.budget import DEFAULT_LIMITS, SearchLimits
-from engine.capacity import Vocabulary
+from engine.inventories import Vocabulary
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.api import allocations, candidates, names, providers, queries, schemas
 from placement_worker.api.routing import Backend, Handler, HttpRoute

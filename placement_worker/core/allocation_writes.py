@@ -33,18 +33,17 @@ from bus.messages.administration import (
 )
 from bus.messages.audit import MendConsumer, MendedClaim, SeenConsumer
 from bus.messages.placement import NO_OWNER, InventoryInUse
-from engine.capacity import (
+from engine.inventories import ConsumerId, InventoryState, ProviderId, Vocabulary, unknown_names
+from engine.refusals import DoesNotFit, NotAllowed, Shortfall
+from placement_worker.core.drafts import (
+    Amounts,
+    ConsumerDraft,
+    LedgerDraft,
     UsageDraft,
-    Vocabulary,
-    limits_in,
+    amounts_in,
     shortfall_of,
     shortfalls_of,
-    unknown_names,
-    used_in,
 )
-from engine.inventories import ConsumerId, InventoryState, ProviderId
-from engine.refusals import DoesNotFit, NotAllowed, Shortfall
-from placement_worker.core.drafts import Amounts, ConsumerDraft, LedgerDraft, amounts_in
 from placement_worker.core.forest import ForestDraft
 from placement_worker.core.ledger import (
     BatchDecision,
@@ -57,6 +56,8 @@ from placement_worker.core.ledger import (
     ProviderBook,
     TreeChanges,
     keys_of_shares,
+    limits_in,
+    used_in,
 )
 from placement_worker.core.provider_writes import impossible_inventory, moved_generation, with_usages
 

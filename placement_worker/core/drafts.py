@@ -5,13 +5,13 @@ place, one after another, and `LedgerDraft.changes` makes frozen values of it on
 the integers of their ids, as in the ledger.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Literal
 
 from msgspec import structs
 
 from bus.messages.placement import ClaimResources, SwapClaim
-from engine.capacity import UsageDraft, shortfall_of
 from engine.inventories import (
     SHARE_CELL,
     ConsumerId,
@@ -21,8 +21,68 @@ from engine.inventories import (
     Share,
 )
 from engine.refusals import DoesNotFit, GroupRefused, HostFull, NotAllowed, ShapeMoved, Shortfall
-from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, Touched
+from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, ProviderRow, Touched
 from placement_worker.core.limits import GroupsDraft, QuotasDraft
+
+# Which limit was broken, and its value.
+Rule = tuple[Literal["capacity", "min_unit", "max_unit", "step_size"], int]
+CAPACITY: Rule = ("capacity", 0)
+
+
+class UsageDraft:
+    """One provider while a batch is decided: what is used of it, and how many consumers have it as their host.
+
+    `touched`: the provider has changed and must be written. `generation` grows when a consumer gets allocations of it.
+    """
+
+    __slots__ = ("consumers", "generation", "row", "touched", "used")
+
+    def __init__(self, row: ProviderRow) -> None:
+        self.row = row
+        self.generation = row.generation
+        self.used = {**row.used}
+        self.consumers = row.consumers
+        self.touched = False
+
+
+def shortfall_of(usage: UsageDraft, resource: str, asked: int, held: int) -> Shortfall | None:
+    """Why a consumer that gives back `held` of the class may not have this amount; None if it may.
+
+    Limits that can never be met are reported before lack of free capacity. A consumer that takes no more than it gives
+    back is granted, even if more is used than there is: a shrunken inventory only refuses to give *more*. A class
+    without an inventory is a shortfall, not an error.
+    """
+    limits = usage.row.limits.get(resource)
+    if limits is None:
+        return Shortfall(provider=usage.row.id, resource=resource, asked=asked, free=0, rule="no_inventory")
+    free = limits.capacity - usage.used[resource] + held
+    if asked < limits.min_unit:
+        return _broken(usage, resource, asked, free, ("min_unit", limits.min_unit))
+    if asked > limits.max_unit:
+        return _broken(usage, resource, asked, free, ("max_unit", limits.max_unit))
+    if asked % limits.step_size:
+        return _broken(usage, resource, asked, free, ("step_size", limits.step_size))
+    if asked > free and asked > held:
+        return _broken(usage, resource, asked, free, CAPACITY)
+    return None
+
+
+def shortfalls_of(usage: UsageDraft, resource: str, each: Sequence[int], held: int) -> Iterator[Shortfall]:
+    """Why several consumers that together give back `held` of a class may not have these amounts (`each`) of it at once."""
+    short = [broken for asked in each if (broken := shortfall_of(usage, resource, asked, held))]
+    if short:
+        yield from short
+        return
+    asked = sum(each)
+    free = usage.row.limits[resource].capacity - usage.used[resource] + held
+    if asked > free and asked > held:
+        yield _broken(usage, resource, asked, free, CAPACITY)
+
+
+def _broken(usage: UsageDraft, resource: str, asked: int, free: int, broken: Rule) -> Shortfall:
+    rule, bound = broken
+    return Shortfall(provider=usage.row.id, resource=resource, asked=asked, free=free, rule=rule, bound=bound)
+
 
 # How much of which classes of which providers, in the order in which they are named.
 Amounts = dict[UsageDraft, dict[str, int]]

@@ -19,8 +19,7 @@ from msgspec import Struct, structs
 from bus.messages.administration import ConsumerAllocations, ConsumerMoved, Done, WriteVerdict
 from bus.messages.hosts import ReshapeHost, ReshapeVerdict
 from bus.messages.placement import ReportAccepted, ReportInventory, ReportVerdict, TreeKept
-from engine.capacity import ProviderRow, Vocabulary, limits_in, used_in
-from engine.inventories import ProviderId, ReportedInventory, ReportedProvider, ResourceAmount
+from engine.inventories import ProviderId, ReportedInventory, ReportedProvider, ResourceAmount, Vocabulary
 from engine.refusals import DoesNotFit, NotAllowed, ShapeMoved
 from placement_worker.core.allocation_writes import allocate
 from placement_worker.core.drafts import LedgerDraft
@@ -33,10 +32,13 @@ from placement_worker.core.ledger import (
     ForestKeys,
     Ledger,
     ProviderBook,
+    ProviderRow,
     Sent,
     TreeBook,
     TreeChanges,
     keys_of_shares,
+    limits_in,
+    used_in,
 )
 from placement_worker.core.reports import decide_reports, keys_of_reports
 

@@ -18,7 +18,6 @@ from bus.messages.placement import (
     ReleaseClaim,
     SwapClaim,
 )
-from engine.capacity import ProviderRow
 from engine.inventories import (
     AggregateId,
     ConsumerId,
@@ -29,9 +28,35 @@ from engine.inventories import (
     ProviderId,
     ResourceAmount,
     ServerGroup,
+    capacity_of,
 )
 
 ClaimOrder = ClaimResources | SwapClaim | ReleaseClaim
+
+
+class InventoryLimits(Struct, frozen=True, gc=False):
+    """The limits of one inventory. Together with its usage they decide whether a claim fits."""
+
+    capacity: int
+    min_unit: int
+    max_unit: int
+    step_size: int
+
+
+class ProviderRow(Struct, frozen=True, gc=False):
+    """The columns of a provider that claims need. `shape` is the shape of its tree if it is a root, otherwise None.
+
+    `limits` and `used` are those of its inventories, by class. `consumers` counts the consumers that have it as their host.
+    """
+
+    id: ProviderId
+    root: ProviderId
+    cell: str = ""
+    generation: int = 0
+    shape: int | None = None
+    limits: Mapping[str, InventoryLimits] = {}
+    used: Mapping[str, int] = {}
+    consumers: int = 0
 
 
 Order_co = TypeVar("Order_co", covariant=True)
@@ -323,3 +348,17 @@ def keys_of_shares(
         allocations={one.consumer.int: one for one in allocations},
         classes=frozenset(classes),
     )
+
+
+def limits_in(inventories: Mapping[str, InventoryState]) -> dict[str, InventoryLimits]:
+    return {resource: _limits_of(inventory) for resource, inventory in inventories.items()}
+
+
+def _limits_of(inventory: InventoryState) -> InventoryLimits:
+    return InventoryLimits(
+        capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size
+    )
+
+
+def used_in(inventories: Mapping[str, InventoryState]) -> dict[str, int]:
+    return {resource: inventory.used for resource, inventory in inventories.items()}

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import structs
 
 from bus.messages.administration import Done, SetQuota, UnknownClass, WriteVerdict
-from engine.capacity import Vocabulary, unknown_names
 from engine.inventories import (
     INSTANCES,
     ConsumerId,
@@ -15,6 +14,8 @@ from engine.inventories import (
     ProviderId,
     ResourceAmount,
     ServerGroup,
+    Vocabulary,
+    unknown_names,
 )
 from engine.refusals import GroupRefused, NotAllowed, OverLimit, QuotaExceeded
 from placement_worker.core.ledger import (

@@ -41,8 +41,7 @@ from bus.messages.administration import (
     UpdateProvider,
     WriteVerdict,
 )
-from engine.capacity import Vocabulary, unknown_names
-from engine.inventories import InventoryState, ProviderId, ReportedInventory
+from engine.inventories import InventoryState, ProviderId, ReportedInventory, Vocabulary, unknown_names
 from engine.refusals import NotAllowed
 from placement_worker.core.forest import ForestDraft, depths_under, lost_inventory, with_usage
 from placement_worker.core.ledger import (

@@ -16,8 +16,7 @@ from bus.messages.placement import (
     ReportVerdict,
     TreeKept,
 )
-from engine.capacity import CUSTOM, Vocabulary
-from engine.inventories import ProviderId, ReportedInventory, ReportedProvider
+from engine.inventories import CUSTOM, ProviderId, ReportedInventory, ReportedProvider, Vocabulary
 from engine.refusals import NotAllowed
 from placement_worker.core.forest import (
     ForestDraft,

@@ -19,8 +19,7 @@ import sqlalchemy as sa
 from msgspec import Struct, structs
 from sqlalchemy import Connection
 
-from engine.capacity import custom_of
-from engine.inventories import GroupId, ProviderId, ServerGroup
+from engine.inventories import CUSTOM, GroupId, ProviderId, ServerGroup
 from kit.errors import Bug, Transient
 from kit.sql import RowColumns, SqliteTransaction, Transaction, Values, driver_of, moment_text
 from kit.times import now
@@ -156,7 +155,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
             self._quotas.check_projects(locked.projects_of_holders())
         await self._lock_providers(locked)
         ledger = locked.ledger()
-        if not custom_of(keys.classes):
+        if not any(name.startswith(CUSTOM) for name in keys.classes):
             return ledger
         classes = await self._transaction.run(existing_names, resource_classes, keys.classes)
         return structs.replace(ledger, classes=classes)

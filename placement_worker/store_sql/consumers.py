@@ -11,7 +11,6 @@ from sqlalchemy import Connection, Row
 from bus.messages.administration import ConsumerState, TypeUsage
 from bus.messages.audit import BookEntry
 from bus.messages.placement import MembersPage
-from engine.capacity import custom_of
 from engine.inventories import ConsumerId, GroupMember, ProviderId, QuotaState, ResourceAmount
 from kit.errors import Transient
 from kit.sql import RowColumns, Transaction, among
@@ -20,7 +19,7 @@ from placement_worker.core.limits import QuotaKeys, counted
 from placement_worker.core.owners import Owner
 from placement_worker.store import Holdings
 from placement_worker.store_sql import log
-from placement_worker.store_sql.names import CachedVocabulary, existing_names
+from placement_worker.store_sql.names import CachedVocabulary, custom_of, existing_names
 from placement_worker.store_sql.rows import (
     NOTHING,
     Held,

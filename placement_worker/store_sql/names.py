@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Table
 
 from bus.messages.administration import KindOfNames
-from engine.capacity import CUSTOM, custom_of
-from engine.inventories import ProviderId
+from engine.inventories import CUSTOM, ProviderId
 from kit.errors import Transient
 from kit.sql import Transaction, among, insert
 from placement_worker.core.ledger import NameChanges, NameKeys, NamesInUse, StoredNames
@@ -231,3 +230,8 @@ class VocabularyCache:
         yield vocabulary
         vocabulary.classes.committed()
         vocabulary.traits.committed()
+
+
+def custom_of(names: Iterable[str]) -> tuple[str, ...]:
+    """The names that are not standard, in order."""
+    return tuple(sorted(name for name in names if name.startswith(CUSTOM)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-from engine.capacity import custom_of
+from engine.inventories import CUSTOM
 from kit.errors import Transient
 from kit.sql import PostgresTransaction, array_of, columns_of
 from kit.times import now
@@ -24,7 +24,13 @@ from placement_worker.store_sql.claims import (
     log_body,
 )
 from placement_worker.store_sql.consumers import LAST_QUOTA
-from placement_worker.store_sql.rows import ClaimRows, ConsumerRecord, ConsumerRow, UsageRow, classes_in
+from placement_worker.store_sql.rows import (
+    ClaimRows,
+    ConsumerRecord,
+    ConsumerRow,
+    UsageRow,
+    classes_in,
+)
 
 # Waits for a transaction that has inserted the same consumer and has not committed yet. No other transaction can see rows
 # inserted here, so they count as locked. They are inserted as they will be if their claim is granted: most rows are then
@@ -308,7 +314,7 @@ def _is_new_consumer(keys: ClaimKeys) -> bool:
         len(keys.consumers) != 1
         or len(keys.allocations) != 1
         or not keys.providers
-        or custom_of(keys.classes)
+        or any(name.startswith(CUSTOM) for name in keys.classes)
     ):
         return False
     (claimed,) = keys.allocations.values()

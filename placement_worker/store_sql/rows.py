@@ -16,12 +16,22 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from engine.capacity import InventoryLimits, ProviderRow, limits_in
 from engine.inventories import ConsumerId, GroupId, InventoryState, ProviderId, ResourceAmount
 from kit.sql import PostgresTransaction, SqliteTransaction, Transaction, array_of
 from placement_worker.core.allocation_writes import new_consumer
 from placement_worker.core.claims import claimed_consumer
-from placement_worker.core.ledger import ClaimChanges, ClaimKeys, Consumer, GroupBook, GroupRow, Ledger, Quota
+from placement_worker.core.ledger import (
+    ClaimChanges,
+    ClaimKeys,
+    Consumer,
+    GroupBook,
+    GroupRow,
+    InventoryLimits,
+    Ledger,
+    ProviderRow,
+    Quota,
+    limits_in,
+)
 from placement_worker.store_sql.names import CachedNames
 
 # SQLite's words for PostgreSQL's. Its lists are JSON; it looks rows up by their keys without being told; and its writer has

@@ -17,7 +17,6 @@ from bus.messages.build import BuildInstance, BuildRejected, ClaimRefused
 from bus.messages.placement import ClaimResources, SwapClaim
 from bus.topology import CELL0
 from bus.workers.handling import Answer, Received, Said, Tell
-from engine.capacity import Vocabulary
 from engine.choosing.choosing import Chosen
 from engine.choosing.plugins import Plugins
 from engine.choosing.verdicts import (
@@ -32,7 +31,7 @@ from engine.choosing.verdicts import (
 )
 from engine.flavors import FlavorPassedOver, InstanceId, InstanceRequest, JoinedGroup, RequestId
 from engine.hosts import host_in_cell
-from engine.inventories import Choice, GroupId, ProviderId, ResourceAmount, ServerGroup, Share
+from engine.inventories import Choice, GroupId, ProviderId, ResourceAmount, ServerGroup, Share, Vocabulary
 from engine.refusals import ClaimVerdict, NoValidHost, Shortfall
 from engine.requests import (
     Alternative,

@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from bus.messages.placement import ClaimResources, Heir, ReleaseClaim, ReportInventory, SwapClaim
-from engine.capacity import Vocabulary
 from engine.inventories import (
     AggregateId,
     ConsumerId,
@@ -16,6 +15,7 @@ from engine.inventories import (
     ServerGroup,
     ShapeSeen,
     Share,
+    Vocabulary,
 )
 
 NOON = datetime(2024, 5, 17, 12, tzinfo=UTC)

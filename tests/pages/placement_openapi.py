@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from engine.capacity import Vocabulary
+from engine.inventories import Vocabulary
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.api.names import version_document
 from placement_worker.api.routes import routes_of

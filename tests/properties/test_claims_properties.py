@@ -9,8 +9,7 @@ from hypothesis import given, settings
 
 from bus.message import type_of
 from bus.messages.placement import ReleaseClaim, SwapClaim
-from engine.capacity import capacity_of
-from engine.inventories import ProviderId, ProviderState, ReportedInventory, ResourceAmount
+from engine.inventories import ProviderId, ProviderState, ReportedInventory, ResourceAmount, capacity_of
 from engine.refusals import (
     AlreadyClaimed,
     Claimed,

@@ -14,10 +14,9 @@ from bus.messages.build import BuildInstance
 from engine.candidates.budget import Budget
 from engine.candidates.query import Nearness, NearSlots
 from engine.candidates.slot_solver import SlotProblem, solutions
-from engine.capacity import Vocabulary
 from engine.choosing.choosing import Chosen, choose
 from engine.flavors import Flavor, PortRequest, RequestId
-from engine.inventories import InventoryState, ProviderState
+from engine.inventories import InventoryState, ProviderState, Vocabulary
 from engine.requests import InstanceSpec, read_request
 from tests.contracts.placement_orders import an_id, provider
 from tests.parts import only_a_part

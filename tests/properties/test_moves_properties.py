@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from engine.capacity import capacity_of
 from engine.inventories import (
     ConsumerId,
     InventoryState,
@@ -17,6 +16,7 @@ from engine.inventories import (
     ResourceAmount,
     ServerGroup,
     Share,
+    capacity_of,
 )
 from engine.refusals import Claimed, Released
 from tests.contracts.placement_orders import (

@@ -10,7 +10,6 @@ from msgspec import Struct
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.audit import BookEntry
 from bus.messages.placement import LogPosition, ProviderGone
-from engine.capacity import InventoryLimits
 from engine.inventories import (
     ConsumerId,
     GroupId,
@@ -21,7 +20,7 @@ from engine.inventories import (
     ProviderUsage,
     ResourceAmount,
 )
-from placement_worker.core.ledger import Consumer, GroupRow, ProviderBook, Quota, TreeBook
+from placement_worker.core.ledger import Consumer, GroupRow, InventoryLimits, ProviderBook, Quota, TreeBook
 from placement_worker.core.limits import counted, sums_of
 
 

@@ -13,7 +13,6 @@ from msgspec import structs
 
 from bus.messages.administration import KindOfNames
 from bus.messages.placement import ProviderGone
-from engine.capacity import ProviderRow, custom_of, limits_in, used_in
 from engine.inventories import (
     ConsumerId,
     GroupMember,
@@ -35,16 +34,20 @@ from placement_worker.core.ledger import (
     NameKeys,
     NamesInUse,
     ProviderBook,
+    ProviderRow,
     Quota,
     QuotaBook,
     StoredNames,
     Touched,
     TreeBook,
     TreeChanges,
+    limits_in,
+    used_in,
 )
 from placement_worker.core.limits import QuotaKeys
 from placement_worker.core.owners import Owner, is_tombstone
 from placement_worker.store import AdminDecision, DecideAllocations
+from placement_worker.store_sql.names import custom_of
 from tests.memory_stores.placement.memory_tables import (
     Logged,
     MemoryTables,

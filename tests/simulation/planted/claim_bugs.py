@@ -6,11 +6,10 @@ from typing import Any
 
 from msgspec import structs
 
-from engine import capacity
 from engine.inventories import INTEGER_MAX
 from engine.refusals import Claimed, Released
 from placement_worker import admin_writes, handlers
-from placement_worker.core import claims, drafts
+from placement_worker.core import claims, drafts, ledger
 from tests.simulation.replacing import replaced, rewritten
 
 NO_HORIZON = timedelta(days=36_500)
@@ -62,18 +61,18 @@ def ratio_applied_to_the_reserve() -> AbstractContextManager[None]:
     def capacity_of(stock: Any) -> int:
         return int(stock.total * stock.allocation_ratio) - int(stock.reserved)
 
-    return replaced(capacity, "capacity_of", lambda _real: capacity_of)
+    return replaced(ledger, "capacity_of", lambda _real: capacity_of)
 
 
 def ratio_ignored() -> AbstractContextManager[None]:
     """The ratio is not applied."""
-    return replaced(capacity, "capacity_of", lambda _real: lambda stock: max(0, stock.total - stock.reserved))
+    return replaced(ledger, "capacity_of", lambda _real: lambda stock: max(0, stock.total - stock.reserved))
 
 
 def reserve_not_subtracted() -> AbstractContextManager[None]:
     """The reserve is not subtracted."""
     return replaced(
-        capacity, "capacity_of", lambda _real: lambda stock: int(stock.total * stock.allocation_ratio)
+        ledger, "capacity_of", lambda _real: lambda stock: int(stock.total * stock.allocation_ratio)
     )
 
 
@@ -95,7 +94,7 @@ def _bound_not_checked(bound: str, harmless: int) -> AbstractContextManager[None
     def planted(real: Any) -> Any:
         return lambda stock: structs.replace(real(stock), **{bound: harmless})
 
-    return replaced(capacity, "_limits_of", planted)
+    return replaced(ledger, "_limits_of", planted)
 
 
 def horizon_not_checked() -> AbstractContextManager[None]:

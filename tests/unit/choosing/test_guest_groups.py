@@ -7,8 +7,8 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildInstance
-from engine.capacity import Vocabulary
 from engine.flavors import Flavor, PortRequest
+from engine.inventories import Vocabulary
 from engine.requests import Alternative, InstanceSpec, RequestProblem, read_alternatives, read_request
 from engine.requests.spec import GranularGroup, with_size_kept
 from tests.unit.choosing.test_scheduler_requests import a_build

@@ -36,7 +36,6 @@ from cell_conductor.core.rows import Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.wiring import rules_of
-from engine.capacity import Vocabulary
 from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.hosts import NODE
 from engine.inventories import (
@@ -47,6 +46,7 @@ from engine.inventories import (
     ReportedProvider,
     ResourceAmount,
     Share,
+    Vocabulary,
 )
 from engine.refusals import Claimed, ClaimVerdict, ShapeMoved
 from placement_worker.core.claims import decide_claims, keys_of_orders

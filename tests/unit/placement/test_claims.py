@@ -6,8 +6,15 @@ import pytest
 from msgspec import structs
 
 from bus.messages.placement import SwapClaim
-from engine.capacity import ProviderRow, capacity_of, limits_in, used_in
-from engine.inventories import ConsumerId, Holder, InventoryState, ProviderId, ResourceAmount, Share
+from engine.inventories import (
+    ConsumerId,
+    Holder,
+    InventoryState,
+    ProviderId,
+    ResourceAmount,
+    Share,
+    capacity_of,
+)
 from engine.refusals import (
     AlreadyClaimed,
     Claimed,
@@ -28,8 +35,11 @@ from placement_worker.core.ledger import (
     Consumer,
     GroupRow,
     Ledger,
+    ProviderRow,
     Sent,
     Touched,
+    limits_in,
+    used_in,
 )
 from placement_worker.core.owners import NO_CELL
 from tests.contracts.placement_orders import (

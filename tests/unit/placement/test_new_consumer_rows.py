@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from bus.messages.administration import SetAllocations
-from engine.capacity import InventoryLimits
 from placement_worker.core.allocation_writes import decide_allocations, keys_of_allocation_writes
+from placement_worker.core.ledger import InventoryLimits
 from placement_worker.store_sql.names import CachedNames, NameCache
 from placement_worker.store_sql.rows import (
     CachedProvider,
