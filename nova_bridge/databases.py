@@ -6,11 +6,12 @@ names a password.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from sqlalchemy import (
@@ -28,6 +29,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from kit.urls import PASSWORD_FILE, BadSecretFile, read_secret
+
+T = TypeVar("T")
 
 # Which versions of Nova's and Placement's databases are read: by their last migration.
 
@@ -141,11 +144,12 @@ class NovaDatabase:
     async def reading(self) -> AsyncIterator["NovaReading"]:
         """A transaction that sees one state of the database, and may not write."""
         try:
-            connection = await asyncio.to_thread(self._engine.connect)
+            reading = NovaReading(self._engine)
             try:
-                yield NovaReading(connection)
+                await reading.begin()
+                yield reading
             finally:
-                await asyncio.to_thread(connection.close)
+                await reading.end()
         except SQLAlchemyError as problem:
             raise NovaDatabaseError(f"{self.name}: {_in_words(problem)}") from None
         except OSError as problem:
@@ -172,10 +176,36 @@ class NovaDatabase:
 
 
 class NovaReading:
-    """One transaction."""
+    """One transaction. All its work runs in one thread, so the connection is closed after the work of a caller that was cancelled."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(1, "nova-database")
+        self._opened: Connection | None = None
+
+    async def begin(self) -> None:
+        def connect() -> None:
+            self._opened = self._engine.connect()
+
+        await self._run(connect)
+
+    async def end(self) -> None:
+        def close() -> None:
+            if self._opened is not None:
+                self._opened.close()
+
+        try:
+            await self._run(close)
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    @property
+    def _connection(self) -> Connection:
+        assert self._opened is not None, "a transaction has begun"
+        return self._opened
 
     async def columns(self, tables: Sequence[str]) -> dict[str, frozenset[str]]:
         """The columns of those of these tables that there are."""
@@ -189,7 +219,7 @@ class NovaReading:
                 if table in there
             }
 
-        return await asyncio.to_thread(look)
+        return await self._run(look)
 
     async def rows(self, statement: str, **values: object) -> list[Mapping[str, Any]]:
         return await self._read(text(statement), values)
@@ -209,7 +239,7 @@ class NovaReading:
         def read() -> list[Mapping[str, Any]]:
             return [dict(row) for row in self._connection.execute(statement, values).mappings()]
 
-        return await asyncio.to_thread(read)
+        return await self._run(read)
 
 
 def open_nova_database(label: str, address: str) -> NovaDatabase:
