@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.parts import is_todays_name
+from tests.planting import PLANTED, plant_as_asked
 from tests.servers.own_broker import brokers_in, take_broker
 
 NOWHERE = f"{tempfile.gettempdir()}/no-home-of-tests"
@@ -26,8 +27,18 @@ settings.register_profile("moorage", derandomize=True, deadline=None)
 settings.load_profile("moorage")
 
 
-def pytest_configure() -> None:
-    """An environment that was made before an entry point was written does not know it, and tests would fail far from the reason."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--planted", metavar="NAME", help="run with this planted bug (tests/planted)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A planted bug is in place before any test is imported.
+
+    An environment that was made before an entry point was written does not know it, and tests would fail far from the reason.
+    """
+    if name := config.getoption("--planted"):
+        os.environ[PLANTED] = name
+    plant_as_asked()
     written = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     groups = {"console_scripts": written["scripts"], **written["entry-points"]}
     wanted = {(group, *point) for group, points in groups.items() for point in points.items()}

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.planting import asked
+
 ROOT = Path(__file__).parents[2]
 # Only Python itself reads these, when it starts.
 OF_PYTHON = "PYTHON"
@@ -82,7 +84,7 @@ async def start_module(
     ours, theirs = socket.socketpair()
     out, err = _Output(stdout, 1), _Output(stderr, 2)
     with theirs, open(os.devnull) as nothing:  # noqa: ASYNC230, PTH123 - opened in no time
-        request = json.dumps({"module": module, "arguments": arguments, "env": dict(env)}).encode()
+        request = json.dumps({"module": module, "arguments": arguments, "env": {**asked(), **env}}).encode()
         handed = [nothing.fileno(), out.written, err.written, theirs.fileno()]
         socket.send_fds(_fork_server(), [request], handed)
     report = await asyncio.open_connection(sock=ours)
@@ -135,7 +137,7 @@ def _fork_server() -> socket.socket:
         }
         process = subprocess.Popen(
             (sys.executable, "-m", "tests.fork_server"),
-            env={**environment, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "", "TERM": "dumb"},
+            env={**environment, **asked(), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "", "TERM": "dumb"},
             cwd=ROOT,
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,

@@ -18,6 +18,8 @@ import threading
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
+from tests.planting import plant_as_asked
+
 REQUEST_BYTES_MAX = 2**20
 DESCRIPTORS = 4
 # Everything below these that is no program: see _import_all.
@@ -46,6 +48,7 @@ class Request(NamedTuple):
 
 def main() -> None:
     _import_all()
+    plant_as_asked()
     control = socket.socket(fileno=os.dup(0))
     request = _serve(control)
     if request is not None:

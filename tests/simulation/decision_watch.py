@@ -14,8 +14,8 @@ from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.requests import building, cell_events, instance_orders, move_needs, moving
 from scheduler_worker.store import Known
 from tests.memory_stores import scheduler
+from tests.planted.replacing import replaced
 from tests.simulation.faulty_scheduler_store import RequestsTransaction
-from tests.simulation.replacing import replaced
 
 See = Callable[[str, str], None]
 Judged = Callable[[Sequence[Write], Sequence[WriteVerdict]], None]

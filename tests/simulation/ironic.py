@@ -37,12 +37,12 @@ from laboratory.ironic.simulated import NodeTable
 from laboratory.ironic.work import ProvisionOrder
 from tests.ironic_clients.allocations import Allocation, Allocations
 from tests.ironic_clients.nodes import create, delete
+from tests.planted.replacing import replaced
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
 from tests.simulation.nodes_checker import NodesChecker, id_of
 from tests.simulation.plan import GROUPS_OF_NODES, Flip, Plan
 from tests.simulation.process import EPOCH, SimProcess
-from tests.simulation.replacing import replaced
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from tests.planting import plant_as_asked
 from tests.simulation.drawing import draw
 from tests.simulation.seeds import run
 
@@ -77,6 +78,7 @@ def _begin() -> None:
     """Prepare a process of the pool. The garbage collector is told to leave out the objects of imports, so that it
     does not visit them again after every few seeds.
     """
+    plant_as_asked()
     os.nice(NICENESS)
     gc.collect()
     gc.freeze()

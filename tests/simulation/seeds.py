@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import Outbox
+from tests.planted.replacing import replaced
 from tests.simulation.cloud import Cloud
 from tests.simulation.decision_watch import watched_decisions
 from tests.simulation.faults import IN_OUTBOX
@@ -22,7 +23,6 @@ from tests.simulation.findings import Broken
 from tests.simulation.loop import StoppedRun, bounded_cpu, on_bound, run_simulated, until_s
 from tests.simulation.plan import Plan
 from tests.simulation.process import RUNNING, owned_task
-from tests.simulation.replacing import replaced
 from tests.simulation.settling import choices_left, errors_at_the_end, unsettled
 from tests.simulation.workers import SCHEDULER_PACE, installed_plugins
 

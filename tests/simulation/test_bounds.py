@@ -7,11 +7,11 @@ import pytest
 from msgspec import structs
 
 from kit.parts import Periodic
+from tests.planted.replacing import replaced
 from tests.simulation import seeds
 from tests.simulation.drawing import draw
 from tests.simulation.findings import Findings
 from tests.simulation.loop import ENDS_S_MAX, StoppedRun, bounded_cpu, on_bound, run_simulated
-from tests.simulation.replacing import replaced
 from tests.simulation.seeds import ENDS, run
 
 

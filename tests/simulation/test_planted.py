@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from tests.planted import OF_NODES, OF_WORLDS, SIMULATED
 from tests.simulation.bug_search import PARTS, SCRIPTS, FoundBug, ShownBug, find, find_and_shrink
 from tests.simulation.drawing import WORLDS
 from tests.simulation.many_seeds import pool_with_fixed_hashes
 from tests.simulation.plan import Plan
-from tests.simulation.planted import BUGS, OF_NODES, OF_WORLDS
 from tests.simulation.test_simulation import SEEDS, SEEDS_OF_NODES, TIMEOUT_S
 
 SHRINKING_RUNS_MAX = 96
 HALF = 0
-SHOWN_BY = Path(__file__).with_name("planted") / "shown_by.txt"
+SHOWN_BY = Path(__file__).with_name("shown_by.txt")
 
 
 # To shrink a plan takes some forty runs, and the bugs of a world have much the same plans. So one bug of each is enough.
-SHRUNK = [next(iter(bugs)) for bugs in (BUGS, *OF_WORLDS.values(), OF_NODES)]
+SHRUNK = [next(iter(bugs)) for bugs in (SIMULATED, *OF_WORLDS.values(), OF_NODES)]
 
 Searched = dict[str, Future[ShownBug | None]]
 Shrunk = dict[str, Future[FoundBug | None]]
@@ -51,7 +51,7 @@ def planted_bugs_shrunk(request: pytest.FixtureRequest, pool: ProcessPoolExecuto
 
 @pytest.mark.proof
 @pytest.mark.timeout(TIMEOUT_S)
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", SIMULATED)
 def test_a_planted_bug_is_found(bug: str, planted_bug_searches: Searched) -> None:
     found = planted_bug_searches[bug].result()
 
@@ -73,14 +73,14 @@ def test_the_trace_of_a_planted_bug_is_shrunk(bug: str, planted_bugs_shrunk: Shr
     assert found.is_small
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", SIMULATED)
 def test_what_a_bug_replaces_is_there(bug: str) -> None:
-    with BUGS[bug]():
+    with SIMULATED[bug]():
         pass
 
 
 def test_each_planted_bug_has_a_seed_that_shows_it() -> None:
-    assert _shown_by().keys() == BUGS.keys()
+    assert _shown_by().keys() == SIMULATED.keys()
     assert {seed for seeds in _shown_by().values() for seed in seeds} <= {*SEEDS, *SEEDS_OF_NODES}
 
 

@@ -36,6 +36,7 @@ from scheduler_worker.wiring import scheduler_parts
 from tests.memory_stores.conductor import MemoryConductorStore
 from tests.memory_stores.ironic import MemoryIronicStore
 from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.planted.replacing import replaced
 from tests.simulation.faulty_conductor_store import FaultyConductorStore, WatchedComputeStore
 from tests.simulation.faulty_ironic_store import FaultyIronicStore
 from tests.simulation.faulty_placement_store import FaultyPlacementStore
@@ -44,7 +45,6 @@ from tests.simulation.ironic import FaultyIronicApi, IronicWorld
 from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Plan
 from tests.simulation.process import EPOCH, SimProcess
-from tests.simulation.replacing import replaced
 from tests.simulation.store_faults import CommitObserver
 from tests.simulation.watched_driver import WatchedDriver
 from tests.simulation.write_oracle import InspectableStore

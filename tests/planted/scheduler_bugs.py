@@ -11,7 +11,7 @@ from engine.picture.picture import Picture
 from scheduler_worker.outbox import Outbox, OutboxTransaction
 from scheduler_worker.replica import CatchingUp, Progress, Replica
 from scheduler_worker.requests import cell_events
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def gap_in_the_feed_ignored() -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from scheduler_worker.core.instances.rows import WAITING
 from scheduler_worker.requests.waking import WaitingMoves
 from scheduler_worker.waiting import WaitingSpecs
 from tests.memory_stores import scheduler as memory_store
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def wake_up_lost() -> AbstractContextManager[None]:

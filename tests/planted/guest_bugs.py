@@ -6,7 +6,7 @@ from typing import Any
 from engine.requests import groups
 from laboratory.computes.hosts import VIRTUAL_FUNCTIONS
 from placement_worker.core import drafts
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def page_size_ignored() -> AbstractContextManager[None]:

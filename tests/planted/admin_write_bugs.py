@@ -12,7 +12,7 @@ from placement_worker.core import allocation_writes, forest, provider_writes
 from placement_worker.core.forest import ForestDraft
 from placement_worker.core.ledger import ClaimChanges
 from placement_worker.view import ProviderReplica
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def generation_not_checked() -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ from bus.workers.intake import Intake
 from bus.workers.sending import ParcelSender
 from bus.workers.station import Asker
 from bus.workers.worker import Worker
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def acknowledge_before_commit() -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from engine.picture.picture import Picture
 from engine.requests import groups
 from scheduler_worker import handlers
 from scheduler_worker import hosts as registry
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def isolate_ignored() -> AbstractContextManager[None]:

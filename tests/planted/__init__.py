@@ -1,36 +1,51 @@
-"""Planted bugs: each replaces one real function by one that does less. A simulation that missed them would miss real
-bugs.
+"""Planted bugs, in one table: they judge the tests. Each replaces one real function by one that does less, and its name says what
+it breaks for users.
+
+`pytest --planted NAME` runs any tests with the bug in place, also in the processes that they start. `python -m tests.planted` says
+which kind of test sees which bug (matrix.py). A bug whose function is gone is an error, and not a bug that is seen.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
-from tests.simulation.planted import (
+from tests.planted import (
+    access_bugs,
     admin_write_bugs,
     audit_bugs,
     bus_bugs,
     cell_bugs,
     claim_bugs,
+    client_bugs,
+    compute_bugs,
     conductor_bugs,
+    conductor_store_bugs,
     demand_bugs,
     flavor_bugs,
     group_bugs,
     guest_bugs,
     host_bugs,
+    http_api_bugs,
+    import_bugs,
+    ironic_http_bugs,
+    kit_bugs,
+    libvirt_bugs,
     move_bugs,
     node_bugs,
+    nova_bugs,
     owner_bugs,
+    placement_store_bugs,
     power_bugs,
     quota_bugs,
+    rabbit_bugs,
     rule_bugs,
     scheduler_bugs,
+    scheduler_store_bugs,
     shape_bugs,
+    socket_bugs,
+    sql_bugs,
     waiting_bugs,
 )
+from tests.planted.replacing import PlantedBug, noting
 
-PlantedBug = Callable[[], AbstractContextManager[None]]
-
-BUGS: dict[str, PlantedBug] = {
+# Those that the simulation finds.
+SIMULATED: dict[str, PlantedBug] = {
     "a batch acknowledged before its commit": bus_bugs.acknowledge_before_commit,
     "a second release frees the amounts again": claim_bugs.release_twice,
     "claims granted without a capacity check": claim_bugs.claim_without_capacity_check,
@@ -192,7 +207,7 @@ OF_WORLDS: dict[str, dict[str, PlantedBug]] = {
     },
 }
 for _bugs in OF_WORLDS.values():
-    BUGS |= _bugs
+    SIMULATED |= _bugs
 
 # Bugs that only bare-metal seeds can show.
 OF_NODES: dict[str, PlantedBug] = {
@@ -213,4 +228,39 @@ OF_NODES: dict[str, PlantedBug] = {
     "a lost notification found only by comparing all nodes": node_bugs.changed_nodes_not_looked_for,
     "a row mended out of date": audit_bugs.late_row_mended,
 }
-BUGS |= OF_NODES
+SIMULATED |= OF_NODES
+
+BUGS: dict[str, PlantedBug] = {**SIMULATED}
+for _area in (
+    http_api_bugs,
+    placement_store_bugs,
+    scheduler_store_bugs,
+    conductor_store_bugs,
+    rabbit_bugs,
+    sql_bugs,
+    socket_bugs,
+    client_bugs,
+    access_bugs,
+    compute_bugs,
+    libvirt_bugs,
+    ironic_http_bugs,
+    nova_bugs,
+    import_bugs,
+    kit_bugs,
+):
+    assert not BUGS.keys() & _area.BUGS.keys()
+    BUGS |= _area.BUGS
+
+
+def plant(name: str) -> None:
+    """Plant the bug for the rest of this process."""
+    if name not in BUGS:
+        raise LookupError(f"no planted bug {name!r}: there are {', '.join(sorted(BUGS))}")
+    BUGS[name]().__enter__()
+
+
+def watch_all() -> None:
+    """Plant nothing, and note for the rest of this process which tests run the places of all bugs."""
+    for name, bug in BUGS.items():
+        with noting(name):
+            bug().__enter__()

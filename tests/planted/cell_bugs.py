@@ -7,8 +7,8 @@ from typing import Any
 
 from engine.choosing.filters import CellUp
 from tests.memory_stores import conductor
+from tests.planted.replacing import replaced
 from tests.simulation.process import RUNNING
-from tests.simulation.replacing import replaced
 
 # How long it takes to read rows: another transaction may begin meanwhile.
 READING_S = 0.02

@@ -8,7 +8,7 @@ from msgspec import structs
 from moor.books.auditing import Audit
 from placement_worker.core import swaps
 from placement_worker.core.limits import GroupsDraft
-from tests.simulation.replacing import replaced, rewritten
+from tests.planted.replacing import replaced, rewritten
 
 
 def policy_not_judged() -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ from compute_sim.core import attempts
 from placement_worker.core import swaps
 from scheduler_worker.core.instances import lifecycle
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
-from tests.simulation.replacing import replaced, replaced_in
+from tests.planted.replacing import replaced, replaced_in
 
 
 def heir_holds_all() -> AbstractContextManager[None]:

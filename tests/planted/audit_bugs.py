@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 
 from scheduler_worker.core.instances import lifecycle as row_mending
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def late_row_mended() -> AbstractContextManager[None]:

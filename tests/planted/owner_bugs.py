@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from engine.picture.picture import Picture
 from placement_worker.core import claims, swaps
 from placement_worker.core.limits import GroupsDraft
-from tests.simulation.replacing import replaced, rewritten
+from tests.planted.replacing import replaced, rewritten
 
 
 def foreign_heir_accepted() -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import seen
 from ironic_sync.membership import Membership
 from placement_worker.core import reports
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def epoch_not_checked() -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import structs
 
 from placement_worker import handlers
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def allocation_left_behind() -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from bus.messages.cell import GiveBackInCell, PlaceInCell, RemoveFromCell
 from cell_conductor.core import decide
 from cell_conductor.core.transition import Transition
 from tests.memory_stores import conductor
-from tests.simulation.replacing import replaced, rewritten
+from tests.planted.replacing import replaced, rewritten
 
 
 def redelivered_order_carried_out_again() -> AbstractContextManager[None]:

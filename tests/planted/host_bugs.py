@@ -8,7 +8,7 @@ from cell_conductor.core import decide
 from cell_conductor.core.rows import HostStates
 from cell_conductor.hosts import HeardHosts
 from scheduler_worker.hosts import ModeTeller
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def cleanups_of_the_dead_kept() -> AbstractContextManager[None]:

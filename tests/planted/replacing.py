@@ -2,12 +2,25 @@
 inside, and to plant bugs.
 """
 
+import functools
 import inspect
+import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from types import FunctionType
 from typing import Any
+
+from tests.planting import CURRENT, WATCHED
+
+PlantedBug = Callable[[], AbstractContextManager[None]]
+# In place of a test: the place cannot be watched, so any test may run it.
+ANY = "*"
+
+# The bug whose place is watched, and not replaced.
+_watched = ""
+_noted: set[tuple[str, str]] = set()
 
 _OF_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _POSITIONS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -17,8 +30,11 @@ _POSITIONS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 def replaced(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
     """`by` receives the real attribute, and returns its replacement."""
     real = vars(owner)[name]
-    replacement = by(real)
-    _check_call(real, replacement)
+    if _watched:
+        replacement = _watching(real, _watched)
+    else:
+        replacement = by(real)
+        _check_call(real, replacement)
     setattr(owner, name, replacement)
     try:
         yield
@@ -42,6 +58,10 @@ def rewritten(owner: Any, name: str, part: str, by: str) -> Iterator[None]:
     assert isinstance(real, FunctionType), f"{name} is not a function"
     source = textwrap.dedent(inspect.getsource(real))
     assert source.count(part) == 1, f"{part!r} is not once in {real.__qualname__}"
+    if _watched:
+        _note(_watched, ANY)
+        yield
+        return
     lines = source.replace(part, by).splitlines(keepends=True)
     begins = next(number for number, line in enumerate(lines) if line.startswith(("def ", "async def ")))
     # Annotations may name types that are imported only for type checkers.
@@ -69,3 +89,50 @@ def _check_call(real: object, replacement: object) -> None:
     except TypeError as problem:
         problem.add_note(f"what replaces {real.__qualname__} cannot be called as it is")
         raise
+
+
+@contextmanager
+def noting(bug: str) -> Iterator[None]:
+    """Meanwhile nothing is replaced: the tests that run the place of this bug are noted, until the process ends."""
+    global _watched  # noqa: PLW0603
+    _watched = bug
+    try:
+        yield
+    finally:
+        _watched = ""
+
+
+def _watching(real: Any, bug: str) -> Any:
+    """The same, but it notes that a test runs the place of this bug."""
+    match real:
+        case staticmethod() | classmethod():
+            return type(real)(_watching(real.__func__, bug))
+        case property():
+            return property(_watching(real.fget, bug), real.fset)
+        case FunctionType() if inspect.iscoroutinefunction(real):
+
+            @functools.wraps(real)
+            async def watching(*values: Any, **named: Any) -> Any:
+                _note(bug)
+                return await real(*values, **named)
+
+            return watching
+        case FunctionType():
+
+            @functools.wraps(real)
+            def watched(*values: Any, **named: Any) -> Any:
+                _note(bug)
+                return real(*values, **named)
+
+            return watched
+    _note(bug, ANY)
+    return real
+
+
+def _note(bug: str, test: str = "") -> None:
+    test = test or os.environ.get(CURRENT, "").rpartition(" (")[0]
+    if not test or (bug, test) in _noted or WATCHED not in os.environ:
+        return
+    _noted.add((bug, test))
+    with (Path(os.environ[WATCHED]) / str(os.getpid())).open("a") as notes:
+        notes.write(f"{bug}\t{test}\n")

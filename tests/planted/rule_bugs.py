@@ -6,7 +6,7 @@ from cell_conductor.core import decide
 from cell_conductor.core.transition import Transition
 from placement_worker.core import claims, reports, swaps
 from scheduler_worker.core.instances import lifecycle
-from tests.simulation.replacing import rewritten
+from tests.planted.replacing import rewritten
 
 
 def way_back_judged() -> AbstractContextManager[None]:

@@ -8,7 +8,7 @@ from msgspec import structs
 from cell_conductor.core import swapping
 from engine.refusals import NoValidHost
 from scheduler_worker.requests.reading import Search
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def worst_flavor_first() -> AbstractContextManager[None]:

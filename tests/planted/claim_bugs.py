@@ -10,7 +10,7 @@ from engine.inventories import INTEGER_MAX
 from engine.refusals import Claimed, Released
 from placement_worker import admin_writes, handlers
 from placement_worker.core import claims, drafts, ledger
-from tests.simulation.replacing import replaced, rewritten
+from tests.planted.replacing import replaced, rewritten
 
 NO_HORIZON = timedelta(days=36_500)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from placement_worker.core import swaps
 from placement_worker.core.limits import QuotasDraft
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def quota_not_judged() -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import structs
 
 from cell_conductor.core import moving
-from tests.simulation.replacing import replaced
+from tests.planted.replacing import replaced
 
 
 def order_to_stop_lost() -> AbstractContextManager[None]:
