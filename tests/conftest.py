@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.parts import is_todays_name
-from tests.planting import PLANTED, plant_as_asked
+from tests.planting import PLANTED, WATCHED, plant_as_asked
 from tests.servers.own_broker import brokers_in, take_broker
 
 NOWHERE = f"{tempfile.gettempdir()}/no-home-of-tests"
@@ -57,6 +57,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """For those who ask which tests run the place of a planted bug: how long each takes."""
+    if report.when == "call" and (notes := os.environ.get(WATCHED)):
+        with (Path(notes) / f"took-{os.getpid()}").open("a") as took:
+            took.write(f"\t{report.nodeid}\t{report.duration:.2f}\n")
 
 
 def pytest_collection_finish() -> None:

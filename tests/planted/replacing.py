@@ -21,6 +21,8 @@ ANY = "*"
 # The bug whose place is watched, and not replaced.
 _watched = ""
 _noted: set[tuple[str, str]] = set()
+# The modules in which something was replaced or watched.
+_modules: set[str] = set()
 
 _OF_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _POSITIONS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -30,6 +32,7 @@ _POSITIONS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 def replaced(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
     """`by` receives the real attribute, and returns its replacement."""
     real = vars(owner)[name]
+    _modules.add(owner.__name__ if inspect.ismodule(owner) else owner.__module__)
     if _watched:
         replacement = _watching(real, _watched)
     else:
@@ -56,6 +59,7 @@ def rewritten(owner: Any, name: str, part: str, by: str) -> Iterator[None]:
     """This function of a module or class runs with a part of its source replaced, also where other modules have imported it."""
     real = inspect.unwrap(vars(owner)[name])
     assert isinstance(real, FunctionType), f"{name} is not a function"
+    _modules.add(real.__module__)
     source = textwrap.dedent(inspect.getsource(real))
     assert source.count(part) == 1, f"{part!r} is not once in {real.__qualname__}"
     if _watched:
@@ -100,6 +104,13 @@ def noting(bug: str) -> Iterator[None]:
         yield
     finally:
         _watched = ""
+
+
+def rooms_of(bug: PlantedBug) -> set[str]:
+    """The rooms whose code the bug replaces."""
+    _modules.clear()
+    with noting("rooms"), bug():
+        return {module.partition(".")[0] for module in _modules} - {"tests"}
 
 
 def _watching(real: Any, bug: str) -> Any:

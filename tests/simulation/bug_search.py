@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from tests.planted import SIMULATED
+from tests.planted import BUGS
 from tests.simulation.drawing import draw
 from tests.simulation.drawing_cloud import ADMINS
 from tests.simulation.faults import Hostile
@@ -135,7 +135,7 @@ def _is_worth_a_run(less: Plan, than: Plan) -> bool:
 
 
 def _run(bug: str, plan: Plan, end_s: float | None = None) -> Outcome:
-    with SIMULATED[bug]() if bug else nullcontext():
+    with BUGS[bug]() if bug else nullcontext():
         return run(plan, end_s)
 
 

@@ -38,13 +38,13 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 @pytest.fixture(scope="module")
 def planted_bug_searches(request: pytest.FixtureRequest, pool: ProcessPoolExecutor) -> Searched:
     """The searches for all bugs whose tests run."""
-    return {bug: pool.submit(find, bug, _seeds_of(bug)) for bug in _wanted(request, "planted_bug_searches")}
+    return {bug: pool.submit(find, bug, seeds_of(bug)) for bug in _wanted(request, "planted_bug_searches")}
 
 
 @pytest.fixture(scope="module")
 def planted_bugs_shrunk(request: pytest.FixtureRequest, pool: ProcessPoolExecutor) -> Shrunk:
     return {
-        bug: pool.submit(find_and_shrink, bug, _seeds_of(bug), SHRINKING_RUNS_MAX, small_enough=HALF)
+        bug: pool.submit(find_and_shrink, bug, seeds_of(bug), SHRINKING_RUNS_MAX, small_enough=HALF)
         for bug in _wanted(request, "planted_bugs_shrunk")
     }
 
@@ -100,7 +100,7 @@ def _wanted(request: pytest.FixtureRequest, fixture: str) -> list[str]:
     ]
 
 
-def _seeds_of(bug: str) -> tuple[int, ...]:
+def seeds_of(bug: str) -> tuple[int, ...]:
     return (*_shown_by().get(bug, ()), *_searched_seeds(bug))
 
 
