@@ -5,6 +5,8 @@ it breaks for users.
 which kind of test sees which bug (matrix.py). A bug whose function is gone is an error, and not a bug that is seen.
 """
 
+from contextlib import ExitStack
+
 from tests.planted import (
     access_bugs,
     admin_write_bugs,
@@ -251,16 +253,19 @@ for _area in (
     assert not BUGS.keys() & _area.BUGS.keys()
     BUGS |= _area.BUGS
 
+# What is entered here ends with the process.
+_for_good = ExitStack()
+
 
 def plant(name: str) -> None:
     """Plant the bug for the rest of this process."""
     if name not in BUGS:
         raise LookupError(f"no planted bug {name!r}: there are {', '.join(sorted(BUGS))}")
-    BUGS[name]().__enter__()
+    _for_good.enter_context(BUGS[name]())
 
 
 def watch_all() -> None:
     """Plant nothing, and note for the rest of this process which tests run the places of all bugs."""
     for name, bug in BUGS.items():
         with noting(name):
-            bug().__enter__()
+            _for_good.enter_context(bug())
