@@ -20,4 +20,6 @@ def plant_as_asked() -> None:
 
 def asked() -> dict[str, str]:
     """The variables for a process that a test starts."""
+    if PLANTED not in os.environ and WATCHED not in os.environ:
+        return {}
     return {each: os.environ[each] for each in (PLANTED, WATCHED, CURRENT) if each in os.environ}
