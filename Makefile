@@ -61,12 +61,12 @@ docs: $(INSTALLED) ## the docs as a site, in build/site; a link that leads nowhe
 
 wheel: $(INSTALLED) ## the package, as a file in dist/ for pip
 	@echo '== wheel'
-	@$(PYTHON) -m tests.pages.bus_reference >bus/asyncapi.json
+	@$(PYTHON) -m tools.pages.bus_reference >bus/asyncapi.json
 	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 bench: $(INSTALLED) ## measure; takes the whole machine
 	@echo '== benchmarks'
-	@$(PYTHON) -m tests.benchmarks
+	@$(PYTHON) -m tools.benchmarks
 
 conformance: $(INSTALLED) ## run OpenStack's published clients against our placement; installs them
 	@echo '== conformance'

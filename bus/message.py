@@ -77,7 +77,7 @@ class Route(Struct, frozen=True):
     admin may send, an operator may, too. `heard_by` are workers that listen to an event and do not hear it as one of
     `FACTS`. A `public` message stands in the reference of the bus, though a worker sends it. Some fields name an instance, a
     project, a cell or a host: `compared` says with what each is compared, if no general rule of the reference does
-    (`tests/pages/authority_table.py`).
+    (`tools/pages/authority_table.py`).
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""What `moor --help` says of each command, so that it need not import them. `python -m tests.pages` writes this file."""
+"""What `moor --help` says of each command, so that it need not import them. `python -m tools.pages` writes this file."""
 
 HELPS = {
     "boot": "Build an instance, or several equal ones, and follow them until they run.",

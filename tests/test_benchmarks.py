@@ -14,17 +14,17 @@ from rich.console import Console
 from sqlalchemy.engine import make_url
 
 from bus.messages.placement import ClaimResources
-from tests.benchmarks.__main__ import SECTIONS, measure
-from tests.benchmarks.books import MemoryBooks, SqliteBooks, WrongBooksError, asked, handled, handlers_on
-from tests.benchmarks.cpu import OneProcess, ProcessTree
-from tests.benchmarks.machine import this_machine
-from tests.benchmarks.measuring import QUICK, Effort, Result, Run
-from tests.benchmarks.messages import HOST_IDS, claims
-from tests.benchmarks.report import as_json, budgets_of, show
-from tests.benchmarks.section_beside import SECTION, asked_over_http, longest_waits
-from tests.benchmarks.section_libvirt import guest_costs, libvirt_section
 from tests.hostile_requests import Hostile, get
 from tests.placement_servers import PlacementServer
+from tools.benchmarks.__main__ import SECTIONS, measure
+from tools.benchmarks.books import MemoryBooks, SqliteBooks, WrongBooksError, asked, handled, handlers_on
+from tools.benchmarks.cpu import OneProcess, ProcessTree
+from tools.benchmarks.machine import this_machine
+from tools.benchmarks.measuring import QUICK, Effort, Result, Run
+from tools.benchmarks.messages import HOST_IDS, claims
+from tools.benchmarks.report import as_json, budgets_of, show
+from tools.benchmarks.section_beside import SECTION, asked_over_http, longest_waits
+from tools.benchmarks.section_libvirt import guest_costs, libvirt_section
 
 BURNT_S = 0.2
 REAL = Effort(runs=1, scale=1.0, kinds_max=1, servers=True)

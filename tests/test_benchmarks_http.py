@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from tests.benchmarks.books import WrongBooksError
-from tests.benchmarks.clouds import hosts_alone
-from tests.benchmarks.comparison_targets import targets_of
-from tests.benchmarks.http_load import Claiming, Claims, Searching
-from tests.benchmarks.measuring import Result, Run
-from tests.benchmarks.section_api import without_claims
 from tests.placement_servers import PlacementServer
+from tools.benchmarks.books import WrongBooksError
+from tools.benchmarks.clouds import hosts_alone
+from tools.benchmarks.comparison_targets import targets_of
+from tools.benchmarks.http_load import Claiming, Claims, Searching
+from tools.benchmarks.measuring import Result, Run
+from tools.benchmarks.section_api import without_claims
 
 CLOUD = hosts_alone(3)
 

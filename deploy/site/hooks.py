@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File
 
-from tests.pages.built import pages  # noqa: TID251 - the site is no part of what runs
+from tools.pages.built import pages  # noqa: TID251 - the site is no part of what runs
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

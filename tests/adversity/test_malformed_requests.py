@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from placement_worker.api.routing import HttpRoute
 from placement_worker.api.values import NEWEST, Version
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Sent, Server, a_server
-from tests.pages.placement_openapi import every_route
+from tools.pages.placement_openapi import every_route
 
 ALLOCATIONS = {"allocations": {HOST: {"resources": {"VCPU": 1}}}, "project_id": "shop", "user_id": "ann"}
 INVENTORIES = {

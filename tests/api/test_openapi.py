@@ -3,7 +3,7 @@
 import pytest
 
 from placement_worker.api.values import NEWEST, version_text
-from tests.pages.placement_openapi import every_route, openapi
+from tools.pages.placement_openapi import every_route, openapi
 
 
 @pytest.mark.parametrize("minor", range(NEWEST[1] + 1))

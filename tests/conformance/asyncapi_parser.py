@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from tests.environments import DIRECTORY
-from tests.pages.bus_reference import asyncapi
+from tools.pages.bus_reference import asyncapi
 
 PACKAGE = "@asyncapi/parser@^3"
 WORST_ALLOWED = 2

@@ -22,12 +22,12 @@ from moor.client.requests import new_request_ids
 from moor.worker_settings import CloudSettings
 from placement_worker.api.queries import candidates_query
 from scheduler_worker.core.instances.rows import instance_id_of
-from tests.benchmarks.books import SqliteBooks, asked, handled, handlers_on
-from tests.benchmarks.clouds import hosts_alone
-from tests.benchmarks.messages import HOST_IDS, claims, reports
-from tests.benchmarks.section_candidates import NEWEST, index_of
-from tests.benchmarks.section_choosing import PLUGINS, SALT, equal_specs, picture_of
 from tests.costs.counting import Counts, calibration_s, counting
+from tools.benchmarks.books import SqliteBooks, asked, handled, handlers_on
+from tools.benchmarks.clouds import hosts_alone
+from tools.benchmarks.messages import HOST_IDS, claims, reports
+from tools.benchmarks.section_candidates import NEWEST, index_of
+from tools.benchmarks.section_choosing import PLUGINS, SALT, equal_specs, picture_of
 
 # One batch of an operation, and how many operations it has.
 Batch = Callable[[], Awaitable[None]]

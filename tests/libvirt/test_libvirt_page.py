@@ -12,10 +12,10 @@ import pytest
 from laboratory.private_libvirtd import NEEDED
 from tests.libvirt.guest_images import TEXT, write_image
 from tests.libvirt.libvirt_cloud import domains, files
-from tests.pages.commands import ROOT, commands_of
 from tests.servers.libvirtd import PrivateLibvirtd
 from tests.stories.moor.moor_process import moor, moor_json, started
 from tests.stories.real_servers import real_servers
+from tools.pages.commands import ROOT, commands_of
 
 PAGE = "docs/libvirt.md"
 

@@ -2,9 +2,9 @@
 
 from bus.message import Kind, type_of
 from bus.messages import ALL
-from tests.identity_fields import leaves_of
-from tests.pages.authority_table import RULES, compared, named, rule_of, senders
 from tests.unit.examples import EXAMPLES
+from tools.pages.authority_table import RULES, compared, named, rule_of, senders
+from tools.pages.identity_fields import leaves_of
 
 
 def test_every_field_that_names_something_is_compared_by_a_rule() -> None:

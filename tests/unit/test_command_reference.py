@@ -3,7 +3,7 @@
 import re
 
 from moor.commands import names
-from tests.pages.command_reference import page
+from tools.pages.command_reference import page
 
 
 def test_every_command_is_there_and_every_option_is_explained() -> None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from kit.metrics import OTHERS, VALUES_MAX, limited
-from tests.pages.metrics_page import ALL, shown_name
+from tools.pages.metrics_page import ALL, shown_name
 
 TOP = Path(__file__).parents[2]
 WORDS_MAX = 60

@@ -1,7 +1,7 @@
 """Every message in every place of a move is decided, and the drawing of the moves is what the code does."""
 
 from cell_conductor.core import moving
-from tests.pages.moves_page import heard, place_of
+from tools.pages.moves_page import heard, place_of
 
 STEPS = ("claiming", "stopping", "freeing", "receiving", "leaving", "returning", "restarting")
 

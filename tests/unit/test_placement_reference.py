@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.pages.placement_openapi import every_route, openapi
-from tests.pages.placement_reference import page
+from tools.pages.placement_openapi import every_route, openapi
+from tools.pages.placement_reference import page
 
 
 def test_every_endpoint_has_its_line() -> None:

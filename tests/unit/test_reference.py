@@ -11,7 +11,7 @@ import pytest
 from bus.codec import CODEC
 from bus.message import Envelope, type_of
 from bus.messages import ALL
-from tests.pages.bus_reference import RECEIVED_BY_USERS, SENT_BY_USERS, asyncapi, page
+from tools.pages.bus_reference import RECEIVED_BY_USERS, SENT_BY_USERS, asyncapi, page
 
 DOCS = Path(__file__).parents[2] / "docs"
 # The schema as @asyncapi/specs publishes it.

@@ -8,7 +8,7 @@ import pytest
 from kit.settings import Section
 from moor.settings import GENERAL
 from moor.worker_settings import SECTIONS
-from tests.pages.settings_page import page
+from tools.pages.settings_page import page
 
 WORDS_MAX = 60
 

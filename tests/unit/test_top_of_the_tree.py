@@ -18,7 +18,7 @@ ROOMS = {
         "moor",
         "laboratory",
     ),
-    *("tests", "deploy", "docs"),
+    *("tests", "tools", "deploy", "docs"),
 }
 FILES = {
     "pyproject.toml",

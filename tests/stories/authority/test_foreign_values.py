@@ -30,7 +30,6 @@ from scheduler_worker.store import GroupQuery, HostQuery, InstanceQuery
 from tests.contracts.broker_under_test import SHOP
 from tests.contracts.memory_under_test import topology_rights
 from tests.contracts.stage import CELLS, send
-from tests.identity_fields import as_of_now, leaves_of, without_options
 from tests.stories.cloud import (
     SMALL,
     Cloud,
@@ -44,6 +43,7 @@ from tests.stories.cloud import (
 )
 from tests.stories.layouts import ONE_BROKER, one_broker_with_users
 from tests.unit.examples import EXAMPLES
+from tools.pages.identity_fields import as_of_now, leaves_of, without_options
 
 pytestmark = pytest.mark.asyncio
 

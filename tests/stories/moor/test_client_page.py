@@ -11,8 +11,8 @@ import pytest
 
 from bus.messages.build import InstanceState
 from moor.client import Client, Flavor
-from tests.pages import client_page
 from tests.stories.moor.moor_process import started
+from tools.pages import client_page
 
 PAGE = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
 PROGRAMS = {name: text for text, name in re.findall(r"```python\n(# (\w+\.py).*?)```", PAGE, re.DOTALL)}

@@ -8,8 +8,8 @@ import pytest
 
 from tests.nova.rows import SMALL, NovaRows
 from tests.nova.schema import sqlite_databases
-from tests.pages.commands import commands_of
 from tests.stories.moor.moor_process import moor, started
+from tools.pages.commands import commands_of
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 

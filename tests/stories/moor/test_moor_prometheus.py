@@ -18,9 +18,9 @@ from grafana_foundation_sdk.models.prometheus import Dataquery
 from bus.addresses import broker_at
 from bus.message import PLAIN, Parcel
 from bus.topology import API
-from tests.pages.dashboard import dashboard
 from tests.servers.prometheus import PrivatePrometheus, private_prometheus, promtool, rules_at_once
 from tests.stories.moor.moor_process import moor, moor_json, started
+from tools.pages.dashboard import dashboard
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 FAULTS = """
@@ -59,7 +59,7 @@ def queries() -> dict[str, list[str]]:
 def test_the_dashboard_is_the_one_of_the_code_and_grafanas_schema_reads_all_of_it() -> None:
     text = (DEPLOY / "grafana" / "moorage.json").read_text()
     written = json.loads(text)
-    assert written == dashboard(), "python -m tests.pages"
+    assert written == dashboard(), "python -m tools.pages"
 
     register_default_plugins()
     read = Dashboard.from_json(written)

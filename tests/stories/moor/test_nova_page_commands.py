@@ -4,7 +4,7 @@ import re
 
 from engine.choosing.plugin_settings import OPTIONAL_FILTERS, STANDARD_WEIGHERS
 from moor.worker_settings import SECTIONS
-from tests.pages.commands import ROOT, commands_of
+from tools.pages.commands import ROOT, commands_of
 
 PAGE = "docs/nova.md"
 # Servers, which need a Nova beside them, and what reads their notes: each of these files runs one of them.

@@ -72,7 +72,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / file, source)
     # As `make wheel` does.
     document = subprocess.run(
-        [sys.executable, "-m", "tests.pages.bus_reference"], check=True, cwd=ROOT, stdout=subprocess.PIPE
+        [sys.executable, "-m", "tools.pages.bus_reference"], check=True, cwd=ROOT, stdout=subprocess.PIPE
     )
     (source / "bus" / "asyncapi.json").write_bytes(document.stdout)
     build = ("wheel", "--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(place), str(source))

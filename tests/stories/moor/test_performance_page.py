@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.commands import Printed, commands_of
 from tests.stories.moor.moor_process import moor
 from tests.stories.moor.test_printed_commands import OF_LOADS
 from tests.stories.real_servers import real_servers
+from tools.pages.commands import Printed, commands_of
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 

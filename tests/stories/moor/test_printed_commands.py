@@ -23,9 +23,9 @@ import pytest
 
 from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest
 from tests.contracts.sql_stores import empty_database
-from tests.pages.commands import PAGES, ROOT, Printed, commands_of
 from tests.stories.moor.moor_process import moor, moor_json, started
 from tests.stories.real_servers import real_servers
+from tools.pages.commands import PAGES, ROOT, Printed, commands_of
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -20,9 +20,9 @@ from typing import Self
 
 import pytest
 
-from tests.pages.commands import ROOT, Printed, commands_of
 from tests.stories.moor.moor_process import PATIENCE_S, Process, moor, moor_anew, started, started_anew
 from tests.stories.real_servers import real_servers
+from tools.pages.commands import ROOT, Printed, commands_of
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 

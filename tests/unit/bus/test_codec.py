@@ -28,9 +28,9 @@ from bus.messages.cloud import ClassUse, Overview, WorkerHeard
 from bus.messages.placement import ReleaseClaim
 from bus.unreadable import Unreadable, unread_key
 from engine.flavors import Flavor
-from tests.pages.golden import FOLDER, enveloped, file_of
 from tests.unit.examples import CONSUMER, EXAMPLES, WHEN
 from tests.unit.examples.hosts import BEAT
+from tools.pages.golden import FOLDER, enveloped, file_of
 
 RELEASE = next(example for example in EXAMPLES if type_of(example) == "release")
 

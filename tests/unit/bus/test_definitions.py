@@ -9,7 +9,7 @@ import pytest
 
 from bus.definitions import SALT_BYTES, definitions_of, password_hash, rights_by_user
 from bus.topology import objects_of
-from tests.pages import rights as golden
+from tools.pages import rights as golden
 
 CELLS = ("c1", "c2")
 EXCHANGES = objects_of(CELLS).exchanges
@@ -31,7 +31,7 @@ def test_every_role_is_a_user_and_a_cells_role_one_for_each_cell() -> None:
 
 def test_the_rights_are_those_of_the_golden_file() -> None:
     """Whoever changes rights sees them change there, user by user."""
-    assert golden.FILE.read_text() == golden.text(), "python -m tests.pages"
+    assert golden.FILE.read_text() == golden.text(), "python -m tools.pages"
 
 
 def test_each_password_makes_a_user_with_the_rights_of_its_role() -> None:

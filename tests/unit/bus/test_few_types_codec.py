@@ -7,8 +7,8 @@ import pytest
 from bus.codec import CODEC, FewTypesCodec, encode
 from bus.message import Message
 from bus.unreadable import Unreadable
-from tests.pages.golden import enveloped
 from tests.unit.examples import EXAMPLES
+from tools.pages.golden import enveloped
 
 CODEC_OF_COMMANDS = FewTypesCodec()
 VALID = encode(enveloped(EXAMPLES[0]))

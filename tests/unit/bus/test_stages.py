@@ -6,7 +6,7 @@ import pytest
 
 from bus.workers.running import STAGES, stage_counts
 from kit.metrics import BUCKETS_S, Histogram, Metric, quantile
-from tests.pages.metrics_page import ALL
+from tools.pages.metrics_page import ALL
 
 QUESTIONS = Metric("moor_question_seconds", "histogram", "Questions.", ("type",))
 BOOTS = Metric("moor_boot_seconds", "histogram", "Boots.", ("cell",))

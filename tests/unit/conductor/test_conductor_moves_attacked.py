@@ -1,6 +1,6 @@
 """Every row that a move can reach, and messages that nobody sends in order: old numbers, strange attempts, a delete at any step.
 
-The rows are those of the table of the site's page moves-reference (tests/pages/moves_page.py).
+The rows are those of the table of the site's page moves-reference (tools/pages/moves_page.py).
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,6 @@ from bus.messages.cell import DestroyInstance, StartInstance
 from cell_conductor.core.books import entry_of
 from cell_conductor.core.rows import Instance
 from engine.inventories import ConsumerId, ProviderId
-from tests.pages.moves_page import KINDS, heard, place_of
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     ONE,
@@ -32,6 +31,7 @@ from tests.unit.conductor.test_conductor_hosts import DEAD, LOST, SILENT
 from tests.unit.conductor.test_conductor_moves import active, end, move, started, stopped
 from tests.unit.conductor.test_conductor_nodes import place_on_node
 from tests.unit.conductor.test_conductor_rebuilds_on_hosts import REMIND_S, not_restarted
+from tools.pages.moves_page import KINDS, heard, place_of
 
 ENDS = ("deleting", "deleted")
 NAMES = {host(name): name for name in ("h1", "h2", "h3")}

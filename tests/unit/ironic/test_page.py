@@ -9,7 +9,7 @@ import pytest
 from bus.addresses import ADDRESSES
 from ironic_sync.settings import IRONIC_DAEMONS
 from kit.keystone import OPENSTACK
-from tests.pages.commands import ROOT
+from tools.pages.commands import ROOT
 
 PAGE = (ROOT / "docs" / "bare-metal.md").read_text()
 SOURCES = "\n".join(

@@ -4,11 +4,11 @@ import subprocess
 import sys
 
 from moor.commands import command_of, others
-from tests.pages import command_helps
+from tools.pages import command_helps
 
 
 def test_the_helps_are_those_of_the_commands() -> None:
-    """`python -m tests.pages` writes them."""
+    """`python -m tools.pages` writes them."""
     assert command_helps.FILE.read_text() == command_helps.page()
 
 

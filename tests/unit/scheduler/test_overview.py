@@ -27,9 +27,9 @@ from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.overview import Overviews, count_hosts, fill_of, tiles_of, uses_of
 from scheduler_worker.registry import CellRegistry
 from tests.memory_stores.scheduler import MemorySchedulerStore
-from tests.pages.golden import enveloped
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_state, usage_of
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
+from tools.pages.golden import enveloped
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DOWN_AFTER = timedelta(seconds=20)
