@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof compiled-tests broker-tests other-tests lint types layers docs wheel bench conformance conformance-nova clean
+.PHONY: help demo test proof checks proven compiled-tests broker-tests other-tests lint types layers docs wheel bench conformance conformance-nova clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -17,14 +17,25 @@ help: ## list the targets
 demo: $(RUNS) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
 
-# Of the longest tests a twenty-fourth, another one at each commit (tests/parts.py).
-test: export MOOR_TEST_PART := 1
-test: proof ## everything: lint, types, layers, and the tests on real servers
-
-proof: $(INSTALLED) ## the same, with every seed and every planted bug of the simulation
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint layers docs compiled-tests
+test: checks ## lint, types, layers, docs, and the tests on real servers: the same ones at every commit
 	@echo '== tests'
-	@$(PYTHON) -m tests.servers --brokers 2 --browser --libvirt --mariadb -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
+	@$(PYTHON) -m tests.servers --brokers 2 --browser --libvirt -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
+
+# One folder of tests after the other. Those that passed are not run again until a file changes, so it goes on where it was.
+proof: checks ## the same, with all tests: tests/stages.py
+	@state=$$({ git rev-parse HEAD; git diff HEAD; git ls-files --others --exclude-standard; } | git hash-object --stdin) && \
+	  $(PYTHON) -m tests.servers --brokers 4 --browser --guests --mariadb -- $(MAKE) --no-print-directory --keep-going proven STATE=$$state
+
+checks: $(INSTALLED)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint layers docs compiled-tests
+
+PARTS := $(sort $(foreach file,$(shell find tests -name 'test_*.py'),$(word 2,$(subst /, ,$(file)))))
+proven: $(PARTS:%=build/proof/$(STATE)/%)
+
+build/proof/$(STATE)/%:
+	@echo '== $*'
+	@$(PYTHON) -m pytest tests/$* --hypothesis-profile proof --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15
+	@mkdir -p $(@D) && touch $@
 
 # The test processes all start at the same time, and each would compile every file. So one process compiles all files before, while
 # mypy runs. Its errors are ignored here: the tests report them.
@@ -34,11 +45,11 @@ compiled-tests:
 # Some tests with the real broker stop it, so each test process has its own broker; with only one broker there is one process. These
 # tests mostly wait, so the other tests run at the same time.
 broker-tests:
-	@$(PYTHON) -m pytest -m rabbitmq --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15
+	@$(PYTHON) -m pytest -m 'rabbitmq and not proof' --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15
 
 # The simulation's files take longest, so they start first.
 other-tests:
-	@$(PYTHON) -m pytest tests/simulation tests -m 'not rabbitmq' --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40
+	@$(PYTHON) -m pytest tests/simulation tests -m 'not rabbitmq and not proof' --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40
 
 lint: $(INSTALLED) ## style, and formatting
 	@echo '== lint'

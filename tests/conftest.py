@@ -1,4 +1,4 @@
-"""For every test: hypothesis uses fixed seeds and no time limits; the longest files start first; of long proofs, today's part.
+"""For every test: hypothesis uses fixed seeds and no time limits; the longest files start first; what only `make proof` runs is marked.
 
 With several brokers each test process has one of its own. No test finds the cloud of the person who runs it: its variables, its state
 and its settings.
@@ -14,16 +14,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.parts import is_todays_name
 from tests.planting import PLANTED, WATCHED, plant_as_asked
 from tests.servers.own_broker import brokers_in, take_broker
+from tests.stages import is_for_proof
 
 NOWHERE = f"{tempfile.gettempdir()}/no-home-of-tests"
 for name in [*os.environ]:
     if name.startswith("MOOR_") and not name.startswith(("MOOR_TEST_", "MOOR_UP_KILLS", "MOOR_LOG_LEVEL")):
         del os.environ[name]
 os.environ |= {"XDG_STATE_HOME": NOWHERE, "XDG_CONFIG_HOME": NOWHERE}
-settings.register_profile("moorage", derandomize=True, deadline=None)
+settings.register_profile("moorage", derandomize=True, deadline=None, max_examples=60)
+settings.register_profile("proof", settings.get_profile("moorage"), max_examples=120)
 settings.load_profile("moorage")
 
 
@@ -48,15 +49,13 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Simulations compute for minutes, while other tests mostly wait."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before pytest selects by markers. Simulations compute for minutes, while other tests mostly wait."""
     items.sort(key=lambda item: "simulation" not in item.path.parts)
-    left_out = [
-        item for item in items if item.get_closest_marker("proof") and not is_todays_name(item.nodeid)
-    ]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+    for item in items:
+        if is_for_proof(item.nodeid):
+            item.add_marker(pytest.mark.proof)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

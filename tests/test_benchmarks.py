@@ -31,7 +31,6 @@ REAL = Effort(runs=1, scale=1.0, kinds_max=1, servers=True)
 BURN = f"import time\nwhile time.process_time() < {BURNT_S}: pass"
 
 
-@pytest.mark.proof
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio
 async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order() -> None:
@@ -88,7 +87,6 @@ async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order()
     show(console, machine, results)
 
 
-@pytest.mark.proof
 @pytest.mark.asyncio
 async def test_real_guests_are_measured_and_removed() -> None:
     # A guest that is not active, and one that is left, raises.

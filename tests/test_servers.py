@@ -33,17 +33,12 @@ from tests.servers.installed import (
     Ready,
     Software,
     decide,
-    postgres_binaries,
-    rabbitmq_scripts,
 )
 from tests.servers.own_broker import brokers_in, take_broker
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 60.0
 NOWHERE = {AMQP_VARIABLE: "amqp://127.0.0.1:9/", POSTGRES_VARIABLE: "postgresql+asyncpg://127.0.0.1:9/none"}
-
-with_postgres = pytest.mark.skipif(postgres_binaries() is None, reason="only a PostgreSQL elsewhere is given")
-with_rabbitmq = pytest.mark.skipif(rabbitmq_scripts() is None, reason="only a RabbitMQ elsewhere is given")
 
 
 @pytest.fixture
@@ -54,7 +49,6 @@ def place() -> Iterator[Path]:
         yield Path(directory)
 
 
-@with_postgres
 def test_a_private_postgres_recovers_from_a_crash_and_leaves_nothing_when_stopped(place: Path) -> None:
     server = PrivatePostgres(settings={"fsync": "off", "work_mem": "5MB"}, place=place)
     with server:
@@ -79,7 +73,6 @@ def test_a_private_postgres_recovers_from_a_crash_and_leaves_nothing_when_stoppe
     assert not data.parent.exists()
 
 
-@with_postgres
 def test_a_killed_postgres_leaves_no_shared_memory_in_the_kernel() -> None:
     with PrivatePostgres() as server:
         data = Path(str(ask(server, "SHOW data_directory")))
@@ -89,7 +82,6 @@ def test_a_killed_postgres_leaves_no_shared_memory_in_the_kernel() -> None:
     assert segment not in shared_memory()
 
 
-@with_rabbitmq
 def test_a_private_rabbitmq_recovers_from_a_crash_and_leaves_nothing_when_stopped() -> None:
     server = PrivateRabbitMQ()
     with server:
@@ -155,7 +147,6 @@ def test_no_broker_is_started_where_one_is_given() -> None:
         assert done.wait(PATIENCE_S) == 0
 
 
-@with_rabbitmq
 def test_as_many_brokers_are_started_as_are_asked_for() -> None:
     urls = f"[os.environ[name] for name in ('{AMQP_VARIABLE}', '{AMQP_VARIABLE}_2')]"
     says_which = f"import os; print(len(set({urls})), '{AMQP_CTL_VARIABLE}_2' in os.environ)"
@@ -166,7 +157,6 @@ def test_as_many_brokers_are_started_as_are_asked_for() -> None:
         assert said(done) == "2 True\n"
 
 
-@with_postgres
 @pytest.mark.parametrize(("flags", "fsync"), [((), "off"), (("--durable",), "on")])
 def test_durable_servers_wait_for_the_disk(flags: tuple[str, ...], fsync: str) -> None:
     asks = (
@@ -222,7 +212,6 @@ def test_a_signal_reaches_the_command_which_may_finish_in_its_own_time(signum: s
         assert running.wait(PATIENCE_S) == 9
 
 
-@with_postgres
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_the_harness_however_it_is_ended(signum: signal.Signals) -> None:
     has_a_child = (
@@ -245,7 +234,6 @@ def test_nothing_outlives_the_harness_however_it_is_ended(signum: signal.Signals
     wait_until(lambda: not any(directory.exists() for directory in directories))
 
 
-@with_postgres
 def test_the_servers_end_even_if_the_process_that_would_end_them_is_killed() -> None:
     server = PrivatePostgres()
     server.start()

@@ -43,7 +43,7 @@ async def until_active(here: CloudOn[B], count: int, total: int) -> None:
     ("boots", "killed"),
     [
         pytest.param(300, (0,), id="one node under 300 boots"),
-        pytest.param(3000, (0, 1, 2), id="each node in turn under 3000 boots", marks=pytest.mark.proof),
+        pytest.param(3000, (0, 1, 2), id="each node in turn under 3000 boots"),
     ],
 )
 async def test_nodes_of_the_broker_are_killed_under_boots_and_nothing_is_lost_or_built_twice(

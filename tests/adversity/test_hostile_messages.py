@@ -226,7 +226,6 @@ def names_for(good: InstanceState, hosts: list[HostState]) -> dict[str, str]:
     }
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("kind", SENT, ids=type_of)
 async def test_hostile_messages_are_answered_or_buried_and_the_next_instance_is_built(
     target: Target, kind: type[Message]

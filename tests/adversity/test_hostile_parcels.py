@@ -123,7 +123,6 @@ def drawn(chance: random.Random, queue: str, goods: Goods) -> list[Parcel]:
     return parcels
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("queue", READ)
 async def test_whatever_comes_by_a_queue_its_worker_lives_and_good_neighbours_are_handled_once(
     queue: str,

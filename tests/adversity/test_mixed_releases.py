@@ -36,7 +36,6 @@ pytestmark = [
     pytest.mark.asyncio,
     pytest.mark.rabbitmq,
     pytest.mark.postgresql,
-    pytest.mark.proof,
     pytest.mark.timeout(900),
 ]
 

@@ -119,7 +119,6 @@ def everything(asked: Asked) -> tuple[list[object], int]:
     return list(told_of(world.index, found)), budget.steps
 
 
-@pytest.mark.proof
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("asked", KINDS, ids=range(len(KINDS)))
 def test_our_search_finds_within_its_budget_what_the_real_one_finds(upstream: Upstream, asked: Asked) -> None:

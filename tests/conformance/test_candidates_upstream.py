@@ -94,7 +94,6 @@ def _compare(upstream: Upstream, states: list[ProviderState], asked: list[Candid
 
 
 # The real one is slow, and slower on a busy machine. The property tests compare ours with a slow rule each time.
-@pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_the_real_placement_finds_the_same_candidates(upstream: Upstream) -> None:
     _compare(upstream)

@@ -1,5 +1,4 @@
-"""Upstream's own suite against `moor run placement-api`: every step of every file, on both databases. `make test` runs a third
-of the files, others at each commit.
+"""Upstream's own suite against `moor run placement-api`: every step of every file, on both databases.
 
 One server for each profile and database is started once, and emptied between files through its API.
 """
@@ -14,7 +13,6 @@ import pytest
 from tests.conformance.running_steps import failures_of
 from tests.conformance.suite_files import PROFILES, SuiteFile, suite_files
 from tests.contracts.sql_stores import empty_database
-from tests.parts import part_of
 from tests.placement_servers import our_server
 
 FILES: Final = tuple(suite_files())
@@ -55,7 +53,7 @@ def a_database(kind: str) -> Iterator[str]:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param("sqlite", marks=pytest.mark.proof),
+        "sqlite",
         pytest.param("postgresql", marks=pytest.mark.postgresql),
     ],
 )
@@ -69,7 +67,7 @@ def test_the_suite_is_whole() -> None:
     assert {file.profile for file in FILES} == set(PROFILES) == set(OPTIONS)
 
 
-@pytest.mark.parametrize("file", part_of(FILES, 3), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_every_step_passes(servers: Servers, file: SuiteFile) -> None:
     failed = failures_of(file, servers.url(file.profile))
 

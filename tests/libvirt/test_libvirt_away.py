@@ -21,7 +21,7 @@ from tests.libvirt.libvirt_cloud import SETTINGS, domains, virsh
 from tests.libvirt.test_libvirt_kill_sweep import BOTH_DISKS, Libvirtds, Sweep, sweeping
 from tests.servers.libvirtd import PrivateLibvirtd
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.proof, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
 # A host that is not heard is down soon, and one that is not seen soon is not heard.
 HURRIED = structs.replace(SETTINGS, bus=BusSettings(host_down_s=5.0))

@@ -12,7 +12,7 @@ from tests.libvirt.hostile_server import HostileServer
 from tests.libvirt.libvirt_cloud import PATIENCE_S, TINY, cloud_of, files, libvirt_settings, no_parts
 from tests.servers.libvirtd import PrivateLibvirtd
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.proof, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
 # More than are worked on at once.
 DRIPPING = ("drip/1", "drip/2", "drip/3", "headers/1", "headers/2", "silent/1", "silent/2", "silent/2")

@@ -1,6 +1,5 @@
 """A private MariaDB with Nova's databases, made by Nova's own migrations; its data are in a directory of the test."""
 
-import shutil
 import sqlite3
 import subprocess
 import time
@@ -13,7 +12,6 @@ from msgspec import Struct
 
 from tests.nova.schema import NovaAddresses, migrate
 
-INSTALLED = shutil.which("mariadbd", path="/usr/sbin:/usr/bin") is not None
 STARTS_WITHIN_S = 60
 READER, PASSWORD = "moor", "reads/only@"
 # As a URL has it.

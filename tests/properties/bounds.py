@@ -2,11 +2,8 @@
 
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.parts import only_a_part
-
+# Of most properties `make proof` tries twice as many examples (tests/conftest.py).
 BOUNDED = settings(
-    # The first half of them in `make test`.
-    max_examples=60 if only_a_part() else 120,
     deadline=None,
     derandomize=True,
     report_multiple_bugs=False,

@@ -1,11 +1,12 @@
-"""Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--durable] [--brokers N [--browser] [--libvirt] [--mariadb]] -- COMMAND ARGS...`
+"""Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--durable] [--brokers N [--browser] [--libvirt] [--guests] [--mariadb]] -- COMMAND ARGS...`
 
 It uses the server named in MOOR_TEST_AMQP_URL or MOOR_TEST_POSTGRES_URL, if set. Otherwise it starts a private one from
 the installed software, which it installs first where it may; its data is kept in memory if there is room. With --durable, which is for
 measurements, data is on the disk, and PostgreSQL waits for it (`fsync`). The command finds both variables set, and
 MOOR_TEST_AMQP_CTL, the `rabbitmqctl` command line for that broker. With N private brokers, MOOR_TEST_AMQP_URL_2 and
 MOOR_TEST_AMQP_CTL_2 name the second, and so on: then tests that stop their broker can run in parallel. With --browser it makes
-sure that a browser is there, and with --libvirt that libvirt and QEMU are, and with --mariadb that MariaDB is, for the tests that start one. It exits with
+sure that a browser is there, with --libvirt that libvirt's tools are, with --guests that libvirtd and QEMU are, too, and with --mariadb that
+MariaDB is, for the tests that start one. It exits with
 the command's exit code, and ends everything that it or the command started.
 """
 
@@ -24,6 +25,7 @@ from tests.servers.free_places import place_in_memory
 from tests.servers.installed import (
     AMQP_CTL_VARIABLE,
     AMQP_VARIABLE,
+    OF_GUESTS,
     OF_LIBVIRT,
     POSTGRES_VARIABLE,
     AskForHelp,
@@ -41,7 +43,12 @@ from tests.servers.rabbitmq import PrivateRabbitMQ
 
 # What is made sure of by an option, beside the servers.
 _DURABLE = "--durable"
-_BESIDE = {"--browser": (Software.CHROMIUM,), "--libvirt": OF_LIBVIRT, "--mariadb": (Software.MARIADB,)}
+_BESIDE = {
+    "--browser": (Software.CHROMIUM,),
+    "--libvirt": OF_LIBVIRT,
+    "--guests": OF_GUESTS,
+    "--mariadb": (Software.MARIADB,),
+}
 
 
 class UnavailableError(RuntimeError):
@@ -52,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     read = _read(arguments)
     if read is None:
         print(
-            "usage: python -m tests.servers [--durable] [--brokers N [--browser] [--libvirt] [--mariadb]] -- COMMAND ARGS...",
+            "usage: python -m tests.servers [--durable] [--brokers N [--browser] [--libvirt] [--guests] [--mariadb]] -- COMMAND ARGS...",
             file=sys.stderr,
         )
         return os.EX_USAGE

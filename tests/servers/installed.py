@@ -84,15 +84,9 @@ _TITLES = {
     Software.XMLLINT: "xmllint",
     Software.MARIADB: "MariaDB",
 }
-# What the tests with real guests need.
-OF_LIBVIRT = (
-    Software.LIBVIRT,
-    Software.VIRSH,
-    Software.QEMU,
-    Software.QEMU_IMG,
-    Software.ISO,
-    Software.XMLLINT,
-)
+# What the tests with libvirt's test driver need, and those with real guests.
+OF_LIBVIRT = (Software.VIRSH, Software.QEMU_IMG, Software.ISO, Software.XMLLINT)
+OF_GUESTS = (*OF_LIBVIRT, Software.LIBVIRT, Software.QEMU)
 # A browser is started by each test that needs one, so none can be named; nor can systemd's program.
 _SETTING_INSTEAD = {
     Software.RABBITMQ: f"export {AMQP_VARIABLE}=amqp://USER:PASSWORD@HOST:5672/",

@@ -49,7 +49,6 @@ def planted_bugs_shrunk(request: pytest.FixtureRequest, pool: ProcessPoolExecuto
     }
 
 
-@pytest.mark.proof
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("bug", SIMULATED)
 def test_a_planted_bug_is_found(bug: str, planted_bug_searches: Searched) -> None:
@@ -61,7 +60,6 @@ def test_a_planted_bug_is_found(bug: str, planted_bug_searches: Searched) -> Non
     print(f"{bug}: seed {found.seed} breaks {found.promise!r}")
 
 
-@pytest.mark.proof
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("bug", SHRUNK)
 def test_the_trace_of_a_planted_bug_is_shrunk(bug: str, planted_bugs_shrunk: Shrunk) -> None:

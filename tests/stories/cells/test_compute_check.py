@@ -198,7 +198,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "        if not method:\n            pass\n        elif is_read:\n            channel",
     ),
 }  # fmt: skip
-# And these, of which `make test` runs some.
+# And these in `make proof`.
 MORE_FAULTS: dict[str, tuple[str, ...]] = {
     "report": ('"inventories": INVENTORIES', '"inventories": {}'),
     "facts": (

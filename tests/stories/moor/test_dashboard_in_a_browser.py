@@ -107,7 +107,7 @@ async def test_tiles_are_drawn_and_lead_to_their_hosts_and_the_page_is_live() ->
         assert wrong == []
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.proof)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_pages_are_accessible_and_fit_a_narrow_screen(scheme: str) -> None:
     async with a_cloud("--nodes", "2") as (environment, url, _), a_browser() as browser:
         web = await moor_json("boot", "--vcpus", "1", "--name", "web", **environment)

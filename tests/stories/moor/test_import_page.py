@@ -19,7 +19,6 @@ HOST = "harbour-host-00001"
 LEAVES = {"moor import nova --verify": 1}
 
 
-@pytest.mark.proof
 async def test_a_switch_step_by_step_and_its_way_back() -> None:
     commands = [command.text for command in commands_of(PAGE)]
     variables = [

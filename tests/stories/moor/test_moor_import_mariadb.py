@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from nova_bridge.databases import NovaDatabaseError, open_nova_database
-from tests.nova.mariadb import INSTALLED, READER, private_mariadb
+from tests.nova.mariadb import READER, private_mariadb
 from tests.nova.rows import SMALL, NovaRows
 from tests.nova.schema import sqlite_databases
 from tests.stories.moor.moor_process import moor, moor_json, started
@@ -17,8 +17,6 @@ pytestmark = [
     pytest.mark.asyncio,
     # Nova and Placement are installed first; that takes minutes.
     pytest.mark.timeout(900),
-    pytest.mark.proof,
-    pytest.mark.skipif(not INSTALLED, reason="there is no MariaDB: apt-get install mariadb-server"),
 ]
 
 HOST = "harbour-host-00001"

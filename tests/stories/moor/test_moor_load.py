@@ -231,7 +231,6 @@ async def test_a_mix_at_a_rate_is_measured_by_kind_by_step_and_over_time(tmp_pat
 
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
-@pytest.mark.proof
 @pytest.mark.parametrize("words", [AT_A_RATE, ()], ids=["at a rate", "as fast as possible"])
 async def test_publishers_on_real_servers_send_each_order_as_a_message_of_its_own(
     words: Sequence[str], tmp_path: Path

@@ -44,7 +44,6 @@ async def test_the_loads_in_one_process(command: Printed, tmp_path: Path) -> Non
     await run(command, tmp_path)
 
 
-@pytest.mark.proof
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 @pytest.mark.parametrize("command", ON_SERVERS, ids=lambda each: f"line {each.line}")

@@ -40,7 +40,7 @@ from tests.stories.nova.conductor import Conductor, conductor
 from tests.unit.nova.recorded import args_of
 from tests.unit.nova.upstream_placement import UpstreamTransport
 
-EACH = pytest.mark.parametrize("kind", ["OpenStack's", "ours"])
+EACH = pytest.mark.parametrize("kind", [pytest.param("OpenStack's", marks=pytest.mark.proof), "ours"])
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
 POOL, NEAR = UUID(int=1), UUID(int=2)
 FIRST, SECOND = UUID(int=0xC1), UUID(int=0xC2)

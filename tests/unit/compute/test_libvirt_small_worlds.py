@@ -275,7 +275,6 @@ def test_every_way_to_place_three_guests(foreign: tuple[ForeignGuest, ...]) -> N
     assert refused > 300, refused
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("foreign", [(), (STRANGER,)], ids=["alone", "beside a foreign guest"])
 def test_every_way_to_place_four_guests(foreign: tuple[ForeignGuest, ...]) -> None:
     placed, refused = counted(worlds(MENU, 4, foreign))

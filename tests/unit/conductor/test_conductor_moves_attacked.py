@@ -94,7 +94,6 @@ def without_sequence(row: Instance) -> Instance:
     return structs.replace(row, sequence=0)
 
 
-@pytest.mark.proof
 def test_orders_with_a_number_that_is_over_change_nothing_in_any_step() -> None:
     for row in rows():
         if row.move is None:
@@ -110,7 +109,6 @@ def test_orders_with_a_number_that_is_over_change_nothing_in_any_step() -> None:
             assert without_sequence(cell.row) == without_sequence(row), (place_of(row), how)
 
 
-@pytest.mark.proof
 def test_words_about_attempts_that_never_were_change_nothing_in_any_step() -> None:
     for row in rows():
         number = row.move.number if row.move is not None else 0

@@ -1,0 +1,155 @@
+"""The two stages: `make test` runs the same tests at every commit, all but those below; `make proof` runs all.
+
+An entry is how the id of tests begins: a folder, a file, a test, or a test with its parameters. Where only some parameters of a test are
+long, they have the marker `proof` in its file: the layouts of stories (layouts.py), the seeds of the simulation (test_simulation.py), and others.
+"""
+
+from collections.abc import Iterator
+
+# What these need is only installed by `make proof`.
+OF_SOFTWARE = {
+    "QEMU": (
+        "libvirt/test_libvirt_adoption.py",
+        "libvirt/test_libvirt_away.py",
+        "libvirt/test_libvirt_builds.py",
+        "libvirt/test_libvirt_demo.py",
+        "libvirt/test_libvirt_domains.py",
+        "libvirt/test_libvirt_dripping.py",
+        "libvirt/test_libvirt_kill_sweep.py",
+        "libvirt/test_libvirt_kills.py",
+        "libvirt/test_libvirt_mediated.py",
+        "libvirt/test_libvirt_moves.py",
+        "libvirt/test_libvirt_page.py",
+        "libvirt/test_libvirt_process.py",
+        "libvirt/test_libvirt_shapes.py",
+        "libvirt/test_libvirt_sharing.py",
+        "test_benchmarks.py::test_real_guests_are_measured_and_removed",
+    ),
+    "MariaDB": ("stories/moor/test_moor_import_mariadb.py",),
+    "Keystone": ("api/test_real_keystone.py",),
+    "Prometheus": (
+        "stories/moor/test_moor_prometheus.py::test_each_query",
+        "stories/moor/test_moor_prometheus.py::test_the_alerts",
+    ),
+    "systemd": ("deploy/test_systemd_units.py",),
+}
+# The long ones, by what sees the same sooner.
+LONG = {
+    "a few of them are in KEPT": (
+        "adversity/",
+        "conformance/",
+        "deploy/",
+        "simulation/test_planted.py::test_a_planted_bug_is_found",
+        "simulation/test_planted.py::test_the_trace_of_a_planted_bug_is_shrunk",
+        "stories/moor/test_dashboard_in_a_browser.py",
+        "stories/moor/test_dashboard_orders_in_a_browser.py",
+        "stories/metal/test_hostile_ironic.py::test_no_wrong_answer_or_notification_ends_a_daemon",
+        "stories/metal/test_ring.py::test_whatever_happens_no_two_daemons_act_on_a_node",
+        "stories/moor/test_moor_demo.py",
+        "stories/moor/test_printed_commands.py::test_the_commands_for_one_machine",
+        "stories/moor/test_tutorials.py",
+    ),
+    "rules: the steps of a move": (
+        "unit/conductor/test_conductor_moves_attacked.py",
+        "unit/test_moves_page.py",
+        "unit/compute/test_libvirt_small_worlds.py::test_every_way_to_place_four_guests",
+    ),
+    "stories of kills: adversity/test_killed_workers.py": (
+        "stories/moor/test_client_on_moor_up.py::test_boots_go_on_and_are_built_once_when_moor_up_is_killed_in_the_middle",
+        "stories/moor/test_moor_up.py::test_everything_goes_on_after_moor_up_was_killed_in_the_middle_of_boots",
+        "stories/moor/test_moor_up_killed.py",
+    ),
+    "each run of the tests": (
+        "test_servers.py::test_a_private_rabbitmq_recovers",
+        "test_servers.py::test_as_many_brokers",
+    ),
+    "the pages' commands, one by one": (
+        "stories/moor/test_client_page.py::test_the_programs_do_what_the_page_says",
+        "stories/moor/test_import_page.py",
+        "stories/moor/test_performance_page.py",
+    ),
+    "their unit tests and shorter stories": (
+        "contracts/test_placement_store_books.py::test_hosts_may_register_while_the_numbers_are_recounted",
+        "libvirt/test_libvirt_saved_disks.py::test_a_saved_disk_goes_with_its_instance[]",
+        "stories/cells/test_cells_on_servers.py::test_the_queues_of_each_broker_are_shown_with_their_depth",
+        "stories/cells/test_compute_check.py::test_a_compute_that_breaks_one_rule_is_told_this_rule_alone[restart between",
+        "stories/cells/test_compute_check.py::test_orders_are_under_way_when_the_command_takes_its_time",
+        "stories/moor/test_moor_bare_metal.py::test_an_instance_that_only_ironic_has",
+        "stories/moor/test_moor_broker_user.py::test_a_removed_application_is_disconnected",
+        "stories/moor/test_moor_broker_user.py::test_with_other_projects",
+        "stories/moor/test_moor_command.py::test_daemons_of_two_ironics",
+        "stories/moor/test_moor_import.py::test_interrupted_ten_times",
+        "stories/moor/test_moor_load.py",
+        "stories/moor/test_moor_metrics.py::test_what_happens_to_instances_and_hosts_is_counted",
+        "stories/moor/test_moor_up.py::test_a_cloud_starts_again_with_a_host_that_was_taken_out_of_use",
+        "stories/moves/test_reshapes.py::test_hosts_that_come_back_in_another_shape",
+        "stories/placement/test_hard_questions_over_the_bus.py::test_during_any_search",
+        "test_benchmarks.py::test_a_quick_run",
+        "unit/brokers/test_rabbit_connecting.py::test_processes_begin_at_different_nodes",
+    ),
+}
+# Of the long ones these run in `make test`, so that each kind has something.
+KEPT = {
+    "adversity": (
+        "adversity/test_authority.py",
+        "adversity/test_claims_at_once.py",
+        "adversity/test_foreign_heirs.py",
+        "adversity/test_hostile_messages.py::test_hostile_messages_are_answered_or_buried_and_the_next_instance_is_built[embedded-build.",
+        "adversity/test_hostile_messages.py::test_hostile_messages_are_answered_or_buried_and_the_next_instance_is_built[embedded-claim",
+        "adversity/test_hostile_parcels.py::test_whatever_is_said_on_a_feed",
+        "adversity/test_killed_workers.py",
+        "adversity/test_late_reader.py",
+        "adversity/test_mixed_releases.py::test_old_and_new_workers_run_together_and_nothing_is_lost_or_doubled[placement ",
+        "adversity/test_planted_contradictions.py",
+        "adversity/test_quota_stress.py::test_a_limit_that_comes",
+    ),
+    "conformance": (
+        "conformance/test_gabbi.py::test_every_step_passes[postgresql-allocations",
+        "conformance/test_gabbi.py::test_the_suite_is_whole",
+        "conformance/test_listed_differences.py",
+        "conformance/test_order_of_checks.py::test_both_report_the_same_one_of_several_errors[a few seeds]",
+    ),
+    "deploy": ("deploy/test_container_files.py", "deploy/test_identities.py::test_passwords_change"),
+    "simulation": (
+        "simulation/test_planted.py::test_a_planted_bug_is_found[claims granted without a capacity check",
+        "simulation/test_planted.py::test_a_planted_bug_is_found[a redelivered order carried out again",
+        "simulation/test_planted.py::test_a_planted_bug_is_found[late success of attempt 1 accepted",
+    ),
+    "pages": (
+        "stories/moor/test_dashboard_in_a_browser.py::test_tiles_are_drawn",
+        "stories/moor/test_dashboard_orders_in_a_browser.py::test_a_host_is_drained",
+    ),
+    "bare metal": (
+        "stories/metal/test_hostile_ironic.py::test_no_wrong_answer_or_notification_ends_a_daemon_and_everything_recovers[1]",
+        "stories/metal/test_ring.py::test_whatever_happens_no_two_daemons_act_on_a_node_and_in_the_end_each_node_has_an_owner[0]",
+        "stories/metal/test_ring.py::test_whatever_happens_no_two_daemons_act_on_a_node_and_in_the_end_each_node_has_an_owner[1]",
+        "stories/metal/test_ring.py::test_whatever_happens_no_two_daemons_act_on_a_node_and_in_the_end_each_node_has_an_owner[2]",
+    ),
+    "commands and their pages": (
+        "stories/moor/test_moor_demo.py::test_on_bare_metal_a_daemon_is_killed_and_nothing_is_lost",
+        "stories/moor/test_moor_demo.py::test_the_demo_builds_what_fits_and_explains_the_rest",
+        "stories/moor/test_moor_demo.py::test_the_demo_on_real_servers",
+        "stories/moor/test_moor_load.py::test_invalid_numbers_of_workers_are_named",
+        "stories/moor/test_moor_load.py::test_mistakes_are_reported_in_one_line",
+        "stories/moor/test_moor_load.py::test_the_embedded_load_builds_measures_and_audits",
+        "stories/moor/test_performance_page.py::test_every_command_of_the_page_is_a_load",
+        "stories/moor/test_printed_commands.py::test_the_commands_for_one_machine[docs/running.md]",
+        "stories/moor/test_tutorials.py::test_every_tutorial_is_followed_by_a_test",
+    ),
+}
+
+
+def entries() -> Iterator[str]:
+    for table in (OF_SOFTWARE, LONG, KEPT):
+        for some in table.values():
+            yield from some
+
+
+def is_for_proof(nodeid: str) -> bool:
+    """Does only `make proof` run this test?"""
+    name = nodeid.removeprefix("tests/")
+    needs, long, kept = (
+        name.startswith(tuple(each for some in table.values() for each in some))
+        for table in (OF_SOFTWARE, LONG, KEPT)
+    )
+    return needs or (long and not kept)

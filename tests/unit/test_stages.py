@@ -1,0 +1,36 @@
+"""Each entry of the two stages names tests that are there."""
+
+import ast
+from pathlib import Path
+
+from tests.stages import entries, is_for_proof
+
+TESTS = Path(__file__).parents[1]
+
+
+def test_each_entry_names_tests() -> None:
+    assert [each for each in entries() if not _is_there(each)] == []
+
+
+def _is_there(entry: str) -> bool:
+    file, _, name = entry.partition("::")
+    if not name:
+        return (TESTS / file).exists()
+    if not (TESTS / file).is_file():
+        return False
+    function, _, parameters = name.partition("[")
+    names = [
+        each.name
+        for each in ast.walk(ast.parse((TESTS / file).read_text()))
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return function in names if parameters else any(each.startswith(function) for each in names)
+
+
+def test_of_the_long_ones_some_are_kept() -> None:
+    story = "tests/adversity/test_killed_workers.py::test_every_kind"
+
+    assert not is_for_proof(story)
+    assert is_for_proof("tests/adversity/test_foreign_broker.py::test_a")
+    assert is_for_proof("tests/api/test_real_keystone.py::test_a[x]")
+    assert not is_for_proof("tests/unit/bus/test_codec.py::test_a")
