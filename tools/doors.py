@@ -1,0 +1,205 @@
+"""How many test functions name a module of the product that is no door: `python -m tools.doors [--list FOLDER]`.
+
+Tests speak the language of users (messages and their values, the client, HTTP, commands) and a few doors of the rooms. A test names a
+module if it, or a helper, fixture or constant of tests that it uses, mentions something imported from there.
+"""
+
+import argparse
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from msgspec import Struct
+
+ROOT = Path(__file__).parents[1]
+ROOMS = (
+    *("kit", "bus", "engine", "placement_worker", "scheduler_worker", "cell_conductor", "compute_sim"),
+    *("ironic_sync", "nova_bridge", "moor", "laboratory"),
+)
+# The language of all users: messages and their values, the client, what docs describe of the kit, and clouds for trials.
+LANGUAGE = (
+    *("bus.message", "bus.messages", "bus.codec", "engine.flavors", "engine.hosts", "engine.inventories"),
+    *(
+        "engine.refusals",
+        "moor.client",
+        "kit.errors",
+        "kit.parts",
+        "kit.process",
+        "kit.settings",
+        "kit.times",
+    ),
+    *("laboratory.temporary_cloud", "laboratory.ironic"),
+)
+# Where values or messages go in and come out: the modules of each door, and of its values.
+DOORS = {
+    "place requests": (
+        "engine.choosing.choosing",
+        "engine.choosing.plugins",
+        "engine.picture",
+        "engine.requests",
+    ),
+    "find candidates": ("engine.candidates",),
+    "judge claims": ("placement_worker.core.claims", "placement_worker.core.ledger"),
+    "judge writes and reports": (
+        *("placement_worker.core.allocation_writes", "placement_worker.core.provider_writes"),
+        *("placement_worker.core.reports", "placement_worker.core.forest"),
+    ),
+    "decide a cell": ("cell_conductor.core.decide", "cell_conductor.core.rows"),
+    "the attempts of a host": ("compute_sim.core.attempts",),
+    "the next step of a node": ("ironic_sync.core",),
+    "audit books": ("moor.books",),
+    "a broker": ("bus.broker", "bus.memory", "bus.rabbit.broker", "bus.unix_socket"),
+    "a database": ("kit.sql",),
+    "the store of a room": tuple(
+        f"{room}.{store}"
+        for room in ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
+        for store in ("store", "store_sql")
+    ),
+    "the HTTP API": ("placement_worker.api.service",),
+}
+Uses = frozenset[str]
+Place = tuple[str, str]
+
+
+class Module(Struct, frozen=True):
+    """A file of tests: what its names are imported from, and the definitions at its top."""
+
+    imports: dict[str, str]
+    defined: dict[str, ast.AST]
+
+
+@cache
+def module(name: str) -> Module | None:
+    path = ROOT / name.replace(".", "/")
+    file = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
+    return _read(file) if file.exists() else None
+
+
+def _read(file: Path) -> Module:
+    imports: dict[str, str] = {}
+    defined: dict[str, ast.AST] = {}
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                imports |= {
+                    each.asname or each.name.partition(".")[0]: (each.asname and each.name)
+                    or each.name.partition(".")[0]
+                    for each in node.names
+                }
+            case ast.ImportFrom(module=str(source)):
+                imports |= {each.asname or each.name: f"{source}.{each.name}" for each in node.names}
+    for top in tree.body:
+        match top:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                defined[name] = top
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                defined[name] = top
+    return Module(imports, defined)
+
+
+def uses(name: str, definition: str) -> Uses:
+    """What this definition of a file of tests mentions of the product, itself or by others."""
+    found: set[str] = set()
+    waiting, seen = [(name, definition)], {(name, definition)}
+    while waiting:
+        mentioned, others = _mentions(*waiting.pop())
+        found |= mentioned
+        waiting += [each for each in others if each not in seen]
+        seen |= others
+    return frozenset(found)
+
+
+@cache
+def _mentions(name: str, definition: str) -> tuple[Uses, frozenset[Place]]:
+    """What this definition itself mentions of the product, and the definitions of tests that it uses."""
+    here = module(name)
+    mentioned: set[str] = set()
+    others: set[Place] = set()
+    if here is not None and definition in here.defined:
+        for used in _names_in(here.defined[definition]):
+            head, _, rest = used.partition(".")
+            if head in here.imports:
+                target = f"{here.imports[head]}.{rest}".rstrip(".")
+                if target.partition(".")[0] in ROOMS:
+                    mentioned.add(target)
+                elif (found := _definition_of(target)) is not None:
+                    others.add(found)
+            elif head in here.defined and head != definition:
+                others.add((name, head))
+            elif (fixture := _conftest_with(name, head)) is not None:
+                others.add((fixture, head))
+    return frozenset(mentioned), frozenset(others)
+
+
+def _definition_of(target: str) -> Place | None:
+    """Where in the tests this is defined: the file, and the name in it."""
+    parts = target.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        if parts[0] == "tests" and module(".".join(parts[:end])) is not None:
+            return ".".join(parts[:end]), parts[end]
+    return None
+
+
+def _names_in(definition: ast.AST) -> Iterator[str]:
+    for node in ast.walk(definition):
+        match node:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name):
+                yield f"{owner}.{name}"
+            case ast.Name(id=name) | ast.arg(arg=name):
+                yield name
+
+
+def _conftest_with(name: str, fixture: str) -> str | None:
+    """The conftest.py above this file that has this fixture."""
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        above = ".".join((*parts[:end], "conftest"))
+        if (found := module(above)) is not None and fixture in found.defined:
+            return above
+    return None
+
+
+def is_internal(target: str) -> bool:
+    allowed = (*LANGUAGE, *(each for modules in DOORS.values() for each in modules))
+    return not any(target == each or target.startswith(f"{each}.") for each in allowed)
+
+
+def main(listed: str | None) -> None:
+    counts: Counter[str] = Counter()
+    internal: Counter[str] = Counter()
+    named: Counter[str] = Counter()
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        folder = (
+            "/".join(file.relative_to(ROOT).parts[1:3])
+            if len(file.relative_to(ROOT).parts) > 3
+            else file.parent.name
+        )
+        for test in module(name).defined:  # type: ignore[union-attr]
+            if not test.startswith("test_"):
+                continue
+            counts[folder] += 1
+            inside = sorted({each for each in uses(name, test) if is_internal(each)})
+            if inside:
+                internal[folder] += 1
+                named.update({each.rpartition(".")[0] for each in inside})
+                if listed is not None and folder.startswith(listed):
+                    print(f"{name}.{test}: {', '.join(inside)}")
+    for folder, count in counts.most_common():
+        print(f"{folder:24} {internal[folder]:5} of {count:5}")
+    total, all_internal = counts.total(), internal.total()
+    print(
+        f"{all_internal} of {total} test functions ({100 * all_internal / total:.0f} %) name an internal module"
+    )
+    print("most named: " + ", ".join(f"{each} {count}" for each, count in named.most_common(12)))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tools.doors", description=__doc__)
+    parser.add_argument(
+        "--list", metavar="FOLDER", help="also list the tests below this folder, and what they name"
+    )
+    main(parser.parse_args().list)
