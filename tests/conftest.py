@@ -1,13 +1,15 @@
 """For every test: hypothesis uses fixed seeds and no time limits; the longest files start first; what only `make proof` runs is marked.
 
-With several brokers each test process has one of its own. No test finds the cloud of the person who runs it: its variables, its state
-and its settings.
+With several brokers each test process has one of its own. No test finds the cloud of the person who runs it: its variables, its state,
+its settings, or the ports at which a `moor up` serves. A CI, where nobody else needs them, takes these ports: a test that uses one fails.
 """
 
 import gc
 import os
+import socket
 import tempfile
 import tomllib
+from contextlib import suppress
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -18,11 +20,14 @@ from tests.planting import PLANTED, WATCHED, plant_as_asked
 from tests.servers.own_broker import brokers_in, take_broker
 from tests.stages import is_for_proof
 
+TAKES_PORTS = "MOOR_TEST_TAKES_PORTS"
+USUAL_PORTS = (6385, 8780, 8781)
 NOWHERE = f"{tempfile.gettempdir()}/no-home-of-tests"
 for name in [*os.environ]:
     if name.startswith("MOOR_") and not name.startswith(("MOOR_TEST_", "MOOR_UP_KILLS", "MOOR_LOG_LEVEL")):
         del os.environ[name]
 os.environ |= {"XDG_STATE_HOME": NOWHERE, "XDG_CONFIG_HOME": NOWHERE}
+_taken: list[socket.socket] = []
 settings.register_profile("moorage", derandomize=True, deadline=None, max_examples=60)
 settings.register_profile("proof", settings.get_profile("moorage"), max_examples=120)
 settings.load_profile("moorage")
@@ -37,6 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     An environment that was made before an entry point was written does not know it, and tests would fail far from the reason.
     """
+    if TAKES_PORTS in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:
+        for port in USUAL_PORTS:
+            with suppress(OSError):
+                _taken.append(socket.create_server(("127.0.0.1", port)))
     if name := config.getoption("--planted"):
         os.environ[PLANTED] = name
     plant_as_asked()

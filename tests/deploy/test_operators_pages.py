@@ -106,16 +106,6 @@ def free_hundred() -> str:
     raise AssertionError("of each hundred ports from 3000 to 5899, somebody uses one")
 
 
-@pytest.fixture
-def usual_ports() -> Iterator[None]:
-    """The ports at which a `moor up` serves are taken, as by one that runs beside these tests."""
-    with ExitStack() as taken:
-        for port in (8780, 8781):
-            with suppress(OSError):
-                taken.enter_context(socket.create_server(("127.0.0.1", port)))
-        yield
-
-
 def test_every_page_of_operators_is_run() -> None:
     pages = {page.name for page in PAGES.glob("*.md") if blocks_of(page.name)}
 
@@ -138,7 +128,6 @@ def test_every_page_is_reached_from_the_first_and_every_link_leads_somewhere() -
     }
 
 
-@pytest.mark.usefixtures("usual_ports")
 def test_a_first_day_goes_as_the_pages_say(servers: Servers, machine: Path) -> None:
     programs(machine, servers)
     ports = free_hundred()
