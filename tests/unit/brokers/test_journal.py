@@ -17,7 +17,7 @@ from msgspec import structs
 from bus import message
 from bus.broker import Connection, Delivery, Receipt
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
-from bus.memory.journal import CHECKPOINT_PAGES
+from bus.memory.journal import CHECKPOINT_PAGES, RETRY_S
 from bus.message import Parcel
 from bus.topology import (
     DEAD,
@@ -407,6 +407,31 @@ def files_no_larger_than(size: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
+
+
+async def test_nothing_is_confirmed_any_more_after_a_sync_that_failed(
+    journal_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with journaled_broker(journal_path) as broker:
+        async with connected(broker.as_user(), world()) as connection:
+            await publish_bodies(connection, 1)
+            publishing = await connection.open_publishing()
+            with monkeypatch.context() as broken:
+                broken.setattr(os, "fsync", fail)
+                waiting_for_ever = asyncio.create_task(publishing.publish(parcel(2)))
+
+                async def is_blocked() -> bool:
+                    return waiting_for_ever.done() or "restart the process" in connection.blocked
+
+                await eventually(is_blocked, "the broker takes nothing, and says what to do")
+            # The next sync would succeed, and would say nothing of what is on the disk.
+            await asyncio.sleep(2 * RETRY_S)
+            assert not waiting_for_ever.done()
+    with pytest.raises(ConnectionLost):
+        await within_patience(waiting_for_ever)
 
 
 async def test_a_connection_after_the_end_gets_the_error(journal_path: Path) -> None:

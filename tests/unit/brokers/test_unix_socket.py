@@ -368,6 +368,9 @@ async def test_a_broker_with_an_alarm_is_waited_for(socket_path: Path) -> None:
             sent = asyncio.create_task(publishing.publish(Parcel("x", "k", b"1")))
             while not connection.blocked:
                 await asyncio.sleep(0)
+            late = await UnixBroker(socket_path).connect()
+            assert late.blocked == "low on memory"
+            await late.close()
             # On a connection that publishes, a broker with an alarm reads nothing else either.
             asking = asyncio.create_task(connection.depth("q"))
             await time.pass_s(0.1)
