@@ -240,6 +240,9 @@ async def test_what_was_said_is_kept_until_it_is_confirmed(kind: str) -> None:
             rows = await tx.load([instance_id(1), instance_id(2)])
         assert [[each.sequence for each in rows[row.id].outbox] for row in stored] == [[102], []]
         assert [row.sequence for row in rows.values()] == [102, 102]
+        (third,) = await save(store, a_row(2, outbox=pending(2, 103)))
+        await confirm(store, third, second)
+        assert await store.pending() == []
 
 
 @EACH_STORE

@@ -91,11 +91,16 @@ async def test_a_transaction_that_fails_leaves_nothing_behind(store: SchedulerSt
 
 
 async def test_only_what_is_accepted_and_late_is_overdue(store: SchedulerStore) -> None:
-    await accept(store, a_request(1), a_request(2))
+    earlier = a_request(3)
+    ends_by = LATER - timedelta(minutes=1)
+    earlier = structs.replace(earlier, rows=(structs.replace(earlier.rows[0], ends_by=ends_by),))
+    await accept(store, a_request(1), a_request(2), earlier)
     await save(store, deleted((await rows_of(store, 2))[0], NOON))
 
-    assert await store.overdue(LATER - timedelta(seconds=1), 10) == []
-    assert await store.overdue(LATER, 10) == [instance(1)]
+    assert await store.overdue(ends_by - timedelta(seconds=1), 10) == []
+    assert await store.overdue(LATER - timedelta(seconds=1), 10) == [instance(3)]
+    assert await store.overdue(LATER, 10) == [instance(3), instance(1)]
+    assert await store.overdue(LATER, 1) == [instance(3)]
 
 
 async def test_instances_are_found_by_id_by_request_by_state_and_in_pages(store: SchedulerStore) -> None:
@@ -160,9 +165,10 @@ async def test_instances_are_found_by_the_host_that_they_live_on(store: Schedule
     async with store.transaction() as transaction:
         # The second moves on to another host.
         await transaction.apply_events([an_active(2)])
-    gone, failing = await rows_of(store, 3, 4)
+    gone, failing, elsewhere = await rows_of(store, 3, 4, 5)
     await save(
         store,
+        structs.replace(elsewhere, told=structs.replace(elsewhere.told, cell="c2")),
         structs.replace(gone, told=structs.replace(gone.told, state=DELETED)),
         structs.replace(failing, told=structs.replace(failing.told, state=ERROR)),
     )
@@ -173,6 +179,8 @@ async def test_instances_are_found_by_the_host_that_they_live_on(store: Schedule
     assert await found(InstanceQuery(host="h7")) == [1, 4, 5]
     assert await found(InstanceQuery(host="h7", limit=1)) == [1]
     assert await found(InstanceQuery(host="h8")) == [2]
+    assert await found(InstanceQuery(host="c1/h7")) == [1, 4]
+    assert await found(InstanceQuery(host="c2/h7")) == [5]
     assert await found(InstanceQuery(host="H7")) == []
 
 

@@ -404,7 +404,7 @@ class MemorySchedulerStore:
         async with self._lock:
             rows = self._rows
             due = [instance for instance in rows.open if _is_due(rows.instances[instance], now)]
-            return due[:limit]
+            return sorted(due, key=lambda id_: rows.instances[id_].due_at or now)[:limit]
 
     async def waiting_digests(self, instances: Collection[InstanceId] | None) -> Collection[bytes]:
         async with self._lock:

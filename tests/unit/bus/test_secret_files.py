@@ -23,6 +23,8 @@ def written(directory: Path, content: bytes, mode: int = 0o600) -> str:
     [(b"s3cret", "s3cret"), (b"s3cret\n", "s3cret"), (b"a b \r\n", "a b "), ("pä\n".encode(), "pä")],
 )
 def test_the_password_is_the_line_without_its_end(tmp_path: Path, content: bytes, secret: str) -> None:
+    # It is read anew each time.
+    assert read_secret(written(tmp_path, b"before")) == "before"
     assert read_secret(written(tmp_path, content)) == secret
 
 

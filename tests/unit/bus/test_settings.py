@@ -33,7 +33,11 @@ def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path:
     file = a_file(
         tmp_path / "c.toml", 'bus_url = "unix:///file"\ndb_url = "sqlite:////file"\ncells = ["of-file"]\n'
     )
-    environment = {"MOOR_BUS_URL": "unix:///variable", "MOOR_DB_URL": "sqlite:////variable"}
+    environment = {
+        "MOOR_BUS_URL": "unix:///variable",
+        "MOOR_DB_URL": "sqlite:////variable",
+        "MOOR_CELLS": " ",
+    }
 
     addresses = sources(environment, config=file, here=HERE).of_command({"bus_url": "unix:///flag"}).addresses
 
