@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from tests.placement_servers import PlacementServer
 from tools.benchmarks.books import WrongBooksError
@@ -61,28 +60,6 @@ def candidates(count: int, used: int) -> dict[str, Any]:
 def a_result(server: str, *totals_us: float, limit: str = "1,000") -> Result:
     runs = tuple(Run(operations=1, wall_s=1, cpu_us={"server": us}, ours=0.5, others=0) for us in totals_us)
     return Result("candidates over HTTP", {"cloud": "10,000 hosts", "limit": limit, "server": server}, runs)
-
-
-@pytest.mark.asyncio
-async def test_granted_claims_that_are_on_the_books_pass() -> None:
-    used = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 80}
-    async with a_server_that_says(*[(204, None)] * 4, (200, {"usages": used})) as server:
-        claims = Claims(server, CLOUD)
-        details = await Claiming(server, claims, CLOUD.claimable).prepare(4)()
-
-        assert claims.granted == 4
-        assert 0 < details["median wait ms"] <= details["p99 wait ms"]
-        await claims.check()
-
-
-@pytest.mark.asyncio
-async def test_a_claim_that_conflicts_with_others_is_repeated_and_counted() -> None:
-    conflict = (409, {"errors": [{"code": "placement.concurrent_update"}]})
-    async with a_server_that_says(conflict, conflict, (204, None)) as server:
-        claims = Claims(server, CLOUD)
-        details = await Claiming(server, claims, CLOUD.claimable).prepare(1)()
-
-        assert (claims.granted, details["asked again"]) == (1, 2)
 
 
 @pytest.mark.asyncio
@@ -156,24 +133,6 @@ def test_the_minimum_of_ours_is_compared_with_the_minimum_of_theirs() -> None:
     assert "100.0 times as many" in ratio
     assert ratio.endswith("at least 100 wanted: kept")
     assert most.endswith("at most 12 ms, seen 11.0 (minimum of its runs): kept")
-
-
-def test_the_cost_including_concurrent_claims_is_shown_too() -> None:
-    ours, theirs = a_result("moorage", 11_000), a_result("openstack", 1_100_000)
-    beside = tuple(structs.replace(run, details={"claims beside µs": 11_000}) for run in ours.runs)
-
-    ratio, _ = targets_of([theirs, structs.replace(ours, runs=beside)])
-
-    assert "100.0 times as many" in ratio
-    assert "50.0 with the claims beside ours left in" in ratio
-
-
-def test_a_missed_target_is_reported() -> None:
-    ratio, most = targets_of([a_result("moorage", 13_000), a_result("openstack", 1_290_000)])
-
-    assert "99.2 times as many" in ratio
-    assert ratio.endswith("MISSED")
-    assert most.endswith("MISSED")
 
 
 def test_measurements_that_the_other_server_lacks_are_not_compared() -> None:

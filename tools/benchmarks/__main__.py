@@ -1,4 +1,4 @@
-"""`python -m tools.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside|together|nodes|ring|dashboard|libvirt] [--json FILE]`"""
+"""`python -m tools.benchmarks [--quick] [--only bus|claims|ask|choosing|api|beside|together|nodes|ring|libvirt] [--json FILE]`"""
 
 import argparse
 import sys
@@ -19,10 +19,8 @@ from tools.benchmarks.section_api import api_section
 from tools.benchmarks.section_ask import ask_section
 from tools.benchmarks.section_beside import beside_section
 from tools.benchmarks.section_bus import bus_section
-from tools.benchmarks.section_candidates import candidates_section
 from tools.benchmarks.section_choosing import choosing_section
 from tools.benchmarks.section_claims import claims_section
-from tools.benchmarks.section_dashboard import dashboard_section
 from tools.benchmarks.section_libvirt import libvirt_section
 from tools.benchmarks.section_nodes import nodes_section
 from tools.benchmarks.section_ring import ring_section
@@ -32,14 +30,12 @@ SECTIONS = {
     "bus": bus_section,
     "claims": claims_section,
     "ask": ask_section,
-    "candidates": candidates_section,
     "choosing": choosing_section,
     "api": api_section,
     "beside": beside_section,
     "together": together_section,
     "nodes": nodes_section,
     "ring": ring_section,
-    "dashboard": dashboard_section,
     "libvirt": libvirt_section,
 }
 TABLE_WIDTH = 160

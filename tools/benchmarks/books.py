@@ -27,7 +27,6 @@ from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.servers import PrivatePostgres
 from tools.benchmarks.cpu import ProcessTree, Spender
 from tools.benchmarks.measuring import DATABASE
@@ -61,21 +60,6 @@ class Books(Protocol):
 
     async def settle(self) -> None:
         """Do now the deferred work for what was written."""
-
-
-class MemoryBooks:
-    name = "memory"
-    spenders: Mapping[str, Spender] = {}
-
-    @asynccontextmanager
-    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenedBooks]:  # noqa: ARG002 - it has none
-        store = MemoryPlacementStore()
-        await fill(store, reports())
-        yield OpenedBooks(store)
-        await check(store)
-
-    async def settle(self) -> None:
-        """No work is deferred."""
 
 
 class SqliteBooks:

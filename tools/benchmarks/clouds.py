@@ -1,11 +1,13 @@
 """Clouds to search: their providers, the questions, and the amounts of one claim."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count as count_from
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.messages.placement import ReportInventory
-from engine.inventories import ProviderId, ReportedInventory, ReportedProvider
+from engine.candidates.provider_index import ProviderIndex
+from engine.inventories import InventoryState, ProviderId, ProviderState, ReportedInventory, ReportedProvider
 from tools.benchmarks.messages import CELL, PLENTY, TRAITS, host
 
 # The inventory of a host: so large that claims never remove a candidate.
@@ -56,6 +58,32 @@ def trees(count: int, *, gpus: bool = False) -> Cloud:
         claimed={"VCPU": 2, "MEMORY_MB": 1024},
         claimable=tuple(_below(number, 0) for number in range(count)),
     )
+
+
+def index_of(cloud: Cloud) -> ProviderIndex:
+    index = ProviderIndex()
+    for state in states_of(cloud):
+        index.put(state)
+    return index
+
+
+def states_of(cloud: Cloud) -> Iterator[ProviderState]:
+    """As placement would publish them."""
+    internals = count_from(1)
+    for report in cloud.reports:
+        for told in report.providers:
+            yield ProviderState(
+                internal=next(internals),
+                id=told.id,
+                name=told.name,
+                root=report.root,
+                parent=told.parent,
+                inventories={
+                    resource: InventoryState(**structs.asdict(inventory))
+                    for resource, inventory in (told.inventories or {}).items()
+                },
+                traits=told.traits or (),
+            )
 
 
 def _host_alone(number: int) -> ReportInventory:

@@ -13,7 +13,6 @@ from tools.benchmarks.machine import Machine
 from tools.benchmarks.measuring import BROKER, DATABASE, GENERATOR, Result
 from tools.benchmarks.section_beside import longest_waits
 from tools.benchmarks.section_libvirt import guest_costs
-from tools.benchmarks.section_nodes import event_waits
 from tools.benchmarks.section_ring import ring_times
 
 
@@ -66,7 +65,6 @@ def show(console: Console, machine: Machine, results: Sequence[Result]) -> None:
         *budgets_of(results),
         *targets_of(results),
         *longest_waits(results),
-        *event_waits(results),
         *ring_times(results),
         *guest_costs(results),
     ):

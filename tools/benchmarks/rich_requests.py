@@ -13,9 +13,8 @@ from engine.inventories import AggregateId, GroupId, InventoryState, ProviderSta
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
-from tools.benchmarks.clouds import trees
+from tools.benchmarks.clouds import states_of, trees
 from tools.benchmarks.messages import CELL, host
-from tools.benchmarks.section_candidates import states_of
 
 HOSTS_A_POOL = 100
 GROUPS = 50

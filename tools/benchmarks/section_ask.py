@@ -12,8 +12,8 @@ from functools import partial
 from bus.messages.placement import ProvidersChanged
 from bus.topology import EVENTS, Grant
 from bus.workers.station import Station, listen
-from tools.benchmarks.books import Books, MemoryBooks, OpenedBooks, SqliteBooks, postgres_books
-from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus, unix_bus
+from tools.benchmarks.books import Books, OpenedBooks, SqliteBooks, postgres_books
+from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
 from tools.benchmarks.cpu import OneProcess, Spender
 from tools.benchmarks.measuring import GENERATOR, Details, Effort, Result, Work, measured
 from tools.benchmarks.remote_role import remote_role
@@ -33,9 +33,7 @@ async def ask_section(effort: Effort) -> list[Result]:
             return await stack.enter_async_context(what)
 
         memory = await opened(memory_bus())
-        results += await _claims(memory, MemoryBooks(), 1, effort)
         results += await _claims(memory, SqliteBooks(), 1, effort)
-        results += await _claims(await opened(unix_bus()), SqliteBooks(), 2, effort)
         if effort.servers:
             postgres = await stack.enter_async_context(postgres_books())
             rabbitmq = await opened(rabbitmq_bus())

@@ -18,7 +18,7 @@ from bus.workers.station import Station
 from engine.refusals import Claimed
 from tests.varied import varied
 from tools.benchmarks.books import WrongBooksError
-from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus, unix_bus
+from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
 from tools.benchmarks.cpu import OneProcess, Spender
 from tools.benchmarks.measuring import Details, Effort, Result, Work, measured
 from tools.benchmarks.messages import HOST_IDS, batches_of, claims, reports
@@ -26,7 +26,7 @@ from tools.benchmarks.remote_role import remote_role
 from tools.benchmarks.roles import granting_placement, reader, running
 
 # Items per parcel, and how many messages make a run of a second or two.
-PARCELS = {1: 5_000, 10: 20_000, 50: 40_000, 200: 80_000}
+PARCELS = {1: 5_000, 50: 40_000, 200: 80_000}
 # How many messages are handed to the publisher at once, and how many of them may be unconfirmed; more have to wait.
 SAID_AT_ONCE = 200
 SAID_UNCONFIRMED_MAX = 20
@@ -49,7 +49,7 @@ async def bus_section(effort: Effort) -> list[Result]:
 
 
 def buses(effort: Effort) -> tuple[AbstractAsyncContextManager[Bus], ...]:
-    return (memory_bus(), unix_bus(), *((rabbitmq_bus(),) if effort.servers else ()))
+    return (memory_bus(), *((rabbitmq_bus(),) if effort.servers else ()))
 
 
 # One way

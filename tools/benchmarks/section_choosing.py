@@ -2,36 +2,27 @@
 
 import os
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import partial
-from uuid import UUID
 
 from msgspec import structs
 
-from bus.messages.build import InstanceState
 from engine.choosing.choosing import Chosen, choose
 from engine.choosing.planning import plan
-from engine.flavors import InstanceId, RequestId
+from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
 from engine.hosts import HostState
-from engine.inventories import ConsumerId
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
-from scheduler_worker.core.instances.history import encoded
-from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
-from scheduler_worker.store_sql.rows import new_values
-from tests.plugins import standard_plugins
-from tools.benchmarks.clouds import Cloud, hosts_alone, trees
+from tools.benchmarks.clouds import Cloud, hosts_alone, states_of, trees
 from tools.benchmarks.cpu import OneProcess
 from tools.benchmarks.measuring import Details, Effort, Result, Work, measured
 from tools.benchmarks.rich_requests import rich_picture, rich_specs
-from tools.benchmarks.section_candidates import states_of
 
 BATCH = 200
 BATCHES = 5
 RICH_BATCH = 50
 ALONE = 200
 PLANS = 20
-PLUGINS = standard_plugins()
+PLUGINS = chosen_plugins(PluginSettings(io_ops_per_host_max=8, instances_per_host_max=50))
 # A worker keeps its salt.
 SALT = 7
 
@@ -49,34 +40,18 @@ def _spec(number: int) -> InstanceSpec:
     return InstanceSpec(amounts=amounts)
 
 
-def _row(spec: bytes, decision: HostDecision | None) -> InstanceRow:
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    id_ = InstanceId(ConsumerId(UUID(int=1)))
-    told = InstanceState(id=id_, request_id=RequestId(UUID(int=2)), sequence=2, state="placed", changed_at=at)
-    return InstanceRow(told=told, issued_at=at, ends_by=at, spec=spec, decision=decision)
-
-
 PLANNED = {
     "fits": _spec(0),
     "fits nowhere": structs.replace(
         _spec(0), required=("CUSTOM_ONE", "CUSTOM_TWO"), availability_zone="nowhere", ignore_hosts=("host",)
     ),
 }
-ROWS = {
-    "none": _row(b"", None),
-    "kept": _row(
-        encoded(_spec(0)),
-        HostDecision(
-            datetime(2026, 1, 1, tzinfo=UTC), 10_000, 9_000, "host-00001", ("host-00002", "host-00003")
-        ),
-    ),
-}
 WISHES = {"equal": equal_specs(), "different": different_specs()}
 
 
 async def choosing_section(effort: Effort) -> list[Result]:
-    """The cost of choosing a host for an instance; of a plan; and of keeping on a row how its host was chosen."""
-    clouds = (hosts_alone(1_000), hosts_alone(10_000), trees(1_000)) if effort.servers else (trees(100),)
+    """The cost of choosing a host for an instance, and of a plan."""
+    clouds = (hosts_alone(10_000),) if effort.servers else (trees(100),)
     plans = [
         await measured(
             "plans",
@@ -88,17 +63,6 @@ async def choosing_section(effort: Effort) -> list[Result]:
         )
         for cloud in clouds
         for kind, spec in effort.some(PLANNED).items()
-    ]
-    rows = [
-        await measured(
-            "rows, encoded",
-            {"decision": kind},
-            {"python": OneProcess(os.getpid())},
-            operations=effort.operations(BATCHES * BATCH * 20, BATCH),
-            effort=effort,
-            prepare=partial(_prepare_rows, row),
-        )
-        for kind, row in effort.some(ROWS).items()
     ]
     chosen = [
         await measured(
@@ -123,7 +87,7 @@ async def choosing_section(effort: Effort) -> list[Result]:
                 _prepare, rich_picture(hosts), specs=rich_specs(4 * RICH_BATCH), batch=RICH_BATCH
             ),
         )
-        for hosts in ((1_000, 10_000) if effort.servers else (100,))
+        for hosts in ((10_000,) if effort.servers else (100,))
     ]
     rich_plans = [
         await measured(
@@ -134,9 +98,9 @@ async def choosing_section(effort: Effort) -> list[Result]:
             effort=effort,
             prepare=partial(_prepare_plans, rich_picture(hosts), rich_specs(1)[0]),
         )
-        for hosts in ((1_000, 10_000) if effort.servers else (100,))
+        for hosts in ((10_000,) if effort.servers else (100,))
     ]
-    return [*chosen, *rich, *await _in_a_large_cloud(effort), *plans, *rich_plans, *rows]
+    return [*chosen, *rich, *await _in_a_large_cloud(effort), *plans, *rich_plans]
 
 
 async def _in_a_large_cloud(effort: Effort) -> list[Result]:
@@ -202,15 +166,6 @@ def _prepare_plans(picture: Picture, spec: InstanceSpec, count: int) -> Work:
         for _ in range(count):
             found = plan(picture, spec, PLUGINS)
             assert sum(step.removed for step in found.funnel.steps) + found.qualify == found.funnel.hosts
-        return {}
-
-    return work
-
-
-def _prepare_rows(row: InstanceRow, count: int) -> Work:
-    async def work() -> Details:
-        for _ in range(count):
-            new_values(row, 0, b"digest")
         return {}
 
     return work

@@ -12,7 +12,6 @@ from bus.workers.handling import Received
 from placement_worker.store import PlacementStore
 from tools.benchmarks.books import (
     Books,
-    MemoryBooks,
     PostgresBooks,
     SqliteBooks,
     asked,
@@ -32,11 +31,11 @@ HOSTS_CHOSEN = {"spread over 1,000": HOST_IDS, "on one": HOST_IDS[:1]}
 async def claims_section(effort: Effort) -> list[Result]:
     results: list[Result] = []
     async with AsyncExitStack() as stack:
-        kinds: list[Books] = [MemoryBooks(), SqliteBooks()]
+        kinds: list[Books] = [SqliteBooks()]
         if effort.servers:
             kinds.append(await stack.enter_async_context(postgres_books()))
         for books in kinds:
-            # The other stores have one writer at a time, however many clients ask.
+            # The other store has one writer at a time, however many clients ask.
             for connections in (1, 2) if isinstance(books, PostgresBooks) else (1,):
                 results += [
                     await _claims(books, connections, hosts, batch, effort)

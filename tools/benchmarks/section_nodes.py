@@ -2,9 +2,7 @@
 
 A notification that sets a node's maintenance is published at a steady pace. The clock stops when the last scheduler's
 picture has the node reserved, or free again; placement has committed that before. The daemon has only notifications, so
-that Ironic's REST API has no part in the figures. For comparison the report shows two other durations, at the same
-pace and in the same minutes. One is of a durable message from its publisher to a worker, the other of a write that waits
-for the disk.
+that Ironic's REST API has no part in the figures.
 """
 
 import asyncio
@@ -13,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -25,23 +23,16 @@ from msgspec import Struct, structs
 
 from bus.broker import Broker
 from bus.message import Parcel
-from bus.messages.placement import ReportInventory
 from bus.topology import IRONIC, objects_of
-from bus.workers.handling import Received, Said
-from bus.workers.station import Station
 from engine.inventories import ProviderId
 from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
 from kit.sql import upgrade
-from kit.sql.databases import PAGE_BYTES
 from laboratory.ironic import SimulatedIronic, available_nodes
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.store import SchedulerStore
 from scheduler_worker.store_sql import SqlSchedulerStore
-from tests.memory_stores.ironic import MemoryIronicStore
-from tests.memory_stores.placement import MemoryPlacementStore
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tools.benchmarks.books import WrongBooksError, check, closing, database_of
 from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
 from tools.benchmarks.compared_servers import PostgresServer, postgres_server
@@ -57,10 +48,10 @@ from tools.benchmarks.measuring import (
     at_once,
     measured,
 )
-from tools.benchmarks.messages import CELL, HOSTS, report
+from tools.benchmarks.messages import CELL
 from tools.benchmarks.node_roles import Seen, daemon, scheduler
 from tools.benchmarks.remote_role import remote_role
-from tools.benchmarks.roles import placement, running
+from tools.benchmarks.roles import placement
 
 SECTION = "events of nodes"
 ROOMS = ("placement_worker", "scheduler_worker", "ironic_sync")
@@ -71,14 +62,6 @@ EMBEDDED_RATE, SERVERS_RATE = 100, 500
 SCHEDULERS = 2
 RUNS = 5
 MS_PER_S = 1e3
-# The promised limits, for the median run.
-EMBEDDED_P99_MS_MAX = 10.0
-SERVERS_P50_MS_MAX, SERVERS_P99_MS_MAX = 30.0, 150.0
-# On a busy machine: or within this many times the p99 of the bus alone, or of the disk alone.
-TIMES_OF_ONE = 4
-# About what a commit of SQLite's appends to its log for an event: two pages.
-COMMIT_BYTES = 2 * PAGE_BYTES
-THE_BUS, THE_DISK = "none: the bus", "none: the disk"
 PATIENCE_S = 120.0
 # A picture without changes for this long has missed those that it does not have.
 QUIET_S = 2.0
@@ -93,16 +76,12 @@ Until = Callable[[int], Awaitable[Sequence[Seen]]]
 
 async def nodes_section(effort: Effort) -> list[Result]:
     effort = structs.replace(effort, runs=RUNS if effort.servers else effort.runs)
-    results = []
-    for store in ("memory", "sqlite"):
-        if store == "sqlite":
-            results.append(await _disk_alone(effort))
-        async with _embedded(store, effort) as events:
-            what: dict[str, str | int] = {"broker": "memory", "store": store, "a second": EMBEDDED_RATE}
-            results.append(await events.measured(what, EMBEDDED_RATE, effort))
+    async with _embedded(effort) as events:
+        what: dict[str, str | int] = {"broker": "memory", "store": "sqlite", "a second": EMBEDDED_RATE}
+        results = [await events.measured(what, EMBEDDED_RATE, effort)]
     if effort.servers:
         async with rabbitmq_bus() as bus, postgres_server() as ring:
-            results += await _on_servers(bus, ring, effort)
+            results.append(await _on_servers(bus, ring, effort))
     return results
 
 
@@ -263,30 +242,23 @@ class Stores(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def memory_stores() -> AsyncIterator[Stores]:
-    yield Stores(MemoryPlacementStore(), MemorySchedulerStore(), MemoryIronicStore())
+async def sqlite_stores() -> AsyncIterator[Stores]:
+    with tempfile.TemporaryDirectory(prefix="moor-") as directory:
+        url = f"sqlite:///{Path(directory) / 'moor.db'}"
+        for room in ROOMS:
+            await upgrade(url, room)
+        stores = SqlPlacementStore(url), SqlSchedulerStore(url), SqlIronicStore(url)
+        try:
+            yield Stores(*stores)
+        finally:
+            for store in stores:
+                await store.close()
 
 
 @asynccontextmanager
-async def sql_stores(url: str) -> AsyncIterator[Stores]:
-    for room in ROOMS:
-        await upgrade(url, room)
-    stores = SqlPlacementStore(url), SqlSchedulerStore(url), SqlIronicStore(url)
-    try:
-        yield Stores(*stores)
-    finally:
-        for store in stores:
-            await store.close()
-
-
-@asynccontextmanager
-async def _embedded(store: str, effort: Effort) -> AsyncIterator[Events]:
+async def _embedded(effort: Effort) -> AsyncIterator[Events]:
     async with AsyncExitStack() as stack:
-        if store == "memory":
-            stores = await stack.enter_async_context(memory_stores())
-        else:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-"))
-            stores = await stack.enter_async_context(sql_stores(f"sqlite:///{Path(directory) / 'moor.db'}"))
+        stores = await stack.enter_async_context(sqlite_stores())
         bus = await stack.enter_async_context(memory_bus())
         publish = await stack.enter_async_context(publishing(bus.broker))
         await stack.enter_async_context(placement(bus.broker, stores.placement))
@@ -320,13 +292,12 @@ async def publishing(broker: Broker) -> AsyncIterator[Callable[[bytes], Awaitabl
 # On servers, each part in a process of its own
 
 
-async def _on_servers(bus: Bus, ring: PostgresServer, effort: Effort) -> list[Result]:
+async def _on_servers(bus: Bus, ring: PostgresServer, effort: Effort) -> Result:
     what: dict[str, str | int] = {"broker": bus.name, "store": "postgresql", "a second": SERVERS_RATE}
     async with ring.database() as name, AsyncExitStack() as stack:
         url = database_of(ring.postgres, name)
         for room in ROOMS:
             await upgrade(url, room)
-        alone = await _bus_alone(bus, effort)
         publish = await stack.enter_async_context(publishing(bus.broker))
         placing = await stack.enter_async_context(remote_role("placement", bus.url, url))
         schedulers = [
@@ -348,7 +319,7 @@ async def _on_servers(bus: Bus, ring: PostgresServer, effort: Effort) -> list[Re
         result = await events.measured(what, SERVERS_RATE, effort, ring.settle)
         async with closing(SqlPlacementStore(url)) as store:
             await check(store)
-    return [alone, result]
+    return result
 
 
 class ProcessGroup:
@@ -406,119 +377,3 @@ async def role_apart(
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-
-
-# The duration of the bus alone
-
-
-class _Stamps:
-    """Records when reports arrive, and nothing else."""
-
-    def __init__(self) -> None:
-        self.at_s: dict[int, float] = {}
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        yield
-
-    async def on_reports(self, reports: Sequence[Received[ReportInventory]], _: None) -> Sequence[Said]:
-        at_s = time.monotonic()
-        self.at_s.update((each.message.sequence, at_s) for each in reports)
-        return ()
-
-
-async def _bus_alone(bus: Bus, effort: Effort) -> Result:
-    stamps = _Stamps()
-    sender = Station(bus.broker, "sender")
-    taker = Station(bus.broker, "taker")
-    worker = taker.worker("placement.work", {ReportInventory: stamps.on_reports}, stamps)
-
-    def prepare(count: int) -> Work:
-        async def work() -> Details:
-            stamps.at_s.clear()
-            actions = [partial(_send, sender, number) for number in range(1, count + 1)]
-            began_at_s = await paced(actions, SERVERS_RATE)
-            async with asyncio.timeout(PATIENCE_S):
-                while len(stamps.at_s) < count:
-                    await asyncio.sleep(0.01)
-            return waits_of([stamps.at_s[number] - at_s for number, at_s in enumerate(began_at_s, start=1)])
-
-        return work
-
-    what: dict[str, str | int] = {"broker": bus.name, "store": THE_BUS, "a second": SERVERS_RATE}
-    async with running(sender, worker, taker):
-        result = await measured(
-            SECTION,
-            what,
-            {"sender and worker": OneProcess(os.getpid()), **bus.spenders},
-            operations=effort.operations(EVENTS // 2, 1),
-            effort=effort,
-            prepare=prepare,
-        )
-    await sender.close()
-    await taker.close()
-    return result
-
-
-async def _send(sender: Station, number: int) -> None:
-    await sender.publisher.send(structs.replace(report(number % HOSTS), sequence=number))
-
-
-# The duration of the disk alone
-
-
-async def _disk_alone(effort: Effort) -> Result:
-    with tempfile.TemporaryFile(prefix="moor-") as file:
-
-        def prepare(count: int) -> Work:
-            async def work() -> Details:
-                async def timed() -> None:
-                    began_s = time.monotonic()
-                    await asyncio.to_thread(_append, file.fileno())
-                    waits_s.append(time.monotonic() - began_s)
-
-                waits_s: list[float] = []
-                await paced([timed] * count, EMBEDDED_RATE)
-                return waits_of(waits_s)
-
-            return work
-
-        return await measured(
-            SECTION,
-            {"broker": "none", "store": THE_DISK, "a second": EMBEDDED_RATE},
-            {"all in one process": OneProcess(os.getpid())},
-            operations=effort.operations(EVENTS * EMBEDDED_RATE // SERVERS_RATE, 1),
-            effort=effort,
-            prepare=prepare,
-        )
-
-
-def _append(file: int) -> None:
-    os.write(file, bytes(COMMIT_BYTES))
-    os.fdatasync(file)
-
-
-# Promised limits
-
-
-def event_waits(results: Sequence[Result]) -> Iterator[str]:
-    """The median run counts."""
-    waits = {
-        result.what["store"]: (result.detail("median wait ms") or 0.0, result.detail("p99 wait ms") or 0.0)
-        for result in results
-        if result.section == SECTION
-    }
-    for store, which, at, limit_ms, alone in (
-        ("memory", "p99", 1, EMBEDDED_P99_MS_MAX, ""),
-        ("sqlite", "p99", 1, EMBEDDED_P99_MS_MAX, THE_DISK),
-        ("postgresql", "p50", 0, SERVERS_P50_MS_MAX, THE_BUS),
-        ("postgresql", "p99", 1, SERVERS_P99_MS_MAX, THE_BUS),
-    ):
-        if store in waits:
-            alone_ms = waits[alone][1] if alone else 0.0
-            yield _verdict(store, which, waits[store][at], max(limit_ms, TIMES_OF_ONE * alone_ms))
-
-
-def _verdict(store: str, which: str, ms: float, ms_max: float) -> str:
-    verdict = "kept" if ms <= ms_max else "EXCEEDED"
-    return f"{SECTION}, {store}, {which}: at most {ms_max:.0f} ms, seen {ms:.1f}: {verdict}"

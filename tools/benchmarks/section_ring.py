@@ -26,8 +26,6 @@ from kit.process import run_until
 from kit.sql import upgrade
 from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from placement_worker.store_sql import SqlPlacementStore
-from tests.memory_stores.ironic import MemoryIronicStore
-from tests.memory_stores.placement import MemoryPlacementStore
 from tools.benchmarks.books import WrongBooksError, check, closing, database_of
 from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
 from tools.benchmarks.compared_servers import postgres_server
@@ -37,7 +35,7 @@ from tools.benchmarks.messages import CELL
 from tools.benchmarks.node_roles import CLASS, Daemon
 from tools.benchmarks.remote_role import remote_role
 from tools.benchmarks.roles import placement, running
-from tools.benchmarks.section_nodes import ROOMS, ProcessGroup, role_apart
+from tools.benchmarks.section_nodes import ROOMS, ProcessGroup, role_apart, sqlite_stores
 
 SECTION = "a ring of daemons"
 NAMES = ("d1", "d2", "d3", "d4")
@@ -209,8 +207,9 @@ class _Ended(Struct, frozen=True):
 async def _embedded() -> AsyncIterator[Ring]:
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(memory_bus())
-        books, rows = MemoryPlacementStore(), MemoryIronicStore()
-        await stack.enter_async_context(placement(bus.broker, books))
+        stores = await stack.enter_async_context(sqlite_stores())
+        rows = stores.ironic
+        await stack.enter_async_context(placement(bus.broker, stores.placement))
         simulation = await stack.enter_async_context(_simulation(bus, NODES_QUICK, listen=None))
         client = await stack.enter_async_context(_client(bus))
         tasks: dict[str, asyncio.Task[None]] = {}
@@ -236,7 +235,7 @@ async def _embedded() -> AsyncIterator[Ring]:
             kill,
             EVENTS_QUICK,
         )
-        if contradictions := await books.audit():
+        if contradictions := await stores.placement.audit():
             raise WrongBooksError(f"contradictions in the books: {contradictions[:10]}")
 
 

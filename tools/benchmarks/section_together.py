@@ -4,10 +4,12 @@ Without a bus: the scheduler's choice and the pages of the claim, their JSON, an
 """
 
 import os
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import msgspec
@@ -25,7 +27,6 @@ from engine.requests import InstanceSpec
 from kit.sql import upgrade
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.servers import PrivatePostgres
 from tools.benchmarks.books import (
     REPORTS_AT_ONCE,
@@ -59,9 +60,9 @@ async def together_section(effort: Effort) -> list[Result]:
                     "postgresql", store, {DATABASE: spender}, hosts=10_000, instances=INSTANCES, effort=effort
                 )
             ]
-    store = MemoryPlacementStore()
-    await _fill(store, 100)
-    return [await _measure("memory", store, {}, hosts=100, instances=10, effort=effort)]
+    with tempfile.TemporaryDirectory(prefix="moor-") as directory:
+        async with _filled(f"sqlite:///{Path(directory) / 'books.db'}", 100) as store:
+            return [await _measure("sqlite", store, {}, hosts=100, instances=10, effort=effort)]
 
 
 async def _measure(
@@ -164,10 +165,15 @@ async def _postgres(hosts: int) -> AsyncIterator[tuple[PlacementStore, Spender]]
         assert server.keeper is not None
         async with connected(server, "postgres") as administrator:
             await administrator.execute("CREATE DATABASE together")
-        url = database_of(server, "together")
-        await upgrade(url, WORKER)
-        async with closing(SqlPlacementStore(url)) as store:
-            await _fill(store, hosts)
+        async with _filled(database_of(server, "together"), hosts) as store:
             async with connected(server, "together") as there:
                 await there.execute("VACUUM ANALYZE")
             yield store, ProcessTree(server.keeper)
+
+
+@asynccontextmanager
+async def _filled(url: str, hosts: int) -> AsyncIterator[PlacementStore]:
+    await upgrade(url, WORKER)
+    async with closing(SqlPlacementStore(url)) as store:
+        await _fill(store, hosts)
+        yield store
