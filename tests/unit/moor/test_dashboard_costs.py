@@ -1,5 +1,5 @@
 """What each page costs, counted: how many questions it asks, how many rows it has, how many bytes. A cloud of 10,000 hosts and more instances
-than a page has must not make a page larger.
+than a page has must not make a page larger. And a member's page asks about their project alone.
 """
 
 import asyncio
@@ -11,6 +11,8 @@ from uuid import UUID
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
 from bus.message import Message
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
@@ -24,6 +26,8 @@ from engine.hosts import HostState
 from engine.inventories import AggregateId, GroupId, ProviderId
 from engine.refusals import FunnelStep, NoValidHost
 from moor.dashboard.cloud_pages import Watcher
+from moor.dashboard.instance_pages import InstancePages
+from moor.dashboard.rendering import Reader
 from placement_worker.api.values import Caller
 from tests.unit.moor.test_dashboard_watching import SETTINGS, app_of
 
@@ -104,9 +108,11 @@ class LargeCloud:
 
     def __init__(self) -> None:
         self.asked = Counter[type[Message]]()
+        self.projects: list[str | None] = []
 
     async def ask(self, question: Message) -> Message:
         self.asked[type(question)] += 1
+        self.projects.append(getattr(question, "project", None))
         return ANSWERS[type(question)](question)
 
 
@@ -148,3 +154,33 @@ async def test_a_page_asks_few_questions_and_stays_small(path: str) -> None:
     assert asking.asked == questions
     assert page.text.count("<tr>") <= rows_max
     assert len(page.content) <= bytes_max
+
+
+PAGES_OF_MEMBERS = (
+    *("/instances", f"/instances/{STATES[0].id}?now=1", "/groups", f"/groups/{ID}"),
+    *("/why?vcpus=1", "/why?vcpus=1&project=garden"),
+)
+
+
+@pytest.mark.parametrize("path", PAGES_OF_MEMBERS)
+async def test_a_page_of_a_member_asks_about_their_project(path: str) -> None:
+    asking = LargeCloud()
+    app = app_of(Caller(user="ann", project="shop"), asking, Watcher(asking, SETTINGS))
+
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
+        page = await client.get(path)
+
+    assert page.status_code == 200, page.text
+    assert {*asking.projects} == {"shop"}
+
+
+async def test_the_live_list_of_a_member_is_that_of_their_project() -> None:
+    asking = LargeCloud()
+    request = Request({"type": "http", "method": "GET", "path": "/", "headers": (), "query_string": b""})
+
+    live = await InstancePages(asking).live_instances(request, Reader("ann", "shop", is_admin=False))  # type: ignore[arg-type]
+    assert isinstance(live, StreamingResponse)
+    await anext(aiter(live.body_iterator))
+
+    assert asking.projects == ["shop"]

@@ -13,7 +13,8 @@ from bus.messages.hosts import SetHost
 from engine.hosts import NODE
 from moor.dashboard.access import FORM_BYTES_MAX, IDLE_S_MAX, SessionStore
 from moor.dashboard.actions import UNDER_WAY_MAX
-from placement_worker.api.auth import BasicAuthentication, User
+from placement_worker.api.auth import REMEMBERED_S, BasicAuthentication, KeystoneAuthentication, User
+from tests.api.fake_keystone import FakeKeystone
 from tests.unit.moor.dashboard_visits import (
     GARDENS,
     HASHED,
@@ -25,6 +26,7 @@ from tests.unit.moor.dashboard_visits import (
     an_instance,
     hidden,
 )
+from tests.unit.moor.test_dashboard_logins import ACCOUNT
 
 pytestmark = pytest.mark.asyncio
 
@@ -416,22 +418,24 @@ async def test_an_order_that_is_stopped_says_so_and_the_end_of_the_process_stops
 
 
 @pytest.mark.parametrize("path", ["/live", "/instances/live"])
-@pytest.mark.parametrize("is_left_open", [False, True])
+@pytest.mark.parametrize("end", ["logged out", "left open", "revoked"])
 async def test_an_open_stream_ends_with_the_session(
-    path: str,
-    is_left_open: bool,  # noqa: FBT001 - a row of the table
-    monkeypatch: pytest.MonkeyPatch,
+    path: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that is only left open does not count as use of the session."""
     monkeypatch.setattr("moor.dashboard.instance_pages.LOOK_S", 0.02)
-    now_s, asked = [100.0], asyncio.Event()
+    now_s, asked = [4_000_000_000.0], asyncio.Event()
+    keystone = FakeKeystone()
+    token = keystone.issue(lasts_s=10**9)
 
     def clock() -> float:
         asked.set()
         return now_s[0]
 
-    visited = Visited(port=1, sessions=SessionStore(clock=clock))
-    root = await visited.logged_in("root")
+    auth = KeystoneAuthentication(ACCOUNT, keystone.client(), clock)
+    visited = Visited(auth, port=1, sessions=SessionStore(clock=clock))
+    root = visited.browser()
+    await root.log_in(token=token)
     secret = root.cookies["moorage-1"]
     sent: list[str] = []
     has_sent = asyncio.Event()
@@ -460,13 +464,17 @@ async def test_an_open_stream_ends_with_the_session(
     streaming = asyncio.create_task(visited.app(scope, receive, send))  # type: ignore[arg-type]
     await has_sent.wait()
     assert not streaming.done()
-    if is_left_open:
-        for _ in range(3):
-            now_s[0] += IDLE_S_MAX / 3 + 1
-            asked.clear()
-            await asyncio.wait_for(asked.wait(), 5)
-    else:
-        visited.sessions.end(secret)
+    match end:
+        case "logged out":
+            visited.sessions.end(secret)
+        case "left open":
+            for _ in range(3):
+                now_s[0] += IDLE_S_MAX / 3 + 1
+                asked.clear()
+                await asyncio.wait_for(asked.wait(), 5)
+        case "revoked":
+            del keystone.tokens[token]
+            now_s[0] += REMEMBERED_S + 1
     told = len(sent)
     await asyncio.wait_for(streaming, 5)
     await visited.watcher.stop()
