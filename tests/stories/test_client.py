@@ -60,6 +60,8 @@ async def test_a_request_that_was_sent_before_the_broker_restarted_is_built_once
 
             assert [each.name for each in states] == ["web-1", "web-2", "web-3"]
             assert [each.id async for each in moor.list_instances()] == sorted(request.instances)
+            assert [each.name async for each in moor.list_instances(name="web-2")] == ["web-2"]
+            assert [each async for each in moor.list_instances(cell="c2")] == []
             assert sorted(order.instance for order in setup.placed) == sorted(request.instances)
             await setup.until_used(h1=3)
 
@@ -173,6 +175,9 @@ async def test_what_is_wrong_is_told_by_field_and_value_and_why_there_is_no_host
         with pytest.raises(Rejected, match="the states are accepted, waiting"):
             await anext(moor.list_instances(state="actve"))  # type: ignore[arg-type]
 
+        with pytest.raises(Rejected, match="it is up, so nothing was evacuated"):
+            await moor.evacuate_host("h1")
+
         giant = await moor.boot(Flavor(vcpus=500), name="giant")
         with pytest.raises(NoHostFound, match=r"giant: .*1 removed by capacity") as nowhere:
             await giant.until_done()
@@ -208,6 +213,8 @@ async def test_all_or_nothing_and_a_list_of_many_pages(bus: str, books: str) -> 
         active = [each.id async for each in moor.list_instances(state="active")]
 
         assert len(listed) == 17 + 16 + 300
+        assert {*await moor.details(*(each.id for each in listed))} == {each.id for each in listed}
+        assert len((await moor.explain(more.id)).explanations) == 300
         assert active == sorted(every.instances)
         plan = await moor.plan(SMALL)
         assert plan.fit == 0

@@ -210,7 +210,7 @@ async def test_a_host_that_is_heard_is_set_dead_only_after_a_confirmation(home: 
                 os.close(keyboard)
                 os.close(terminal)
 
-        for refused in (await moor_anew("host", "set", host, "dead", **at_home), await answered(b"n\n")):
+        for refused in (await moor("host", "set", host, "dead", **at_home), await answered(b"n\n")):
             assert (refused.code, "nothing was done" in refused.err) == (1, True)
             assert f"{host} was heard" in refused.err
             assert await mode() == "up"

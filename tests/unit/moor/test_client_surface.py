@@ -3,16 +3,19 @@
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, get_args
 from uuid import UUID
 
 import pytest
 
+from bus.memory import MemoryBroker
 from bus.messages.build import BuildInstance
-from bus.messages.moves import MoveInstance
+from bus.messages.hosts import HostsFound
+from bus.messages.moves import MoveInstance, MoveWait
 from engine.flavors import Image, JoinedGroup, Wait
-from engine.inventories import AggregateId, GroupId
+from engine.hosts import HostState
+from engine.inventories import AggregateId, GroupId, ProviderId
 from moor.client import (
     BuildFields,
     Client,
@@ -20,6 +23,7 @@ from moor.client import (
     MoveFields,
     NotSendable,
     OrderFields,
+    Rejected,
     StateName,
     SyncClient,
 )
@@ -125,6 +129,44 @@ def test_a_move_without_a_request_id_gets_one_and_one_with_an_id_keeps_it() -> N
     first, second = (move_of(instance, "migrate", "", {}) for _ in range(2))
     assert first.request_id != second.request_id
     assert move_of(instance, "migrate", "", {"request_id": mine}).request_id == mine
+
+
+def test_a_move_waits_as_it_is_told_or_not_at_all() -> None:
+    for wait, sent in ((60, MoveWait(for_s=60)), (MoveWait(for_s=60, priority=2),) * 2, (None, None)):
+        assert move_of(UUID(int=1), "migrate", "", {"wait": wait}).wait == sent
+
+
+class TwoHosts:
+    """A bus on which the hosts of two cells have one name."""
+
+    async def ask(self, _question: object) -> HostsFound:
+        hosts = (HostState(id=ProviderId(UUID(int=at)), name="h1", cell=f"c{at}", up=True) for at in (1, 2))
+        return HostsFound(hosts=tuple(hosts))
+
+
+@pytest.mark.asyncio
+async def test_a_host_is_not_guessed_if_two_cells_have_its_name() -> None:
+    moor = Client(MemoryBroker().as_user())
+    moor._opened = TwoHosts()  # type: ignore[assignment]  # noqa: SLF001 - in place of a connection
+
+    with pytest.raises(Rejected, match="give one as c1/h1 or c2/h1"):
+        await moor.show_host("h1")
+
+
+def test_a_loop_that_is_left_leaves_nothing_behind() -> None:
+    left = []
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            left.append("ended")
+
+    with SyncClient(MemoryBroker().as_user()) as moor:  # type: ignore[arg-type]  # as the other client
+        for _ in moor.iterate(numbers()):
+            break
+        assert left == ["ended"]
 
 
 def test_a_client_without_a_url_has_the_bus_and_the_project_of_the_commands(

@@ -7,11 +7,13 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.build import InstanceActive, InstanceState
 from engine.flavors import InstanceId, RequestId
 from kit.errors import AccessRefused, ConnectionLost
-from moor.client.bus_client import LINGER_S, LOOK_AGAIN_S, InstanceWatch
+from moor.client.bus_client import LINGER_S, LOOK_AGAIN_S, InstanceWatch, has_ended, why_not_built
+from moor.client.requests import ClientSession, SentRequest
 from tests.simulation.loop import run_simulated, until_s
 
 
@@ -48,6 +50,10 @@ class Bus:
 
     def tell(self, state: InstanceState) -> None:
         self.states[state.id] = state
+        self.tell_by_event(state)
+
+    def tell_by_event(self, state: InstanceState) -> None:
+        """No scheduler knows it so far."""
         self._events.put_nowait(InstanceActive(cell="c1", instance=state))
 
     def watch(self) -> InstanceWatch:
@@ -114,6 +120,33 @@ def test_a_second_caller_gets_the_state_that_is_known_already() -> None:
             assert (await first.get(), await second.get()) == (new, new)
             assert (first.empty(), second.empty()) == (True, True)
         await watch.close()
+
+    run_simulated(work())
+
+
+def test_an_end_is_told_when_schedulers_know_of_it_and_take_the_next_order() -> None:
+    async def work() -> None:
+        bus, over = Bus(), a_state(1, "active", 2)
+        bus.states[over.id] = a_state(1)
+        session = ClientSession(MemoryBroker().as_user(), project="shop")
+        session._opened = bus  # type: ignore[assignment]  # noqa: SLF001 - in place of a connection
+        build = SentRequest(
+            session,
+            over.request_id,
+            [over.id],
+            what="the build",
+            project="shop",
+            is_over=has_ended,
+            why_not_done=why_not_built,
+        )
+        ending = asyncio.create_task(build.until_ended())
+        await asyncio.sleep(0.1)
+        bus.tell_by_event(over)
+        await asyncio.sleep(0.1)
+        assert (build.states, ending.done()) == ((over,), False)
+        bus.states[over.id] = over
+        assert await ending == (over,)
+        await session.__aexit__(None, None, None)
 
     run_simulated(work())
 

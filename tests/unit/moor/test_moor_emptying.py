@@ -39,6 +39,7 @@ class Asking:
         # Those that wait until their time is up.
         self.in_vain: set[int] = set()
         self.kinds: list[str] = []
+        self.hosts: set[tuple[str, ...]] = set()
         # The numbers of the instances whose moves were taken, and when.
         self.taken: list[tuple[int, float]] = []
         self.refused = 0
@@ -56,6 +57,7 @@ class Asking:
 
     def _answer(self, order: MoveInstance) -> Message:
         self.kinds.append(order.kind)
+        self.hosts.add(order.hosts)
         if order.instance.int not in self.wait_s and len(self.under_way) >= self.room():
             self.refused += 1
             return BuildRejected(
@@ -131,6 +133,7 @@ async def emptied(asking: Asking, timeout_s: float = AN_HOUR_S, at_once: int = 2
             asking,  # type: ignore[arg-type]
             "h1",
             DRAINING,
+            hosts=("h2", "h3"),
             at_once=at_once,
             timeout_s=timeout_s,
             stop=told,
@@ -147,6 +150,7 @@ def test_what_did_not_move_by_the_first_kind_is_ordered_by_the_next_one() -> Non
 
     assert asking.kinds[:2] == ["live-migrate"] * 2
     assert sorted(asking.kinds) == ["live-migrate"] * 3 + ["migrate"] * 3
+    assert asking.hosts == {("h2", "h3")}
     assert {each.reason for each in done.stayed} == {"no host has room"}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import typer
 import yaml
 from msgspec import Struct
 from rich.console import Console
@@ -15,7 +16,8 @@ from typer.testing import CliRunner
 
 from moor.commands import app, command_of, names
 from moor.naming import prefix_in
-from moor.options import wants_document
+from moor.options import Output, wants_document
+from moor.showing import print_all
 from moor.tables import Columns, Rows, unique_length
 
 ASKED = (
@@ -134,6 +136,24 @@ def test_the_four_forms() -> None:
     # What one run asked for does not stay.
     assert run().startswith("scheduler.move_timeout_s = ")
     assert run("-o", "table") == run()
+
+
+def listed(ships: tuple[Ship, ...], *words: str) -> str:
+    """What a command prints that lists these ships."""
+    command = typer.Typer()
+
+    @command.command()
+    def list_ships(_output: Output = None) -> None:
+        print_all(ships, COLUMNS, "no ships")
+
+    return CliRunner().invoke(command, words).output
+
+
+def test_a_document_has_every_field_and_no_items_are_a_document_too() -> None:
+    assert json.loads(listed(SHIPS[3:], "-o", "json")) == [
+        {"id": str(SHIPS[3].id), "name": "dora", "port": "", "flag": "", "is_sunk": True, "log": ""}
+    ]
+    assert [listed((), "-o", form) for form in ("json", "yaml", "table")] == ["[]\n", "[]\n", "no ships\n"]
 
 
 def test_another_form_is_refused() -> None:
