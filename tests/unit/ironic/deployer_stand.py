@@ -83,8 +83,14 @@ async def lose_answer(go: Callable[[], Awaitable[httpx.Response]]) -> httpx.Resp
 
 
 class Rows(MemoryIronicStore):
+    looks = 0
+
     def row(self, node: ProviderId) -> NodeRow:
         return self._rows[node]
+
+    async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
+        self.looks += 1
+        return await super().due(owner, now, beyond, limit)
 
 
 class Place:
@@ -235,6 +241,11 @@ class Stand:
             raise AssertionError(
                 f"never came true: {what}; {states}, {self.row.deploy}, {self.said}"
             ) from None
+
+    async def until_looked(self, times: int = 5) -> None:
+        """A daemon has looked so often for what is due, and has worked on what it found."""
+        looks = self.store.looks + times
+        await self.until(lambda: self.store.looks > looks, f"{times} looks")
 
     async def until_said(self, kind: type[Answer]) -> None:
         await self.until(

@@ -89,10 +89,11 @@ async def test_what_another_daemon_hears_during_a_look_is_looked_at_without_wait
     async with stand.running(), stand.daemon(settings=structs.replace(QUICK, deploy_read_s=3600.0)):
         await stand.order(an_order(host=stand.id))
         await stand.until_said(InstanceSpawned)
+    assert not stand.wire.events
 
 
-# A deploy and an undeploy take so many requests when nothing breaks; more when something does.
-REQUESTS = 15
+# A deploy and an undeploy take at least so many requests when nothing breaks.
+REQUESTS = 11
 
 
 async def requests_of_one() -> list[str]:
@@ -126,6 +127,7 @@ async def test_a_lost_request_or_answer_does_no_harm(
         await stand.until_said(InstanceDestroyed)
         await stand.until_available()
 
+    assert not stand.wire.events
     assert [type(each) for each in stand.answers] == [InstanceSpawned, InstanceDestroyed]
     assert stand.states.count("active") == 1
 
@@ -153,9 +155,7 @@ async def test_a_daemon_that_dies_at_any_request_is_followed_by_one_that_goes_on
             )
             if not died.is_set():
                 await stand.order(an_undeploy(host=stand.id))
-                await stand.until(
-                    lambda: died.is_set() or len(stand.answers) > 1, "the undeploy has ended, or its daemon"
-                )
+                await stand.until(died.is_set, "the undeploy is under way, and its daemon has ended")
         async with stand.daemon("d2"):
             await stand.until_said(InstanceSpawned)
             await stand.order(an_undeploy(host=stand.id))
@@ -183,8 +183,7 @@ async def test_nothing_is_deployed_before_the_new_owner_has_read_the_node() -> N
     stand = Stand()
     async with stand.running(), stand.daemon("d1", reads=False) as place:
         await stand.order(an_order(host=stand.id))
-        for _ in range(20):
-            await asyncio.sleep(0.005)
+        await stand.until_looked()
         assert stand.wire.requests == []
 
         place.owned[stand.id] = await stand.give_to("d1")
@@ -206,8 +205,7 @@ async def test_a_daemon_that_lost_its_place_orders_nothing_more() -> None:
         place_of.append(place)
         await stand.order(an_order(host=stand.id))
         await stand.until(lambda: not place.may_act, "the place is lost")
-        for _ in range(20):
-            await asyncio.sleep(0.005)
+        await stand.until_looked()
 
         assert {each.split()[0] for each in stand.wire.requests} == {"GET"}
         assert stand.node.instance_uuid is None
@@ -227,8 +225,7 @@ async def test_a_daemon_whose_node_went_to_another_writes_nothing_of_what_it_saw
         deploy = stand.row.deploy
         assert deploy is not None
         await stand.until(lambda: stand.row.owner == "d2", "it went to another")
-        for _ in range(20):
-            await asyncio.sleep(0.005)
+        await stand.until_looked()
 
         assert stand.row.deploy == deploy
         assert stand.answers == []
@@ -316,12 +313,12 @@ async def test_maintenance_in_the_middle_of_a_deploy_ends_it(*, hears: bool) -> 
     assert failed.reason == "the node was put in maintenance while it was deployed: smoke"
 
 
-@pytest.mark.parametrize("pause_s", [0.0, 0.004, 0.01, 0.015, 0.03])
-async def test_an_undeploy_in_the_middle_of_a_deploy_ends_it_whatever_it_does(pause_s: float) -> None:
+@pytest.mark.parametrize("requests", [0, 1, 3, 5, 7])
+async def test_an_undeploy_in_the_middle_of_a_deploy_ends_it_whatever_it_does(requests: int) -> None:
     stand = Stand()
     async with stand.running(), stand.daemon():
         await stand.order(an_order(host=stand.id, ports=("port-1",)))
-        await asyncio.sleep(pause_s)
+        await stand.until(lambda: len(stand.wire.requests) >= requests, f"{requests} requests")
         await stand.order(an_undeploy(host=stand.id))
         await stand.until_said(InstanceDestroyed)
         await stand.until_available()
@@ -342,8 +339,7 @@ async def test_a_claim_ends_only_when_placement_holds_the_node() -> None:
         await stand.writer.change({stand.id: lambda row: structs.replace(row, reported=offered)})
         await stand.order(an_undeploy(host=stand.id))
         await stand.until(lambda: stand.node.provision_state == "cleaning", "it is off the node")
-        for _ in range(20):
-            await asyncio.sleep(0.005)
+        await stand.until_looked()
         assert [type(each) for each in stand.answers] == [InstanceSpawned]
 
         await stand.place_again()
@@ -425,8 +421,7 @@ async def test_progress_is_said_again_while_ironic_works_and_not_while_it_is_awa
         stand.ironic.go_away(60, refuses=True)
         await stand.until(lambda: "cannot be reached" in repr(stand.row.deploy), "Ironic is away")
         said = len(stand.said)
-        for _ in range(30):
-            await asyncio.sleep(0.005)
+        await stand.until_looked(30)
         assert len(stand.said) == said
         stand.ironic.come_back()
         stand.end_work()

@@ -54,32 +54,55 @@ def seen(state: str | None = "available", **fields: Any) -> Seen:
     return Seen(a_node(provision_state=state, **{"instance_uuid": OURS, **fields}), **facts)
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_a_deploy_goes_on_by_the_state_of_its_node(state: str | None) -> None:
-    step = next_step(DEPLOY, seen(state))
+# Ironic's provision states by what follows from them: for a deploy, and for an undeploy.
+OF_DEPLOYS: dict[type, set[str | None]] = {
+    SetInstance: {None, "available"},
+    WaitForNode: {"deploy", "deploying", "wait call-back", "deploy complete", "deploy hold", "rebuild"},
+    Finish: {
+        *("active", "rescue", "rescuing", "rescue wait", "rescue failed", "unrescuing", "unrescue failed"),
+        *("service", "servicing", "service wait", "service failed", "service hold"),
+    },
+    Fail: {
+        *("enroll", "verifying", "manageable", "inspecting", "inspect wait", "inspect failed", "adopting"),
+        *("adopt failed", "deploy failed", "undeploy", "deleting", "deleted", "error"),
+        *("cleaning", "clean wait", "clean failed", "clean hold"),
+    },
+}
+OF_UNDEPLOYS: dict[object, set[str | None]] = {
+    SetState("deleted"): {
+        *("wait call-back", "deploy failed", "active", "error", "rescue", "rescue wait", "rescue failed"),
+        *("unrescue failed", "service", "service wait", "service failed"),
+    },
+    SetState("abort"): {"deploy hold", "service hold"},
+    ReadVifs(): {
+        *(None, "available", "enroll", "manageable", "inspect failed", "adopt failed", "clean failed"),
+    },
+    WaitForNode: {
+        *("verifying", "inspecting", "inspect wait", "adopting", "deploy", "deploying", "deploy complete"),
+        *("rebuild", "rescuing", "unrescuing", "servicing", "undeploy", "deleting", "deleted"),
+        *("cleaning", "clean wait", "clean hold"),
+    },
+}
 
-    expected = {
-        "begin": SetInstance,
-        "wait": WaitForNode,
-        "done": Finish,
-        "failed": Fail,
-        "lost": Fail,
-    }[PROVISION_STATES[state].deploy]
-    assert type(step) is expected
+
+@pytest.mark.parametrize(("states", "expected"), [(states, step) for step, states in OF_DEPLOYS.items()])
+def test_a_deploy_goes_on_by_the_state_of_its_node(states: set[str | None], expected: type) -> None:
+    assert {type(next_step(DEPLOY, seen(state))) for state in states} == {expected}
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(("states", "expected"), [(states, step) for step, states in OF_UNDEPLOYS.items()])
 def test_an_undeploy_and_the_cleaning_up_after_a_failure_go_on_by_the_state_of_the_node(
-    state: str | None,
+    states: set[str | None], expected: object
 ) -> None:
-    expected: dict[str, object] = {
-        "delete": SetState("deleted"),
-        "abort": SetState("abort"),
-        "clear": ReadVifs(),
-        "wait": WaitForNode(f"provision state is {state!r}"),
-    }
-    for work in (UNDEPLOY, FAILED):
-        assert next_step(work, seen(state)) == expected[PROVISION_STATES[state].undeploy]
+    for state in states:
+        waits = WaitForNode(f"provision state is {state!r}")
+        for work in (UNDEPLOY, FAILED):
+            assert next_step(work, seen(state)) == (waits if expected is WaitForNode else expected)
+
+
+@pytest.mark.parametrize("table", [OF_DEPLOYS, OF_UNDEPLOYS])
+def test_every_state_of_ironic_is_in_the_table(table: dict[object, set[str | None]]) -> None:
+    assert sorted((each for states in table.values() for each in states), key=str) == STATES
 
 
 @pytest.mark.parametrize("state", STATES)
