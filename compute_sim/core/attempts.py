@@ -2,22 +2,7 @@
 
 An attempt is built on the host or received from another host. Later it may be stopped and started again, rebuilt from
 another image, and destroyed. It is identified by its host, instance and number. The host's answer to an order follows from
-the attempt's state:
-
-    state      | spawn, receive | stop    | save    | start   | respawn | destroy
-    -----------|----------------|---------|---------|---------|---------|--------
-    unknown    | begins         | refused | refused | refused | refused | begins
-    waiting    | later          | refused | refused | later   | begins  | begins
-    building   | later          | refused | refused | later   | refused | begins
-    receiving  | later          | refused | refused | later   | refused | begins
-    built      | again          | begins  | begins  | again   | begins  | begins
-    stopping   | later          | later   | begins  | begins  | begins  | begins
-    stopped    | again          | again   | begins  | begins  | begins  | begins
-    starting   | later          | begins  | begins  | later   | begins  | begins
-    rebuilding | later          | refused | refused | later   | begins  | begins
-    broken     | again          | refused | refused | refused | begins  | begins
-    failed     | again          | refused | refused | again   | refused | begins
-    destroyed  | again          | refused | refused | refused | refused | begins
+the attempt's state (`_STEPS`):
 
 `begins`: the driver begins the work. `later`: the answer to the work that goes on answers this order, too. `again`: the host
 answers what the attempt is now. `refused`: the host answers the reason, and does nothing. So a repeated order gets the same
@@ -253,7 +238,7 @@ def rank_of(order: HostOrder) -> int:
 
 
 def next_step(known: AttemptRecord | None, order: HostOrder) -> Step:
-    """How the host handles this order, in a word of this module's table: `begins`, `later`, `again` or `refused`."""
+    """How the host handles this order, in a word of `_STEPS`: `begins`, `later`, `again` or `refused`."""
     steps = _STEPS[known.state if known is not None else None]
     if known is not None and (known.is_left or _is_late(known, order)):
         return steps[0]
