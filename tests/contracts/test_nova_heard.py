@@ -174,12 +174,13 @@ async def test_a_nova_that_does_not_answer_leaves_what_is_known_and_is_asked_aga
     nova = FakeNova()
     async with keeping(nova, None, NovaSettings(read_s=0.05), services_s=0.05) as keeper:
         await until(lambda: keeper.cloud is not None)
-        known = keeper.cloud
         nova.fails = Unavailable("Nova answers 503")
-        nova.now = a_cloud(services={})
+        nova.now = a_cloud(services={}, nodes={})
         reads = nova.reads
         await until(lambda: nova.reads > reads + 1)
-        assert known is not None
+        assert keeper.cloud is not None
+        assert keeper.cloud.nodes == a_cloud().nodes
         # Its services are read on, and are what they are.
-        nova.fails = None
         await until(lambda: keeper.cloud is not None and not keeper.cloud.services)
+        nova.fails = None
+        await until(lambda: keeper.cloud is not None and not keeper.cloud.nodes)

