@@ -4,9 +4,12 @@ from uuid import UUID
 
 import pytest
 
+from engine.picture.picture import Picture
 from nova_bridge import selection
-from nova_bridge.envelope import RefusedError
+from nova_bridge.envelope import RefusedError, RpcRequest, RpcVersion
+from nova_bridge.hosts import NovaHosts
 from nova_bridge.selection import InstancesByService, deleted, synced, updated
+from nova_bridge.serving import NovaCasts
 from tests.unit.nova.recorded import an_object, args_of
 
 ONE, TWO = UUID(int=1), UUID(int=2)
@@ -98,3 +101,18 @@ def test_invented_services_and_instances_are_refused_beyond_a_bound(monkeypatch:
     with pytest.raises(RefusedError, match="host_name is 'b': it has 3 instances"):
         updated(known, {"host_name": "b", "instance_info": an_instance(UUID(int=3))})
     assert known.of("b").count == 2
+
+
+def test_each_cast_is_taken_and_one_about_aggregates_has_nova_read_again() -> None:
+    hosts, looks = NovaHosts(Picture()), list[str]()
+    casts = NovaCasts(hosts, lambda: looks.append("again"))
+    for method, args, left, looked in (
+        ("update_instance_info", {"host_name": "h", "instance_info": a_list(an_instance(ONE))}, {ONE}, 0),
+        ("sync_instance_info", {"host_name": "h", "instance_uuids": [str(ONE), str(TWO)]}, {ONE, TWO}, 0),
+        ("delete_instance_info", {"host_name": "h", "instance_uuid": str(ONE)}, {TWO}, 0),
+        ("update_aggregates", {}, {TWO}, 1),
+        ("delete_aggregate", {}, {TWO}, 2),
+    ):
+        assert casts.know(method)
+        casts.take(RpcRequest(method, RpcVersion(4, 5), args))
+        assert ({*hosts.instances.of("h").busy}, len(looks)) == (left, looked), method

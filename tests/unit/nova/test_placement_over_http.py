@@ -13,7 +13,16 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim, SwapClaim
-from engine.inventories import AggregateId, ConsumerId, ProviderId, ProviderState, ResourceAmount, Share
+from engine.inventories import (
+    AggregateId,
+    ConsumerId,
+    GroupId,
+    ProviderId,
+    ProviderState,
+    ResourceAmount,
+    ServerGroup,
+    Share,
+)
 from engine.picture.picture import Picture
 from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, DoesNotFit, Released
 from kit.errors import Unavailable
@@ -385,6 +394,21 @@ async def test_a_share_is_taken_beside_another_and_given_back(kind: str) -> None
             )
             assert verdict == Claimed()
             assert len(await world.held(consumer)) == len(amounts)
+
+
+@EACH
+async def test_a_member_of_a_group_leaves_it_with_what_it_holds_of_its_host(kind: str) -> None:
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.books.catch_up()
+        group = ServerGroup(id=GroupId(UUID(int=5)), policy="anti-affinity")
+        claim = structs.replace(a_claim(uuid4()), group=group)
+        assert await world.ask(claim) == Claimed()
+        assert world.picture.groups.attempts() == {claim.consumer: 1}
+
+        await world.done("DELETE", f"/allocations/{claim.consumer}", None)
+        await world.books.catch_up()
+        assert world.picture.groups.attempts() == {}
 
 
 @EACH
