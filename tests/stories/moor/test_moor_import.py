@@ -140,13 +140,19 @@ async def test_what_belongs_to_no_host_comes_over_whole_and_is_compared(home: Pa
         await moor("aggregate", "remove", "rack", hosts[-1], **environment)
         with NovaRows.again(addresses) as nova:
             nova.change("api", "DELETE FROM aggregate_hosts WHERE host = ?", FIRST)
+            nova.change("api", "UPDATE flavors SET vcpus = 2 WHERE name = 'limited'")
+        other = "flavor limited: vcpus is 2 in Nova, and 1 here"
         assert (await import_json(addresses, "--verify", **environment))[1]["differences"] == [
+            other,
             f"aggregate rack: metadata rack is '1' in Nova, and '2' here; host harbour/{hosts[-1]} is in it in Nova, and not here",
             f"aggregate rack: host harbour/{FIRST} is in it here, and not in Nova; metadata row is 'b' here, and not in Nova",
         ]
         # What is only here may be the operator's: it stays.
-        await import_json(addresses, **environment)
+        refused = (await import_json(addresses, **environment))[1][""]
+        assert len(refused) == 1
+        assert refused[0].startswith("flavor limited: ")
         assert (await import_json(addresses, "--verify", **environment))[1]["differences"] == [
+            other,
             f"aggregate rack: host harbour/{FIRST} is in it here, and not in Nova; metadata row is 'b' here, and not in Nova",
         ]
 

@@ -191,6 +191,9 @@ async def test_verify_names_what_differs(home: Path) -> None:
             nova.change("harbour", "UPDATE instances SET vm_state = 'stopped' WHERE uuid = ?", second)
             nova.change("harbour", "UPDATE services SET disabled = 0 WHERE host = ?", BAD)
             nova.change(
+                "placement", "UPDATE allocations SET used = 3 WHERE consumer_id = ? AND used = 2", second
+            )
+            nova.change(
                 "placement",
                 "UPDATE inventories SET allocation_ratio = 8.0 WHERE resource_provider_id = ? AND total = 32",
                 nova.provider_of(id_of("node", "harbour", BAD)),
@@ -208,6 +211,7 @@ async def test_verify_names_what_differs(home: Path) -> None:
             "it is enabled in Nova, too: one host has two masters",
             "inventory of VCPU: allocation_ratio is 8.0 in Nova, and 4.0 here",
             f"instance {second}: the state is stopped in Nova, and active here",
+            f"instance {second}: it holds 3 VCPU in Nova, and 2 here",
         ]
 
 

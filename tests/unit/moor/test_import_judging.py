@@ -1,12 +1,23 @@
 """What keeps a host of Nova back: it is not fenced, something is under way, or its rows contradict each other."""
 
+import json
 from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid5
 
 import pytest
 from msgspec import structs
 
+from bus.messages.audit import AdoptInstance
+from engine.flavors import Flavor, Image, InstanceId, RequestId
+from engine.inventories import GroupId, InventoryState, ProviderId, ProviderState, ResourceAmount, Share
 from nova_bridge.databases import KNOWN, NovaDatabaseKind, Version, judge_version
-from nova_bridge.importing.judging import contradictions_of, what_is_under_way, why_not_fenced
+from nova_bridge.importing.judging import (
+    REQUESTS,
+    contradictions_of,
+    planned,
+    what_is_under_way,
+    why_not_fenced,
+)
 from nova_bridge.importing.records import (
     NovaAllocation,
     NovaHost,
@@ -15,6 +26,8 @@ from nova_bridge.importing.records import (
     NovaNode,
     NovaService,
 )
+from nova_bridge.importing.shares import HostTree
+from tests.nova.rows import SMALL, stored
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 NODE = NovaNode(1, "root", "h1", "h1.org", "QEMU", 8, 8192, 100)
@@ -114,6 +127,53 @@ def test_disk_may_come_from_a_provider_that_shares() -> None:
     pool = structs.replace(HELD, provider="pool", root="pool", provider_name="nfs", resource="DISK_GB")
 
     assert contradictions_of(structs.replace(HOST, allocations=(HELD, pool))) == []
+
+
+def test_an_instance_is_taken_over_with_all_that_nova_says_of_it() -> None:
+    root, id_ = ProviderId(UUID(int=1)), str(UUID(int=7))
+    state = ProviderState(
+        internal=1, id=root, name="h1", root=root, inventories={"VCPU": InventoryState(total=8)}
+    )
+    image = stored("ImageMeta", "1.8", {"properties": stored("ImageMetaProps", "1.36", {"os_type": "linux"})})
+    one = NovaInstance(
+        id=id_, host="h1", state="stopped", name="web", project="shop", user="ann", created_at=NOON, number=3,
+        image="debian", flavor=json.dumps({"cur": SMALL.object}), request=f"req-{UUID(int=8)}",
+        group=str(UUID(int=9)),
+        spec=json.dumps(stored("RequestSpec", "1.14", {"image": image, "availability_zone": "north"})),
+    )  # fmt: skip
+    lost = structs.replace(one, id=str(UUID(int=5)), state="error", fault="its disk is full", request="")
+    held = tuple(structs.replace(HELD, consumer=each.id) for each in (one, lost))
+    host = structs.replace(HOST, instances=(one, lost), allocations=held)
+
+    plan = planned(host, HostTree(root, (state,)), {}, {}, NOON)
+
+    order = AdoptInstance(
+        instance=InstanceId(UUID(id_)),
+        request_id=RequestId(UUID(int=8)),
+        number=3,
+        of_cell="c1",
+        host="h1",
+        share=Share(host=root, amounts=(ResourceAmount(root, "VCPU", 2),)),
+        state="stopped",
+        flavor=Flavor(name="m1.small", vcpus=2, ram_mb=2048, root_gb=20),
+        created_at=NOON,
+        name="web",
+        project="shop",
+        user="ann",
+        image=Image(source="debian"),
+        image_properties={"os_type": "linux"},
+        availability_zone="north",
+        group=GroupId(UUID(int=9)),
+    )
+    broken = structs.replace(
+        order,
+        instance=InstanceId(UUID(lost.id)),
+        request_id=RequestId(uuid5(REQUESTS, lost.id)),
+        state="broken",
+        reason="its disk is full",
+    )
+    assert (plan.contradictions, plan.orders) == ((), (order, broken))
+    assert plan.needs == {each.instance: {"VCPU": 2} for each in plan.orders}
 
 
 @pytest.mark.parametrize("kind", NovaDatabaseKind)
