@@ -103,8 +103,11 @@ def test_an_image_that_no_disk_needs_goes_after_a_while(tmp_path: Path) -> None:
         assert host.end_of(host.spawn()) == ""
         assert host.destroy() == ""
         assert len(cached(tmp_path)) == 1
+    # A process was killed while it fetched another one.
+    (tmp_path / "cache" / "half.part").touch()
     with cleaning(tmp_path) as other:
         wait_for(lambda: cached(tmp_path) == [] and other.driver.images() == ())
+        assert other.left == []
 
 
 def test_an_image_stays_while_a_file_that_may_name_it_cannot_be_read(

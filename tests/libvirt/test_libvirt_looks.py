@@ -11,7 +11,7 @@ import libvirt
 import msgspec
 import pytest
 
-from bus.messages.cell import DestroyInstance
+from bus.messages.cell import DestroyInstance, StartInstance
 from compute_sim.core.attempts import (
     WELL,
     AttemptRecord,
@@ -92,6 +92,11 @@ def test_a_host_whose_folder_is_away_is_silent_and_sees_its_guests_when_it_is_ba
     wait_for(lambda: bool(host.driver.stopped([web])))
     (found,) = host.driver.stopped([web])
     assert found.why == "its domain was destroyed in libvirt, by none of our orders"
+    # It runs again, and looks from before that do not count.
+    assert (
+        host.end_of(StartInstance(cell="c1", instance=web.instance, attempt=1, host=web.host, number=1)) == ""
+    )
+    assert host.driver.stopped([web]) == []
 
 
 # Where in libvirt, and with what, a look fails.

@@ -197,9 +197,11 @@ def test_a_pool_is_reported_once_and_not_if_hosts_see_different_ones() -> None:
         return seen
 
     (pool,) = shared_pools([view("h1", STORAGE), view("h2", STORAGE)])
-    (provider,) = pool.update_provider_tree(ProviderTree(pool.root), 0.0).providers.values()
+    smaller = STORAGE.replace("2199023255552", "1099511627776")
+    (was,) = shared_pools([view("h1", smaller)])
+    reported = was.update_provider_tree(ProviderTree(pool.root), 0.0)
+    (provider,) = pool.update_provider_tree(reported, 0.0).providers.values()
     assert (provider.name, provider.inventories["DISK_GB"].total) == ("cell1-images", 2_048)
 
-    smaller = STORAGE.replace("2199023255552", "1099511627776")
     with pytest.raises(NotShared, match="cell1-images has 2048 DISK_GB on host h1 and 1024 on host h2"):
         shared_pools([view("h1", STORAGE), view("h2", smaller)])

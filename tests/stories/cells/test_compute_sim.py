@@ -479,8 +479,10 @@ async def test_some_builds_fail_with_their_reason_and_the_same_ones_fail_again(b
     script = FaultScript(spawn_ms=1, faults=(FailsToBuild(probability=0.3, reason="no image"),))
     async with compute_setup(bus) as setup:
         outcomes = []
+        # A build that fails makes room for the next one.
+        one_at_once = structs.replace(QUICK, builds_at_once_max=1)
         for _ in range(2):
-            async with setup.computing(equal_hosts("c1", 5), script):
+            async with setup.computing(equal_hosts("c1", 5), script, one_at_once):
                 orders = [spawn(n, f"c1-host-0000{n % 5 + 1}") for n in range(200)]
                 await setup.order(*orders)
                 await until(lambda: len(setup.answers) == 200)

@@ -207,5 +207,5 @@ def read_back(text: str) -> GuestPlan | ForeignGuest:
         cmdline=domain.findtext("os/cmdline") or "",
         firmware=value("os", "firmware"),
         video=value("devices/video/model", "type"),
-        console_log=value("devices/serial[@type='file']/source", "path"),
+        console_log=value("devices/serial[@type='file']/source[@append='on']", "path"),
     )

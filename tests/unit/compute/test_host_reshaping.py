@@ -20,7 +20,7 @@ from bus.messages.placement import ReportAccepted
 from bus.workers.station import Station  # noqa: TC001 - imported like every other type
 from compute_sim.core.trees import Accepted, Allocations, ProviderTree, ReportRefused
 from compute_sim.reporting import TRIES_MAX, HostReshaper
-from engine.inventories import ConsumerId, InventoryState, ProviderState, ResourceAmount
+from engine.inventories import ConsumerId, InventoryState, ProviderId, ProviderState, ResourceAmount
 from engine.refusals import NotAllowed, ShapeMoved
 from laboratory.computes.driver import SimulatedDriver
 from laboratory.computes.hosts import HostSize, SimulatedHost
@@ -28,6 +28,8 @@ from laboratory.computes.hosts import HostSize, SimulatedHost
 pytestmark = pytest.mark.asyncio
 
 WEB = ConsumerId(UUID(int=0xE001))
+# An administrator has made it below the host.
+CARD = ProviderId(UUID(int=0xE002))
 
 
 def a_driver(vcpus: int = 8) -> SimulatedDriver:
@@ -43,7 +45,7 @@ class RememberingDriver(SimulatedDriver):
 
 
 class Placement:
-    """Answers for a flat host on which one instance holds three CPUs, and gives these verdicts on reshapes."""
+    """Answers for a flat host on which one instance holds three CPUs, and a card below it; and gives these verdicts on reshapes."""
 
     def __init__(self, driver: SimulatedDriver, *verdicts: ReshapeVerdict, is_known: bool = True) -> None:
         self.orders: list[ReshapeHost] = []
@@ -53,11 +55,23 @@ class Placement:
         root = ProviderState(
             internal=1, id=driver.root, name="h1", root=driver.root, shape=4, inventories=stock
         )
-        held = ResourceAmount(provider=driver.root, resource="VCPU", amount=3)
+        card = ProviderState(
+            internal=2,
+            id=CARD,
+            name="card",
+            root=driver.root,
+            parent=driver.root,
+            made_by_name=True,
+            inventories={"VGPU": InventoryState(total=1, used=1)},
+        )
+        held = (
+            ResourceAmount(provider=driver.root, resource="VCPU", amount=3),
+            ResourceAmount(provider=CARD, resource="VGPU", amount=1),
+        )
         self._found = HostShapeFound(
             root=driver.root,
-            providers=(root,) if is_known else (),
-            holders=(HostHolder(consumer=WEB, generation=2, amounts=(held,)),) if is_known else (),
+            providers=(root, card) if is_known else (),
+            holders=(HostHolder(consumer=WEB, generation=2, amounts=held),) if is_known else (),
         )
 
     async def ask(self, question: Message) -> Message:
@@ -80,7 +94,7 @@ async def reshaped(driver: SimulatedDriver, placement: Placement) -> Accepted | 
 
 
 def gets(order: ReshapeHost) -> Sequence[tuple[str, int]]:
-    names = {each.id: each.name for each in order.providers}
+    names = {each.id: each.name for each in order.providers} | {CARD: "card"}
     return [(names[each.provider], each.amount) for one in order.moved for each in one.amounts]
 
 
@@ -93,7 +107,7 @@ async def test_the_order_names_what_was_seen_and_where_everything_goes() -> None
     assert isinstance(answer, Accepted)
     assert answer.reporting.sequence == 7
     (order,) = placement.orders
-    assert (order.shape, order.moved[0].generation, gets(order)) == (4, 2, [("h1_NUMA0", 3)])
+    assert (order.shape, order.moved[0].generation, gets(order)) == (4, 2, [("card", 1), ("h1_NUMA0", 3)])
     assert driver.written == {WEB: order.moved[0].amounts}
 
 
@@ -150,5 +164,5 @@ async def test_a_driver_that_loses_something_is_told_so() -> None:
 
     assert isinstance(answer, ReportRefused)
     assert "the driver breaks its contract" in answer.reason
-    assert "held VCPU 3, and would hold" in answer.reason
+    assert "held VCPU 3, VGPU 1, and would hold" in answer.reason
     assert not placement.orders

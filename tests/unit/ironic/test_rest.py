@@ -347,10 +347,10 @@ ORDERS: dict[str, tuple[Order, str, str, object]] = {
         },
     ),
     "power": (
-        lambda api: api.set_power_state(NODE, "power off"),
+        lambda api: api.set_power_state(NODE, "soft power off"),
         "PUT",
         f"{AT}/states/power",
-        {"target": "power off"},
+        {"target": "soft power off"},
     ),
     "attach": (lambda api: api.attach_vif(NODE, "port-1"), "POST", f"{AT}/vifs", {"id": "port-1"}),
     "detach": (lambda api: api.detach_vif(NODE, "port-1"), "DELETE", f"{AT}/vifs/port-1", None),
