@@ -24,6 +24,14 @@ async def test_every_answer_says_its_version_and_that_it_varies_by_it() -> None:
     assert answer.json()["version"] == [1, 39]
 
 
+@pytest.mark.parametrize(("version", "said"), [("1.14", None), ("1.15", "no-cache")])
+async def test_an_answer_of_this_moment_is_not_cached(version: str, said: str | None) -> None:
+    answer = await asked(APP, "GET", "/things", version=version)
+
+    assert answer.headers.get("cache-control") == said
+    assert ("last-modified" in answer.headers) == bool(said)
+
+
 async def test_a_version_that_is_not_served_is_a_406_with_the_range_and_no_code() -> None:
     answer = await asked(APP, "GET", "/", version="1.40")
 

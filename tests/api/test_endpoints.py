@@ -8,6 +8,13 @@ import pytest
 import pytest_asyncio
 
 from placement_worker.api.routing import PAGE
+from placement_worker.api.values import (
+    CANNOT_DELETE_PARENT,
+    CONCURRENT_UPDATE,
+    DUPLICATE_NAME,
+    INVENTORY_IN_USE,
+    UNDEFINED,
+)
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Server, a_server, an_allocation
 
 pytestmark = pytest.mark.asyncio
@@ -31,6 +38,21 @@ async def test_a_refused_claim_tells_what_is_short_in_numbers_and_leaves_nothing
     assert f"DISK_GB on resource provider '{HOST}': asked 10, free 9" in why
     # If the refused write had left a consumer, this one would have to name its generation.
     await server.done("PUT", f"/allocations/{OTHER}", an_allocation(VCPU=7))
+
+
+async def test_conflicts_are_told_apart_by_their_codes(server: Server) -> None:
+    """Clients repeat a write after a concurrent update, and after nothing else."""
+    of_host = f"/resource_providers/{HOST}"
+    without_vcpu = {"resource_provider_generation": 2, "inventories": {"DISK_GB": {"total": 9}}}
+    for *asked, code in (
+        ("PUT", f"/allocations/{OTHER}", an_allocation(VCPU=8), UNDEFINED),
+        ("PUT", f"/allocations/{WEB}", an_allocation(generation=7, VCPU=1), CONCURRENT_UPDATE),
+        ("POST", "/resource_providers", {"name": "host"}, DUPLICATE_NAME),
+        ("PUT", f"{of_host}/inventories", without_vcpu, INVENTORY_IN_USE),
+        ("DELETE", of_host, None, CANNOT_DELETE_PARENT),
+    ):
+        (error,) = (await server.ask(*asked)).json()["errors"]
+        assert (error["status"], error["code"]) == (409, code), asked
 
 
 async def test_of_several_consumers_all_are_written_or_none(server: Server) -> None:
@@ -128,7 +150,8 @@ async def test_a_name_is_known_while_somebody_bears_it_and_while_it_stands_in_th
 
 
 async def test_candidates_can_be_claimed_as_they_are_told(server: Server) -> None:
-    found = await server.done("GET", "/allocation_candidates?resources=VCPU:2,DISK_GB:3&limit=1")
+    query = "/allocation_candidates?resources=VCPU:2,DISK_GB:3&limit=1"
+    found = await server.done("GET", query)
     (request,) = found["allocation_requests"]
     claim = {**an_allocation(), **request}
 
@@ -137,6 +160,21 @@ async def test_candidates_can_be_claimed_as_they_are_told(server: Server) -> Non
     held = await server.done("GET", f"/allocations/{OTHER}")
     assert held["allocations"][HOST]["resources"] == {"VCPU": 2, "DISK_GB": 3}
     assert found["provider_summaries"].keys() == {HOST, NIC}
+    later = (await server.done("GET", query))["provider_summaries"]
+    assert [each[HOST]["resources"]["VCPU"]["used"] for each in (found["provider_summaries"], later)] == [
+        1,
+        3,
+    ]
+
+
+async def test_the_usage_of_a_user_is_a_part_of_the_usage_of_the_project(server: Server) -> None:
+    await server.done("PUT", f"/allocations/{OTHER}", {**an_allocation(VCPU=2), "user_id": "bob"})
+
+    async def used(query: str) -> int:
+        usages = await server.done("GET", f"/usages?project_id=shop{query}", version=(1, 37))
+        return int(usages["usages"]["VCPU"])
+
+    assert [await used(query) for query in ("", "&user_id=ann", "&user_id=bob")] == [3, 1, 2]
 
 
 @pytest.mark.parametrize("more", [0, 1])

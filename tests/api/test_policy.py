@@ -59,11 +59,10 @@ def test_a_reader_sees_what_their_own_project_uses_and_no_other() -> None:
     assert is_allowed(policy, USAGES, ADMIN, project_id="p-2")
 
 
-def test_the_first_project_that_a_query_names_is_the_one_that_is_asked_about() -> None:
-    query = (("project_id", "p-2"), ("project_id", "p-1"))
-
+@pytest.mark.parametrize("named", [("p-2", "p-1"), ("p-1", "p-2")])
+def test_a_caller_must_be_allowed_each_project_that_a_query_names(named: tuple[str, str]) -> None:
     with pytest.raises(ApiError):
-        policy_named("secure").check(USAGES, READER, query)
+        policy_named("secure").check(USAGES, READER, [("project_id", each) for each in named])
 
 
 def test_who_has_no_project_is_not_the_reader_of_nothing() -> None:

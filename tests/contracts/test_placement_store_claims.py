@@ -232,6 +232,7 @@ async def test_a_swap_moves_what_is_held_to_another_host(client: StoreClient) ->
         GROUP.id,
     )
     assert await client.held(WEB) == {*amounts(OTHER_HOST, VCPU=4)}
+    assert await client.store.holders_of(HOST, None, 10) == ()
 
 
 async def test_a_refused_swap_leaves_the_held_claim_as_it_was(client: StoreClient) -> None:

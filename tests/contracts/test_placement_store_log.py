@@ -11,9 +11,13 @@ from msgspec import structs
 from bus.messages.placement import LogPosition
 from engine.inventories import Holder, ProviderUsage
 from engine.refusals import AlreadyClaimed, Claimed, Released, TooOld
+from kit.errors import Transient
+from kit.sql import open_database, write_once
 from placement_worker.core.claims import keys_of_orders
 from placement_worker.core.ledger import ClaimChanges, Touched
 from placement_worker.store import ChangeFeed, Unpublished
+from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql.log import begin_term
 from tests.contracts.placement_orders import (
     CLEANUP,
     DB,
@@ -35,6 +39,7 @@ from tests.contracts.placement_orders import (
     inventories,
     provider,
 )
+from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient, names
 from tests.contracts.stores import STORES, open_store
 
@@ -324,6 +329,21 @@ async def test_a_new_leader_starts_a_new_term_where_the_last_one_marked(client: 
         assert feed.published.term > first.term
         assert (await client.store.snapshot_page(0, 1)).published == feed.published
         assert [usage.id for usage in (await feed.read()).usage] == [HOST]
+
+
+@pytest.mark.parametrize("kind", STORES[1:])
+async def test_a_leader_whose_term_is_over_publishes_nothing_more(kind: str) -> None:
+    """It may not notice that the server has ended its session, and another process leads."""
+    async with migrated_database(kind) as url:
+        store, database = SqlPlacementStore(url), open_database(url)
+        async with store.lead_feed() as feed:
+            assert feed is not None
+            await write_once(database, begin_term)
+
+            with pytest.raises(Transient, match="is over"):
+                await feed.mark(1, (await feed.read()).cursor)
+        await database.close()
+        await store.close()
 
 
 async def test_pruning_forgets_tombstones_but_not_the_living(client: StoreClient) -> None:

@@ -15,7 +15,7 @@ from kit.times import now
 from placement_worker import store_sql
 from placement_worker.store import FEED_ENTRIES
 from placement_worker.store_sql import SqlPlacementStore, claims, log, postgres_claims, trees
-from placement_worker.store_sql.log import Snapshot, SqlFeed
+from placement_worker.store_sql.log import SqlFeed
 from placement_worker.store_sql.names import VocabularyCache
 from placement_worker.store_sql.rows import NO_BASE, ClaimRows
 from placement_worker.tables import feed
@@ -27,7 +27,8 @@ def holder_repeated() -> AbstractContextManager[None]:
 
     def planted(real: Any) -> Any:
         async def holders_of(self: Any, provider: Any, after: Any, limit: int) -> Any:
-            return await real(self, provider, after and UUID(int=after.int - 1), limit)
+            page = await real(self, provider, after, limit)
+            return await real(self, provider, UUID(int=after.int - 1), limit) if after and page else page
 
         return holders_of
 
@@ -111,16 +112,8 @@ def entry_passed_over() -> AbstractContextManager[None]:
 
     def planted(real: Any) -> Any:
         async def read(self: Any, entries_max: int = FEED_ENTRIES) -> Any:
-            found = await real(self, entries_max)
-            if not found.is_cut:
-                return found
-            snapshot = Snapshot.of(found.cursor)
-            after = (
-                str(structs.replace(snapshot, end=snapshot.end + 1))
-                if snapshot
-                else str(int(found.cursor) + 1)
-            )
-            return structs.replace(found, cursor=after)
+            found, further = await real(self, entries_max), await real(self, entries_max + 1)
+            return structs.replace(found, cursor=further.cursor) if further.is_cut else found
 
         return read
 
@@ -173,21 +166,22 @@ def used_name_stays_deleted() -> AbstractContextManager[None]:
 
 
 def operators_traits_become_reported() -> AbstractContextManager[None]:
-    """The next report takes away the traits that an operator has set."""
+    """An operator's traits are stored as a reporter's, and the next report takes them away."""
+
+    def reported(book: Any) -> Any:
+        return structs.replace(book, traits=book.traits | book.operator_traits, operator_traits=frozenset())
 
     def planted(real: Any) -> Any:
-        def tree_books(stored: Any, vocabulary: Any) -> Any:
-            return real(
-                [
-                    structs.replace(one, traits=tuple({abs(number) for number in one.traits}))
-                    for one in stored
-                ],
-                vocabulary,
+        async def write_trees(transaction: Any, vocabulary: Any, changes: Any, locked: Any) -> Any:
+            trees = tuple(
+                structs.replace(tree, providers={one: reported(book) for one, book in tree.providers.items()})
+                for tree in changes.trees
             )
+            return await real(transaction, vocabulary, structs.replace(changes, trees=trees), locked)
 
-        return tree_books
+        return write_trees
 
-    return replaced(trees, "tree_books", planted)
+    return replaced(store_sql, "write_trees", planted)
 
 
 def quotas_not_recounted() -> AbstractContextManager[None]:

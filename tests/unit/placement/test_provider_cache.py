@@ -1,6 +1,7 @@
 """A SQL store caches rows and does not read them again. It must notice when a cached row is outdated."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import pytest
 import pytest_asyncio
@@ -219,6 +220,18 @@ async def test_a_report_is_not_taken_for_the_one_in_its_place_that_was_rolled_ba
     assert isinstance(await ours.ask_one(a_claim(of_eight)), DoesNotFit)
 
 
+async def test_a_name_that_came_with_a_report_that_was_rolled_back_is_made_again(
+    two_stores: tuple[StoreClient, StoreClient],
+) -> None:
+    ours, _ = two_stores
+    named = a_host("host-1", VCPU=4, CUSTOM_GOLD=1)
+
+    await _abandoned(ours, partial(_report, report=named))
+
+    assert isinstance(await ours.report_one(named), ReportAccepted)
+    assert set((await ours.providers())[HOST].inventories) == {"VCPU", "CUSTOM_GOLD"}
+
+
 async def test_two_writes_of_one_transaction_both_count(two_stores: tuple[StoreClient, StoreClient]) -> None:
     ours, _ = two_stores
     async with ours.store.transaction() as tx:
@@ -239,9 +252,13 @@ async def _abandoned(client: StoreClient, work: Callable[[PlacementTransaction],
 
 
 async def _reported_and_read(tx: PlacementTransaction) -> None:
-    forest = await tx.lock_trees(keys_of_reports((_grown(),)))
-    await tx.write_trees(decide_reports(forest, (Sent(_grown()),), VOCABULARY).changes)
+    await _report(tx, _grown())
     await tx.lock_claims(keys_of_orders((a_claim(ONE_CPU),)))
+
+
+async def _report(tx: PlacementTransaction, report: ReportInventory) -> None:
+    forest = await tx.lock_trees(keys_of_reports((report,)))
+    await tx.write_trees(decide_reports(forest, (Sent(report),), VOCABULARY).changes)
 
 
 async def _until_taken(client: StoreClient, report: ReportInventory) -> ReportVerdict:
