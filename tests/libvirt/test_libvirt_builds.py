@@ -54,6 +54,8 @@ async def test_a_guest_is_built_stopped_started_and_destroyed(
         assert (found.attempt, found.none, found.next) == (1, "", found.start + len(found.text))
         part = await cloud.console(web, start=found.start + 5)
         assert part.text.startswith(found.text[5:])
+        end = await cloud.console(web, start=-5)
+        assert end.start == end.size - 5
 
         await (await cloud.client.stop(web.id)).until_done()
         assert virsh(uri, "list", "--name").split() == []

@@ -74,7 +74,7 @@ RESIZES: list[tuple[Flavor, dict[str, int] | str]] = [
 def test_a_resize_gives_the_disks_the_sizes_of_the_flavor(
     host: Host, flavor: Flavor, outcome: dict[str, int] | str
 ) -> None:
-    spawn = host.spawn(flavor=SMALL)
+    spawn = host.spawn(flavor=SMALL, config_drive='{"meta_data": {"uuid": "1"}}')
     assert host.end_of(spawn) == ""
     stop = StopInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
     assert host.work_of(stop).failure == ""
@@ -92,4 +92,6 @@ def test_a_resize_gives_the_disks_the_sizes_of_the_flavor(
     failure = host.work_of(receive).failure
 
     assert (failure or sizes(host)) == outcome
+    drives = list((host.folder / "instances").glob("*/*/config.iso"))
+    assert len(drives) == (1 if failure else 2)
     assert sizes(host, 1) == {"disk": 2 * GIB, "ephemeral": GIB, "swap": 4 * MIB}

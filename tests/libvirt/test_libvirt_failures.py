@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -366,10 +367,20 @@ def test_an_image_is_fetched_once_for_many_builds_and_again_when_it_changes(host
 def test_a_destroy_that_overtakes_a_build_ends_it(host: Host) -> None:
     spawn = host.spawn()
     destroy = DestroyInstance(cell="c1", instance=spawn.instance, attempt=1, host=host.driver.root)
-    host.interrupts["define: define"] = lambda: time.sleep(0.3)
+    at_define = threading.Event()
+
+    def hold() -> None:
+        at_define.set()
+        time.sleep(0.3)
+        host.steps.append("held")
+
+    host.interrupts["define: define"] = hold
     host.driver.begin(spawn, 0.0)
+    assert at_define.wait(PATIENCE_S)
 
     assert host.end_of(destroy) == ""
+    # It has waited until the build had come to its next step.
+    assert host.steps.index("held") < host.steps.index("destroy: domain")
     assert host.left == []
 
 

@@ -1,5 +1,6 @@
 """Whatever a look at a host meets is told and tried again, and the host is not chosen meanwhile. Nothing waits on the event loop."""
 
+import asyncio
 import errno
 import shutil
 import threading
@@ -23,8 +24,10 @@ from compute_sim.core.attempts import (
     due,
     stopped_by_itself,
 )
+from compute_sim.handlers import ComputeStore
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
+from compute_sim.libvirt.running import adopt
 from compute_sim.libvirt.settings import LibvirtRules
 from engine.flavors import Image
 from tests.libvirt.broken_folder import BrokenFolder, LoopWaits
@@ -218,7 +221,10 @@ def test_a_broken_file_of_one_guest_hides_no_other_from_the_next_process(host: H
     (two / "adopted.json").write_bytes(b"{")
     host.restart()
 
-    assert [each.state for each in host.driver.has("c1")] == [AttemptState.BUILT] * 3
+    store = ComputeStore(lambda: 0.0)
+    asyncio.run(adopt(store, [host.driver], "c1"))
+    found = asyncio.run(store.living((), None, limit=10))
+    assert [each.state for each in found] == [AttemptState.BUILT] * 3
     (two / "adopted.json").unlink()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from compute_sim.libvirt import disks, driver, guest_domains, guest_folders, guest_work, images, running
-from compute_sim.libvirt.core import domains
+from compute_sim.libvirt.core import domains, planning
 from compute_sim.libvirt.core.plans import GuestPlan
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.guest_domains import GuestDomains
@@ -82,7 +82,7 @@ def foreign_guests_not_counted() -> AbstractContextManager[None]:
 
         return plan_guest
 
-    return replaced(guest_domains, "plan_guest", planted)
+    return replaced_in((planning, guest_domains), "plan_guest", planted)
 
 
 def saved_disk_for_all() -> AbstractContextManager[None]:
