@@ -9,10 +9,12 @@ from msgspec import structs
 
 from bus.messages.audit import AdoptedState, AdoptInstance, GiveBackInstance
 from bus.messages.build import BuildRejected, InstancesFound, InstanceState
+from bus.messages.cell import AdoptGuest, LeaveGuest
 from bus.messages.hosts import HostSet, SetHost
+from compute_sim.core.attempts import HostOrder, Work
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ResourceAmount, Share
-from laboratory.computes.driver import root_of
+from laboratory.computes.driver import SimulatedDriver, root_of
 from moor.asking import answer_of, providers_of
 from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
 
@@ -99,7 +101,17 @@ async def test_they_keep_all_that_they_are_and_live_on_like_any_instance(kind: s
         assert not [each for each in await stage.placement.books_page(None, 100) if each.held]
 
 
-async def test_what_is_given_back_leaves_nothing_here_and_may_come_again() -> None:
+async def test_what_is_given_back_leaves_nothing_here_and_may_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    obeyed: set[type[HostOrder]] = set()
+    begin = SimulatedDriver.begin
+
+    def watched(driver: SimulatedDriver, order: HostOrder, at_s: float) -> Work:
+        obeyed.add(type(order))
+        return begin(driver, order, at_s)
+
+    monkeypatch.setattr(SimulatedDriver, "begin", watched)
     async with books_stage("embedded") as stage:
         await set_host(stage, "draining")
         orders = [await an_order(stage, number, state) for number, state in enumerate(STATES)]
@@ -113,6 +125,7 @@ async def test_what_is_given_back_leaves_nothing_here_and_may_come_again() -> No
             assert not [each for each in await stage.placement.books_page(None, 100) if each.held]
         await adopted(stage, orders)
         assert {each.attempt for each in (await told_of(stage, orders)).values()} == {3}
+    assert obeyed == {AdoptGuest, LeaveGuest}
 
 
 async def test_wrong_orders_change_nothing_and_say_why() -> None:
