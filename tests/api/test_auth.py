@@ -260,6 +260,20 @@ class TestKeystone:
             await auth.caller({"x-auth-token": token})
 
     @pytest.mark.asyncio
+    async def test_is_asked_again_about_the_oldest_of_too_many_tokens(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("placement_worker.api.auth.REMEMBERED_MAX", 2)
+        keystone = FakeKeystone()
+        auth = KeystoneAuthentication(ACCOUNT, keystone.client())
+        first, *_, last = tokens = [keystone.issue() for _ in range(3)]
+
+        for token in (*tokens, last, first):
+            await auth.caller({"x-auth-token": token})
+
+        assert keystone.asked == [*tokens, first]
+
+    @pytest.mark.asyncio
     async def test_is_asked_with_a_new_token_of_ours_when_the_old_one_has_run_out(self) -> None:
         keystone = FakeKeystone()
         auth = KeystoneAuthentication(ACCOUNT, keystone.client())

@@ -149,6 +149,13 @@ async def test_a_name_is_known_while_somebody_bears_it_and_while_it_stands_in_th
     assert await server.reason("GET", ask) == (400, "No such trait(s): CUSTOM_GOLD.")
 
 
+@pytest.mark.parametrize("kind", ["traits", "resource_classes"])
+async def test_a_name_that_exists_already_is_not_told_as_created(server: Server, kind: str) -> None:
+    answers = [await server.ask("PUT", f"/{kind}/CUSTOM_GOLD") for _ in range(2)]
+
+    assert [each.status_code for each in answers] == [201, 204]
+
+
 async def test_candidates_can_be_claimed_as_they_are_told(server: Server) -> None:
     query = "/allocation_candidates?resources=VCPU:2,DISK_GB:3&limit=1"
     found = await server.done("GET", query)

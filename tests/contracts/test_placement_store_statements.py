@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy.engine import make_url
 
 from bus.messages.placement import ClaimResources
 from engine.refusals import Claimed, DoesNotFit
+from placement_worker.core.claims import keys_of_orders
 from placement_worker.core.ledger import ClaimKeys, Ledger
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.store_sql.postgres_claims import PostgresClaims
@@ -114,3 +116,14 @@ async def test_what_was_claimed_while_a_claim_waited_for_the_host_counts() -> No
 
     assert isinstance(verdict, DoesNotFit)
     assert [(short.asked, short.free) for short in verdict.shortfalls] == [(1, 0)]
+
+
+async def test_pruning_passes_over_consumers_that_a_claim_has_locked() -> None:
+    async with a_cloud() as (_, client):
+        await client.ask(a_claim("first"), orders.a_release(orders.consumer("first")))
+        later = orders.NOON + timedelta(seconds=1)
+        async with client.store.transaction() as tx, asyncio.timeout(10):
+            await tx.lock_claims(keys_of_orders((a_claim("first"),)))
+            assert await client.store.prune(later, orders.LONG_AGO) == 0
+
+        assert await client.store.prune(later, orders.LONG_AGO) == 1

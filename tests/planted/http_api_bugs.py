@@ -2,6 +2,7 @@
 
 import math
 from contextlib import AbstractContextManager
+from http import HTTPStatus
 from typing import Any
 
 from msgspec import structs
@@ -186,6 +187,33 @@ def expired_token_accepted() -> AbstractContextManager[None]:
     return replaced(RememberedChecks, "caller", planted)
 
 
+def logins_never_forgotten() -> AbstractContextManager[None]:
+    """A process remembers each login that was ever right."""
+
+    def planted(real: Any) -> Any:
+        def checked(self: Any, digest: bytes, checking: Any) -> None:
+            before = dict(self._known)
+            real(self, digest, checking)
+            for one, known in before.items():
+                self._known.setdefault(one, known)
+
+        return checked
+
+    return replaced(RememberedChecks, "_checked", planted)
+
+
+def known_name_told_as_new() -> AbstractContextManager[None]:
+    """The answer says that a trait was created, although it existed."""
+
+    def planted(real: Any) -> Any:
+        async def ensure_trait(books: Any, request: Any) -> Any:
+            return structs.replace(await real(books, request), status=HTTPStatus.CREATED)
+
+        return ensure_trait
+
+    return replaced(names, "ensure_trait", planted)
+
+
 def logins_of_an_address_without_limit() -> AbstractContextManager[None]:
     """Every address counts as one of this machine, which has no limit."""
     return replaced(LoginTurns, "of", lambda real: lambda self, name, _address: real(self, name, ""))
@@ -268,6 +296,8 @@ BUGS: dict[str, PlantedBug] = {
     "the summary of a changed provider is an earlier one": earlier_summary_told,
     "a body of any length is read": body_without_limit,
     "a token is accepted after its end": expired_token_accepted,
+    "a login that was right once is never forgotten": logins_never_forgotten,
+    "a trait that exists is told as created": known_name_told_as_new,
     "logins from one address are not limited": logins_of_an_address_without_limit,
     "links forget where the service is mounted": links_without_prefix,
     "a provider of another tree is found by its name": tree_ignored_beside_a_name,

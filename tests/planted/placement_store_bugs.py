@@ -18,7 +18,7 @@ from placement_worker.store_sql import SqlPlacementStore, claims, log, postgres_
 from placement_worker.store_sql.log import SqlFeed
 from placement_worker.store_sql.names import VocabularyCache
 from placement_worker.store_sql.rows import NO_BASE, ClaimRows
-from placement_worker.tables import feed
+from placement_worker.tables import consumers, feed
 from tests.planted.replacing import PlantedBug, replaced
 
 
@@ -199,6 +199,21 @@ def empty_groups_kept() -> AbstractContextManager[None]:
     return replaced(store_sql.consumers, "prune_groups", lambda _real: lambda _connection: 0)
 
 
+def pruning_waits_for_locks() -> AbstractContextManager[None]:
+    """Pruning waits for consumers that a claim has locked, and may end in a deadlock with it."""
+
+    def planted(real: Any) -> Any:
+        def prune_ended(connection: Any, ended_before: Any) -> int:
+            over = sa.select(consumers.c.id).where(consumers.c.ended_at < ended_before)
+            connection.execute(over.with_for_update())
+            pruned: int = real(connection, ended_before)
+            return pruned
+
+        return prune_ended
+
+    return replaced(store_sql.consumers, "prune_ended", planted)
+
+
 def tombstones_pruned_at_once() -> AbstractContextManager[None]:
     """A tree that is made again soon after its end counts its shapes from the start, and old claims fit them."""
     later = timedelta(hours=1)
@@ -263,6 +278,7 @@ BUGS: dict[str, PlantedBug] = {
     "a recount leaves wrong quotas": quotas_not_recounted,
     "a first limit is not noticed by other processes": first_limit_not_noticed,
     "groups without members are kept for ever": empty_groups_kept,
+    "pruning waits for claims that are under way": pruning_waits_for_locks,
     "the tombstone of a tree is pruned at once": tombstones_pruned_at_once,
     "the audit passes over holders": holders_not_audited,
     "a consumer that moved is listed at its old host": holder_of_the_old_host,
