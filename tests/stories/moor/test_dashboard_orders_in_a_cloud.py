@@ -29,14 +29,19 @@ def printed_address(up: Process) -> str:
     return str(found)
 
 
-async def ordered(client: httpx.AsyncClient, path: str, **fields: str) -> httpx.Response:
-    """Confirm an order as a browser does, and wait until it has ended."""
+async def confirmed(client: httpx.AsyncClient, path: str, **fields: str) -> httpx.Response:
+    """Confirm an order as a browser does."""
     page = await client.get(path)
     assert page.status_code == 200, page.text
     origin = str(client.base_url).rstrip("/")
-    sent = await client.post(
+    return await client.post(
         path.partition("?")[0], data={**hidden(page), **fields}, headers={"origin": origin}
     )
+
+
+async def ordered(client: httpx.AsyncClient, path: str, **fields: str) -> httpx.Response:
+    """Confirm an order, and wait until it has ended."""
+    sent = await confirmed(client, path, **fields)
     assert sent.status_code == 303, sent.text
     while "data-goes-on" in (done := await client.get(sent.headers["location"])).text:
         await asyncio.sleep(0.1)
@@ -169,6 +174,8 @@ async def test_members_of_two_projects_see_hear_and_delete_only_their_own(tmp_pa
                 assert (ids[own] in listed, ids[other] in listed) == (True, False)
                 assert (await client.get(f"/instances/{ids[other]}")).status_code == 404
                 assert (await client.get(f"/orders/delete?instance={ids[other]}")).status_code == 400
+                forged = await confirmed(client, f"/orders/delete?instance={ids[own]}", instance=ids[other])
+                assert forged.status_code == 400
                 for path in ("/live", "/", "/hosts", "/dead", "/moves", f"/orders/drain?host={HOST}"):
                     assert (await client.get(path)).status_code == 403, path
 
