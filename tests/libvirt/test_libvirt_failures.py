@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -341,6 +342,21 @@ def test_a_definition_that_libvirt_refuses_fails_with_its_words(host: Host) -> N
     assert failure.startswith("libvirt: ")
     assert "already" in failure
     assert [each for each in files(host.folder) if "0002" in each] == []
+
+
+def test_a_guest_gets_no_cpu_of_a_guest_of_another_cloud(tmp_path: Path) -> None:
+    with closing(Host(tmp_path, cpus_dedicated="0-1")) as host, libvirt_at(host.driver) as connection:
+        connection.defineXML(
+            "<domain type='test'><name>theirs</name><memory unit='MiB'>32</memory><vcpu cpuset='0'>1</vcpu>"
+            "<cputune><vcpupin vcpu='0' cpuset='0'/></cputune><os><type>hvm</type></os></domain>"
+        )
+        spawn = host.spawn(flavor=Flavor(vcpus=1, ram_mb=32, extra_specs={"hw:cpu_policy": "dedicated"}))
+        cpus, memory = spawn.share.amounts
+        amounts = (structs.replace(cpus, resource="PCPU"), memory)
+
+        assert host.end_of(structs.replace(spawn, share=structs.replace(spawn.share, amounts=amounts))) == ""
+        text = connection.lookupByUUID(spawn.instance.bytes).XMLDesc()
+        assert "<vcpupin vcpu='0' cpuset='1'/>" in text
 
 
 def test_a_full_disk_fails_the_build_and_leaves_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
