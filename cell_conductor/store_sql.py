@@ -38,6 +38,7 @@ from kit.errors import Transient
 from kit.sql import (
     ONCE,
     POOL_SIZE,
+    Database,
     DatabaseSettings,
     PostgresTransaction,
     RowColumns,
@@ -579,7 +580,7 @@ class SqlConductorTransaction:
 class SqlConductorStore:
     def __init__(
         self,
-        url: str,
+        url: str | Database,
         cell: str,
         *,
         clock: Callable[[], datetime] = now,

@@ -31,6 +31,7 @@ from ironic_sync.store import (
 from ironic_sync.tables import ironic_daemons, ironic_nodes
 from kit.sql import (
     POOL_SIZE,
+    Database,
     DatabaseSettings,
     PostgresDatabase,
     RowColumns,
@@ -354,7 +355,7 @@ class SqlIronicTransaction:
 
 class SqlIronicStore:
     def __init__(
-        self, url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings = SETTINGS
+        self, url: str | Database, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings = SETTINGS
     ) -> None:
         self._database = open_database(url, pool_size=pool_size, settings=settings)
         # Of their own, so that a renewal never waits behind the rows of nodes. SQLite has one writer anyway.

@@ -352,9 +352,13 @@ def runs(
 
 
 def open_database(
-    url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
+    url: str | Database, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
 ) -> Database:
-    """The database at a SQLAlchemy URL, which may name several hosts (kit/urls.py). Does not connect yet."""
+    """The database at a SQLAlchemy URL, which may name several hosts (kit/urls.py). Does not connect yet. A database that is open
+    already is returned as it is.
+    """
+    if not isinstance(url, str):
+        return url
     parsed, *others = map(make_url, each_host(url))
     match parsed.get_backend_name():
         case "postgresql":

@@ -16,6 +16,7 @@ from engine.inventories import ConsumerId, ProviderId, ProviderState
 from kit.parts import Retrying
 from kit.sql import (
     POOL_SIZE,
+    Database,
     DatabaseSettings,
     PostgresDatabase,
     PostgresTransaction,
@@ -162,7 +163,7 @@ class SqlPlacementStore:
     postgres_claims: type[PostgresClaims] = PostgresClaims
 
     def __init__(
-        self, url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
+        self, url: str | Database, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
     ) -> None:
         self._database = open_database(url, pool_size=pool_size, settings=settings)
         self._known = VocabularyCache()

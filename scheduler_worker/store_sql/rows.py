@@ -27,6 +27,7 @@ from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState, cell_and_name
 from kit.errors import Bug, Transient
 from kit.sql import (
+    Database,
     DatabaseSettings,
     RowColumns,
     Transaction,
@@ -574,7 +575,7 @@ class SqlSchedulerTransaction:
 
 
 class SqlSchedulerStore:
-    def __init__(self, url: str, *, settings: DatabaseSettings | None = None) -> None:
+    def __init__(self, url: str | Database, *, settings: DatabaseSettings | None = None) -> None:
         self._database = open_database(url, settings=settings)
         # Of this process; on PostgreSQL, workers that wait would hold sessions.
         self._ordering = asyncio.Lock()
