@@ -1,4 +1,4 @@
-"""The conductor's interface to its database. Two implementations, one contract suite: store_sql.py, and tests/memory_stores.
+"""The conductor's interface to its database, which store_sql.py implements.
 
 Cells may share a database: each store sees the rows of one cell only.
 

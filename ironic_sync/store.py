@@ -1,4 +1,4 @@
-"""The port to a daemon's database. Two implementations, one contract suite: store_sql.py, and tests/memory_stores.
+"""The port to a daemon's database. store_sql.py implements it.
 
 A row is written by compare-and-set on its version, so that any daemon may apply what it heard. An owner changes by
 compare-and-set on owner and epoch, and that too counts the version up: a daemon that lost a node cannot write what it

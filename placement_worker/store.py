@@ -1,4 +1,4 @@
-"""What placement asks of its database. Two implementations, one contract suite: store_sql/, and tests/memory_stores.
+"""What placement asks of its database. store_sql/ implements it.
 
 Each writer takes its locks in one order: quotas, in the order of projects; server groups; consumers (inserted if missing, then locked); tree roots and
 sharing providers in the order of their internal ids. It reads what it decides on only after the last lock: a statement

@@ -1,4 +1,4 @@
-"""The port to the scheduler's database. store_sql/ implements it, and so does tests/memory_stores; one contract suite tests both.
+"""The port to the scheduler's database. store_sql/ implements it.
 
 Requests and instances are locked, each kind in the order of its ids, before they are decided (core/instances/). So the
 row that is written is the row that was decided on, and only one of several workers with the same request decides.

@@ -45,7 +45,7 @@ from tests.hostile_requests import (
     many_hosts,
     put,
 )
-from tests.memory_stores.placement import MemoryPlacementStore
+from tests.stores_in_memory import MemoryPlacementStore
 
 TRAITS = f"/resource_providers/{HOST}/traits"
 # With 900 groups each, this many candidates make an answer of 85 MB.

@@ -8,7 +8,7 @@ from placement_worker.api.routes import routes_of
 from placement_worker.api.routing import HttpRoute
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
-from tests.memory_stores.placement import MemoryPlacementStore
+from tests.stores_in_memory import MemoryPlacementStore
 
 
 def routes() -> tuple[HttpRoute, ...]:

@@ -7,10 +7,12 @@ from datetime import datetime
 import pytest
 
 from cell_conductor.store import ConductorStore
+from cell_conductor.store_sql import SqlConductorStore
 from kit.times import now
-from tests.memory_stores.conductor import MemoryConductorStore
+from tests.contracts.sql_stores import migrated_database
+from tests.stores_in_memory import MemoryConductorStore
 
-STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+STORES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 
 
 @asynccontextmanager
@@ -25,14 +27,12 @@ async def open_conductor_store(
 async def open_conductor_stores(
     kind: str, cells: tuple[str, ...], clock: Callable[[], datetime] = now
 ) -> AsyncIterator[tuple[ConductorStore, ...]]:
-    """A store for each of these cells, on one database; a cell that is named twice gets two, as for two processes."""
+    """A store for each of these cells, on one database, but in memory each on its own; a cell that is named twice gets two, as for two
+    processes.
+    """
     if kind == "memory":
-        by_cell = {cell: MemoryConductorStore(clock) for cell in cells}
-        yield tuple(by_cell[cell] for cell in cells)
+        yield tuple(MemoryConductorStore(clock, cell) for cell in cells)
         return
-    # A test that needs only the memory store needs no database drivers.
-    from cell_conductor.store_sql import SqlConductorStore  # noqa: PLC0415
-    from tests.contracts.sql_stores import migrated_database  # noqa: PLC0415
 
     async with migrated_database(kind, "cell_conductor") as url:
         stores = tuple(SqlConductorStore(url, cell, clock=clock) for cell in cells)

@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ironic_sync.store import IronicStore
-from tests.memory_stores.ironic import MemoryIronicStore
+from ironic_sync.store_sql import SqlIronicStore
+from tests.contracts.sql_stores import migrated_database
+from tests.stores_in_memory import MemoryIronicStore
 
-STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+STORES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 
 
 @asynccontextmanager
@@ -23,9 +25,6 @@ async def open_ironic_stores(kind: str, count: int) -> AsyncIterator[tuple[Ironi
     if kind == "memory":
         yield (MemoryIronicStore(),) * count
         return
-    # A test that only wants the memory needs no database drivers.
-    from ironic_sync.store_sql import SqlIronicStore  # noqa: PLC0415
-    from tests.contracts.sql_stores import migrated_database  # noqa: PLC0415
 
     async with migrated_database(kind, "ironic_sync") as url:
         stores = tuple(SqlIronicStore(url) for _ in range(count))

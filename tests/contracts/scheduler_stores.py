@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from scheduler_worker.store import SchedulerStore
-from tests.memory_stores.scheduler import MemorySchedulerStore
+from scheduler_worker.store_sql import SqlSchedulerStore
+from tests.contracts.sql_stores import migrated_database
+from tests.stores_in_memory import MemorySchedulerStore
 
-STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+STORES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 
 
 @asynccontextmanager
@@ -16,9 +18,6 @@ async def open_scheduler_store(kind: str) -> AsyncIterator[SchedulerStore]:
     if kind == "memory":
         yield MemorySchedulerStore()
         return
-    # A test that needs only the memory store needs no database drivers.
-    from scheduler_worker.store_sql import SqlSchedulerStore  # noqa: PLC0415
-    from tests.contracts.sql_stores import migrated_database  # noqa: PLC0415
 
     async with migrated_database(kind, "scheduler_worker") as url:
         store = SqlSchedulerStore(url)

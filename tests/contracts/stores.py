@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from placement_worker.store import PlacementStore
-from tests.memory_stores.placement import MemoryPlacementStore
+from tests.contracts.sql_stores import open_sql_store
+from tests.stores_in_memory import MemoryPlacementStore
 
-STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+STORES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 
 
 @asynccontextmanager
@@ -16,8 +17,6 @@ async def open_store(kind: str) -> AsyncIterator[PlacementStore]:
     if kind == "memory":
         yield MemoryPlacementStore()
         return
-    # A test that needs only the memory store needs no database drivers.
-    from tests.contracts.sql_stores import open_sql_store  # noqa: PLC0415
 
     async with open_sql_store(kind) as store:
         yield store

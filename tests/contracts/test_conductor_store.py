@@ -572,8 +572,7 @@ async def test_of_two_processes_that_meet_a_new_host_one_is_first() -> None:
 async def test_rows_that_wait_are_read_in_pages_by_when_they_are_due(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("cell_conductor.store_sql", "tests.memory_stores.conductor"):
-        monkeypatch.setattr(f"{module}.WAITING_PAGE", 2)
+    monkeypatch.setattr("cell_conductor.store_sql.WAITING_PAGE", 2)
     async with open_conductor_stores(kind, ("c1", "c2")) as (ours, other):
         await save(ours, a_row(3, due_s=5), a_row(1, due_s=7), a_row(2, due_s=7), a_row(4, due_s=60))
         await save(ours, a_row(5), a_row(6, due_s=8, outbox=pending(6, 101)))

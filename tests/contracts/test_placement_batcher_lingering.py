@@ -10,8 +10,8 @@ from bus.messages.administration import CreateTrait, Done
 from placement_worker.admin_writes import LINGER_SHARE, WriteBatcher
 from placement_worker.store import PlacementStore, PlacementTransaction
 from tests.contracts.placement_orders import NOON, VOCABULARY
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.simulation.loop import run_simulated
+from tests.stores_in_memory import MemoryPlacementStore
 
 COMMIT_S = 0.020
 CLIENTS = 8

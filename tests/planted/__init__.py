@@ -107,7 +107,6 @@ SIMULATED: dict[str, PlantedBug] = {
     "duplicate provider names accepted": admin_write_bugs.name_not_checked,
     "a cell that is down not avoided": cell_bugs.cell_not_avoided,
     "a row forgotten when its conductor dies": cell_bugs.rows_of_others_not_taken,
-    "two conductors decide on one row at once": cell_bugs.rows_not_locked,
     "a wake-up lost": waiting_bugs.wake_up_lost,
     "the deadline of what waits forgotten": waiting_bugs.deadline_forgotten,
     "the policy of a group not judged": group_bugs.policy_not_judged,
@@ -234,6 +233,7 @@ SIMULATED |= OF_NODES
 
 BUGS: dict[str, PlantedBug] = {**SIMULATED}
 for _area in (
+    cell_bugs,
     http_api_bugs,
     placement_store_bugs,
     scheduler_store_bugs,

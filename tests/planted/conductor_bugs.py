@@ -11,7 +11,7 @@ from bus.messages.build import BuildInstance
 from bus.messages.cell import GiveBackInCell, PlaceInCell, RemoveFromCell
 from cell_conductor.core import decide
 from cell_conductor.core.transition import Transition
-from tests.memory_stores import conductor
+from cell_conductor.store_sql import SqlConductorTransaction
 from tests.planted.replacing import replaced, rewritten
 
 
@@ -79,7 +79,7 @@ def unconfirmed_messages_not_loaded() -> AbstractContextManager[None]:
 
         return load
 
-    return replaced(conductor._Transaction, "load", planted)  # noqa: SLF001 - it is this piece that is replaced
+    return replaced(SqlConductorTransaction, "load", planted)
 
 
 def lease_without_end() -> AbstractContextManager[None]:

@@ -10,8 +10,8 @@ from scheduler_worker import forgetting
 from scheduler_worker.core.instances import lifecycle, moves
 from scheduler_worker.core.instances.rows import WAITING
 from scheduler_worker.requests.waking import WaitingMoves
+from scheduler_worker.store_sql import waiting
 from scheduler_worker.waiting import WaitingSpecs
-from tests.memory_stores import scheduler as memory_store
 from tests.planted.replacing import replaced
 
 
@@ -62,7 +62,20 @@ def lost_room_ends_the_move() -> AbstractContextManager[None]:
 
 def priority_ignored() -> AbstractContextManager[None]:
     """Room that becomes free goes to what has waited longest, whatever its priority."""
-    return replaced(memory_store, "_in_turn", lambda _real: lambda each: (each.since, each.id.int))
+
+    def planted(real: Any) -> Any:
+        def list_waiting(connection: Any, rows: Any) -> None:
+            real(connection, [_without_priority(row) for row in rows])
+
+        return list_waiting
+
+    return replaced(waiting, "list_waiting", planted)
+
+
+def _without_priority(row: Any) -> Any:
+    return structs.replace(
+        row, told=structs.replace(row.told, waiting=structs.replace(row.told.waiting, priority=0))
+    )
 
 
 def waiting_moves_not_read() -> AbstractContextManager[None]:

@@ -37,9 +37,9 @@ from engine.inventories import AggregateId, ProviderId, ProviderState, ReportedI
 from placement_worker.admin_writes import WRITES, write_reshapes
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, consumer, provider
 from tests.contracts.store_client import StoreClient
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.properties.admin_oracle import AdminOracle
 from tests.properties.bounds import BOUNDED, THOROUGH
+from tests.stores_in_memory import MemoryPlacementStore
 
 CONSUMERS = tuple(consumer(name) for name in ("web", "db"))
 CUSTOM = ("CUSTOM_A", "CUSTOM_B")

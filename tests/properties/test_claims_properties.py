@@ -25,10 +25,10 @@ from engine.refusals import (
 )
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
 from tests.contracts.store_client import StoreClient
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.properties.bounds import BOUNDED, THOROUGH
 from tests.properties.oracle import Amounts, Oracle, PlainInventory, PlainProvider, Said, minus, summed
 from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
+from tests.stores_in_memory import MemoryPlacementStore
 
 Usage = dict[tuple[ProviderId, str], int]
 

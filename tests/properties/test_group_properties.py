@@ -25,9 +25,9 @@ from tests.contracts.placement_orders import (
     provider,
 )
 from tests.contracts.store_client import StoreClient
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.plugins import standard_plugins
 from tests.properties.bounds import BOUNDED
+from tests.stores_in_memory import MemoryPlacementStore
 from tests.unit.choosing.scheduler_worlds import a_picture, a_state, vcpus
 
 HOSTS = ("h1", "h2", "h3")

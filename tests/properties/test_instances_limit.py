@@ -14,8 +14,8 @@ from engine.refusals import Claimed, DoesNotFit
 from placement_worker.core.ledger import ClaimOrder
 from tests.contracts.placement_orders import a_claim, a_host, a_release, a_share, a_swap, consumer, provider
 from tests.contracts.store_client import StoreClient
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.properties.bounds import THOROUGH
+from tests.stores_in_memory import MemoryPlacementStore
 
 HOSTS = tuple(provider(f"host-{number}") for number in (1, 2))
 WHO = tuple(consumer(f"vm-{number}") for number in range(4))

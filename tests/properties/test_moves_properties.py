@@ -36,9 +36,9 @@ from tests.contracts.placement_orders import (
     provider,
 )
 from tests.contracts.store_client import StoreClient
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.properties.bounds import BOUNDED
 from tests.properties.oracle import Amounts, added, minus, summed
+from tests.stores_in_memory import MemoryPlacementStore
 
 POOL = provider("pool")
 NAMES = {HOST: "host-1", OTHER_HOST: "host-2", POOL: "pool"}

@@ -10,9 +10,9 @@ from bus.messages.placement import ReportAccepted, ReportInventory
 from engine.inventories import AggregateId, ProviderId, ProviderState, ReportedInventory, ReportedProvider
 from tests.contracts.placement_orders import a_claim, a_share, aggregate, amounts, consumer, provider
 from tests.contracts.store_client import StoreClient, used
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.properties.bounds import BOUNDED
 from tests.properties.worlds import mostly
+from tests.stores_in_memory import MemoryPlacementStore
 
 A, B, C, D = PROVIDERS = tuple(provider(name) for name in "abcd")
 NAMES = ("north", "east", "south", "west")

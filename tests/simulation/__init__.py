@@ -7,8 +7,10 @@ follow every commit and every parcel. Then the faults stop, and everything must 
     plan.py, faults.py, drawing.py, drawing_cloud.py
                                      the plan of a seed as a value, how it is drawn, and which seeds are of which world.
     loop.py, process.py              the simulated clock; a process, its tasks, and how it dies.
-    faulty_*.py, store_faults.py, workers.py
-                                     the real parts of a process, over a broker and stores that inject faults.
+    faulty_broker.py, faulty_database.py, workers.py
+                                     the real parts of a process with their own stores, over a broker and databases that inject
+                                     faults.
+    stored_books.py                  the rows of placement's books, for checkers.
     clients.py                       clients, and an operator.
     drawing_nodes.py, ironic.py, nodes_checker.py
                                      bare metal: its plans, its Ironic, and the checker of nodes, daemons and reports.

@@ -32,19 +32,19 @@ from bus.workers.station import Station
 from engine.inventories import ConsumerId, ProviderId, ProviderState
 from kit.errors import Failure, Transient
 from placement_worker.admin_writes import WriteBatcher
+from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.view import ProviderReplica, ProviderView
 from placement_worker.wiring import STANDARD
 from tests.simulation.admin_ops import Admin, BooksApi
-from tests.simulation.faulty_placement_store import FaultyPlacementStore
+from tests.simulation.faulty_database import CommitObserver, FaultyDatabase
 from tests.simulation.findings import Findings
 from tests.simulation.fixtures import AGGREGATES
 from tests.simulation.loop import until_s
 from tests.simulation.plan import AdminOp, Plan
 from tests.simulation.process import SimProcess
-from tests.simulation.store_faults import CommitObserver
+from tests.simulation.stored_books import InspectableStore
 from tests.simulation.view_oracle import caught_up_replica, compare_candidates
 from tests.simulation.workers import BUS
-from tests.simulation.write_oracle import InspectableStore
 
 A = TypeVar("A", bound=Message)
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Admins:
             tasks.create_task(self._work(process, BusApi(station)))
 
     async def _serve(self, process: SimProcess) -> None:
-        store = FaultyPlacementStore(self._books, process, self._observer)
+        store = SqlPlacementStore(FaultyDatabase(self._books.tables, process, self._observer))
         view = self.view = ProviderView(store, PAGE)
         batcher = WriteBatcher(store, STANDARD, process.clock)
         await self._work(process, HttpServerApi(batcher, view, store, self._books, self._findings))
@@ -154,7 +154,7 @@ class HttpServerApi:
         self,
         batcher: WriteBatcher,
         view: ProviderView,
-        store: FaultyPlacementStore,
+        store: SqlPlacementStore,
         books: InspectableStore,
         findings: Findings,
     ) -> None:

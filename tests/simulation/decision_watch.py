@@ -13,9 +13,8 @@ from scheduler_worker.core.instances import rows
 from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.requests import building, cell_events, instance_orders, move_needs, moving
 from scheduler_worker.store import Known
-from tests.memory_stores import scheduler
+from scheduler_worker.store_sql import SqlSchedulerTransaction
 from tests.planted.replacing import replaced
-from tests.simulation.faulty_scheduler_store import RequestsTransaction
 
 See = Callable[[str, str], None]
 Judged = Callable[[Sequence[Write], Sequence[WriteVerdict]], None]
@@ -46,14 +45,16 @@ def watched_decisions(see: See, judged: Judged, answered: Callable[[object, obje
             (move_needs, "problem_with", "MoveInstance"),
             (moving, "problem_with", "MoveInstance"),
             (instance_orders, "move_ended", "EndMove"),
-            (scheduler, "heard", ""),
             (rows, "placed", "a host was found"),
             (rows, "failed", "no host was found"),
             (building, "failed", "no host was found"),
             (forgetting, "overdue", "the deadline"),
         ):
             stack.enter_context(replaced(owner, name, _of_a_request(see, event)))
-        stack.enter_context(replaced(RequestsTransaction, "decide", lambda real: _decided(real, see)))
+        stack.enter_context(replaced(SqlSchedulerTransaction, "decide", lambda real: _decided(real, see)))
+        stack.enter_context(
+            replaced(SqlSchedulerTransaction, "apply_events", lambda real: _applied(real, see))
+        )
         yield
 
 
@@ -96,6 +97,20 @@ def _decided(real: Callable[..., Any], see: See) -> Callable[..., Any]:
         return others
 
     return decide
+
+
+def _applied(real: Callable[..., Any], see: See) -> Callable[..., Any]:
+    """Count the events of cells that one statement applies to all placed rows of a batch."""
+
+    async def apply_events(self: Any, events: Any) -> Any:
+        rows = await self.lock([event.instance.id for event in events])
+        for event in events:
+            row = rows.get(event.instance.id)
+            if row is not None and row.told.state == PLACED and row.told.sequence < event.instance.sequence:
+                see(REQUEST_PAIR, f"{PLACED} / {type(event).__name__}")
+        return await real(self, events)
+
+    return apply_events
 
 
 def _in_a_cell(real: Callable[..., Any], see: See) -> Callable[..., Any]:

@@ -4,8 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-from engine.inventories import AggregateId, ConsumerId, ProviderId, ReportedInventory, ResourceAmount
-from placement_worker.core.ledger import Consumer, ProviderBook
+from bus.messages.audit import BookEntry
+from engine.inventories import (
+    AggregateId,
+    ConsumerId,
+    ProviderId,
+    ProviderState,
+    ReportedInventory,
+    ResourceAmount,
+)
 
 InventoryKey = tuple[ProviderId, str]
 
@@ -62,11 +69,11 @@ class ExpectedBooks:
         return ancestry
 
 
-def record_of(book: ProviderBook) -> ProviderRecord:
+def record_of(state: ProviderState) -> ProviderRecord:
     return ProviderRecord(
-        name=book.name,
-        parent=book.parent,
-        generation=book.generation,
+        name=state.name,
+        parent=state.parent,
+        generation=state.generation,
         inventories={
             resource: ReportedInventory(
                 total=each.total,
@@ -76,15 +83,15 @@ def record_of(book: ProviderBook) -> ProviderRecord:
                 step_size=each.step_size,
                 allocation_ratio=each.allocation_ratio,
             )
-            for resource, each in book.inventories.items()
+            for resource, each in state.inventories.items()
         },
-        traits=book.traits | book.operator_traits,
-        aggregates=book.aggregates,
+        traits=frozenset(state.traits),
+        aggregates=frozenset(state.aggregates),
     )
 
 
-def holding_of(row: Consumer, held: Iterable[ResourceAmount]) -> HoldingRecord:
-    return HoldingRecord(row.generation, summed(held))
+def holding_of(row: BookEntry) -> HoldingRecord:
+    return HoldingRecord(row.generation, summed(row.held))
 
 
 def summed(held: Iterable[ResourceAmount]) -> dict[InventoryKey, int]:

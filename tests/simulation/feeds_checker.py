@@ -9,7 +9,7 @@ from bus.settings import BusSettings
 from engine.picture.picture import Picture
 from placement_worker.handlers import FeedPace
 from tests.simulation.findings import Findings
-from tests.simulation.write_oracle import InspectableStore
+from tests.simulation.stored_books import InspectableStore
 
 FEED = "feed"
 HEARD = "each reader of the feed has the newest state"

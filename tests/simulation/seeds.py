@@ -19,6 +19,7 @@ from tests.planted.replacing import replaced
 from tests.simulation.cloud import Cloud
 from tests.simulation.decision_watch import watched_decisions
 from tests.simulation.faults import IN_OUTBOX
+from tests.simulation.faulty_database import watched_stores
 from tests.simulation.findings import Broken
 from tests.simulation.loop import StoppedRun, bounded_cpu, on_bound, run_simulated, until_s
 from tests.simulation.plan import Plan
@@ -67,7 +68,7 @@ async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
     watched = watched_decisions(cloud.findings.count, cloud.write_oracle.judged, cloud.books.groups.refused)
     looks = replaced(HostRegistry, "look", partial(_watched_looks, cloud.alarms))
     outbox = replaced(Outbox, "publish", _may_die_in_outbox)
-    with watched, looks, outbox, installed_plugins():
+    with watched, watched_stores(cloud.now), looks, outbox, installed_plugins():
         return await _run_cloud(cloud, until_s)
 
 

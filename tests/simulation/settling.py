@@ -306,10 +306,10 @@ async def _view_differences(cloud: Cloud) -> list[str]:
         replica = await cloud.admins.view.caught_up()
         async with cloud.rows.books.committed() as rows:
             # A host that changes by itself may be written between the two: then the view is read once more.
-            if rows.logged == logged:
+            if rows.writes == logged:
                 compare_candidates(replica, cloud.rows.books, cloud.findings)
                 return list(differences(replica, cloud.rows.books))
-            logged = rows.logged
+            logged = rows.writes
 
 
 def choices_left(cloud: Cloud) -> list[str]:

@@ -22,9 +22,18 @@ from engine.inventories import (
     Share,
 )
 from engine.picture.picture import Picture
+from kit.times import now
 from laboratory.computes.faults import FaultScript
 from placement_worker.admin_writes import WriteBatcher
-from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, Touched, TreeBook, TreeChanges
+from placement_worker.core.ledger import (
+    ClaimChanges,
+    Consumer,
+    ForestKeys,
+    ProviderBook,
+    Touched,
+    TreeBook,
+    TreeChanges,
+)
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from tests.simulation.books_checker import BooksChecker
@@ -38,8 +47,9 @@ from tests.simulation.moves_checker import HELD_ONCE, MovesChecker
 from tests.simulation.plan import PROJECT
 from tests.simulation.process import EPOCH
 from tests.simulation.real_instances import RealInstances
+from tests.simulation.stored_books import InspectableStore
 from tests.simulation.view_oracle import caught_up_replica
-from tests.simulation.write_oracle import InspectableStore, WriteOracle
+from tests.simulation.write_oracle import WriteOracle
 
 HOST, PART, OTHER, POOL = (ProviderId(UUID(int=n)) for n in range(1, 5))
 CONSUMER = ConsumerId(UUID(int=9))
@@ -119,20 +129,24 @@ def test_a_cleanup_consumer_counts_on_its_host() -> None:
 
 def test_a_shape_may_stand_for_other_qualities_once_the_tombstone_of_its_tree_is_forgotten() -> None:
     async def written(findings: Findings, *, is_pruned: bool) -> None:
-        books = InspectableStore(lambda: EPOCH)
+        books = InspectableStore()
         oracle = WriteOracle(findings, books)
 
         async def write(changes: TreeChanges) -> None:
             async with books.transaction() as transaction:
                 oracle.opened()
+                await transaction.lock_trees(ForestKeys(trees=frozenset({HOST})))
                 await transaction.write_trees(changes)
             oracle.written((changes,))
 
         await write(_tree(HOST, _book(HOST)))
-        await write(structs.replace(_tree(HOST), removed=(HOST,)))
         if is_pruned:
-            await books.prune(EPOCH + timedelta(seconds=1), EPOCH)
-        await write(_tree(HOST, _book(HOST, traits=("CUSTOM_OTHER",))))
+            await write(structs.replace(_tree(HOST), removed=(HOST,)))
+            await books.prune(now() + timedelta(seconds=1), EPOCH)
+            await write(_tree(HOST, _book(HOST, traits=("CUSTOM_OTHER",))))
+        else:
+            books.tables.driver.execute("UPDATE inventories SET total = total + 1")
+            oracle.written((_tree(HOST, _book(HOST)),))
 
     assert _broken_while(lambda findings: written(findings, is_pruned=True)) == ""
     assert _broken_while(lambda findings: written(findings, is_pruned=False)) == "qualities are law"
@@ -150,7 +164,7 @@ def test_a_read_need_not_show_uncommitted_writes() -> None:
             return page
 
     async def looked(findings: Findings) -> None:
-        books = Read(lambda: EPOCH)
+        books = Read()
         await WriteBatcher(books, STANDARD, lambda: EPOCH).ask(CreateProvider(id=HOST, name="host"))
 
         async def write_and_die() -> None:
@@ -170,7 +184,7 @@ def test_a_read_need_not_show_uncommitted_writes() -> None:
 
 def test_a_change_that_a_scheduler_has_missed_is_seen_and_a_late_one_is_not() -> None:
     async def written(findings: Findings, *, reads: bool) -> None:
-        books, picture = InspectableStore(lambda: EPOCH), Picture()
+        books, picture = InspectableStore(), Picture()
         batcher = WriteBatcher(books, STANDARD, lambda: EPOCH)
         await batcher.ask(CreateProvider(id=HOST, name="host"))
         await batcher.ask(CreateProvider(id=OTHER, name="other"))
@@ -189,7 +203,7 @@ def test_a_change_that_a_scheduler_has_missed_is_seen_and_a_late_one_is_not() ->
 
 def test_a_deleted_provider_that_a_scheduler_still_has_is_seen() -> None:
     async def deleted(findings: Findings, *, hears: bool) -> None:
-        books, picture = InspectableStore(lambda: EPOCH), Picture()
+        books, picture = InspectableStore(), Picture()
         batcher = WriteBatcher(books, STANDARD, lambda: EPOCH)
         await batcher.ask(CreateProvider(id=HOST, name="host"))
         (state,) = books.rows.states_of((HOST,))

@@ -7,10 +7,11 @@ from bus.messages.administration import ConsumerAllocations, ProviderInventories
 from bus.workers.handling import Received
 from engine.inventories import ConsumerId, ProviderId
 from placement_worker.admin_writes import write_handlers
+from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import STANDARD
 from tests.simulation.cloud import Cloud
 from tests.simulation.drawing import draw
-from tests.simulation.faulty_placement_store import FaultyPlacementStore
+from tests.simulation.faulty_database import FaultyDatabase, watched_stores
 from tests.simulation.loop import run_simulated
 from tests.simulation.process import SimProcess
 
@@ -21,11 +22,12 @@ def test_a_batch_of_reshapes_locks_all_consumers_before_any_tree() -> None:
     async def written() -> str:
         cloud = Cloud(draw(1))
         process = SimProcess("placement-1", 1, 1, cloud)
-        store = FaultyPlacementStore(cloud.rows.books, process, cloud)
+        store = SqlPlacementStore(FaultyDatabase(cloud.rows.books.tables, process, cloud))
         handler = write_handlers(STANDARD, lambda: AT)[Reshape]
         assert callable(handler)
-        async with store.transaction() as transaction:
-            await handler([_received(_reshape(n)) for n in (1, 2)], transaction)
+        with watched_stores(cloud.now):
+            async with store.transaction() as transaction:
+                await handler([_received(_reshape(n)) for n in (1, 2)], transaction)
         return cloud.findings.broken.how if cloud.findings.broken else ""
 
     assert run_simulated(written()) == ""

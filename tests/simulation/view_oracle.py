@@ -12,7 +12,7 @@ from engine.inventories import ProviderState
 from placement_worker.view import ProviderReplica, ProviderView
 from tests.simulation.findings import Findings
 from tests.simulation.fixtures import AGGREGATES, TRAITS
-from tests.simulation.write_oracle import InspectableStore
+from tests.simulation.stored_books import InspectableStore
 
 PROMISE = "a read sees every committed write"
 QUERIES = (
@@ -34,10 +34,10 @@ async def caught_up_replica(
     """The view after it has caught up. If no transaction has committed meanwhile, it equals the books exactly."""
     async with books.committed() as rows:
         known = {state.internal: state.revision for state in rows.states_of(rows.providers)}
-        logged = rows.logged
+        logged = rows.writes
     replica = await view.caught_up()
     async with books.committed() as rows:
-        if is_same := rows.logged == logged:
+        if is_same := rows.writes == logged:
             for wrong in differences(replica, books):
                 findings.breaks(PROMISE, wrong)
         else:

@@ -1,13 +1,19 @@
-"""Simulated hosts that tell what they write onto the disks of instances, and which shares they cannot give."""
+"""Simulated hosts that tell what they write onto the disks of instances, and which shares they cannot give; and what really runs on
+them.
+"""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 
-from compute_sim.core.attempts import BuildOrder, HostOrder, Work
+from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder, Work
 from compute_sim.core.hosts import Pool
+from compute_sim.handlers import ComputeStore
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import SimulatedHost
+from tests.simulation.faulty_database import CommitObserver
 from tests.simulation.fixtures import child_of
 from tests.simulation.given_shares import CountingDriver
+from tests.simulation.process import SimProcess
 
 
 class WatchedDriver(CountingDriver):
@@ -35,3 +41,18 @@ class WatchedDriver(CountingDriver):
             each.provider != self._foreign for each in order.share.amounts
         ):
             self._cannot_give(order, words)
+
+
+class WatchedComputeStore(ComputeStore):
+    """Reports each change of an attempt on a cell's hosts while its process is alive."""
+
+    def __init__(self, process: SimProcess, observer: CommitObserver) -> None:
+        super().__init__(asyncio.get_running_loop().time)
+        self._process = process
+        self._observer = observer
+
+    async def save(self, attempts: Iterable[AttemptRecord]) -> None:
+        saved = tuple(attempts)
+        await super().save(saved)
+        if not self._process.is_dead:
+            self._observer.attempts_changed(saved)

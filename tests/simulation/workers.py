@@ -14,6 +14,7 @@ from bus.settings import BusSettings
 from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
+from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.core.hosts import pools_of, read_pools
 from compute_sim.settings import ComputePace, ComputeSettings
@@ -23,31 +24,29 @@ from engine.picture.picture import Picture
 from ironic_sync.core.offers import CellMap
 from ironic_sync.membership import Membership
 from ironic_sync.settings import DaemonRules
+from ironic_sync.store_sql import SqlIronicStore
 from ironic_sync.wiring import ironic_parts
 from kit.parts import Pauses
 from kit.process import Part, run_until
 from laboratory.computes.driver import SimulatedPool
 from placement_worker.handlers import FeedPace
 from placement_worker.settings import PlacementSettings
+from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker import settings as third_party
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
+from scheduler_worker.store_sql import SqlSchedulerStore
 from scheduler_worker.wiring import scheduler_parts
-from tests.memory_stores.conductor import MemoryConductorStore
-from tests.memory_stores.ironic import MemoryIronicStore
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.planted.replacing import replaced
-from tests.simulation.faulty_conductor_store import FaultyConductorStore, WatchedComputeStore
-from tests.simulation.faulty_ironic_store import FaultyIronicStore
-from tests.simulation.faulty_placement_store import FaultyPlacementStore
-from tests.simulation.faulty_scheduler_store import FaultySchedulerStore
+from tests.simulation.faulty_database import CommitObserver, FaultyDatabase
 from tests.simulation.ironic import FaultyIronicApi, IronicWorld
 from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Plan
 from tests.simulation.process import EPOCH, SimProcess
-from tests.simulation.store_faults import CommitObserver
-from tests.simulation.watched_driver import WatchedDriver
-from tests.simulation.write_oracle import InspectableStore
+from tests.simulation.stored_books import InspectableStore
+from tests.simulation.watched_driver import WatchedComputeStore, WatchedDriver
+from tests.sqlite_memory import Tables
+from tests.stores_in_memory import MemoryIronicStore
 from tests.varied import varied
 
 # Short timeouts, but no busy polling: a seed simulates two minutes.
@@ -129,9 +128,9 @@ class Rows:
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.books = InspectableStore(lambda: EPOCH + timedelta(seconds=loop.time()))
-        self.requests = MemorySchedulerStore()
-        self.cells = {cell: MemoryConductorStore() for cell in CELLS}
+        self.books = InspectableStore()
+        self.requests = Tables("scheduler_worker")
+        self.cells = {cell: Tables("cell_conductor") for cell in CELLS}
         self.nodes = MemoryIronicStore(lambda: EPOCH + timedelta(seconds=loop.time()))
 
 
@@ -170,12 +169,12 @@ class Workers:
         cell = rest.partition("-")[0]
         match role:
             case "placement":
-                store = FaultyPlacementStore(self._rows.books, process, self._observer)
+                store = SqlPlacementStore(FaultyDatabase(self._rows.books.tables, process, self._observer))
                 return placement_parts(
                     (station,), store, PLACEMENT, process.clock, pace=FEED_PACE, prune_every_s=3.0
                 )
             case "scheduler":
-                rows = FaultySchedulerStore(self._rows.requests, process, self._observer)
+                rows = SqlSchedulerStore(FaultyDatabase(self._rows.requests, process, self._observer))
                 picture = self.pictures[process.name] = Picture()
                 settings = structs.replace(
                     SCHEDULER,
@@ -193,8 +192,8 @@ class Workers:
                     pace=SCHEDULER_PACE,
                 )
             case "conductor":
-                own = FaultyConductorStore(
-                    self._rows.cells[cell].of_another_process(process.clock), process, self._observer
+                own = SqlConductorStore(
+                    FaultyDatabase(self._rows.cells[cell], process, self._observer), cell, clock=process.clock
                 )
                 parts = conductor_parts(
                     station,
@@ -246,7 +245,7 @@ class Workers:
         parts = ironic_parts(
             station,
             Link(broker, BUS, chance=process.chance),
-            FaultyIronicStore(self._rows.nodes, process, self._nodes),
+            SqlIronicStore(FaultyDatabase(self._rows.nodes.tables, process, self._nodes)),
             structs.replace(IRONIC, **self._plan.syncing),
             name=process.name,
             incarnation=process.full_name,

@@ -5,16 +5,14 @@ reason. After each commit the rows equal the expected ones. After any commit tre
 held, and a shape number always stands for the same set of qualities.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from bus.messages.administration import Done, ProviderWritten, Write, WriteVerdict
-from engine.inventories import ConsumerId, ProviderId, ResourceAmount
-from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, TreeChanges
-from tests.memory_stores.placement import MemoryPlacementStore
-from tests.memory_stores.placement.memory_tables import MemoryTables, ProviderEntry
+from engine.inventories import ConsumerId, ProviderId, ProviderState
+from placement_worker.core.ledger import ClaimChanges, TreeChanges
 from tests.simulation.expected_books import (
     ExpectedBooks,
     HoldingRecord,
@@ -25,29 +23,17 @@ from tests.simulation.expected_books import (
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id
 from tests.simulation.refusal_oracle import is_refusal_true
+from tests.simulation.stored_books import InspectableStore, StoredRows
 from tests.simulation.write_rules import apply_write
+
+if TYPE_CHECKING:
+    from bus.messages.audit import BookEntry
 
 WRITE = "admin write"
 # Counts of writes sent before with identical content, and of writes that were judged in one batch.
 AGAIN, TOGETHER = "admin write repeated", "admin writes in one batch"
-Held = tuple[ResourceAmount, ...]
 # The offer of one tree to claims: each provider's parent, inventories, traits and aggregates.
 Qualities = frozenset[object]
-
-
-class InspectableStore(MemoryPlacementStore):
-    """The memory store, with access to its rows for the checkers."""
-
-    @property
-    def rows(self) -> MemoryTables:
-        """During a transaction the rows include its writes; between transactions they are the committed ones."""
-        return self._tables
-
-    @asynccontextmanager
-    async def committed(self) -> AsyncIterator[MemoryTables]:
-        """The rows while no transaction is open. The block must not await anything."""
-        async with self._lock:
-            yield self._tables
 
 
 class WriteOracle:
@@ -58,8 +44,8 @@ class WriteOracle:
         self._judged: list[tuple[Write, WriteVerdict]] = []
         self._asked: set[bytes] = set()
         # The rows at the last comparison: an unchanged object is not compared again.
-        self._compared_providers: dict[ProviderId, tuple[ProviderEntry, ProviderRecord]] = {}
-        self._compared_holdings: dict[ConsumerId, tuple[Consumer, Held, HoldingRecord]] = {}
+        self._compared_providers: dict[ProviderId, tuple[ProviderState, ProviderRecord]] = {}
+        self._compared_holdings: dict[ConsumerId, tuple[BookEntry, HoldingRecord]] = {}
         # The qualities that each shape of a tree stood for when it was first seen.
         self._qualities: dict[tuple[ProviderId, int], Qualities] = {}
 
@@ -70,7 +56,9 @@ class WriteOracle:
         self._judged.clear()
         rows = self._books.rows
         for known in [
-            each for each in self._qualities if each[0] not in rows.trees and each[0] not in rows.tombstones
+            each
+            for each in self._qualities
+            if each[0] not in rows.providers and each[0] not in rows.tombstones
         ]:
             # The shapes of a tree are forgotten together with its tombstone, before this transaction may create it again.
             del self._qualities[known]
@@ -125,19 +113,16 @@ class WriteOracle:
         for provider, entry in rows.providers.items():
             known = self._compared_providers.get(provider)
             if known is None or known[0] is not entry:
-                record = expected.providers[provider] = record_of(entry.book)
+                record = expected.providers[provider] = record_of(entry)
                 self._compared_providers[provider] = (entry, record)
-        for consumer in self._compared_holdings.keys() - rows.held.keys():
+        for consumer in self._compared_holdings.keys() - rows.holders.keys():
             del expected.holdings[consumer], self._compared_holdings[consumer]
-        for consumer, held in rows.held.items():
-            row, compared = rows.consumers[consumer], self._compared_holdings.get(consumer)
-            if compared is None or compared[0] is not row or compared[1] is not held:
-                holding = expected.holdings[consumer] = holding_of(row, held)
-                self._compared_holdings[consumer] = (row, held, holding)
-        if len(rows.custom["classes"]) + len(rows.custom["traits"]) != len(expected.classes) + len(
-            expected.traits
-        ):
-            expected.classes, expected.traits = set(rows.custom["classes"]), set(rows.custom["traits"])
+        for consumer, row in rows.holders.items():
+            compared = self._compared_holdings.get(consumer)
+            if compared is None or compared[0] is not row:
+                holding = expected.holdings[consumer] = holding_of(row)
+                self._compared_holdings[consumer] = (row, holding)
+        expected.classes, expected.traits = set(rows.custom["classes"]), set(rows.custom["traits"])
 
     def _compare(self) -> None:
         if wrong := self.differences():
@@ -147,10 +132,9 @@ class WriteOracle:
             self._compared_providers[provider] = (entry, self.expected.providers[provider])
         for provider in self._compared_providers.keys() - self.expected.providers.keys():
             del self._compared_providers[provider]
-        rows = self._books.rows
         self._compared_holdings = {
-            consumer: (rows.consumers[consumer], held, self.expected.holdings[consumer])
-            for consumer, held in rows.held.items()
+            consumer: (row, self.expected.holdings[consumer])
+            for consumer, row in self._books.rows.holders.items()
         }
 
     def _provider_differences(self) -> Iterator[str]:
@@ -162,11 +146,11 @@ class WriteOracle:
             known = self._compared_providers.get(provider)
             if entry is None or (known is not None and known[0] is entry and known[1] is record):
                 continue
-            if (found := record_of(entry.book)) != record:
+            if (found := record_of(entry)) != record:
                 yield f"provider {short_id(provider)} is {found!r}, and should be {record!r}"
         sums = self.expected.sums()
         for provider, entry in rows.providers.items():
-            for resource, inventory in entry.book.inventories.items():
+            for resource, inventory in entry.inventories.items():
                 if inventory.used != (held := sums.pop((provider, resource), 0)):
                     yield f"{resource} of {short_id(provider)}: used is {inventory.used}, and {held} is held"
         for provider, resource in sums:
@@ -174,22 +158,21 @@ class WriteOracle:
 
     def _consumer_differences(self) -> Iterator[str]:
         rows, holdings = self._books.rows, self.expected.holdings
-        for consumer in sorted(rows.held.keys() ^ holdings.keys()):
-            yield f"consumer {short_id(consumer)} holds {rows.held.get(consumer, 'nothing')}"
+        for consumer in sorted(rows.holders.keys() ^ holdings.keys()):
+            yield f"consumer {short_id(consumer)} holds {rows.holders.get(consumer, 'nothing')}"
         for consumer, holding in holdings.items():
-            if consumer not in rows.held:
+            if (row := rows.holders.get(consumer)) is None:
                 continue
-            row, held = rows.consumers[consumer], rows.held[consumer]
             compared = self._compared_holdings.get(consumer)
-            if compared is not None and compared[0] is row and compared[1] is held and compared[2] is holding:
+            if compared is not None and compared[0] is row and compared[1] is holding:
                 continue
-            if (found := holding_of(row, held)) != holding:
+            if (found := holding_of(row)) != holding:
                 yield f"consumer {short_id(consumer)} is {found!r}, and should be {holding!r}"
 
     def _name_differences(self) -> Iterator[str]:
         rows = self._books.rows
-        if strange := (rows.custom["classes"].keys() ^ self.expected.classes) | (
-            rows.custom["traits"].keys() ^ self.expected.traits
+        if strange := (rows.custom["classes"] ^ self.expected.classes) | (
+            rows.custom["traits"] ^ self.expected.traits
         ):
             yield f"only one side has the names {sorted(strange)}"
 
@@ -199,41 +182,39 @@ class WriteOracle:
         rows = self._books.rows
         roots = {tree.root for tree in changes.trees}
         for provider, entry in rows.providers.items():
-            if entry.root in roots or entry.book.parent in changes.removed:
+            if entry.root in roots or entry.parent in changes.removed:
                 self._check_place(rows, provider, entry)
-        for root in roots & rows.trees.keys():
+        for root in filter(rows.has_tree, roots):
             self._check_qualities(rows, root)
 
-    def _check_place(self, rows: MemoryTables, provider: ProviderId, entry: ProviderEntry) -> None:
+    def _check_place(self, rows: StoredRows, provider: ProviderId, entry: ProviderState) -> None:
         ancestry = [provider]
-        while (parent := rows.providers[ancestry[-1]].book.parent) is not None:
+        while (parent := rows.providers[ancestry[-1]].parent) is not None:
             if parent not in rows.providers or parent in ancestry:
                 lost = "does not exist" if parent not in rows.providers else "is also below it"
-                self._findings.breaks(
-                    "trees stay trees", f"{short_id(parent)}, above {entry.book.name}, {lost}"
-                )
+                self._findings.breaks("trees stay trees", f"{short_id(parent)}, above {entry.name}, {lost}")
                 return
             ancestry.append(parent)
-        if entry.root != ancestry[-1] or provider not in rows.trees[ancestry[-1]].members:
+        if entry.root != ancestry[-1]:
             self._findings.breaks(
                 "trees stay trees",
-                f"{entry.book.name} is in the tree of {short_id(entry.root)} in its row, but is below "
-                f"{rows.providers[ancestry[-1]].book.name}",
+                f"{entry.name} is in the tree of {short_id(entry.root)} in its row, but is below "
+                f"{rows.providers[ancestry[-1]].name}",
             )
 
-    def _check_qualities(self, rows: MemoryTables, root: ProviderId) -> None:
-        tree = rows.trees[root]
-        members = [rows.providers[each].book for each in tree.members if each in rows.providers]
-        now: Qualities = frozenset((book.id, *_offered(book)) for book in members)
+    def _check_qualities(self, rows: StoredRows, root: ProviderId) -> None:
+        tree = rows.providers[root]
+        members = [each for each in rows.providers.values() if each.root == root]
+        now: Qualities = frozenset((each.id, *_offered(each)) for each in members)
         first_seen = self._qualities.setdefault((root, tree.shape), now)
         if first_seen != now:
             differing = sorted({str(each[0])[:8] for each in first_seen ^ now if isinstance(each, tuple)})
             self._findings.breaks(
                 "qualities are law",
-                f"shape {tree.shape} of {rows.providers[root].book.name} stood for other qualities before: {differing} differ",
+                f"shape {tree.shape} of {tree.name} stood for other qualities before: {differing} differ",
             )
 
 
-def _offered(book: ProviderBook) -> tuple[object, ...]:
-    record = record_of(book)
+def _offered(state: ProviderState) -> tuple[object, ...]:
+    record = record_of(state)
     return record.parent, frozenset(record.inventories.items()), record.traits, record.aggregates

@@ -40,11 +40,9 @@ from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.stage import until
-from tests.memory_stores.conductor import MemoryConductorStore
-from tests.memory_stores.placement import MemoryPlacementStore
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated
 from tests.simulation.process import EPOCH
+from tests.stores_in_memory import MemoryConductorStore, MemoryPlacementStore, MemorySchedulerStore
 from tests.varied import varied
 from tests.when_stored import when_stored
 

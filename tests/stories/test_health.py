@@ -30,8 +30,8 @@ from moor.commands import command_of
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.stage import SETTINGS, WORK, Remembering, order, until
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.simulation.loop import run_simulated, until_s
+from tests.stores_in_memory import MemoryPlacementStore
 from tests.stories.cloud import a_host
 from tests.varied import varied
 

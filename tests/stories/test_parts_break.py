@@ -50,10 +50,8 @@ from scheduler_worker.core.instances.rows import accepted
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.store import NewRequest
 from scheduler_worker.wiring import scheduler_parts
-from tests.memory_stores.conductor import MemoryConductorStore
-from tests.memory_stores.placement import MemoryPlacementStore
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated
+from tests.stores_in_memory import MemoryConductorStore, MemoryPlacementStore, MemorySchedulerStore
 from tests.stories.breakable import BreakableBroker, BreakableStation, BreakableStore, Faults, Problem
 from tests.stories.cloud import a_host
 from tests.unit.conductor.test_conductor import Cell, failed, place
@@ -99,7 +97,7 @@ class WorkerSetup:
     def _parts(self) -> tuple[Part, ...]:
         match self.role:
             case "placement":
-                books = BreakableStore(MemoryPlacementStore(clock), self.faults)
+                books = BreakableStore(MemoryPlacementStore(), self.faults)
                 return placement_parts((self.station,), books, PlacementSettings(), clock, prune_every_s=5.0)
             case "scheduler":
                 way_down = BreakableBroker(self.below.as_user(), self.faults)
@@ -149,7 +147,7 @@ class WorkerSetup:
         if self.role != "placement":
             station = Station(self.memory.as_user(), "placement", settings=BUS, clock=clock)
             self._closing.append(station)
-            books = MemoryPlacementStore(clock)
+            books = MemoryPlacementStore()
             beside += placement_parts((station,), books, PlacementSettings(), clock)
         told = asyncio.Event()
         others = asyncio.create_task(run_until(told, beside, 5))
@@ -458,7 +456,7 @@ def test_an_item_that_cannot_be_dead_lettered_yet_blocks_nothing_and_is_dead_let
             raise Poison("never")
 
         worker = worker_setup.station.worker(
-            "placement.work", {ReportInventory: refuse}, MemoryPlacementStore(clock)
+            "placement.work", {ReportInventory: refuse}, MemoryPlacementStore()
         )
         worker_setup.parts = (worker,)
         async with worker_setup.running() as running:

@@ -74,7 +74,7 @@ from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.compute_stores import open_again
 from tests.contracts.small_world import connected
 from tests.contracts.stage import PATIENCE_S, SETTINGS, declared, until
-from tests.memory_stores.placement import MemoryPlacementStore
+from tests.stores_in_memory import MemoryPlacementStore
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.placement.test_placement_over_the_bus import under_test_of
 

@@ -38,8 +38,8 @@ from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
 from tests.contracts.stage import PATIENCE_S, declared
 from tests.contracts.stage import SETTINGS as BUS
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.simulation.loop import run_simulated, until_s
+from tests.stores_in_memory import MemoryPlacementStore
 from tests.stories.cells.test_compute_sim import ComputeSetup, compute_setup, destroy, gone, spawn, spawned
 
 HOST = "c1-host-00001"

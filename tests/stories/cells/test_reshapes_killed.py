@@ -32,8 +32,8 @@ from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.stage import SETTINGS as BUS
 from tests.contracts.stage import declared
-from tests.memory_stores.placement import MemoryPlacementStore
 from tests.simulation.loop import run_simulated
+from tests.stores_in_memory import MemoryPlacementStore
 
 HOST = "c1-host-00001"
 FLAT = HostSize(vcpus=8, vcpu_ratio=1.0, ram_mb=8_000, ram_mb_reserved=0)

@@ -26,8 +26,8 @@ from ironic_sync.store import IronicStore, RingStore, RingView
 from kit.errors import Unavailable
 from kit.parts import PartState, statuses
 from tests.contracts.ironic_stores import open_ironic_stores
-from tests.memory_stores.ironic import MemoryIronicStore
 from tests.simulation.loop import run_simulated, until_s
+from tests.stores_in_memory import MemoryIronicStore
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ TURN_S_MAX = 0.2
 ENDS = {"a tight packing": TooCostly, "64 groups": TooCostly}
 # No question is repeated: this test is not about the time of an answer.
 BUS = varied(BusSettings(), ask_again_ms=60_000, answer_timeout_ms=60_000)
-STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
+STORES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 
 
 @asynccontextmanager

@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
-from placement_worker.store import PlacementTransaction
-from tests.memory_stores.placement import MemoryPlacementStore
+from placement_worker.store_sql import SqlPlacementTransaction
+from tests.stores_in_memory import MemoryPlacementStore
 from tests.stories.cloud import QUICK, a_build, cloud, wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -29,11 +29,11 @@ class WatchedStation(MemoryPlacementStore):
         self.most = 0
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[PlacementTransaction]:
+    async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
         async with super().transaction() as transaction:
             yield transaction
-        living = Counter(self._tables.consumers[consumer].host for consumer in self._tables.held)
-        self.most = max([self.most, *living.values()])
+        living = "SELECT count(*) FROM consumers WHERE held != '{}' GROUP BY host"
+        self.most = max([self.most, *[count for (count,) in self.tables.driver.execute(living)]])
 
 
 async def test_four_schedulers_give_no_host_more_instances_than_it_may_have() -> None:

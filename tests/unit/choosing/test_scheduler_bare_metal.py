@@ -28,9 +28,9 @@ from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.reading import LastFilters, RequestReader, Search
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.placement_orders import VOCABULARY, an_id, provider
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
 from tests.refusals import why_not
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state, vcpus
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

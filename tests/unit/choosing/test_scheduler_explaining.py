@@ -51,8 +51,8 @@ from scheduler_worker.questions import Explainer
 from scheduler_worker.requests.reading import RequestReader, Search, ValidRequest, with_groups
 from scheduler_worker.store import KnownGroup, NewRequest
 from scheduler_worker.wiring import STANDARD
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, asks_no_quota, vcpus
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 

@@ -38,9 +38,9 @@ from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import an_id, provider
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
 from tests.refusals import why_not
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, asks_no_quota, vcpus
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 

@@ -30,14 +30,15 @@ from bus.workers.station import Station, listen
 from cell_conductor.core.rows import CellHost, HeardHost, Instance
 from cell_conductor.hosts import HOSTS_KEPT_MAX, HeardHosts
 from cell_conductor.settings import ConductorSettings
+from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
 from engine.flavors import InstanceId
 from engine.hosts import HostMode, HostSetting
 from engine.inventories import ConsumerId, ProviderId
 from engine.refusals import Claimed
 from kit.process import run_until
-from tests.memory_stores.conductor import MemoryConductorStore
 from tests.simulation.loop import run_simulated, until_s
+from tests.stores_in_memory import MemoryConductorStore
 from tests.unit.conductor.test_conductor import NOON, ONE, destroy, host, place, spawned
 from tests.unit.conductor.test_conductor_moves import move
 
@@ -402,7 +403,7 @@ def test_a_word_that_another_conductor_has_saved_is_found_and_without_one_no_hos
         await world.say(LONG, the_word("h2", "up", 1))
         await until_s(100)
         readings_before = world.store.readings
-        other = world.store.of_another_process(world.now)
+        other = SqlConductorStore(world.store.database, "c1", clock=world.now)
         async with other.transaction() as tx:
             await tx.save_hosts([CellHost(the_word("h1", "dead", 1))])
         where = await built_on(world, by_s=107)

@@ -22,7 +22,7 @@ from cell_conductor.handlers import Decider
 from cell_conductor.hosts import CellHostWatch
 from cell_conductor.settings import PACE
 from engine.hosts import HostMode
-from tests.memory_stores.conductor import MemoryConductorStore
+from tests.stores_in_memory import MemoryConductorStore
 from tests.unit.conductor.test_conductor import (
     NOON,
     ONE,

@@ -52,7 +52,7 @@ from engine.refusals import Claimed, ClaimVerdict, ShapeMoved
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from tests.memory_stores.placement import MemoryPlacementStore
+from tests.stores_in_memory import MemoryPlacementStore
 from tests.unit.conductor.counted_on import check_claims, check_hosts
 from tests.unit.conductor.test_conductor import drawing
 

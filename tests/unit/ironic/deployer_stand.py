@@ -25,6 +25,7 @@ from ironic_sync.core.settling import NodePolicy, Order, after_order
 from ironic_sync.deploying import Deployer
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules
+from ironic_sync.store_sql import read as read_rows
 from kit.parts import Pauses
 from kit.process import run_until
 from kit.rest import RestLimits
@@ -38,7 +39,7 @@ from laboratory.ironic import (
     available_nodes,
 )
 from tests.ironic_clock import IronicClock
-from tests.memory_stores.ironic import MemoryIronicStore
+from tests.stores_in_memory import MemoryIronicStore
 
 PATIENCE_S = 60.0
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
@@ -86,7 +87,7 @@ class Rows(MemoryIronicStore):
     looks = 0
 
     def row(self, node: ProviderId) -> NodeRow:
-        return self._rows[node]
+        return read_rows(self.tables.connection, [node])[0]
 
     async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
         self.looks += 1

@@ -29,7 +29,7 @@ from ironic_sync.settings import DaemonRules, Inbox
 from kit.parts import PartGroup
 from tests.contracts.small_world import connected, publish
 from tests.contracts.stage import SETTINGS, until
-from tests.memory_stores.ironic import MemoryIronicStore
+from tests.stores_in_memory import MemoryIronicStore
 from tests.unit.ironic.captured import INSTANCE, NODE_ID, a_node, bodies_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from ironic_sync.core.rows import AT_ONCE, NodeRow
 from ironic_sync.core.settling import NodePolicy, Order
 from ironic_sync.deploying import HANDLERS
 from kit.times import microseconds
-from tests.memory_stores.ironic import MemoryIronicStore
+from tests.stores_in_memory import MemoryIronicStore
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy
 

@@ -34,7 +34,7 @@ from kit.errors import Unavailable
 from kit.metrics import Histogram
 from kit.parts import statuses
 from tests.contracts.stage import until
-from tests.memory_stores.ironic import MemoryIronicStore
+from tests.stores_in_memory import MemoryIronicStore
 
 pytestmark = pytest.mark.asyncio
 

@@ -30,7 +30,7 @@ from kit.rest import RestLimits
 from laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
 from tests.contracts.stage import until
 from tests.ironic_clients.nodes import create, delete
-from tests.memory_stores.ironic import MemoryIronicStore
+from tests.stores_in_memory import MemoryIronicStore
 
 pytestmark = pytest.mark.asyncio
 

@@ -21,7 +21,7 @@ from scheduler_worker.core.instances.rows import accepted
 from scheduler_worker.questions import instance_questions
 from scheduler_worker.registry import CellRegistry
 from scheduler_worker.store import NewRequest
-from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

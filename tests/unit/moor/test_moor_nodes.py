@@ -19,7 +19,7 @@ from ironic_sync.store import IronicStore
 from kit.errors import Unavailable
 from laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
 from moor.bare_metal.nodes import NodeReader, SeveralNodesError
-from tests.memory_stores.ironic import MemoryIronicStore
+from tests.stores_in_memory import MemoryIronicStore
 
 pytestmark = pytest.mark.asyncio
 

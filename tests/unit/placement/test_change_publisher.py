@@ -17,7 +17,7 @@ from placement_worker.handlers import ChangePublisher, FeedPace, messages_of, re
 from placement_worker.store import Unpublished
 from tests.contracts.placement_orders import a_host, a_report, an_id, consumer, provider
 from tests.contracts.store_client import StoreClient
-from tests.memory_stores.placement import MemoryPlacementStore
+from tests.stores_in_memory import MemoryPlacementStore
 
 pytestmark = pytest.mark.asyncio
 

@@ -38,7 +38,7 @@ from tests.contracts.placement_orders import (
     amounts,
     provider,
 )
-from tests.memory_stores.placement import MemoryPlacementStore
+from tests.stores_in_memory import MemoryPlacementStore
 
 LARGEST = InventoryState(
     total=2**31 - 1,

@@ -24,8 +24,8 @@ from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.store import SchedulerTransaction
 from scheduler_worker.wiring import STANDARD
 from tests.contracts.scheduler_rows import NOON
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
+from tests.stores_in_memory import MemorySchedulerStore
 
 pytestmark = pytest.mark.asyncio
 

@@ -23,7 +23,7 @@ from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.requests.cell_events import ApiLevelRepeater, cell_event_handlers
 from scheduler_worker.store import NewRequest
 from tests.contracts.scheduler_rows import a_placed, a_request, an_active, instance
-from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.stores_in_memory import MemorySchedulerStore
 
 pytestmark = pytest.mark.asyncio
 

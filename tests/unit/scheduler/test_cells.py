@@ -32,8 +32,8 @@ from scheduler_worker.store import KnownCell
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.test_conductor_store import a_row, instance_id, save
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -25,8 +24,8 @@ from scheduler_worker.hosts import HostRegistry, state_of
 from scheduler_worker.overview import CloudCounter, with_rare_classes_as_one
 from scheduler_worker.registry import CellRegistry
 from scheduler_worker.requests.reading import last_filter
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated, until_s
+from tests.stores_in_memory import MemorySchedulerStore
 
 EVERY_S = 10.0
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -41,7 +40,7 @@ class CountedReads(MemorySchedulerStore):
         self.reads = 0
         self.is_away = False
 
-    async def instance_counts(self) -> Sequence[InstanceCount]:
+    async def instance_counts(self) -> list[InstanceCount]:
         if self.is_away:
             raise ConnectionLost("the database is away")
         self.reads += 1

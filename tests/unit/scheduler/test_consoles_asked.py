@@ -11,7 +11,8 @@ from bus.workers.handling import Answer, ReadOnly
 from kit.errors import Undeliverable
 from scheduler_worker import cell_questions
 from scheduler_worker.cell_questions import ConsoleRelay
-from tests.memory_stores.scheduler import MemorySchedulerStore
+from scheduler_worker.store import AdoptedRow
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.scheduler.test_cells import NOON, Sending
 from tests.unit.scheduler.test_moves_at_api_level import ONE, a_row
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
@@ -30,7 +31,7 @@ class Asked:
         """The answer, if the cell tells these, with the question's name in place of theirs."""
         store = MemorySchedulerStore()
         async with store.transaction() as tx:
-            await tx.save([a_row(**self._told)])
+            await tx.adopt([AdoptedRow(a_row(**self._told), 0, b"")])
         relay = ConsoleRelay(self.station, {}, store, clock=lambda: NOON, answer_s=answer_s)
         running = asyncio.create_task(relay.run())
         await asyncio.sleep(0)

@@ -18,8 +18,8 @@ from scheduler_worker.handlers import host_report_handlers
 from scheduler_worker.hosts import LOADS_READ_AFTER, HostRegistry, HostWatch
 from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.store import HostQuery
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated
+from tests.stores_in_memory import MemorySchedulerStore
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FAILED_MAX = 3
@@ -194,7 +194,7 @@ class CountedReads(MemorySchedulerStore):
         super().__init__()
         self.rows_read = 0
 
-    async def hosts(self, query: HostQuery) -> Sequence[HostState]:
+    async def hosts(self, query: HostQuery) -> list[HostState]:
         found = await super().hosts(query)
         self.rows_read += len(found)
         return found

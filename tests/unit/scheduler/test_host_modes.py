@@ -25,8 +25,8 @@ from scheduler_worker.handlers import host_order_handlers, host_report_handlers
 from scheduler_worker.hosts import HostRegistry, HostWatch, ModeTeller
 from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.store import HostQuery
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated
+from tests.stores_in_memory import MemorySchedulerStore
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOST = ProviderId(UUID(int=7))

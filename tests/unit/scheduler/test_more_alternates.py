@@ -19,8 +19,8 @@ from scheduler_worker.core.instances.rows import InstanceRow, messages_of
 from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.requests.cell_events import FAILED_HOSTS_MAX, AlternatesFinder
 from scheduler_worker.store import InstanceQuery, NewRequest
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_picture, a_spec, a_state, vcpus
 from tests.unit.scheduler.test_scheduler_instances_hosts import a_row
 

@@ -26,7 +26,7 @@ from scheduler_worker.cells import REMEMBERED_FOR, WORKERS_MAX, WorkerRegistry
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.overview import Overviews, count_hosts, fill_of, tiles_of, uses_of
 from scheduler_worker.registry import CellRegistry
-from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_state, usage_of
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 from tools.pages.golden import enveloped

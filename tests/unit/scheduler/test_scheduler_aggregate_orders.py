@@ -16,7 +16,7 @@ from engine.picture.picture import Picture
 from kit.errors import Transient
 from scheduler_worker.aggregates import AggregateMembership, AggregateOrders
 from scheduler_worker.core.aggregates import ORDERS_KEPT
-from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_state, vcpus
 
 pytestmark = pytest.mark.asyncio

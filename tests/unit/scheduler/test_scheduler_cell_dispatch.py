@@ -23,7 +23,7 @@ from scheduler_worker.outbox import CellDispatch, Outbox, OutboxNotes
 from scheduler_worker.store import NewRequest, SchedulerStore
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.stage import SETTINGS, until
-from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.stores_in_memory import MemorySchedulerStore
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,7 +9,7 @@ from bus.messages.build import InstanceEvent
 from bus.messages.stored_names import KnownApplication
 from bus.workers.station import Station
 from scheduler_worker.applications import Applications
-from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.examples.values import STATE
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

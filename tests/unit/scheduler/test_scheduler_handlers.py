@@ -56,8 +56,8 @@ from scheduler_worker.store import HostQuery, InstanceQuery, NewRequest
 from scheduler_worker.waiting import WaitingSpecs
 from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import provider
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_state, vcpus
 from tests.unit.choosing.test_scheduler_picture import free_of
 

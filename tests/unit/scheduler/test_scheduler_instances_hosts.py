@@ -28,8 +28,8 @@ from scheduler_worker.core.instances.rows import InstanceRow, accepted, failed, 
 from scheduler_worker.forgetting import Forgetting
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.store import HostQuery
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated, until_s
+from tests.stores_in_memory import MemorySchedulerStore
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=10)

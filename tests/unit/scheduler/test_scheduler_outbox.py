@@ -17,7 +17,7 @@ from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.core.instances.rows import PLACED, accepted, messages_of
 from scheduler_worker.outbox import Outbox, OutboxNotes
 from scheduler_worker.store import NewRequest
-from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.stores_in_memory import MemorySchedulerStore
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,8 +11,8 @@ from engine.inventories import ProviderId
 from engine.picture.picture import Picture
 from scheduler_worker.hosts import HostRegistry, HostWatch
 from scheduler_worker.store import HostQuery
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated, until_s
+from tests.stores_in_memory import MemorySchedulerStore
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DOWN_S, LOOK_S = 60.0, 5.0

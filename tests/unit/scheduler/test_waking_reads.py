@@ -23,8 +23,8 @@ from scheduler_worker.waiting import WaitingSpecs
 from tests.contracts.placement_orders import consumer
 from tests.contracts.stage import until
 from tests.contracts.test_scheduler_store_waiting import begin
-from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
+from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_picture, a_spec
 
 pytestmark = pytest.mark.asyncio
@@ -57,7 +57,7 @@ class FailingStore(MemorySchedulerStore):
         self.asked: list[Collection[InstanceId] | None] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    async def waiting_digests(self, instances: Collection[InstanceId] | None) -> Collection[bytes]:
+    async def waiting_digests(self, instances: Collection[InstanceId] | None) -> list[bytes]:
         self.asked.append(instances)
         if len(self.asked) == 2:
             self.meanwhile()
@@ -70,11 +70,11 @@ class CountingStore(MemorySchedulerStore):
         super().__init__()
         self.asked = 0
 
-    async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]:
+    async def instances(self, query: InstanceQuery) -> list[InstanceRow]:
         self.asked += 1
         return await super().instances(query)
 
-    async def one_waiting_of_each(self, digests: Sequence[bytes]) -> Sequence[WaitingInstance]:
+    async def one_waiting_of_each(self, digests: Sequence[bytes]) -> list[WaitingInstance]:
         self.asked += 1
         return await super().one_waiting_of_each(digests)
 
