@@ -236,6 +236,17 @@ async def test_an_answer_queue_goes_with_its_connection(under_test: BrokerUnderT
         await eventually(is_gone, "the answer queue is gone")
 
 
+async def test_a_feed_outlives_the_connections_of_its_process(under_test: BrokerUnderTest) -> None:
+    broker = under_test.broker()
+    async with connected(broker, world(FEED)):
+        pass
+    async with connected(under_test.broker()) as other:
+        assert await publish(other, parcel(1, "news")) == [Receipt.CONFIRMED]
+
+    async with connected(broker, world(FEED)) as connection:
+        assert bodies(await drain(connection, FEED.name, 1)) == [1]
+
+
 async def test_a_consumer_that_was_waiting_hears_of_the_cut(under_test: BrokerUnderTest) -> None:
     async with connected(under_test.broker(), world()) as connection:
         consuming = await connection.open_consuming(WORK.name, prefetch=1)

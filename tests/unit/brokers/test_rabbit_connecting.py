@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 from pamqp import commands, frame
@@ -23,13 +24,15 @@ OPENING = (
 GREETING = frame.marshal(OPENING[0], 0)
 
 
-async def open_virtual_host(read: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
-    await read.readexactly(len(b"AMQP0091"))
+async def open_virtual_host(read: asyncio.StreamReader, out: asyncio.StreamWriter) -> bytes:
+    """Returns what the client said."""
+    said = await read.readexactly(len(b"AMQP0091"))
     for answer, frames in zip(OPENING, (1, 2, 0), strict=True):
         out.write(frame.marshal(answer, 0))
         for _ in range(frames):
             head = await read.readexactly(7)
-            await read.readexactly(int.from_bytes(head[3:]) + len(b"\xce"))
+            said += await read.readexactly(int.from_bytes(head[3:]) + len(b"\xce"))
+    return said
 
 
 class FakeNode:
@@ -38,6 +41,7 @@ class FakeNode:
     def __init__(self) -> None:
         self.refuses = False
         self.connections = 0
+        self.heard = b""
         self._open: list[asyncio.StreamWriter] = []
 
     async def serve(self, read: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
@@ -46,7 +50,7 @@ class FakeNode:
             return
         self.connections += 1
         self._open.append(out)
-        await open_virtual_host(read, out)
+        self.heard = await open_virtual_host(read, out)
         # Until the other end closes.
         while await read.read(1000):
             pass
@@ -141,6 +145,17 @@ async def test_a_connection_that_this_end_closes_says_nothing_about_its_node() -
             await (await broker.connect()).close()
 
     assert [node.connections for node in nodes] == [0, 0, 2]
+
+
+async def test_a_password_that_was_changed_in_its_file_counts_at_the_next_connection(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.touch(0o600)
+    async with three_nodes() as (url, (node, *_)):
+        broker = RabbitBroker(f"{url.replace(':guest', '')}&passwordfile={file}", first=0)
+        for password in ("first", "second"):
+            file.write_text(password)
+            await (await broker.connect()).close()
+            assert b"\0guest\0" + password.encode() in node.heard
 
 
 async def test_one_error_names_all_nodes_if_none_takes_a_connection() -> None:

@@ -12,7 +12,9 @@ from pamqp.frame import FrameTypes, marshal, unmarshal
 from pamqp.header import ContentHeader
 from yarl import URL
 
-from bus.rabbit.channel import Channel, Listener
+from bus.broker import Receipt
+from bus.message import Parcel
+from bus.rabbit.channel import Channel, Listener, RabbitPublishing
 from bus.rabbit.wire import (
     HEARTBEAT,
     LARGE_BYTES,
@@ -76,7 +78,7 @@ class FakeSocket(asyncio.Transport):
 class NoWire:
     blocked = ""
 
-    content_size_max = 0
+    content_size_max = 100
 
     async def until_unblocked(self) -> None: ...
 
@@ -177,6 +179,28 @@ async def test_a_frame_that_is_cut_off_by_the_end_is_the_librarys() -> None:
 
     # A connection may be told twice that its peer has gone.
     assert await read_by_library(reader) == HEARTBEAT + DELIVERED[:5]
+
+
+@pytest.mark.parametrize(
+    ("frame", "receipt"),
+    [
+        (commands.Basic.Ack(3, multiple=True), Receipt.CONFIRMED),
+        (commands.Basic.Nack(3, multiple=True), Receipt.REFUSED),
+    ],
+    ids=["confirmed", "refused"],
+)
+async def test_one_frame_answers_for_all_parcels_up_to_its_number(frame: Frame, receipt: Receipt) -> None:
+    publishing = RabbitPublishing(NoWire(), "town")
+    channel = publishing.channel = Channel(NoWire(), OURS, publishing)
+    sent = [asyncio.create_task(publishing.publish(Parcel("e", "k", b"1"))) for _ in range(4)]
+    await asyncio.sleep(0)
+
+    channel.take(frame)
+    channel.take(commands.Basic.Return())
+    channel.take(ContentHeader(body_size=0, properties=commands.Basic.Properties(message_id="4")))
+    channel.take(commands.Basic.Ack(4))
+
+    assert await asyncio.gather(*sent) == [receipt, receipt, receipt, Receipt.UNROUTABLE]
 
 
 async def test_reading_rests_while_many_small_messages_come_and_then_goes_on() -> None:
