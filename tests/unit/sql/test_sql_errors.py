@@ -147,6 +147,35 @@ async def test_a_server_that_hangs_up_at_once_is_away() -> None:
         )
 
 
+@pytest.mark.asyncio
+async def test_a_password_that_was_changed_in_its_file_counts_at_the_next_login(tmp_path: Path) -> None:
+    told: list[bytes] = []
+
+    async def ask_for_password(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        size = int.from_bytes(await reader.readexactly(4))
+        await reader.readexactly(size - 4)
+        # In clear text.
+        writer.write(b"R\0\0\0\x08\0\0\0\x03")
+        head = await reader.readexactly(5)
+        told.append(await reader.readexactly(int.from_bytes(head[1:]) - 4))
+        writer.close()
+
+    file = tmp_path / "password"
+    file.touch(0o600)
+    file.write_text("of the start")
+    async with await asyncio.start_server(ask_for_password, "127.0.0.1", 0) as server:
+        at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        database = open_database(f"postgresql+asyncpg://moor@{at}/moor?ssl=disable&passwordfile={file}")
+        for password in ("first", "second"):
+            file.write_text(password)
+            with pytest.raises(Unavailable):
+                async with database.writing() as transaction:
+                    await transaction.run(_ask)
+        await database.close()
+
+    assert told == [b"first\0", b"second\0"]
+
+
 async def _expect_away(url: str) -> None:
     database = open_database(url)
     try:
@@ -169,7 +198,7 @@ def _ask(connection: Connection) -> None:
 async def test_a_server_that_ends_an_idle_session_is_away_and_others_go_on(asks: str) -> None:
     """Its last message has arrived before the next question, but not yet the end of the connection."""
     async with empty_database("postgresql") as url:
-        database = PostgresDatabase(make_url(url))
+        database = PostgresDatabase(make_url(url), pool_size=1)
         try:
             async with database.writing() as transaction:
                 driver = await transaction.driver()
@@ -279,12 +308,20 @@ def test_a_bug_while_connecting_stays_a_bug() -> None:
         raise asyncpg.PostgresSyntaxError("syntax error")
 
 
+def _of_sqlite(code: int, text: str) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error
+
+
 @pytest.mark.parametrize(
     "error",
     [
         asyncpg.ReadOnlySQLTransactionError("a standby, until it is promoted"),
         asyncpg.InsufficientPrivilegeError("permission denied for table"),
         asyncpg.PostgresIOError("could not read block"),
+        asyncpg.DiskFullError("could not extend file: No space left on device"),
+        _of_sqlite(sqlite3.SQLITE_FULL, "database or disk is full"),
     ],
     ids=repr,
 )
