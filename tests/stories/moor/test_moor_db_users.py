@@ -140,6 +140,8 @@ async def test_files_are_private_and_have_what_a_role_needs_and_no_password_is_p
         *("moor-conductor-harbour", "moor-conductor-island", "moor-ironic", "moor-operator", "moor-owner"),
         *("moor-placement", "moor-placement-api", "moor-scheduler"),
     }
+    # Not by the trial before it.
+    assert "made moor_owner" in made.out
     assert {stat.S_IMODE(file.stat().st_mode) for file in (*files, deployment.credentials)} == {0o600}
     assert stat.S_IMODE(deployment.directory.stat().st_mode) == 0o700
     for user, password in passwords.items():
@@ -158,7 +160,9 @@ async def test_the_second_time_all_is_as_it_was_and_rights_given_by_hand_are_tak
     await deployment.make()
     before = {file: file.read_text() for file in deployment.directory.iterdir()}
     async with connected(deployment.url) as administrator:
-        await administrator.execute("GRANT ALL ON providers TO moor_scheduler")
+        await administrator.execute(
+            "GRANT ALL ON providers TO moor_scheduler; GRANT CREATE ON SCHEMA public TO PUBLIC"
+        )
 
     again = await deployment.users()
 
@@ -166,8 +170,9 @@ async def test_the_second_time_all_is_as_it_was_and_rights_given_by_hand_are_tak
     assert "all were there" in again.out
     assert {file: file.read_text() for file in deployment.directory.iterdir()} == before
     async with connected(deployment.url_of("moor-scheduler")) as scheduler:
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await scheduler.execute("SELECT 1 FROM providers")
+        for statement in ("SELECT 1 FROM providers", "CREATE TABLE its_own ()"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await scheduler.execute(statement)
 
 
 async def test_several_at_once_make_the_same_roles(deployment: Deployment) -> None:
