@@ -11,6 +11,7 @@ from msgspec import structs
 
 from engine.flavors import InstanceId
 from nova_bridge.cloud import ServerSeen
+from nova_bridge.shadow.wiring import COPIES
 from tests.stories.cloud import QUICK, wait_until
 from tests.stories.moor.moor_process import moor, moor_json
 from tests.stories.nova.conductor import TOKEN, asked_for
@@ -307,7 +308,7 @@ async def test_nova_schedulers_own_queue_keeps_every_request_and_the_copies_expi
             (chosen,) = await world.conductor.select(instance)
             note = await shadow.note_of(instance)
             bounds = {"x-expires": 300_000, "x-max-length": 1000, "x-overflow": "drop-head"}
-            await world.conductor.declares("ours", bounds)
+            await world.conductor.declares(COPIES, bounds)
 
     assert chosen[0]["service_host"] == note.nova == "h1"
 
