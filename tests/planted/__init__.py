@@ -104,7 +104,6 @@ SIMULATED: dict[str, PlantedBug] = {
     "no outbox notes written": scheduler_bugs.no_notes_written,
     "a timer's notes confirmed before they are sent": scheduler_bugs.notes_confirmed_before_sending,
     "changes of usage ignored": scheduler_bugs.usage_ignored,
-    "duplicate provider names accepted": admin_write_bugs.name_not_checked,
     "a cell that is down not avoided": cell_bugs.cell_not_avoided,
     "a row forgotten when its conductor dies": cell_bugs.rows_of_others_not_taken,
     "a wake-up lost": waiting_bugs.wake_up_lost,
@@ -233,6 +232,7 @@ SIMULATED |= OF_NODES
 
 BUGS: dict[str, PlantedBug] = {**SIMULATED}
 for _area in (
+    admin_write_bugs,
     cell_bugs,
     http_api_bugs,
     placement_store_bugs,

@@ -12,7 +12,7 @@ from placement_worker.core import allocation_writes, forest, provider_writes
 from placement_worker.core.forest import ForestDraft
 from placement_worker.core.ledger import ClaimChanges
 from placement_worker.view import ProviderReplica
-from tests.planted.replacing import replaced
+from tests.planted.replacing import PlantedBug, replaced
 
 
 def generation_not_checked() -> AbstractContextManager[None]:
@@ -155,3 +155,7 @@ def view_keeps_deleted_providers() -> AbstractContextManager[None]:
 def name_not_checked() -> AbstractContextManager[None]:
     """Two providers may have the same name."""
     return replaced(provider_writes, "_name_taken", lambda _real: lambda *_: None)
+
+
+# Those that no seed can show: placement's database refuses a name that another provider has, and the write is tried again.
+BUGS: dict[str, PlantedBug] = {"duplicate provider names accepted": name_not_checked}
