@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import sqlite3
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -407,6 +408,13 @@ def files_no_larger_than(size: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
+
+
+async def test_only_its_owner_may_read_a_journal(journal_path: Path) -> None:
+    with journaled_broker(journal_path):
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in journal_path.parent.iterdir()}
+
+    assert modes == dict.fromkeys(("bus.journal", "bus.journal-wal", "bus.journal.lock"), 0o600)
 
 
 async def test_nothing_is_confirmed_any_more_after_a_sync_that_failed(
