@@ -4,6 +4,7 @@ It shares nothing with other nodes on the machine: neither the home with the Erl
 """
 
 import os
+import secrets
 import shlex
 import shutil
 import socket
@@ -124,10 +125,10 @@ class PrivateRabbitMQ:
                 f"cluster_formation.classic_config.nodes.1 = {self._membership.first}",
                 "cluster_partition_handling = pause_minority",
             ]
-            cookie = directory / ".erlang.cookie"
-            cookie.write_text(self._membership.cookie)
-            # Erlang refuses a cookie that others may read.
-            cookie.chmod(0o400)
+        # Erlang refuses a cookie that others may read. Its own it makes readable for a moment, when a tool may read it already.
+        cookie = directory / ".erlang.cookie"
+        cookie.touch(0o600)
+        cookie.write_text(self._membership.cookie if self._membership else secrets.token_hex(10))
         (directory / "rabbitmq.conf").write_text("".join(f"{line}\n" for line in settings))
         # Empty but existing: otherwise the machine's own file would be read.
         (directory / "rabbitmq-env.conf").touch()
