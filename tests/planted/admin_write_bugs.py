@@ -49,9 +49,13 @@ def used_not_updated() -> AbstractContextManager[None]:
     """Allocations are written, but not the providers' `used`."""
 
     def planted(real: Any) -> Any:
-        def decide(*ledger: Any) -> Any:
-            decision = real(*ledger)
-            return structs.replace(decision, changes=structs.replace(decision.changes, used=()))
+        def decide(ledger: Any, *writes: Any) -> Any:
+            decision = real(ledger, *writes)
+            touched = tuple(
+                structs.replace(each, used=ledger.providers[each.provider.int].used)
+                for each in decision.changes.touched
+            )
+            return structs.replace(decision, changes=structs.replace(decision.changes, touched=touched))
 
         return decide
 

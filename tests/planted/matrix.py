@@ -6,6 +6,7 @@ interrupted, and goes on. A bug is judged again when its room has changed since;
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -36,6 +37,15 @@ KIND_S_MAX = 600
 SEEDS = (*range(1, 17), 1_000_000_001, 1_000_000_002)
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", str(TEST_S_MAX))
 FAILED, PASSED = 1, 0
+# A traceback whose last step is in a planted bug: it does not fit the product any more.
+_BROKEN_BUG = re.compile(
+    r"File \"\S*(tests/planted/\w+_bugs\.py)\", line \d+, in .*\n.*\n(?: +\^+\n)?(?:Type|Attribute|Name|Key|Index)Error: .*"
+    r"|tests/planted/\w+_bugs\.py:\d+: (?:Type|Attribute|Name|Key|Index)Error"
+)
+
+
+class NotJudgedError(Exception):
+    """A bug does not fit the product any more, or its tests cannot be run. It is never seen by that."""
 
 
 class Verdict(Struct, frozen=True):
@@ -151,21 +161,24 @@ def judge(bugs: Sequence[str], wanted: Sequence[str]) -> None:
     for number in range(brokers_in(os.environ)):
         places.put(f"gw{number}")
 
-    def one(asked: tuple[str, str]) -> Verdict:
+    def one(asked: tuple[str, str]) -> Verdict | str:
         place = places.get()
         try:
             return Verdict(*asked, commit, _seen_by(*asked, place))
+        except NotJudgedError as problem:
+            return f"{asked[1]}: {asked[0]} IS NOT JUDGED: {problem}"
         finally:
             places.put(place)
 
     with ThreadPoolExecutor(places.qsize()) as pool:
-        for number, verdict in enumerate(pool.map(one, open_ones), 1):
-            verdicts[verdict.bug, verdict.kind] = verdict
-            keep(verdicts)
-            print(
-                f"{number} of {len(open_ones)}  {verdict.kind}: {verdict.bug}: {verdict.by or '-'}",
-                flush=True,
-            )
+        for number, judged in enumerate(pool.map(one, open_ones), 1):
+            if isinstance(judged, Verdict):
+                verdicts[judged.bug, judged.kind] = judged
+                keep(verdicts)
+                said = f"{judged.kind}: {judged.bug}: {judged.by or '-'}"
+            else:
+                said = judged
+            print(f"{number} of {len(open_ones)}  {said}", flush=True)
 
 
 def _commit() -> str:
@@ -184,7 +197,7 @@ def _seen_by(bug: str, kind: str, place: str) -> str:
         if code == PASSED:
             return ""
         if code != FAILED or not first:
-            raise SystemExit(f"{bug!r} cannot be judged by tests/{kind}: pytest ended with {code}")
+            raise NotJudgedError(f"pytest ended with {code}")
         if _run([first], environment)[0] == PASSED:
             return first
         # It fails without the bug, too.
@@ -197,7 +210,9 @@ def _run(tests: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str
     ran = subprocess.run(
         (*PYTEST, *tests), cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if broken := _BROKEN_BUG.search(ran.stdout):
+        raise NotJudgedError(f"the planted bug fails itself, and not the product: {broken[0]}")
+    failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED tests", "ERROR tests"))]
     found = failed[0].partition(" ")[2] if failed else ""
     return ran.returncode, next((each for each in tests if found.startswith(each)), "")
 
