@@ -56,9 +56,7 @@ class WriteOracle:
         self._judged.clear()
         rows = self._books.rows
         for known in [
-            each
-            for each in self._qualities
-            if each[0] not in rows.providers and each[0] not in rows.tombstones
+            each for each in self._qualities if not rows.has_tree(each[0]) and each[0] not in rows.tombstones
         ]:
             # The shapes of a tree are forgotten together with its tombstone, before this transaction may create it again.
             del self._qualities[known]
