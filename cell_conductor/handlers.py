@@ -32,8 +32,16 @@ from bus.workers.handling import Answer, Bury, Handlers, OutboxKey, ReadOnly, Re
 from bus.workers.publisher import Outgoing
 from cell_conductor.core.books import entry_of
 from cell_conductor.core.decide import CellMessage, DecidedMessage, Decision, Due, HostsLost, Input, decide
-from cell_conductor.core.rows import ALL_UP, ConductorRules, DrawId, HostStates, Instance, hosts_of
-from cell_conductor.core.swapping import Question, SwapAnswered
+from cell_conductor.core.rows import (
+    ALL_UP,
+    ConductorRules,
+    DrawId,
+    HostStates,
+    Instance,
+    Question,
+    SwapAnswered,
+    hosts_of,
+)
 from cell_conductor.settings import ConductorPace
 from cell_conductor.store import ConductorStore, ConductorTransaction
 from engine.flavors import InstanceId

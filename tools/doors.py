@@ -18,7 +18,7 @@ ROOMS = (
     *("kit", "bus", "engine", "placement_worker", "scheduler_worker", "cell_conductor", "compute_sim"),
     *("ironic_sync", "nova_bridge", "moor", "laboratory"),
 )
-# The language of all users: messages and their values, the client, what docs describe of the kit, and clouds for trials.
+# The language of all users: messages and their values, settings, the client, what docs describe of the kit, and clouds for trials.
 LANGUAGE = (
     *("bus.message", "bus.messages", "bus.codec", "engine.flavors", "engine.hosts", "engine.inventories"),
     *(
@@ -30,17 +30,15 @@ LANGUAGE = (
         "kit.settings",
         "kit.times",
     ),
-    *("laboratory.temporary_cloud", "laboratory.ironic"),
+    *("laboratory.temporary_cloud", "laboratory.ironic", *(f"{room}.settings" for room in ROOMS)),
 )
 # Where values or messages go in and come out: the modules of each door, and of its values.
 DOORS = {
-    "place requests": (
-        "engine.choosing.choosing",
-        "engine.choosing.plugins",
-        "engine.picture",
-        "engine.requests",
+    "place, plan and explain requests; find candidates": (
+        *("engine.choosing.choosing", "engine.choosing.plugins", "engine.choosing.plugin_settings"),
+        *("engine.choosing.planning", "engine.choosing.explaining", "engine.picture", "engine.requests"),
+        "engine.candidates",
     ),
-    "find candidates": ("engine.candidates",),
     "judge claims": ("placement_worker.core.claims", "placement_worker.core.ledger"),
     "judge writes and reports": (
         *("placement_worker.core.allocation_writes", "placement_worker.core.provider_writes"),
@@ -48,10 +46,13 @@ DOORS = {
     ),
     "decide a cell": ("cell_conductor.core.decide", "cell_conductor.core.rows"),
     "the attempts of a host": ("compute_sim.core.attempts",),
+    "plan guests on a machine": ("compute_sim.libvirt.core",),
     "the next step of a node": ("ironic_sync.core",),
-    "audit books": ("moor.books",),
-    "a broker": ("bus.broker", "bus.memory", "bus.rabbit.broker", "bus.unix_socket"),
-    "a database": ("kit.sql",),
+    "audit books": ("moor.books", "cell_conductor.core.books"),
+    "a broker, its users and their rights": (
+        *("bus.broker", "bus.memory", "bus.rabbit", "bus.unix_socket", "bus.topology", "bus.definitions"),
+    ),
+    "a database and its roles": ("kit.sql", "moor.clouds.db_command"),
     "the store of a room": tuple(
         f"{room}.{store}"
         for room in ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")

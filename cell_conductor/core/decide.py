@@ -58,13 +58,13 @@ from cell_conductor.core.rows import (
     HostStates,
     Instance,
     OutboxMessage,
+    Question,
     Saves,
+    SwapAnswered,
     awaited,
     kind_of,
 )
 from cell_conductor.core.swapping import (
-    Question,
-    SwapAnswered,
     end_if_none_left,
     end_unbuilt,
     leave_host,

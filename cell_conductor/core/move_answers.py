@@ -21,11 +21,9 @@ from cell_conductor.core.moving import (
     strand,
     wait_for_source,
 )
-from cell_conductor.core.rows import MOVES, SPAWNS, State
+from cell_conductor.core.rows import MOVES, SPAWNS, Question, State, SwapAnswered
 from cell_conductor.core.swapping import (
-    Question,
     Refusal,
-    SwapAnswered,
     hold_next,
     on_next_answered,
     pass_over_lost,

@@ -54,10 +54,11 @@ from bus.messages.cell import (
     UndeployInstance,
 )
 from bus.messages.hosts import HeldAttempt, SetHostInCell
-from bus.messages.placement import ReleaseClaim
+from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
 from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.hosts import NODE, HostMode
 from engine.inventories import Choice, ConsumerId, ProviderId
+from engine.refusals import ClaimVerdict
 
 State = Literal[
     "unknown",
@@ -502,3 +503,18 @@ def _is_source(row: Instance, attempt: int, host: ProviderId) -> bool:
     """Is this the host from which the instance moves, and to which it may come back?"""
     moving = row.moving
     return moving is not None and (moving.source_attempt, moving.source.share.host) == (attempt, host)
+
+
+# What is asked of placement about an instance.
+Question = SwapClaim | ClaimResources
+
+
+class SwapAnswered(Struct, frozen=True):
+    """Placement's verdict on a swap, or on the first claim for an instance that is to be unshelved.
+
+    The verdict is None if placement could not be asked or did not answer.
+    """
+
+    instance: InstanceId
+    swap: Question
+    verdict: ClaimVerdict | None

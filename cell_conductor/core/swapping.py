@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, assert_never
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from bus.messages.build import (
     AlternatesSpent,
@@ -22,6 +22,8 @@ from cell_conductor.core.rows import (
     Cleanup,
     HeldClaim,
     Instance,
+    Question,
+    SwapAnswered,
     choices_of,
     kind_of,
 )
@@ -48,19 +50,7 @@ from engine.refusals import (
 )
 from kit.parts import grown
 
-Question = SwapClaim | ClaimResources
 Refusal = DoesNotFit | GroupRefused | QuotaExceeded | ShapeMoved | Superseded | TooOld | Released | NotAllowed
-
-
-class SwapAnswered(Struct, frozen=True):
-    """Placement's verdict on a swap, or on the first claim for an instance that is to be unshelved.
-
-    The verdict is None if placement could not be asked or did not answer.
-    """
-
-    instance: InstanceId
-    swap: Question
-    verdict: ClaimVerdict | None
 
 
 def leave_unbuilt(transition: Transition, reason: str) -> None:

@@ -54,7 +54,7 @@ from tests.simulation.loop import run_simulated
 from tests.stores_in_memory import MemoryConductorStore, MemoryPlacementStore, MemorySchedulerStore
 from tests.stories.breakable import BreakableBroker, BreakableStation, BreakableStore, Faults, Problem
 from tests.stories.cloud import a_host
-from tests.unit.conductor.test_conductor import Cell, failed, place
+from tests.unit.conductor.cell import Cell, failed, place
 from tests.varied import varied
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,11 +16,10 @@ from bus.messages.build import MoveKind
 from cell_conductor.core import moving
 from cell_conductor.core.decide import Due, HostsLost, Input, decide
 from cell_conductor.core.moving import image_of
-from cell_conductor.core.rows import ALL_UP, DrawId, HostStates, Instance
-from cell_conductor.core.swapping import SwapAnswered
+from cell_conductor.core.rows import ALL_UP, DrawId, HostStates, Instance, SwapAnswered
 from engine.inventories import ConsumerId
 from engine.refusals import NotAllowed
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     CLAIMED,
     FULL,
     NOON,

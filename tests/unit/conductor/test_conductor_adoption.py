@@ -13,7 +13,7 @@ from bus.messages.cell import AdoptGuest, AdoptInCell, DestroyInstance, GiveBack
 from bus.messages.placement import ReleaseClaim
 from cell_conductor.core.decide import Due
 from cell_conductor.store_sql import decode_order, encode_order
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     ONE,
     REMOVE,
     Cell,

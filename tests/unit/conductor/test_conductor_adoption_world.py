@@ -28,7 +28,7 @@ from bus.messages.cell import (
     UndeployInstance,
 )
 from bus.messages.placement import ClaimResources
-from cell_conductor.core.swapping import SwapAnswered
+from cell_conductor.core.rows import SwapAnswered
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import Choice, ConsumerId, ProviderId
 from engine.refusals import Claimed

@@ -12,7 +12,7 @@ from cell_conductor.core.books import entry_of
 from engine.hosts import NODE
 from engine.inventories import GroupId, ServerGroup
 from engine.refusals import GroupRefused
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     CLAIMED,
     FULL,
     NOON,

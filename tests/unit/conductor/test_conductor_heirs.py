@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.messages.placement import SwapClaim
 from cell_conductor.core.books import entry_of
 from engine.refusals import NotAllowed
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     CLAIMED,
     ONE,
     REMOVE,

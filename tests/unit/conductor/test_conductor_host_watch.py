@@ -39,7 +39,7 @@ from engine.refusals import Claimed
 from kit.process import run_until
 from tests.simulation.loop import run_simulated, until_s
 from tests.stores_in_memory import MemoryConductorStore
-from tests.unit.conductor.test_conductor import NOON, ONE, destroy, host, place, spawned
+from tests.unit.conductor.cell import NOON, ONE, destroy, host, place, spawned
 from tests.unit.conductor.test_conductor_moves import move
 
 BUS = BusSettings(host_down_s=60.0)

@@ -23,7 +23,7 @@ from cell_conductor.core.rows import (
 )
 from engine.hosts import NODE, HostMode, HostSetting
 from engine.refusals import AlreadyClaimed
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     CLAIMED,
     ONE,
     REMOVE,

@@ -22,7 +22,7 @@ from bus.messages.placement import Heir, ReleaseClaim
 from engine.flavors import Flavor, RequestId
 from engine.inventories import GroupId, ServerGroup
 from engine.refusals import AlreadyClaimed
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     CLAIMED,
     FULL,
     NOON,

@@ -13,7 +13,7 @@ from bus.messages.cell import DestroyInstance, StartInstance
 from cell_conductor.core.books import entry_of
 from cell_conductor.core.rows import Instance
 from engine.inventories import ConsumerId, ProviderId
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     CLAIMED,
     ONE,
     REMOVE,

@@ -17,7 +17,7 @@ from engine.flavors import Image
 from engine.hosts import NODE
 from engine.inventories import Choice
 from engine.refusals import AlreadyClaimed
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     CLAIMED,
     ONE,
     REMOVE,

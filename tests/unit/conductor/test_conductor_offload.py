@@ -16,7 +16,7 @@ from cell_conductor.core.books import entry_of
 from cell_conductor.core.rows import HostStates, Saves
 from engine.flavors import Image
 from engine.refusals import AlreadyClaimed, Superseded
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     CLAIMED,
     FULL,
     ONE,

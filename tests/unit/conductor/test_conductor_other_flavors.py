@@ -26,7 +26,7 @@ from bus.messages.cell import (
 )
 from bus.messages.placement import SwapClaim
 from cell_conductor.core.decide import Decision, Due, Input, decide
-from cell_conductor.core.swapping import SwapAnswered
+from cell_conductor.core.rows import SwapAnswered
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_sql import assemble_row, decode_body, encode_body
 from cell_conductor.wiring import rules_of
@@ -34,7 +34,7 @@ from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.hosts import NODE
 from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, Share
 from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit
-from tests.unit.conductor.test_conductor import drawing
+from tests.unit.conductor.cell import drawing
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = rules_of(ConductorSettings(attempt_timeout_s=60, deploy_timeout_s=600), "c1", timedelta(seconds=60))

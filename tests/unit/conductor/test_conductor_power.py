@@ -6,7 +6,7 @@ from msgspec import structs
 from bus.messages.build import InstanceActive, InstanceFailed, InstanceMoved, InstanceState, MoveKind
 from bus.messages.cell import InstanceStopped, ReceiveInstance, SpawnInstance, StartInstance, StopInstance
 from cell_conductor.core.books import entry_of
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     CLAIMED,
     FULL,
     ONE,

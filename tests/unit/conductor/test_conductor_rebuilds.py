@@ -10,7 +10,7 @@ from bus.messages.cell import InstanceRedeployed, RebuildInCell, RedeployInstanc
 from cell_conductor.store_sql import assemble_row, decode_body, encode_body
 from engine.flavors import Image, RequestId
 from tests.contracts.placement_orders import an_id
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     NOON,
     ONE,
     REMOVE,

@@ -15,7 +15,7 @@ from cell_conductor.core.decide import HostsLost
 from cell_conductor.core.rows import ALL_UP, HostStates, concerns
 from cell_conductor.store_sql import assemble_row, decode_body, encode_body
 from engine.flavors import Image
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     CLAIMED,
     FULL,
     NOON,

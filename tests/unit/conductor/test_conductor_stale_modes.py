@@ -23,7 +23,7 @@ from cell_conductor.hosts import CellHostWatch
 from cell_conductor.settings import PACE
 from engine.hosts import HostMode
 from tests.stores_in_memory import MemoryConductorStore
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     NOON,
     ONE,
     REMOVE,

@@ -19,7 +19,7 @@ from kit.process import run_until
 from tests.contracts.stage import SETTINGS as BUS
 from tests.simulation.loop import run_simulated, until_s
 from tests.stores_in_memory import MemoryConductorStore
-from tests.unit.conductor.test_conductor import NOON, RULES, Cell, failed, place
+from tests.unit.conductor.cell import NOON, RULES, Cell, failed, place
 
 PACE = ConductorPace(poll_s=10, look_s=1000, rest_s=0.25)
 

@@ -7,7 +7,7 @@ from bus.messages.build import InstanceActive, InstanceFailed
 from bus.messages.cell import DestroyInstance, StartInstance
 from cell_conductor.core.books import entry_of
 from engine.refusals import ClaimVerdict, NotAllowed, Released, Superseded, TooOld
-from tests.unit.conductor.test_conductor import (
+from tests.unit.conductor.cell import (
     CLAIMED,
     FULL,
     ONE,

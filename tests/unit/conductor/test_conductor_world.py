@@ -32,8 +32,7 @@ from bus.messages.cell import (
 )
 from bus.messages.placement import ClaimResources, ReleaseClaim, ReportInventory, SwapClaim
 from cell_conductor.core.decide import CellMessage, Decision, Due, HostsLost, Input, decide
-from cell_conductor.core.rows import Instance
-from cell_conductor.core.swapping import Question, SwapAnswered
+from cell_conductor.core.rows import Instance, Question, SwapAnswered
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.wiring import rules_of
 from engine.flavors import Flavor, Image, InstanceId, RequestId
@@ -53,8 +52,8 @@ from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from tests.stores_in_memory import MemoryPlacementStore
+from tests.unit.conductor.cell import drawing
 from tests.unit.conductor.counted_on import check_claims, check_hosts
-from tests.unit.conductor.test_conductor import drawing
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = rules_of(

@@ -23,7 +23,7 @@ from engine.flavors import InstanceId, RequestId
 from kit.process import stopped_by_signals
 from moor.client.hosts import DRAINING, Emptied, empty
 from tests.simulation.loop import run_simulated, until_s
-from tests.unit.conductor.test_conductor import NOON
+from tests.unit.conductor.cell import NOON
 
 AN_HOUR_S = 3600.0
 

@@ -28,7 +28,7 @@ from moor.showing import (
     wide,
 )
 from moor.tables import Columns, print_table
-from tests.unit.conductor.test_conductor import NOON
+from tests.unit.conductor.cell import NOON
 
 STRANGE = "[/b] [red]fe80:1234:1"
 ID = UUID(int=1)

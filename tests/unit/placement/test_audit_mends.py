@@ -16,7 +16,7 @@ from moor.books.auditing import AuditResult, Finding
 from moor.books.views import Fault
 from scheduler_worker.core.instances.lifecycle import deleted_unseen, heard, mended
 from scheduler_worker.core.instances.rows import InstanceRow
-from tests.unit.conductor.test_conductor import NOON
+from tests.unit.conductor.cell import NOON
 
 ID = InstanceId(UUID(int=7))
 

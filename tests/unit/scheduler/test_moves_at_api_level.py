@@ -31,7 +31,7 @@ from scheduler_worker.core.instances.moves import (
 from scheduler_worker.core.instances.resizes import refused
 from scheduler_worker.core.instances.rows import InstanceRow, accepted, messages_of
 from tests.contracts.placement_orders import an_id
-from tests.unit.conductor.test_conductor import choice
+from tests.unit.conductor.cell import choice
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ONE = InstanceId(an_id("one"))
