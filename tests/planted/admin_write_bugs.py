@@ -96,7 +96,7 @@ def descendants_keep_their_root() -> AbstractContextManager[None]:
         def changed_in(self: Any, tree: Any) -> Any:
             stored = {
                 id_: book
-                for standing in self._stored.trees.values()
+                for standing in self.stored.trees.values()
                 for id_, book in standing.providers.items()
             }
             return [
