@@ -86,30 +86,13 @@ async def test_a_node_that_is_deleted_while_it_is_reported_gets_no_heartbeats() 
         announcer.tell_again([structs.replace(rows[0], is_deleted=True)])
         publisher.taken.set_result(None)
         await until(lambda: OTHER in publisher.alive, "the other one has a heartbeat")
+        gone = [NODE_ID]
+        await until(lambda: [each.id for each in publisher.reported if each.is_gone] == gone, "it is told")
     finally:
         await parts.stop()
         await running
 
     assert publisher.alive == {OTHER}
-
-
-async def test_a_deleted_node_is_reported_as_gone() -> None:
-    row = NodeRow(id=NODE_ID, cell="c1", version=4, epoch=2, node=a_node(id=NODE_ID))
-    store = MemoryIronicStore()
-    membership = Membership(store, "d1", "1", QUICK)
-    publisher = HeldPublisher(Station(MemoryBroker().as_user(), "a-test"))
-    announcer = NodeAnnouncer(store, membership, publisher, QUICK)
-    running = asyncio.create_task(announcer.run())
-    try:
-        announcer.touch([(row, structs.replace(row, is_deleted=True, version=5))])
-        await until(lambda: publisher.is_asked, "it is reported")
-        publisher.taken.set_result(None)
-    finally:
-        await announcer.stop()
-        await running
-
-    (facts,) = publisher.reported
-    assert (facts.id, facts.is_gone, facts.epoch, facts.sequence) == (NODE_ID, True, 2, 5)
 
 
 class HeldReads(MemoryIronicStore):

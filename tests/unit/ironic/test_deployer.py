@@ -426,33 +426,3 @@ async def test_progress_is_said_again_while_ironic_works_and_not_while_it_is_awa
         stand.ironic.come_back()
         stand.end_work()
         await stand.until_said(InstanceSpawned)
-
-
-async def test_the_tries_of_a_step_that_ironic_does_not_take_are_counted() -> None:
-    stand = Stand(settings=IronicSimSettings(delays=structs.replace(DELAYS, deploy_s=LONG_S)))
-    async with stand.running(), stand.daemon():
-        stand.ironic.go_away(60, refuses=True)
-        await stand.order(an_order(host=stand.id))
-
-        await stand.until(lambda: stand.row.deploy is not None and stand.row.deploy.tries >= 5, "five tries")
-        stand.ironic.come_back()
-        await stand.until(
-            lambda: stand.row.deploy is not None and "deploying" in stand.row.deploy.progress,
-            "Ironic deploys",
-        )
-        assert stand.row.deploy is not None
-        assert stand.row.deploy.tries == 0, "waiting is no try"
-
-
-async def test_of_an_undeploy_no_progress_is_said() -> None:
-    slow = structs.replace(DELAYS, tear_down_s=0.2)
-    stand = Stand(settings=IronicSimSettings(delays=slow))
-    async with stand.running(), stand.daemon():
-        await stand.order(an_order(host=stand.id))
-        await stand.until_said(InstanceSpawned)
-        stand.said.clear()
-
-        await stand.order(an_undeploy(host=stand.id))
-        await stand.until_said(InstanceDestroyed)
-
-        assert [type(each) for each in stand.said] == [InstanceDestroyed]

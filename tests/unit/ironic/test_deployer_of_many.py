@@ -21,18 +21,14 @@ from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import Deployer, Say
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store import IronicTransaction
-from kit.parts import PartState, statuses
 from kit.process import run_until
 from laboratory.ironic import (
     IronicSimSettings,
     IronicTransport,
     SimulatedIronic,
-    WorkDurations,
     available_nodes,
 )
 from tests.contracts.stage import until
-from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, REST, Place, Rows
 from tests.unit.ironic.deploys import an_order
 
@@ -61,37 +57,15 @@ class Gate(httpx.AsyncBaseTransport):
         return await self._inner.handle_async_request(request)
 
 
-class RowsOnSlowDisk(Rows):
-    """`ends_slowly`: the next transaction waits for its database, and is rolled back until `may_end` if it is cancelled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends_slowly = self.waits = False
-        self.rolls_back = asyncio.Event()
-        self.may_end = asyncio.Event()
-
-    @asynccontextmanager
-    async def transaction(self, *, is_lazy: bool = False) -> AsyncIterator[IronicTransaction]:
-        if self.ends_slowly:
-            self.ends_slowly, self.waits = False, True
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self.rolls_back.set()
-                await self.may_end.wait()
-        async with super().transaction(is_lazy=is_lazy) as transaction:
-            yield transaction
-
-
 class Hall:
     """Many nodes of one daemon."""
 
-    def __init__(self, count: int, delays: WorkDurations = DELAYS) -> None:
+    def __init__(self, count: int) -> None:
         nodes = available_nodes(count)
         self.ids = [ProviderId(UUID(each.uuid)) for each in nodes]
-        self.ironic = SimulatedIronic(nodes, time.time, lambda *_: None, IronicSimSettings(delays=delays))
+        self.ironic = SimulatedIronic(nodes, time.time, lambda *_: None, IronicSimSettings(delays=DELAYS))
         self.gate = Gate(self.ironic)
-        self.store = RowsOnSlowDisk()
+        self.store = Rows()
         self.writer = NodeWriter(self.store, NO_CELL, skew_us=1, clock_us=lambda: time.time_ns() // 1000)
         # Cells whose brokers take nothing.
         self.away: set[str] = set()
@@ -186,59 +160,6 @@ def answers_for(nodes: Collection[ProviderId]) -> tuple[Answer, ...]:
     return tuple(
         InstanceDestroyed(cell="c2", instance=instance_on(node), attempt=1, host=node) for node in nodes
     )
-
-
-async def test_health_shows_the_steps_that_fail() -> None:
-    hall = Hall(1)
-    hall.gate.opened.set()
-    async with hall.running(deploying(hall.ids[0])):
-        await until(lambda: bool(hall.store.row(hall.ids[0]).deployed))
-
-        assert PartState.WELL in [
-            each.state for each in statuses([hall.deployer]) if each.name == "deploy steps"
-        ]
-
-
-async def test_a_bug_in_what_progress_says_ends_the_deployer() -> None:
-    hall = Hall(1, structs.replace(DELAYS, deploy_s=LONG_S))
-    hall.gate.opened.set()
-
-    def say(message: Answer | DeployProgressed) -> "asyncio.Future[None]":
-        done = asyncio.get_running_loop().create_future()
-        if isinstance(message, DeployProgressed):
-            done.set_exception(TypeError("a bug"))
-        return done
-
-    hall.say = say
-    with pytest.RaisesGroup(pytest.RaisesExc(TypeError, match="a bug"), flatten_subgroups=True):
-        async with hall.running(deploying(hall.ids[0])) as running:
-            await until(running.done)
-
-
-async def test_a_deployer_ends_without_a_bug_while_an_answer_ends_slowly_and_ironic_answers() -> None:
-    hall = Hall(2)
-    answering, working = hall.ids
-
-    def say(message: Answer | DeployProgressed) -> "asyncio.Future[None]":
-        done = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        hall.store.ends_slowly = True
-        hall.said.append(message)
-        return done
-
-    hall.say = say
-    async with hall.running(
-        a_row(answering, answers=answers_for([answering]), answers_at=AT_ONCE), deploying(working)
-    ) as running:
-        await until(lambda: hall.gate.waiting == 1 and hall.store.waits)
-        await hall.deployer.stop()
-        await hall.store.rolls_back.wait()
-        # Were the node still worked on, Ironic's answers would start messages about its progress.
-        hall.gate.opened.set()
-        await asyncio.sleep(0.1)
-        hall.store.may_end.set()
-        await running
-    assert hall.said == [*answers_for([answering])]
 
 
 async def test_an_answer_is_tried_again_when_the_broker_of_its_cell_is_back_and_its_order_is_kept() -> None:

@@ -14,7 +14,6 @@ from msgspec import structs
 
 from engine.inventories import ConsumerId, ProviderId
 from ironic_sync.applying import NodeWriter
-from ironic_sync.core.node import Node
 from ironic_sync.core.notifications import AllocationNotified, NodeNotified
 from ironic_sync.core.offers import CellMap
 from ironic_sync.core.ordering import NOT_LISTED, Belief
@@ -24,7 +23,7 @@ from ironic_sync.core.settling import NodePolicy, settled
 from ironic_sync.membership import Membership
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules
-from ironic_sync.sweeping import SINGLE_READS_MAX, Adopter, Sweeper
+from ironic_sync.sweeping import Sweeper
 from kit.parts import PartState, statuses
 from kit.rest import RestLimits
 from laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
@@ -206,27 +205,6 @@ async def test_a_node_in_doubt_that_is_written_while_it_is_read_is_read_once_mor
         assert stand.wire.asked == [path_of(node)] * 2
 
 
-async def test_after_a_gap_the_nodes_of_all_daemons_are_compared_and_else_only_ones_own() -> None:
-    stand = Stand(6)
-    async with stand.running(owners=("d1", "d2", "")):
-        for node in stand.ids:
-            stand.ironic.set_maintenance(str(node), is_on=True)
-        own = [id_ for id_ in stand.ids if stand.rows[id_].owner == "d1"]
-        stand.sweeper._sweeping.wake()  # noqa: SLF001 - as when its time has come
-        await stand.until_swept(2)
-        assert [id_ for id_ in stand.ids if stand.is_in_maintenance(id_)] == own
-
-        await stand.sweep()
-        await until(lambda: all(map(stand.is_in_maintenance, stand.ids)), "all are compared")
-        assert {row.seen_epoch for row in stand.rows.values()} == {1}
-
-        for node in stand.ids:
-            stand.ironic.set_maintenance(str(node), is_on=False)
-        stand.sweeper._sweeping.wake()  # noqa: SLF001
-        await stand.until_swept(4)
-        assert [id_ for id_ in stand.ids if not stand.is_in_maintenance(id_)] == own
-
-
 async def test_a_sweep_for_all_daemons_that_fails_is_repeated_for_all_of_them() -> None:
     stand = Stand(6)
     async with stand.running(owners=("d1", "d2")):
@@ -238,19 +216,6 @@ async def test_a_sweep_for_all_daemons_that_fails_is_repeated_for_all_of_them() 
 
         assert LIST not in stand.wire.fails, "Ironic was away once"
         assert all(map(stand.is_in_maintenance, stand.ids))
-
-
-async def test_many_nodes_of_another_daemon_that_must_be_read_again_are_compared_with_all() -> None:
-    stand = Stand(SINGLE_READS_MAX + 5)
-    async with stand.running(owners=("d2",)):
-        stand.place._owned = {}  # noqa: SLF001 - this daemon owns none of them
-        for node in stand.ids:
-            stand.ironic.set_maintenance(str(node), is_on=True)
-        changed = {node: lambda row: structs.replace(row, doubts=("why not",)) for node in stand.ids}
-
-        await stand.writer.change(changed)
-
-        await until(lambda: all(map(stand.is_in_maintenance, stand.ids)), "all are compared")
 
 
 CHANGES = "/v1/nodes/detail"
@@ -317,19 +282,6 @@ async def test_a_look_for_changed_nodes_asks_for_one_node_if_none_has_changed() 
         assert max(sizes[0::2]) == 1
 
 
-async def test_a_look_asks_no_further_than_the_nodes_that_ever_changed() -> None:
-    stand = Stand(400, LOOKING)
-    async with stand.running():
-        await until(lambda: stand.sweeper.change_looks >= 3, "some looks at nodes that never changed")
-        stand.ironic.set_maintenance(str(stand.ids[8]), is_on=True)
-        await until(lambda: stand.is_in_maintenance(stand.ids[8]), "the change is found")
-        stand.wire.asked.clear()
-        looks = stand.sweeper.change_looks
-        await until(lambda: stand.sweeper.change_looks >= looks + 3, "some looks")
-
-        assert len(stand.wire.asked) <= 4 * (stand.sweeper.change_looks - looks + 1)
-
-
 async def test_changes_are_looked_for_from_where_the_last_look_succeeded() -> None:
     stand = Stand(3, LOOKING)
     async with stand.running():
@@ -363,46 +315,6 @@ async def test_nodes_are_seen_in_an_epoch_when_their_owner_reads_them_and_knows_
         await until(
             lambda: not any(row.owner == "d1" and row.needs_read for row in stand.rows.values()), "all"
         )
-
-
-async def test_without_rest_nodes_are_adopted_only_when_their_owner_knows_that_they_are_its_own() -> None:
-    stand = Stand(3)
-    writer = NodeWriter(
-        stand.store, structs.replace(TERMS, can_read=False), skew_us=1, clock_us=lambda: stand.at_us
-    )
-    adopter = Adopter(writer, stand.store, stand.place, RARELY)
-    async with stand.running():
-        await stand.sweeper.stop()
-        rows = [structs.replace(row, epoch=2) for row in stand.rows.values()]
-        async with stand.store.transaction() as transaction:
-            await transaction.save(rows)
-        running = asyncio.create_task(adopter.run())
-        try:
-            await until(lambda: adopter.status.runs == 1 and adopter.status.state is PartState.WELL, "a look")
-            found = (await stand.store.read(stand.ids)).values()
-            assert {row.seen_epoch for row in found} == {1}
-
-            adopter.gained(stand.place.gain(2))
-            await until(lambda: adopter.status.runs == 2, "another look")
-            while await stand.store.page_of("d1", 10, needs="read"):
-                await asyncio.sleep(0.002)
-        finally:
-            await adopter.stop()
-            await running
-
-
-async def test_a_few_nodes_that_were_gained_are_read_one_by_one_and_many_as_a_list() -> None:
-    stand = Stand(SINGLE_READS_MAX + 5)
-    async with stand.running():
-        few = stand.ids[:3]
-        stand.sweeper.gained([Owned(each, "d1", 1) for each in few])
-        await until(lambda: len(stand.wire.asked) == 3, "they are read")
-        assert sorted(stand.wire.asked) == sorted(map(path_of, few))
-
-        stand.wire.asked.clear()
-        stand.sweeper.gained([Owned(each, "d1", 1) for each in stand.ids])
-        await stand.until_swept(2)
-        assert {*stand.wire.asked} == {LIST}
 
 
 async def test_a_node_that_was_gained_and_lost_again_is_not_read() -> None:
@@ -555,32 +467,3 @@ async def test_nodes_are_missing_for_an_hour_of_time_and_not_of_a_clock_that_jum
             stand.at_s += 600.0
             await stand.sweep()
         await until(lambda: all(stand.rows[id_].is_deleted for id_ in lost), "more than an hour is over")
-
-
-async def test_words_of_a_clock_that_jumps_leave_the_node_as_ironic_has_it() -> None:
-    stand = Stand(3)
-    node = stand.ids[0]
-    async with stand.running():
-        for jump_us in (-6 * HOUR_US, 12 * HOUR_US, -600 * SECOND_US, -6 * HOUR_US):
-            stand.at_us += jump_us
-            for is_on in (True, False):
-                stand.ironic.set_maintenance(str(node), is_on=is_on)
-                stale = Node(id=node, maintenance=not is_on, provision_state="available", resource_class="x")
-                said = NodeNotified(
-                    node=stale,
-                    at_us=T0_US + SECOND_US,
-                    publisher="ironic-conductor.a",
-                    kind="power_set",
-                )
-                newer = structs.replace(
-                    said, node=structs.replace(stale, maintenance=is_on), at_us=said.at_us + SECOND_US
-                )
-                # The newer one first, of another publisher.
-                await stand.writer.hear([structs.replace(newer, publisher="ironic-api.a")])
-                await stand.writer.hear([said])
-                await until(
-                    lambda is_on=is_on: (
-                        stand.is_in_maintenance(node) is is_on and not stand.rows[node].doubts
-                    ),  # type: ignore[misc]
-                    f"maintenance {is_on} after a jump of {jump_us}",
-                )

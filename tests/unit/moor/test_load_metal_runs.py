@@ -14,12 +14,12 @@ from bus.messages.build import (
 )
 from bus.messages.placement import LogPosition, ProvidersChanged
 from engine.inventories import InventoryState, ProviderId, ProviderState
+from laboratory.ironic import SimulatedIronic, available_nodes
 from laboratory.load.firing import Run
 from laboratory.load.orders import METAL, ChangeRun, OrderRun, ReservedNodes, plain
 from scheduler_worker.core.instances.rows import instance_id_of
-from tests.unit.ironic.test_rest_simulated import ironic_with
 
-NODES = [ProviderId(UUID(int=number)) for number in (1, 2)]
+NODES = [ProviderId(UUID(each.uuid)) for each in available_nodes(2)]
 AT = LogPosition(term=1, position=1)
 
 
@@ -49,7 +49,7 @@ def orders_of(run: Run, count: int) -> list[Message]:
 
 
 def test_a_change_has_ended_when_placement_has_the_new_reserved_amount() -> None:
-    ironic = ironic_with(2)
+    ironic = SimulatedIronic(available_nodes(2), lambda: 0.0, lambda *_: None)
     run = ChangeRun(known_of(*NODES), ironic, NODES, 3)
 
     assert orders_of(run, 3) == []
@@ -70,7 +70,13 @@ def test_a_change_has_ended_when_placement_has_the_new_reserved_amount() -> None
 
 
 def test_with_a_rate_changes_are_begun_one_by_one() -> None:
-    run = ChangeRun(known_of(*NODES), ironic_with(2), NODES, 2, due_s=(0.0, 1000.0))
+    run = ChangeRun(
+        known_of(*NODES),
+        SimulatedIronic(available_nodes(2), lambda: 0.0, lambda *_: None),
+        NODES,
+        2,
+        due_s=(0.0, 1000.0),
+    )
 
     orders_of(run, run.room(2))
     orders_of(run, run.room(2))
