@@ -27,8 +27,12 @@ class MemorySchedulerStore(SqlSchedulerStore):
 
 
 class MemoryConductorStore(SqlConductorStore):
-    def __init__(self, clock: Callable[[], datetime] = now, cell: str = "c1") -> None:
-        self.database = MemoryDatabase(Tables("cell_conductor"))
+    """Conductors of one cell share the tables."""
+
+    def __init__(
+        self, clock: Callable[[], datetime] = now, cell: str = "c1", tables: Tables | None = None
+    ) -> None:
+        self.database = MemoryDatabase(tables or Tables("cell_conductor"))
         super().__init__(self.database, cell, clock=clock)
 
 

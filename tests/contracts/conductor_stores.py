@@ -10,6 +10,7 @@ from cell_conductor.store import ConductorStore
 from cell_conductor.store_sql import SqlConductorStore
 from kit.times import now
 from tests.contracts.sql_stores import migrated_database
+from tests.sqlite_memory import Tables
 from tests.stores_in_memory import MemoryConductorStore
 
 STORES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
@@ -27,11 +28,10 @@ async def open_conductor_store(
 async def open_conductor_stores(
     kind: str, cells: tuple[str, ...], clock: Callable[[], datetime] = now
 ) -> AsyncIterator[tuple[ConductorStore, ...]]:
-    """A store for each of these cells, on one database, but in memory each on its own; a cell that is named twice gets two, as for two
-    processes.
-    """
+    """A store for each of these cells, on one database; a cell that is named twice gets two, as for two processes."""
     if kind == "memory":
-        yield tuple(MemoryConductorStore(clock, cell) for cell in cells)
+        tables = Tables("cell_conductor")
+        yield tuple(MemoryConductorStore(clock, cell, tables) for cell in cells)
         return
 
     async with migrated_database(kind, "cell_conductor") as url:
