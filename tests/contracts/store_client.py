@@ -6,15 +6,11 @@ from datetime import datetime
 from bus.messages.placement import ReportInventory, ReportVerdict
 from engine.inventories import ConsumerId, ProviderId, ProviderState, ResourceAmount
 from engine.refusals import ClaimVerdict
-from kit.parts import Retrying
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.store import PlacementStore
 from tests.contracts.placement_orders import HORIZON, NOON, VOCABULARY, a_release
-
-# As a worker tries a batch again: a store may find that what it remembers of a provider is out of date.
-_AGAIN = Retrying(4)
 
 
 class StoreClient:
@@ -28,9 +24,6 @@ class StoreClient:
     async def judge(
         self, asked: Sequence[Sent[ClaimOrder]], now: datetime = NOON
     ) -> tuple[ClaimVerdict, ...]:
-        return await _AGAIN(self._judge, asked, now)
-
-    async def _judge(self, asked: Sequence[Sent[ClaimOrder]], now: datetime) -> tuple[ClaimVerdict, ...]:
         async with self.store.transaction() as tx:
             ledger = await tx.lock_claims(keys_of_orders([one.order for one in asked]))
             decision = decide_claims(ledger, asked, now, HORIZON)
