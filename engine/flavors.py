@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable
+from hashlib import sha1
 from typing import Annotated, Any, Literal, NewType
 from uuid import UUID
 
 import msgspec
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct, convert, structs
 
 from engine.inventories import (
     AggregateId,
@@ -32,6 +33,26 @@ InstanceId = ConsumerId
 def keys_of(ids: Iterable[UUID]) -> set[int]:
     """How these ids begin: derived ids of instances begin as that of their request."""
     return {each.int >> 80 for each in ids}
+
+
+_LAST_80_BITS = (1 << 80) - 1
+# The bits among these that say which kind of UUID it is, and their values in a uuid5.
+_KIND = 0b1111 << 76 | 0b11 << 62
+_UUID5 = 5 << 76 | 0b10 << 62
+
+
+def instance_id_of(request: RequestId, index: int) -> InstanceId:
+    """The id of a request's instance with this index. A client can compute it, and each delivery of the request gives
+    the same id.
+
+    Its first 48 bits are those of the request's id. If they are a time, as in a uuid7, then rows that are written
+    together lie together in every index of the database.
+    """
+    # The end of uuid5(request, str(index)), whose other half would be made in vain: that takes twice as long.
+    digest = sha1(request.bytes + str(index).encode(), usedforsecurity=False).digest()
+    own = int.from_bytes(digest[6:16]) & ~_KIND | _UUID5
+    # Half as dear as UUID(int=...).
+    return InstanceId(convert((request.int & ~_LAST_80_BITS | own).to_bytes(16), UUID))
 
 
 class Flavor(Value, frozen=True):

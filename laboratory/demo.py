@@ -30,7 +30,7 @@ from bus.messages.build import BuildInstance, DeleteInstance
 from bus.workers.publisher import Outgoing
 from cell_conductor.settings import ConductorSettings
 from compute_sim.settings import ComputeSettings
-from engine.flavors import Flavor, InstanceId
+from engine.flavors import Flavor, InstanceId, instance_id_of
 from engine.hosts import HostState
 from engine.inventories import ProviderId
 from ironic_sync.core.rows import NodeRow
@@ -49,7 +49,6 @@ from moor.clouds.cloud import BareMetalPlan, cells_of_groups, flavor_of_nodes
 from moor.options import PlacementDatabaseUrl, SchedulerFlags, fail, log_as, out, run, tuned_cloud
 from moor.tables import lines_of
 from moor.worker_settings import CloudSettings
-from scheduler_worker.core.instances.rows import instance_id_of
 from scheduler_worker.settings import SchedulerSettings
 
 SMALL = Flavor(name="small", vcpus=12, ram_mb=8192, root_gb=20)

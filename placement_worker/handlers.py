@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from bus.messages.administration import (
     AllClaimed,
@@ -83,8 +83,8 @@ from placement_worker.core.host_reshapes import (
 from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.core.owners import NO_CELL, Owner, owners_of_tombstones, room_for_tombstones
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.settings import PlacementSettings
-from placement_worker.store import FEED_ENTRIES, ChangeFeed, PlacementStore, PlacementTransaction, Unpublished
+from placement_worker.settings import FEED_PACE, FeedPace, PlacementSettings
+from placement_worker.store import ChangeFeed, PlacementStore, PlacementTransaction, Unpublished
 from placement_worker.view import KnownNames, ProviderView, bytes_of, how_many_fit
 
 log = logging.getLogger(__name__)
@@ -463,21 +463,6 @@ RESTS_PER_MESSAGE = 2.0
 # Room that this many of each kind of holder leave in a message, at less than 100 bytes each: half of it for whole providers,
 # half for usage.
 CHANGES_ROOM = (VALUES_BYTES_MAX - 3 * HOLDERS_PER_MESSAGE * 100) // 2
-
-
-class FeedPace(Struct, frozen=True):
-    """How often the change log is read. A program that simulates time gives another pace."""
-
-    # The leader looks so often for changes that other processes wrote, as the HTTP API does.
-    poll_s: float = 0.05
-    # The longest pause between two publications, in which changes gather.
-    rest_s_max: float = 0.02
-    # Another process tries so often to become the leader.
-    lead_again_s: float = 1.0
-    entries_max: int = FEED_ENTRIES
-
-
-FEED_PACE = FeedPace()
 
 
 def rest_s(unpublished: Unpublished, took_s: float, max_s: float) -> float:

@@ -45,6 +45,25 @@ class PlacementSettings(Struct, frozen=True):
         return timedelta(seconds=self.horizon_s)
 
 
+# How many log entries are read at once: more would need more memory.
+FEED_ENTRIES = 500
+
+
+class FeedPace(Struct, frozen=True):
+    """How often the change log is read. A program that simulates time gives another pace."""
+
+    # The leader looks so often for changes that other processes wrote, as the HTTP API does.
+    poll_s: float = 0.05
+    # The longest pause between two publications, in which changes gather.
+    rest_s_max: float = 0.02
+    # Another process tries so often to become the leader.
+    lead_again_s: float = 1.0
+    entries_max: int = FEED_ENTRIES
+
+
+FEED_PACE = FeedPace()
+
+
 PLACEMENT = Section(
     "placement",
     PlacementSettings,

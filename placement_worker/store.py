@@ -40,10 +40,7 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.limits import QuotaKeys
 from placement_worker.core.owners import Owner
-
-# How many log entries are read at once: more would need more memory.
-FEED_ENTRIES = 500
-
+from placement_worker.settings import FEED_ENTRIES
 
 # A decision about administrators' allocations, and the function that decides by the rows that a store reads.
 AdminDecision = BatchDecision[WriteVerdict, ClaimChanges]

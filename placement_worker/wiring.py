@@ -10,8 +10,8 @@ from engine.inventories import standard_vocabulary
 from kit.parts import Periodic, set_beside
 from kit.process import Part
 from kit.times import now
-from placement_worker.handlers import FEED_PACE, ChangePublisher, FeedPace, handlers
-from placement_worker.settings import PlacementSettings
+from placement_worker.handlers import ChangePublisher, handlers
+from placement_worker.settings import FEED_PACE, FeedPace, PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.view import ProviderView
 

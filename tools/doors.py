@@ -18,19 +18,13 @@ ROOMS = (
     *("kit", "bus", "engine", "placement_worker", "scheduler_worker", "cell_conductor", "compute_sim"),
     *("ironic_sync", "nova_bridge", "moor", "laboratory"),
 )
-# The language of all users: messages and their values, settings, the client, what docs describe of the kit, and clouds for trials.
+# The language of users: messages and their values, settings, the client, commands and pages as they are served. And the kit, a
+# library that knows no message: its tests name its modules.
 LANGUAGE = (
     *("bus.message", "bus.messages", "bus.codec", "engine.flavors", "engine.hosts", "engine.inventories"),
-    *(
-        "engine.refusals",
-        "moor.client",
-        "kit.errors",
-        "kit.parts",
-        "kit.process",
-        "kit.settings",
-        "kit.times",
-    ),
-    *("laboratory.temporary_cloud", "laboratory.ironic", *(f"{room}.settings" for room in ROOMS)),
+    *("engine.refusals", "kit", "moor.client", "moor.commands", "moor.dashboard.service"),
+    *(f"{room}.settings" for room in (*ROOMS, "compute_sim.libvirt")),
+    "moor.worker_settings",
 )
 # Where values or messages go in and come out: the modules of each door, and of its values.
 DOORS = {
@@ -42,23 +36,43 @@ DOORS = {
     "judge claims": ("placement_worker.core.claims", "placement_worker.core.ledger"),
     "judge writes and reports": (
         *("placement_worker.core.allocation_writes", "placement_worker.core.provider_writes"),
-        *("placement_worker.core.reports", "placement_worker.core.forest"),
+        *("placement_worker.core.reports", "placement_worker.core.forest", "placement_worker.admin_writes"),
     ),
     "decide a cell": ("cell_conductor.core.decide", "cell_conductor.core.rows"),
-    "the attempts of a host": ("compute_sim.core.attempts",),
-    "plan guests on a machine": ("compute_sim.libvirt.core",),
+    "the attempts of a host, and the guests on a machine": (
+        *("compute_sim.core.attempts", "compute_sim.libvirt.core"),
+    ),
     "the next step of a node": ("ironic_sync.core",),
     "audit books": ("moor.books", "cell_conductor.core.books"),
     "a broker, its users and their rights": (
         *("bus.broker", "bus.memory", "bus.rabbit", "bus.unix_socket", "bus.topology", "bus.definitions"),
+        "bus.addresses",
     ),
-    "a database and its roles": ("kit.sql", "moor.clouds.db_command"),
-    "the store of a room": tuple(
-        f"{room}.{store}"
-        for room in ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
-        for store in ("store", "store_sql")
+    "a database, its roles, and the store of a room": (
+        *("kit.sql", "moor.clouds.db_command"),
+        *(
+            f"{room}.{store}"
+            for room in (
+                *("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync"),
+            )
+            for store in ("store", "store_sql")
+        ),
     ),
     "the HTTP API": ("placement_worker.api.service",),
+    "a room's workers on a broker": (
+        *("bus.workers.station", "bus.workers.handling", "bus.workers.sending"),
+        *(
+            f"{room}.wiring"
+            for room in (
+                *("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync"),
+                "nova_bridge",
+            )
+        ),
+    ),
+    "a cloud for trials: its hosts, nodes and servers": (
+        *("moor.clouds.cloud", "laboratory.temporary_cloud", "laboratory.at_rest"),
+        *("laboratory.computes", "laboratory.ironic", "laboratory.private_servers"),
+    ),
 }
 Uses = frozenset[str]
 Place = tuple[str, str]

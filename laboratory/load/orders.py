@@ -31,7 +31,7 @@ from bus.messages.placement import ProvidersChanged
 from bus.messages.stored_names import CreateGroup, GroupsFound
 from bus.topology import CELL0
 from bus.workers.station import Station
-from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
+from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, instance_id_of
 from engine.inventories import GroupId, ProviderId, ProviderState
 from laboratory.ironic import SimulatedIronic
 from laboratory.load.firing import Clock, DueOrder, EndedOrder, Run
@@ -39,7 +39,6 @@ from laboratory.load.results import OfKind, latency_of
 from moor.asking import batches_of, granted
 from moor.client.requests import new_request_ids
 from moor.clouds.cloud import flavor_of_nodes
-from scheduler_worker.core.instances.rows import instance_id_of
 
 FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)
 METAL = flavor_of_nodes("load")

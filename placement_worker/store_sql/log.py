@@ -34,7 +34,8 @@ from kit.sql import (
     moment_text,
 )
 from kit.times import now
-from placement_worker.store import FEED_ENTRIES, Unpublished
+from placement_worker.settings import FEED_ENTRIES
+from placement_worker.store import Unpublished
 from placement_worker.store_sql.names import (
     CachedNames,
     CachedVocabulary,

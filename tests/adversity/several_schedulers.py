@@ -22,10 +22,9 @@ from bus.messages.build import BuildInstance, InstanceState
 from bus.messages.stored_names import CreateGroup, GroupsFound
 from bus.topology import CELL0, user_of
 from bus.workers.station import Station
-from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
+from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, instance_id_of
 from engine.inventories import GroupId
 from kit.process import run_until
-from scheduler_worker.core.instances.rows import instance_id_of
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 from tests.adversity.worker_process import BUS
 

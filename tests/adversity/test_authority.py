@@ -21,8 +21,7 @@ from bus.messages.hosts import SetHost
 from bus.messages.placement import LogPosition, ProvidersChanged, ReleaseClaim, SnapshotPage
 from bus.topology import API, EVENTS, PLACEMENT, user_of
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
-from engine.flavors import Flavor, InstanceId, RequestId
-from scheduler_worker.core.instances.rows import instance_id_of
+from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.small_world import connected

@@ -28,8 +28,7 @@ from kit.errors import Locked, TookTooLong, Unavailable
 from kit.process import Part, run_until
 from kit.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade
 from kit.times import now
-from placement_worker.handlers import FeedPace
-from placement_worker.settings import PlacementSettings
+from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore, SqlPlacementTransaction
 from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest

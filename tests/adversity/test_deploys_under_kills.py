@@ -21,7 +21,7 @@ from bus.messages.build import (
     RebuildInstance,
 )
 from bus.topology import user_of
-from engine.flavors import Flavor, Image, InstanceId, RequestId
+from engine.flavors import Flavor, Image, InstanceId, RequestId, instance_id_of
 from ironic_sync.core.rows import NodeRow
 from kit.process import run_until
 from laboratory.ironic import (
@@ -34,7 +34,6 @@ from laboratory.ironic import (
     available_nodes,
 )
 from laboratory.ironic.script import Loses, WorkFails
-from scheduler_worker.core.instances.rows import instance_id_of
 from tests.adversity.deploy_counter import DeployCounter
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 

@@ -12,10 +12,9 @@ import pytest
 
 from bus.message import Message
 from bus.messages.build import BuildInstance, DeleteInstance
-from engine.flavors import Flavor, InstanceId, RequestId
+from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
 from engine.hosts import HostState
 from kit.errors import Transient
-from scheduler_worker.core.instances.rows import instance_id_of
 from tests.adversity.real_cloud import CloudOn, RealCloud, real_cloud, wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]

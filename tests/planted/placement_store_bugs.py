@@ -13,7 +13,7 @@ from bus.messages.placement import LogPosition
 from kit.errors import Transient
 from kit.times import now
 from placement_worker import store_sql
-from placement_worker.store import FEED_ENTRIES
+from placement_worker.settings import FEED_ENTRIES
 from placement_worker.store_sql import SqlPlacementStore, claims, log, postgres_claims, trees
 from placement_worker.store_sql.log import SqlFeed
 from placement_worker.store_sql.names import VocabularyCache

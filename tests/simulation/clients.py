@@ -74,10 +74,19 @@ from bus.messages.stored_names import (
 )
 from bus.topology import EVENTS, FEED, Grant
 from bus.workers.station import Station, listen
-from engine.flavors import DeviceGroup, DeviceProfile, Flavor, Image, InstanceId, JoinedGroup, RequestId, Wait
+from engine.flavors import (
+    DeviceGroup,
+    DeviceProfile,
+    Flavor,
+    Image,
+    InstanceId,
+    JoinedGroup,
+    RequestId,
+    Wait,
+    instance_id_of,
+)
 from engine.inventories import AggregateId, ServerGroup
 from kit.errors import Failure
-from scheduler_worker.core.instances.rows import instance_id_of
 from tests.simulation.drawing_hosts import NOWHERE
 from tests.simulation.faults import CellDown
 from tests.simulation.findings import Findings

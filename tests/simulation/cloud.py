@@ -16,11 +16,11 @@ from bus.message import Parcel
 from bus.topology import Limits, feed_queue, objects_of, user_of
 from cell_conductor.core.rows import CellHost, Instance
 from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
-from engine.flavors import InstanceId, RequestId
+from engine.flavors import InstanceId, RequestId, instance_id_of
 from engine.hosts import HostState
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
 from scheduler_worker.core.aggregates import KeptAggregate
-from scheduler_worker.core.instances.rows import InstanceRow, instance_id_of
+from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation import faults as may
 from tests.simulation.admins import Admins
 from tests.simulation.auditor import NAME as AUDITOR

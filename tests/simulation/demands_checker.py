@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
-from engine.flavors import InstanceId, RequestId
+from engine.flavors import InstanceId, RequestId, instance_id_of
 from engine.inventories import AggregateId, ProviderId, ResourceAmount, Share
 from laboratory.computes.driver import root_of
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.core.aggregates import KeptAggregate
-from scheduler_worker.core.instances.rows import instance_id_of
 from tests.simulation.books_checker import BooksChecker
 from tests.simulation.demands import Demand, ProviderNow, Tree, has_room, ways
 from tests.simulation.drawing_demands import FEATURES, WATTS

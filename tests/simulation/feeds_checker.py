@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from bus.settings import BusSettings
 from engine.picture.picture import Picture
-from placement_worker.handlers import FeedPace
+from placement_worker.settings import FeedPace
 from tests.simulation.findings import Findings
 from tests.simulation.stored_books import InspectableStore
 

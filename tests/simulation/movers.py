@@ -17,8 +17,7 @@ from bus.messages.build import (
     MoveEnd,
 )
 from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MoveInstance, MovesFound, MoveWait
-from engine.flavors import Flavor, InstanceId, RequestId
-from scheduler_worker.core.instances.rows import instance_id_of
+from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
 from tests.simulation.plan import GOLD, PROJECT, EndOfMove, Evacuation, PlannedMove, Switch

@@ -9,13 +9,12 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.messages.build import MoveEnd, MoveKind
-from engine.flavors import RequestId
+from engine.flavors import RequestId, instance_id_of
 from engine.hosts import HostMode
 from engine.inventories import AggregateId, GroupId, ServerGroup
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import SimulatedHost
 from laboratory.ironic import IronicScript, SimulatedNode
-from scheduler_worker.core.instances.rows import instance_id_of
 from tests.simulation.demands import Demand
 from tests.simulation.faults import CellDown, Fault
 

@@ -8,11 +8,10 @@ from bus.topology import IRONIC_EVENTS
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from cell_conductor.core.rows import Instance
 from compute_sim.core.attempts import AttemptState
-from engine.flavors import InstanceId, RequestId
+from engine.flavors import InstanceId, RequestId, instance_id_of
 from engine.inventories import ProviderId
 from engine.picture.picture import Picture
 from ironic_sync.core.ring import names_alive
-from scheduler_worker.core.instances.rows import instance_id_of
 from tests.simulation.cloud import Cloud
 from tests.simulation.fixtures import CONSUMERS
 from tests.simulation.host_history import short_id

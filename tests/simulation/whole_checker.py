@@ -4,9 +4,9 @@ instances are placed by one commit.
 
 from collections.abc import Collection, Iterable
 
-from engine.flavors import InstanceId, RequestId
+from engine.flavors import InstanceId, RequestId, instance_id_of
 from engine.inventories import ConsumerId
-from scheduler_worker.core.instances.rows import FIRST_ATTEMPT, PLACED, InstanceRow, instance_id_of
+from scheduler_worker.core.instances.rows import FIRST_ATTEMPT, PLACED, InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id
 from tests.simulation.plan import Plan

@@ -29,8 +29,7 @@ from ironic_sync.wiring import ironic_parts
 from kit.parts import Pauses
 from kit.process import Part, run_until
 from laboratory.computes.driver import SimulatedPool
-from placement_worker.handlers import FeedPace
-from placement_worker.settings import PlacementSettings
+from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker import settings as third_party

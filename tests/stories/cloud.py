@@ -39,7 +39,7 @@ from bus.topology import CELL0, EVENTS, Grant
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.sending import Link
 from bus.workers.station import Station, listen
-from engine.flavors import Flavor, InstanceId, RequestId
+from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
 from engine.hosts import HostFacts, HostSetting
 from engine.inventories import (
     ConsumerId,
@@ -53,11 +53,9 @@ from engine.inventories import (
 from engine.picture.picture import Picture
 from engine.refusals import Claimed
 from kit.process import Part, run_until
-from placement_worker.handlers import FeedPace
-from placement_worker.settings import PlacementSettings
+from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
-from scheduler_worker.core.instances.rows import instance_id_of
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.store import HostQuery, SchedulerStore
 from scheduler_worker.wiring import scheduler_parts

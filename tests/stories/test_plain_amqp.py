@@ -15,8 +15,7 @@ import pytest
 
 from bus.messages.stored_names import SetApplication
 from bus.topology import objects_of_application
-from engine.flavors import InstanceId, RequestId
-from scheduler_worker.core.instances.rows import instance_id_of
+from engine.flavors import InstanceId, RequestId, instance_id_of
 from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud, wait_until
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.stage import dead_letters, until

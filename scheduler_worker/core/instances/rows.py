@@ -6,11 +6,10 @@ The states that follow, and all of them in a picture: lifecycle.py. What a row k
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from hashlib import sha1
 from typing import NamedTuple
 from uuid import UUID
 
-from msgspec import Struct, convert, structs
+from msgspec import Struct, structs
 
 from bus.message import Message
 from bus.messages.build import (
@@ -36,7 +35,7 @@ from bus.messages.moves import Change
 from bus.messages.placement import ReleaseClaim
 from bus.topology import CELL0
 from engine.choosing.verdicts import EndedElsewhere, FlavorFound, Holds, Outcome, SearchRefused
-from engine.flavors import FlavorPassedOver, InstanceId, RequestId
+from engine.flavors import FlavorPassedOver, InstanceId, RequestId, instance_id_of
 from engine.hosts import NODE
 from engine.inventories import Choice, ServerGroup
 from engine.refusals import NoValidHost
@@ -207,30 +206,10 @@ class InstanceRow(Struct, frozen=True):
         return False
 
 
-_LAST_80_BITS = (1 << 80) - 1
-# The bits among these that say which kind of UUID it is, and their values in a uuid5.
-_KIND = 0b1111 << 76 | 0b11 << 62
-_UUID5 = 5 << 76 | 0b10 << 62
-
-
 def instance_ids_of(build: BuildInstance) -> tuple[InstanceId, ...]:
     if build.instance_ids or build.request_id is None:
         return build.instance_ids
     return tuple([instance_id_of(build.request_id, index) for index in range(build.count)])
-
-
-def instance_id_of(request: RequestId, index: int) -> InstanceId:
-    """The id of a request's instance with this index. A client can compute it, and each delivery of the request gives
-    the same id.
-
-    Its first 48 bits are those of the request's id. If they are a time, as in a uuid7, then rows that are written
-    together lie together in every index of the database.
-    """
-    # The end of uuid5(request, str(index)), whose other half would be made in vain: that takes twice as long.
-    digest = sha1(request.bytes + str(index).encode(), usedforsecurity=False).digest()
-    own = int.from_bytes(digest[6:16]) & ~_KIND | _UUID5
-    # Half as dear as UUID(int=...).
-    return InstanceId(convert((request.int & ~_LAST_80_BITS | own).to_bytes(16), UUID))
 
 
 def is_of(row: InstanceRow, project: str) -> bool:

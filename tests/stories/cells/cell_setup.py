@@ -54,8 +54,7 @@ from engine.inventories import (
 )
 from engine.refusals import Claimed
 from kit.process import Part, run_until
-from placement_worker.handlers import FeedPace
-from placement_worker.settings import PlacementSettings
+from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest

@@ -67,8 +67,7 @@ from laboratory.computes.faults import (
     FaultScript,
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts
-from placement_worker.handlers import FeedPace
-from placement_worker.settings import PlacementSettings
+from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.compute_stores import open_again

@@ -32,8 +32,7 @@ from kit.times import now
 from laboratory.computes.driver import root_of, simulated_parts
 from laboratory.computes.faults import Changes, ComesBackLate, Dies, FallsSilent, FaultScript
 from laboratory.computes.hosts import equal_hosts
-from placement_worker.handlers import FeedPace
-from placement_worker.settings import PlacementSettings
+from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
 from tests.contracts.stage import PATIENCE_S, declared

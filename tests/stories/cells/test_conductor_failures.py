@@ -9,8 +9,7 @@ import pytest
 from bus.message import Message
 from bus.workers.station import Station
 from cell_conductor.wiring import conductor_parts
-from placement_worker.handlers import FeedPace
-from placement_worker.settings import PlacementSettings
+from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.stage import PATIENCE_S, SETTINGS, until
 from tests.stories.cells.cell_setup import (

@@ -26,8 +26,7 @@ from kit.process import run_until
 from kit.times import now
 from laboratory.computes.driver import SimulatedDriver, root_of, simulated_parts
 from laboratory.computes.hosts import HostSize, SimulatedHost
-from placement_worker.handlers import FeedPace
-from placement_worker.settings import PlacementSettings
+from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.stage import SETTINGS as BUS

@@ -28,9 +28,8 @@ from bus.messages.build import (
 from bus.messages.moves import MoveInstance
 from bus.settings import BusSettings
 from bus.workers.station import Station
-from engine.flavors import Flavor, InstanceId, RequestId
+from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
 from kit.process import run_until
-from scheduler_worker.core.instances.rows import instance_id_of
 from tests.stories.moor.moor_process import Process, moor, moor_json, started_anew
 from tests.stories.moor.test_moor_up import MISFORTUNES, problems_in_the_books
 from tests.varied import varied

@@ -28,8 +28,8 @@ from bus.settings import BusSettings
 from bus.workers.station import Station
 from engine.inventories import ConsumerId, ProviderId, ProviderState, ProviderUsage, QuotaState
 from engine.picture.picture import Picture
+from placement_worker.settings import FEED_ENTRIES
 from placement_worker.store import (
-    FEED_ENTRIES,
     ChangeFeed,
     Holdings,
     PlacementStore,

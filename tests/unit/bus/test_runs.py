@@ -12,9 +12,8 @@ from bus.messages.build import BuildInstance, DeleteInstance
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.stored_names import CreateGroup, DeleteGroup
 from bus.workers.handling import Handler, Handlers, Received, Said, Weighed, runs
-from engine.flavors import InstanceId, RequestId
+from engine.flavors import InstanceId, RequestId, instance_id_of
 from engine.inventories import GroupId
-from scheduler_worker.core.instances.rows import instance_id_of
 
 REQUESTS = [RequestId(uuid5(UUID(int=0), str(number))) for number in range(4)]
 INSTANCES = [instance_id_of(request, 0) for request in REQUESTS]

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildInstance, InstanceActive
-from engine.flavors import Flavor, InstanceId
+from engine.flavors import Flavor, InstanceId, instance_id_of
 from engine.hosts import HostState
 from laboratory import at_rest
 from laboratory.at_rest import Asked
@@ -17,7 +17,6 @@ from moor.asking import Asks, hearing, hosts_of, until_choosable
 from moor.books.auditing import AuditResult, audited
 from moor.client.requests import new_request_ids
 from moor.worker_settings import CloudSettings
-from scheduler_worker.core.instances.rows import instance_id_of
 
 FLAVOR = Flavor(name="small", vcpus=1, ram_mb=512, root_gb=1)
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}

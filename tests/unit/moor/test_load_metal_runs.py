@@ -13,11 +13,11 @@ from bus.messages.build import (
     InstanceState,
 )
 from bus.messages.placement import LogPosition, ProvidersChanged
+from engine.flavors import instance_id_of
 from engine.inventories import InventoryState, ProviderId, ProviderState
 from laboratory.ironic import SimulatedIronic, available_nodes
 from laboratory.load.firing import Run
 from laboratory.load.orders import METAL, ChangeRun, OrderRun, ReservedNodes, plain
-from scheduler_worker.core.instances.rows import instance_id_of
 
 NODES = [ProviderId(UUID(each.uuid)) for each in available_nodes(2)]
 AT = LogPosition(term=1, position=1)

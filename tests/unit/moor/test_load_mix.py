@@ -14,11 +14,10 @@ from bus.messages.build import (
     InstanceFailed,
     InstanceState,
 )
-from engine.flavors import InstanceId, RequestId
+from engine.flavors import InstanceId, RequestId, instance_id_of
 from engine.inventories import GroupId
 from laboratory.load.orders import FLAVOR, NONE_LEFT, OrderRun, count_of, instances_of, names_for, read_mix
 from laboratory.load.results import latency_of
-from scheduler_worker.core.instances.rows import instance_id_of
 
 
 def event(id_: InstanceId, state: str) -> InstanceEvent:

@@ -18,9 +18,8 @@ from bus.messages.build import (
     Move,
 )
 from bus.messages.moves import MoveInstance
-from engine.flavors import InstanceId, RequestId
+from engine.flavors import InstanceId, RequestId, instance_id_of
 from laboratory.load.orders import FLAVOR, Boot, OrderRun, figures_of, mix_of
-from scheduler_worker.core.instances.rows import instance_id_of
 
 IDS = [InstanceId(UUID(int=number)) for number in range(1, 5)]
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)

@@ -13,7 +13,8 @@ from bus.workers.publisher import Publisher
 from bus.workers.sending import Outgoing
 from bus.workers.station import Station
 from engine.inventories import GroupId, GroupMember, Holder, ProviderState, ProviderUsage
-from placement_worker.handlers import ChangePublisher, FeedPace, messages_of, rest_s
+from placement_worker.handlers import ChangePublisher, messages_of, rest_s
+from placement_worker.settings import FeedPace
 from placement_worker.store import Unpublished
 from tests.contracts.placement_orders import a_host, a_report, an_id, consumer, provider
 from tests.contracts.store_client import StoreClient

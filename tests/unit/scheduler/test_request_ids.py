@@ -4,9 +4,9 @@ from uuid import RFC_4122, UUID, uuid5
 import pytest
 
 from bus.messages.build import BuildInstance
-from engine.flavors import InstanceId, RequestId
+from engine.flavors import InstanceId, RequestId, instance_id_of
 from moor.client.requests import new_request_ids
-from scheduler_worker.core.instances.rows import instance_id_of, instance_ids_of
+from scheduler_worker.core.instances.rows import instance_ids_of
 
 REQUEST = RequestId(UUID("01a1fbd0-6b3d-7657-aceb-8df88742f75d"))
 

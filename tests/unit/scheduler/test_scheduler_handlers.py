@@ -25,7 +25,7 @@ from bus.unreadable import Unreadable
 from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said, Tell, Weighed
 from bus.workers.station import Station
 from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
-from engine.flavors import Flavor, Image, InstanceId, RequestId
+from engine.flavors import Flavor, Image, InstanceId, RequestId, instance_id_of
 from engine.hosts import HostFacts, HostState
 from engine.inventories import ProviderId, QuotaState
 from engine.picture.picture import Picture
@@ -33,7 +33,7 @@ from engine.requests import InstanceSpec
 from scheduler_worker.aggregates import AggregateMembership, AggregateOrders
 from scheduler_worker.applications import Applications
 from scheduler_worker.core.instances.history import decoded, encoded
-from scheduler_worker.core.instances.rows import accepted, instance_id_of
+from scheduler_worker.core.instances.rows import accepted
 from scheduler_worker.handlers import event_handlers, question_handlers, request_handlers
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import Outbox, OutboxNotes
