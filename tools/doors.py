@@ -40,16 +40,17 @@ DOORS = {
     ),
     "decide a cell": ("cell_conductor.core.decide", "cell_conductor.core.rows"),
     "the attempts of a host, and the guests on a machine": (
-        *("compute_sim.core.attempts", "compute_sim.libvirt.core"),
+        *("compute_sim.core.attempts", "compute_sim.core.hosts", "compute_sim.core.trees"),
+        "compute_sim.libvirt.core",
     ),
     "the next step of a node": ("ironic_sync.core",),
     "audit books": ("moor.books", "cell_conductor.core.books"),
-    "a broker, its users and their rights": (
+    "a broker, its users, their rights, and its dead letters": (
         *("bus.broker", "bus.memory", "bus.rabbit", "bus.unix_socket", "bus.topology", "bus.definitions"),
-        "bus.addresses",
+        *("bus.addresses", "bus.workers.dead_letters"),
     ),
     "a database, its roles, and the store of a room": (
-        *("kit.sql", "moor.clouds.db_command"),
+        *("kit.sql", "moor.clouds.db_command", "scheduler_worker.core.instances.rows"),
         *(
             f"{room}.{store}"
             for room in (
@@ -60,7 +61,7 @@ DOORS = {
     ),
     "the HTTP API": ("placement_worker.api.service",),
     "a room's workers on a broker": (
-        *("bus.workers.station", "bus.workers.handling", "bus.workers.sending"),
+        *("bus.workers.station", "bus.workers.handling", "bus.workers.sending", "ironic_sync.rest"),
         *(
             f"{room}.wiring"
             for room in (
@@ -71,7 +72,7 @@ DOORS = {
     ),
     "a cloud for trials: its hosts, nodes and servers": (
         *("moor.clouds.cloud", "laboratory.temporary_cloud", "laboratory.at_rest"),
-        *("laboratory.computes", "laboratory.ironic", "laboratory.private_servers"),
+        *("laboratory.computes", "laboratory.ironic", "laboratory.private_servers", "laboratory.check"),
     ),
 }
 Uses = frozenset[str]
