@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import structs
@@ -15,153 +15,96 @@ from bus.workers.intake import Intake
 from bus.workers.sending import ParcelSender
 from bus.workers.station import Asker
 from bus.workers.worker import Worker
-from tests.planted.replacing import replaced
+from tests.planted.replacing import ANY_CLOUD, planted, planted_as, planted_by, replaced
 
 
-def acknowledge_before_commit() -> AbstractContextManager[None]:
-    """The worker acknowledges a batch when it begins: if it dies in between, the batch is lost."""
-
-    def planted(real: Any) -> Any:
-        async def handle(self: Any, handler: Any, items: Any) -> None:
-            await self.intake.done(items)
-            await real(self, handler, items)
-
-        return handle
-
-    return replaced(Worker, "_handle", planted)
+# The worker acknowledges a batch when it begins: if it dies in between, the batch is lost.
+@planted("a batch acknowledged before its commit", Worker, "_handle", world=ANY_CLOUD)
+async def acknowledge_before_commit(real: Any, self: Any, handler: Any, items: Any) -> None:
+    await self.intake.done(items)
+    await real(self, handler, items)
 
 
-def acknowledged_without_confirms() -> AbstractContextManager[None]:
-    """The worker acknowledges a batch when its messages are handed to the publisher, before the broker has confirmed
-    them.
-    """
-
-    def planted(real: Any) -> Any:
-        async def settle(self: Any, handler: Any, items: Any, leaving: Any, confirmed: Any) -> None:
-            confirmed.add_done_callback(lambda done: done.cancelled() or done.exception())
-            at_once = asyncio.get_running_loop().create_future()
-            at_once.set_result(None)
-            await real(self, handler, items, leaving, at_once)
-
-        return settle
-
-    return replaced(Worker, "_settle", planted)
+# The worker acknowledges a batch when its messages are handed to the publisher, before the broker has confirmed them.
+@planted("a batch acknowledged without its confirms", Worker, "_settle", world=ANY_CLOUD)
+async def acknowledged_without_confirms(
+    real: Any, self: Any, handler: Any, items: Any, leaving: Any, confirmed: Any
+) -> None:
+    confirmed.add_done_callback(lambda done: done.cancelled() or done.exception())
+    at_once = asyncio.get_running_loop().create_future()
+    at_once.set_result(None)
+    await real(self, handler, items, leaving, at_once)
 
 
-def messages_confirmed_before_they_are_sent() -> AbstractContextManager[None]:
-    """A handler's pending messages count as confirmed when its rows commit, so the next commit clears them unsent."""
-
-    def planted(real: Any) -> Any:
-        async def decide_and_save(self: Any, handler: Any, items: Any) -> Any:
-            said = await real(self, handler, items)
-            self._confirmed.extend(kept for each in said if (kept := getattr(each, "kept", None)) is not None)
-            return said
-
-        return decide_and_save
-
-    return replaced(Worker, "_decide_and_save", planted)
+# A handler's pending messages count as confirmed when its rows commit, so the next commit clears them unsent.
+@planted("messages confirmed before they are sent", Worker, "_decide_and_save", world=ANY_CLOUD)
+async def messages_confirmed_before_they_are_sent(real: Any, self: Any, handler: Any, items: Any) -> Any:
+    said = await real(self, handler, items)
+    self._confirmed.extend(kept for each in said if (kept := getattr(each, "kept", None)) is not None)
+    return said
 
 
-def refused_counts_as_confirmed() -> AbstractContextManager[None]:
-    """A full queue refuses the parcel, but the publisher takes it for stored."""
-
-    def planted(real: Any) -> Any:
-        async def publish_once(self: Any, parcel: Any) -> Any:
-            receipt = await real(self, parcel)
-            return Receipt.CONFIRMED if receipt in (Receipt.REFUSED, Receipt.LOST) else receipt
-
-        return publish_once
-
-    return replaced(ParcelSender, "_publish_once", planted)
+# A full queue refuses the parcel, but the publisher takes it for stored.
+@planted("a refused parcel counts as confirmed", ParcelSender, "_publish_once", world=ANY_CLOUD)
+async def refused_counts_as_confirmed(real: Any, self: Any, parcel: Any) -> Any:
+    receipt = await real(self, parcel)
+    return Receipt.CONFIRMED if receipt in (Receipt.REFUSED, Receipt.LOST) else receipt
 
 
-def unroutable_counts_as_delivered() -> AbstractContextManager[None]:
-    """No queue takes the order, but the publisher reports it as delivered."""
-
-    def planted(real: Any) -> Any:
-        async def publish_until_told(*arguments: Any) -> Any:
-            receipt = await real(*arguments)
-            return Receipt.CONFIRMED if receipt is Receipt.UNROUTABLE else receipt
-
-        return publish_until_told
-
-    return replaced(ParcelSender, "publish_until_told", planted)
+# No queue takes the order, but the publisher reports it as delivered.
+@planted("an unroutable order counts as delivered", ParcelSender, "publish_until_told", world=ANY_CLOUD)
+async def unroutable_counts_as_delivered(real: Any, *arguments: Any) -> Any:
+    receipt = await real(*arguments)
+    return Receipt.CONFIRMED if receipt is Receipt.UNROUTABLE else receipt
 
 
-def attempts_not_counted() -> AbstractContextManager[None]:
-    """A message that goes back to its queue keeps its number of attempts: one that always fails is retried for ever."""
-    return replaced(intake, "with_attempt_counted", lambda _real: lambda line, _more=1: line)
+# A message that goes back to its queue keeps its number of attempts: one that always fails is retried for ever.
+planted_by("attempts are not counted", intake, "with_attempt_counted", world=ANY_CLOUD)(
+    lambda _real: lambda line, _more=1: line
+)
 
 
-def half_a_parcel_lost() -> AbstractContextManager[None]:
-    """A redelivered parcel is split, and only its first half goes back to the queue."""
-
-    def planted(real: Any) -> Any:
-        async def take_apart(self: Any, held: Any, lines: Any) -> None:
-            await real(self, held, lines[: (len(lines) + 1) // 2])
-
-        return take_apart
-
-    return replaced(Intake, "_take_apart", planted)
+# A redelivered parcel is split, and only its first half goes back to the queue.
+@planted("half of a redelivered parcel is lost", Intake, "_take_apart", world=ANY_CLOUD)
+async def half_a_parcel_lost(real: Any, self: Any, held: Any, lines: Any) -> None:
+    await real(self, held, lines[: (len(lines) + 1) // 2])
 
 
-def dead_letter_without_reason() -> AbstractContextManager[None]:
-    """A dead letter does not say what was wrong."""
-
-    def planted(real: Any) -> Any:
-        async def bury_line(self: Any, held: Any, line: Any, _reason: str) -> None:
-            await real(self, held, line, "it could not be handled")
-
-        return bury_line
-
-    return replaced(Intake, "_bury_line", planted)
+# A dead letter does not say what was wrong.
+@planted("a dead letter without its reason", Intake, "_bury_line", world=ANY_CLOUD)
+async def dead_letter_without_reason(real: Any, self: Any, held: Any, line: Any, _reason: str) -> None:
+    await real(self, held, line, "it could not be handled")
 
 
-def nothing_released_before_dead_letter() -> AbstractContextManager[None]:
-    """A message is dead-lettered, and what was claimed for it stays claimed."""
-
-    def planted(_real: Any) -> Any:
-        async def give_back(_self: Any, _buried: Any) -> None:
-            return
-
-        return give_back
-
-    return replaced(Worker, "_give_back", planted)
+# A message is dead-lettered, and what was claimed for it stays claimed.
+@planted("nothing released before a dead letter", Worker, "_give_back", world=ANY_CLOUD)
+async def nothing_released_before_dead_letter(_real: Any, _self: Any, _buried: Any) -> None:
+    return
 
 
-def late_answer_taken_for_another() -> AbstractContextManager[None]:
-    """An answer to a question that has timed out is taken for the answer to the oldest open one."""
-
-    def planted(real: Any) -> Any:
-        def take(self: Any, envelope: Any, origin: Any) -> None:
-            if envelope.cause not in self._asked and self._asked:
-                envelope = structs.replace(envelope, cause=next(iter(self._asked)))
-            real(self, envelope, origin)
-
-        return take
-
-    return replaced(Asker, "_take", planted)
+# An answer to a question that has timed out is taken for the answer to the oldest open one.
+@planted("a late answer taken for another one", Asker, "_take", world=ANY_CLOUD)
+def late_answer_taken_for_another(real: Any, self: Any, envelope: Any, origin: Any) -> None:
+    if envelope.cause not in self._asked and self._asked:
+        envelope = structs.replace(envelope, cause=next(iter(self._asked)))
+    real(self, envelope, origin)
 
 
-def sender_taken_from_header() -> AbstractContextManager[None]:
-    """A header that names a sender is believed on every exchange."""
-
-    def planted(real: Any) -> Any:
-        def origin_of(delivery: Any) -> Any:
-            origin = real(delivery)
-            named = delivery.parcel.headers.get(message.SENDER)
-            return structs.replace(origin, sender=str(named)) if named else origin
-
-        return origin_of
-
-    return replaced(intake, "origin_of", planted)
+# A header that names a sender is believed on every exchange.
+@planted("the sender taken from a header", intake, "origin_of", world=ANY_CLOUD)
+def sender_taken_from_header(real: Any, delivery: Any) -> Any:
+    origin = real(delivery)
+    named = delivery.parcel.headers.get(message.SENDER)
+    return structs.replace(origin, sender=str(named)) if named else origin
 
 
-def any_key_accepted() -> AbstractContextManager[None]:
-    """A message counts under any routing key."""
-    return replaced(intake, "judge", lambda _real: lambda _message, _origin, _post: None)
+# A message counts under any routing key.
+planted_by("any routing key accepted", intake, "judge", world=ANY_CLOUD)(
+    lambda _real: lambda _message, _origin, _post: None
+)
 
 
+@planted_as("any sender accepted", world=ANY_CLOUD)
 @contextmanager
 def any_sender_accepted() -> Iterator[None]:
     """A parcel counts from any sender, and so does an answer from any sender."""

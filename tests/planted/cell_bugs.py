@@ -9,15 +9,16 @@ from msgspec import structs
 from cell_conductor.store_sql import LOAD, SqlConductorTransaction
 from engine.choosing.filters import CellUp
 from kit.sql.databases import KeyStatement
-from tests.planted.replacing import PlantedBug, replaced
+from tests.planted.replacing import ANY_CLOUD, planted_as, planted_by, replaced
 from tests.simulation.process import RUNNING
 
+# New instances are placed in a cell that is known to be down.
+planted_by("a cell that is down not avoided", CellUp, "passes", world=ANY_CLOUD)(
+    lambda _real: lambda _self, hosts, _spec: hosts.everyone()
+)
 
-def cell_not_avoided() -> AbstractContextManager[None]:
-    """New instances are placed in a cell that is known to be down."""
-    return replaced(CellUp, "passes", lambda _real: lambda _self, hosts, _spec: hosts.everyone())
 
-
+@planted_as("two conductors decide on one row at once")
 def rows_not_locked() -> AbstractContextManager[None]:
     """Two conductors of a cell decide on the same row at the same time, each as if it were alone."""
     unlocked = structs.replace(LOAD, on_postgresql=LOAD.on_postgresql.replace(" FOR UPDATE", ""))
@@ -31,6 +32,7 @@ def rows_not_locked() -> AbstractContextManager[None]:
     return replaced(KeyStatement, "fetch", planted)
 
 
+@planted_as("a row forgotten when its conductor dies", world=ANY_CLOUD)
 @contextmanager
 def rows_of_others_not_taken() -> Iterator[None]:
     """A conductor looks after the rows that it has written itself, and after no others: when it dies, nobody does."""
@@ -58,4 +60,3 @@ def rows_of_others_not_taken() -> Iterator[None]:
 
 
 # Those that no seed can show: the simulation's database has one writer.
-BUGS: dict[str, PlantedBug] = {"two conductors decide on one row at once": rows_not_locked}

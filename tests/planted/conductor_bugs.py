@@ -12,9 +12,10 @@ from bus.messages.cell import GiveBackInCell, PlaceInCell, RemoveFromCell
 from cell_conductor.core import decide
 from cell_conductor.core.transition import Transition
 from cell_conductor.store_sql import SqlConductorTransaction
-from tests.planted.replacing import replaced, rewritten
+from tests.planted.replacing import ANY_CLOUD, planted, planted_as, planted_by, replaced, rewritten
 
 
+@planted_as("a redelivered order carried out again", world=ANY_CLOUD)
 def redelivered_order_carried_out_again() -> AbstractContextManager[None]:
     """A conductor obeys the order to place an instance each time it arrives."""
 
@@ -28,21 +29,14 @@ def redelivered_order_carried_out_again() -> AbstractContextManager[None]:
     return _other_step(planted, PlaceInCell)
 
 
-def conductor_calls_up() -> AbstractContextManager[None]:
-    """A conductor without alternates asks the API level for another host, as Nova's cells once did."""
-
-    def planted(real: Any) -> Any:
-        def end_in_error(transition: Any, reason: str) -> None:
-            real(transition, reason)
-            transition.send(
-                BuildInstance(request_id=transition.row.request_id, flavor=transition.row.order.flavor)
-            )
-
-        return end_in_error
-
-    return replaced(Transition, "end_in_error", planted)
+# A conductor without alternates asks the API level for another host, as Nova's cells once did.
+@planted("a conductor calls up", Transition, "end_in_error", world=ANY_CLOUD)
+def conductor_calls_up(real: Any, transition: Any, reason: str) -> None:
+    real(transition, reason)
+    transition.send(BuildInstance(request_id=transition.row.request_id, flavor=transition.row.order.flavor))
 
 
+@planted_as("a removal forgotten before its placement arrives", world=ANY_CLOUD)
 def removal_forgotten() -> AbstractContextManager[None]:
     """A removal of an instance that the cell does not know leaves no row, so a later order to place it is obeyed."""
 
@@ -59,6 +53,7 @@ def removal_forgotten() -> AbstractContextManager[None]:
     return _other_step(planted, RemoveFromCell, GiveBackInCell)
 
 
+@planted_as("late success of attempt 1 accepted", world=ANY_CLOUD)
 def late_success_accepted() -> AbstractContextManager[None]:
     """The success of any attempt is believed, also of an earlier one."""
     return rewritten(
@@ -69,56 +64,33 @@ def late_success_accepted() -> AbstractContextManager[None]:
     )
 
 
-def unconfirmed_messages_not_loaded() -> AbstractContextManager[None]:
-    """Unconfirmed messages of a row are not loaded with it, so the next write drops them."""
-
-    def planted(real: Any) -> Any:
-        async def load(self: Any, instances: Any) -> Any:
-            rows = await real(self, instances)
-            return {id_: structs.replace(row, outbox=()) for id_, row in rows.items()}
-
-        return load
-
-    return replaced(SqlConductorTransaction, "load", planted)
+# Unconfirmed messages of a row are not loaded with it, so the next write drops them.
+@planted("unconfirmed messages not loaded with their row", SqlConductorTransaction, "load", world=ANY_CLOUD)
+async def unconfirmed_messages_not_loaded(real: Any, self: Any, instances: Any) -> Any:
+    rows = await real(self, instances)
+    return {id_: structs.replace(row, outbox=()) for id_, row in rows.items()}
 
 
-def lease_without_end() -> AbstractContextManager[None]:
-    """The lease of a swap has no end: if its conductor dies over the question, no other asks again."""
-
-    def planted(real: Any) -> Any:
-        def next_swap(transition: Any) -> Any:
-            swap = real(transition)
-            transition.change(state_ends_at=None)
-            return swap
-
-        return next_swap
-
-    return replaced(decide, "next_swap", planted)
+# The lease of a swap has no end: if its conductor dies over the question, no other asks again.
+@planted("a lease without end", decide, "next_swap", world=ANY_CLOUD)
+def lease_without_end(real: Any, transition: Any) -> Any:
+    swap = real(transition)
+    transition.change(state_ends_at=None)
+    return swap
 
 
-def silent_host_treated_as_failed() -> AbstractContextManager[None]:
-    """A host that did not answer in time is treated as one that has cleaned up."""
-
-    def planted(real: Any) -> Any:
-        return lambda transition, reason, *, was_silent: real(
-            transition, reason, was_silent=was_silent and False
-        )
-
-    return replaced(decide, "leave_host", planted)
+# A host that did not answer in time is treated as one that has cleaned up.
+@planted_by("a silent host treated as failed", decide, "leave_host", world=ANY_CLOUD)
+def silent_host_treated_as_failed(real: Any) -> Any:
+    return lambda transition, reason, *, was_silent: real(transition, reason, was_silent=was_silent and False)
 
 
-def failed_host_tried_again() -> AbstractContextManager[None]:
-    """A host where a build has failed gets another try before the alternates, since it may go well the next time."""
-
-    def planted(real: Any) -> Any:
-        def leave_host(transition: Any, reason: str, *, was_silent: bool) -> None:
-            if not was_silent:
-                transition.change(alternates=(transition.row.host, *transition.row.alternates))
-            real(transition, reason, was_silent=was_silent)
-
-        return leave_host
-
-    return replaced(decide, "leave_host", planted)
+# A host where a build has failed gets another try before the alternates, since it may go well the next time.
+@planted("a host that has failed tried again", decide, "leave_host", world="demands")
+def failed_host_tried_again(real: Any, transition: Any, reason: str, *, was_silent: bool) -> None:
+    if not was_silent:
+        transition.change(alternates=(transition.row.host, *transition.row.alternates))
+    real(transition, reason, was_silent=was_silent)
 
 
 def _other_step(by: Callable[[Any], Any], *orders: type[Message]) -> AbstractContextManager[None]:

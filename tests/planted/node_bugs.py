@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import structs
@@ -16,151 +15,106 @@ from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import seen
 from ironic_sync.membership import Membership
 from placement_worker.core import reports
-from tests.planted.replacing import replaced
+from tests.planted.replacing import BARE_METAL, planted, planted_by
+
+# Placement accepts every report, whatever ring epoch its reporter had.
+planted_by("the epoch of a report not checked", reports, "_outdated", world=BARE_METAL)(
+    lambda _real: lambda *_: None
+)
 
 
-def epoch_not_checked() -> AbstractContextManager[None]:
-    """Placement accepts every report, whatever ring epoch its reporter had."""
-    return replaced(reports, "_outdated", lambda _real: lambda *_: None)
+# The last notification to arrive wins, however old it is.
+@planted_by("a stale event wins", ordering, "_after_node", world=BARE_METAL)
+def stale_event_wins(real: Any) -> Any:
+    return lambda row, said, rules: real(structs.replace(row, heard_at_us=0), said, rules)
 
 
-def stale_event_wins() -> AbstractContextManager[None]:
-    """The last notification to arrive wins, however old it is."""
-
-    def planted(real: Any) -> Any:
-        return lambda row, said, rules: real(structs.replace(row, heard_at_us=0), said, rules)
-
-    return replaced(ordering, "_after_node", planted)
+# A daemon that hands nodes over deletes their providers: the new owner will create them again.
+@planted("a provider deleted on a rebalance", sweeping.Sweeper, "lost", world=BARE_METAL)
+def provider_deleted_on_rebalance(real: Any, self: Any, nodes: Any) -> None:
+    real(self, nodes)
+    _change(self._writer, nodes, lambda row: structs.replace(row, is_deleted=True))
 
 
-def provider_deleted_on_rebalance() -> AbstractContextManager[None]:
-    """A daemon that hands nodes over deletes their providers: the new owner will create them again."""
-
-    def planted(real: Any) -> Any:
-        def lost(self: Any, nodes: Any) -> None:
-            real(self, nodes)
-            _change(self._writer, nodes, lambda row: structs.replace(row, is_deleted=True))
-
-        return lost
-
-    return replaced(sweeping.Sweeper, "lost", planted)
+# A daemon gives each node to the one with the highest score at once, also while an instance is on it.
+@planted("a node given with its instance", membership, "gives", world=BARE_METAL)
+def nodes_with_instances_given(real: Any, owned: Any, members: Any, me: str) -> Any:
+    as_free = [structs.replace(each, holds_instance=False) for each in owned]
+    return tuple(structs.replace(each, only_free=False) for each in real(as_free, members, me))
 
 
-def nodes_with_instances_given() -> AbstractContextManager[None]:
-    """A daemon gives each node to the one with the highest score at once, also while an instance is on it."""
-
-    def planted(real: Any) -> Any:
-        def gives(owned: Any, members: Any, me: str) -> Any:
-            as_free = [structs.replace(each, holds_instance=False) for each in owned]
-            return tuple(structs.replace(each, only_free=False) for each in real(as_free, members, me))
-
-        return gives
-
-    return replaced(membership, "gives", planted)
+# A new owner relies on the rows of its nodes without reading them from Ironic.
+@planted("a takeover without reading", sweeping.Sweeper, "gained", world=BARE_METAL)
+def takeover_without_reading(_real: Any, self: Any, nodes: Any) -> None:
+    _change(self._writer, (each.id for each in nodes), seen)
 
 
-def takeover_without_reading() -> AbstractContextManager[None]:
-    """A new owner relies on the rows of its nodes without reading them from Ironic."""
-
-    def planted(_real: Any) -> Any:
-        def gained(self: Any, nodes: Any) -> None:
-            _change(self._writer, (each.id for each in nodes), seen)
-
-        return gained
-
-    return replaced(sweeping.Sweeper, "gained", planted)
+# A notification that a change has started counts as the change.
+@planted_by("a started change counts as done", notifications, "EVENTS", world=BARE_METAL)
+def start_counts_as_done(real: Any) -> Any:
+    started = ("baremetal.node.update.start", "baremetal.node.maintenance_set.start")
+    return {**real, **{each: structs.replace(real[each], treatment="taken") for each in started}}
 
 
-def start_counts_as_done() -> AbstractContextManager[None]:
-    """A notification that a change has started counts as the change."""
-
-    def planted(real: Any) -> Any:
-        started = ("baremetal.node.update.start", "baremetal.node.maintenance_set.start")
-        return {**real, **{each: structs.replace(real[each], treatment="taken") for each in started}}
-
-    return replaced(notifications, "EVENTS", planted)
+# A conductor is not told that Ironic has deleted the node of an active instance.
+planted_by("the instance of a deleted node stays active", settling, "with_lost_instance", world=BARE_METAL)(
+    lambda _real: lambda row: row
+)
 
 
-def lost_instance_not_told() -> AbstractContextManager[None]:
-    """A conductor is not told that Ironic has deleted the node of an active instance."""
-    return replaced(settling, "with_lost_instance", lambda _real: lambda row: row)
+# A daemon does not look for nodes that changed lately: what no notification tells it finds by comparing all nodes.
+@planted(
+    "a lost notification found only by comparing all nodes",
+    sweeping.Sweeper,
+    "_look_for_changes",
+    world=BARE_METAL,
+)
+async def changed_nodes_not_looked_for(_real: Any, _self: Any) -> None:
+    pass
 
 
-def changed_nodes_not_looked_for() -> AbstractContextManager[None]:
-    """A daemon does not look for nodes that changed lately: what no notification tells it finds by comparing all nodes."""
-
-    def planted(_real: Any) -> Any:
-        async def look_for_changes(_self: Any) -> None:
-            pass
-
-        return look_for_changes
-
-    return replaced(sweeping.Sweeper, "_look_for_changes", planted)
+# An instance counts as gone as soon as Ironic has begun to remove it from the node.
+@planted("a claim released before its instance is off the node", deploying, "_undeploying", world=BARE_METAL)
+def claim_released_early(real: Any, deploy: Any, seen_: Any) -> Any:
+    step = real(deploy, seen_)
+    return deploying.Gone() if isinstance(step, deploying.WaitForNode) else step
 
 
-def claim_released_early() -> AbstractContextManager[None]:
-    """An instance counts as gone as soon as Ironic has begun to remove it from the node."""
-
-    def planted(real: Any) -> Any:
-        def undeploying(deploy: Any, seen_: Any) -> Any:
-            step = real(deploy, seen_)
-            return deploying.Gone() if isinstance(step, deploying.WaitForNode) else step
-
-        return undeploying
-
-    return replaced(deploying, "_undeploying", planted)
+# A rebuild counts as done as soon as the node is active, which it was before the rebuild.
+@planted(
+    "the active state before a rebuild counts as its success", deploying, "_rebuilding", world=BARE_METAL
+)
+def active_before_counts(real: Any, deploy: Any, order: Any, seen_: Any) -> Any:
+    step = real(deploy, order, seen_)
+    is_active = seen_.node is not None and seen_.node.provision_state == "active"
+    return deploying.Finish() if is_active and not isinstance(step, deploying.Fail) else step
 
 
-def active_before_counts() -> AbstractContextManager[None]:
-    """A rebuild counts as done as soon as the node is active, which it was before the rebuild."""
-
-    def planted(real: Any) -> Any:
-        def rebuilding(deploy: Any, order: Any, seen_: Any) -> Any:
-            step = real(deploy, order, seen_)
-            is_active = seen_.node is not None and seen_.node.provision_state == "active"
-            return deploying.Finish() if is_active and not isinstance(step, deploying.Fail) else step
-
-        return rebuilding
-
-    return replaced(deploying, "_rebuilding", planted)
+# A daemon acts until its lease ends, without the safety margin.
+@planted_by("the margin of a lease ignored", Membership, "_lease_time_left_s", world=BARE_METAL)
+def lease_margin_ignored(real: Any) -> Any:
+    return lambda self: real(self) + self._rules.lease_margin_s
 
 
-def lease_margin_ignored() -> AbstractContextManager[None]:
-    """A daemon acts until its lease ends, without the safety margin."""
-
-    def planted(real: Any) -> Any:
-        return lambda self: real(self) + self._rules.lease_margin_s
-
-    return replaced(Membership, "_lease_time_left_s", planted)
+# An answer of Ironic's API wins, even over a notification that was applied after the question.
+planted_by("an answer applied over a later notification", sweeping, "read_again", world=BARE_METAL)(
+    lambda real: lambda row, node, _version, at_us: real(row, node, row.version, at_us)
+)
 
 
-def outdated_answer_applied() -> AbstractContextManager[None]:
-    """An answer of Ironic's API wins, even over a notification that was applied after the question."""
-    return replaced(
-        sweeping,
-        "read_again",
-        lambda real: lambda row, node, _version, at_us: real(row, node, row.version, at_us),
-    )
+# A step that Ironic accepts, and that shows no effect, is repeated as long as nobody ends the deploy.
+planted_by("a step without effect repeated without end", deploying, "NO_EFFECT_MAX", world=BARE_METAL)(
+    lambda _real: 1_000_000
+)
 
 
-def repeated_without_end() -> AbstractContextManager[None]:
-    """A step that Ironic accepts, and that shows no effect, is repeated as long as nobody ends the deploy."""
-    return replaced(deploying, "NO_EFFECT_MAX", lambda _real: 1_000_000)
-
-
-def port_assumed_attached() -> AbstractContextManager[None]:
-    """A port counts as attached as soon as Ironic has accepted it."""
-
-    def planted(real: Any) -> Any:
-        def after_step(seen_: Any, step: Any) -> Any:
-            after = real(seen_, step)
-            if isinstance(step, deploying.AttachVif):
-                return structs.replace(after, vifs=(*(seen_.vifs or ()), step.vif))
-            return after
-
-        return after_step
-
-    return replaced(deployer, "after_step", planted)
+# A port counts as attached as soon as Ironic has accepted it.
+@planted("a port assumed to be attached", deployer, "after_step", world=BARE_METAL)
+def port_assumed_attached(real: Any, seen_: Any, step: Any) -> Any:
+    after = real(seen_, step)
+    if isinstance(step, deploying.AttachVif):
+        return structs.replace(after, vifs=(*(seen_.vifs or ()), step.vif))
+    return after
 
 
 def _change(writer: NodeWriter, nodes: Iterable[ProviderId], change: Change) -> None:

@@ -1,34 +1,27 @@
 """Planted bugs in orders to stop and to start instances."""
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import structs
 
 from cell_conductor.core import moving
-from tests.planted.replacing import replaced
+from tests.planted.replacing import planted_by
 
 
-def order_to_stop_lost() -> AbstractContextManager[None]:
-    """A cell says that an instance is stopped, and has not ordered it."""
+# A cell says that an instance is stopped, and has not ordered it.
+@planted_by("an order to stop is lost", moving, "stop", world="power")
+def order_to_stop_lost(real: Any) -> Any:
+    def stop(transition: Any) -> None:
+        if transition.move.kind != "stop":
+            real(transition)
+            return
+        done = structs.replace(transition.move, outcome="done")
+        transition.end_as("stopped", moving=None, move=done)
 
-    def planted(real: Any) -> Any:
-        def stop(transition: Any) -> None:
-            if transition.move.kind != "stop":
-                real(transition)
-                return
-            done = structs.replace(transition.move, outcome="done")
-            transition.end_as("stopped", moving=None, move=done)
-
-        return stop
-
-    return replaced(moving, "stop", planted)
+    return stop
 
 
-def stopped_instance_runs_where_it_arrives() -> AbstractContextManager[None]:
-    """The destination of a stopped instance is told to run it."""
-
-    def planted(real: Any) -> Any:
-        return lambda **fields: real(**{**fields, "stopped": False})
-
-    return replaced(moving, "ReceiveInstance", planted)
+# The destination of a stopped instance is told to run it.
+@planted_by("a stopped instance runs where it arrives", moving, "ReceiveInstance", world="power")
+def stopped_instance_runs_where_it_arrives(real: Any) -> Any:
+    return lambda **fields: real(**{**fields, "stopped": False})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.planting import CURRENT, WATCHED
 
@@ -26,6 +26,63 @@ _modules: set[str] = set()
 
 _OF_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _POSITIONS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+# All bugs by their names; and of those that the simulation finds, the world whose seeds show it: any cloud, or one of WORLDS in
+# tests/simulation/drawing.py, or bare metal.
+BUGS: dict[str, PlantedBug] = {}
+WORLD_OF: dict[str, str] = {}
+ANY_CLOUD, BARE_METAL = "any", "bare metal"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def planted(name: str, owner: Any, attribute: str, *, world: str = "") -> Callable[[F], F]:
+    """The function takes the place of this attribute of a module or class, and gets the real one first. With several owners: of all
+    the modules that have imported it.
+    """
+
+    def register(by: F) -> F:
+        planted_by(name, owner, attribute, world=world)(lambda real: _with_the_real(real, by))
+        return by
+
+    return register
+
+
+def planted_by(name: str, owner: Any, attribute: str, *, world: str = "") -> Callable[[F], F]:
+    """What the function returns takes the attribute's place; it gets the real one."""
+
+    def register(by: F) -> F:
+        put = replaced_in if isinstance(owner, tuple) else replaced
+        planted_as(name, world=world)(functools.partial(put, owner, attribute, by))
+        return by
+
+    return register
+
+
+def planted_as(name: str, *, world: str = "") -> Callable[[F], F]:
+    """The bug is there within the context manager that the function makes."""
+
+    def register(bug: F) -> F:
+        assert name not in BUGS, name
+        BUGS[name] = bug
+        if world:
+            WORLD_OF[name] = world
+        return bug
+
+    return register
+
+
+def _with_the_real(real: Any, by: Callable[..., Any]) -> Callable[..., Any]:
+    async def awaited(*values: Any, **named: Any) -> Any:
+        return await by(real, *values, **named)
+
+    def called(*values: Any, **named: Any) -> Any:
+        return by(real, *values, **named)
+
+    replacement = awaited if inspect.iscoroutinefunction(by) else called
+    wanted = inspect.signature(by)
+    replacement.__signature__ = wanted.replace(parameters=[*wanted.parameters.values()][1:])  # type: ignore[union-attr]
+    return replacement
 
 
 @contextmanager
