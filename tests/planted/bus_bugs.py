@@ -1,20 +1,33 @@
-"""Planted bugs in the bus: the worker loop, the intake, the publisher, questions."""
+"""Planted bugs in the bus: workers, intake, publisher, questions; the AMQP client; the journal and socket of one machine."""
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
 from typing import Any
 
 from msgspec import structs
+from pamqp import commands
 
 from bus import message
 from bus.broker import Receipt
+from bus.memory.broker import MemoryBroker, MemoryPublishing
+from bus.memory.journal import Journal, JournalFile, JournalWriteError
+from bus.rabbit import broker, channel
+from bus.rabbit.broker import RabbitConnection, RabbitNode
+from bus.rabbit.channel import RabbitConsuming, RabbitPublishing
+from bus.rabbit.rpc import RabbitRpc
+from bus.rabbit.wire import RabbitWire
 from bus.topology import broker_user_of
+from bus.unix_socket import client, server
+from bus.unix_socket.client import UnixBroker, UnixConnection
+from bus.unix_socket.server import Session
 from bus.workers import intake
 from bus.workers.intake import Intake
 from bus.workers.sending import ParcelSender
 from bus.workers.station import Asker
 from bus.workers.worker import Worker
+from kit.errors import AccessRefused, ConnectionLost, Refusal
 from tests.planted.replacing import ANY_CLOUD, planted, planted_as, planted_by, replaced
 
 
@@ -122,3 +135,265 @@ def any_sender_accepted() -> Iterator[None]:
         replaced(intake, "all_count", unless_strange(counts=True)),
     ):
         yield
+
+
+# The broker refuses several messages by one frame: all but the last count as stored.
+@planted(
+    "of messages that RabbitMQ refuses together all but the last count as stored",
+    RabbitPublishing,
+    "on_confirm",
+)
+def earlier_refused_confirmed(real: Any, self: Any, frame: Any) -> None:
+    if isinstance(frame, commands.Basic.Nack) and frame.multiple:
+        real(self, commands.Basic.Nack(delivery_tag=frame.delivery_tag))
+        frame = commands.Basic.Ack(delivery_tag=frame.delivery_tag, multiple=True)
+    real(self, frame)
+
+
+# The broker ends the channel for one message, and all that are under way count as refused: they are given up.
+@planted("with one message that RabbitMQ refuses all under way are given up", RabbitPublishing, "on_end")
+def all_refused_with_one(real: Any, self: Any, why: Any) -> None:
+    if isinstance(why, Refusal):
+        for told in self._unconfirmed.values():
+            channel.fail(told, why)
+        self._unconfirmed.clear()
+    real(self, why)
+
+
+# An acknowledgement of several deliveries settles only the last.
+@planted("deliveries that were settled together come again", RabbitConsuming, "acknowledge")
+async def one_settled_of_several(real: Any, self: Any, tag: int, *, multiple: bool = False) -> None:
+    await real(self, tag)
+
+
+# The broker cancels a consumer, and its reader waits on.
+planted_by("a consumer waits on when its queue is deleted", RabbitConsuming, "on_cancel")(
+    lambda _real: lambda _self: None
+)
+
+
+# A consumer that is quiet because it holds all that it may consumes its queue anew, and gets as much again.
+@planted("a consumer that holds all that it may is given more", RabbitConsuming, "__init__")
+def full_consumer_given_more(real: Any, self: Any, queue: str, _prefetch: int, *others: Any) -> None:
+    real(self, queue, 2**31, *others)
+
+
+# Each connection of a process has a feed queue of its own: what came between two connections is missed.
+@planted("a reader of events misses those of a reconnect", RabbitConnection, "__init__")
+def feed_forgotten(real: Any, self: Any, wire: Any, user: str, _feeds: Any, *others: Any) -> None:
+    real(self, wire, user, {}, *others)
+
+
+# Nobody sees that the broker takes nothing: not the page of its state, and not a request that waits for its reply.
+planted_by("an alarm of RabbitMQ is not seen", RabbitWire, "blocked")(
+    lambda _real: property(lambda _self: "")
+)
+
+
+# An exchange of another program counts as missing, although it is there: nothing is bound to it.
+@planted("an exchange of another program that is there is not bound", RabbitWire, "stands")
+async def foreign_exchange_passed_over(real: Any, self: Any, passive: Any) -> bool:
+    return not isinstance(passive, commands.Exchange.Declare) and bool(await real(self, passive))
+
+
+# An answer to a caller of another program's RPC that has gone counts as received.
+@planted("an answer to an RPC caller that has gone counts as received", RabbitRpc, "reply")
+async def answer_to_nobody_sent(real: Any, self: Any, queue: str, body: bytes) -> Receipt:
+    await real(self, queue, body)
+    return Receipt.CONFIRMED
+
+
+# A request of another program is not known to have had a limit on its time in the queue.
+@planted("an RPC request has no expiry", RabbitRpc, "on_content")
+def expiry_of_a_request_dropped(real: Any, self: Any, method: Any, header: Any, body: bytes) -> None:
+    header.properties.expiration = None
+    real(self, method, header, body)
+
+
+# A request of another program that is delivered again looks like a new one.
+@planted("an RPC request that comes again looks new", RabbitRpc, "on_content")
+def repeated_request_not_marked(real: Any, self: Any, method: Any, header: Any, body: bytes) -> None:
+    method.redelivered = False
+    real(self, method, header, body)
+
+
+# A node that ended its connection is the first to be tried again.
+planted_by("a RabbitMQ node that hung up is tried first again", RabbitWire, "on_lost")(
+    lambda _real: lambda _self, _do: None
+)
+
+
+# A wrong password is told as a broker that is away, and waited out.
+@planted("a wrong RabbitMQ password looks like a broker that is away", RabbitNode, "connect")
+async def wrong_password_as_absence(real: Any, self: Any) -> Any:
+    try:
+        return await real(self)
+    except AccessRefused as refused:
+        raise ConnectionLost(str(refused)) from None
+
+
+# A password that was changed in its file counts only after a restart.
+planted_by("a changed RabbitMQ password counts after a restart only", broker, "read_secret")(cache)
+
+
+# The client shows no certificate, although the URL names one.
+@planted_by("the certificate for RabbitMQ is not shown", broker, "client_tls")
+def certificate_not_shown(real: Any) -> Any:
+    return lambda *files, **more: real(*files[:1], **more)
+
+
+# A body is sent in one frame, however large: the broker ends the connection.
+@planted("a large message ends its connection", channel, "frames_of")
+def large_body_in_one_frame(
+    real: Any, parcel: Any, number: int, channel: int, user: str, _size_max: int
+) -> bytes:
+    return bytes(real(parcel, number, channel, user, 2**31))
+
+
+# Every user of the machine may open the socket, and so act as any user of the broker.
+@planted("the bus's socket is open to all users of the machine", server, "_listen")
+def socket_open_to_all(real: Any, place: Any) -> Any:
+    listening = real(place)
+    place.chmod(0o666)
+    return listening
+
+
+# Every user of the machine may read the journal, and the secrets in its messages.
+@planted("the journal is open to all users of the machine", JournalFile, "__init__")
+def journal_open_to_all(real: Any, self: Any, path: Any) -> None:
+    real(self, path)
+    path.chmod(0o644)
+
+
+# A second process takes the socket from the one that serves it.
+@planted("the socket of a running broker is taken over", server, "_make_way")
+def socket_taken_over(real: Any, place: Any) -> None:
+    if place.is_socket():
+        place.unlink()
+    real(place)
+
+
+# What could not be written to the journal is confirmed, and gone after a restart.
+@planted("a full disk of the journal counts as written", JournalFile, "write")
+def full_disk_counts_as_written(real: Any, self: Any, notes: Any) -> None:
+    with suppress(JournalWriteError):
+        real(self, notes)
+
+
+# The disk refuses to keep what was written, and it is confirmed.
+@planted("a failed sync of the journal counts as done", JournalFile, "sync")
+def failed_sync_counts_as_done(real: Any, self: Any) -> None:
+    with suppress(JournalWriteError):
+        real(self)
+
+
+# A message is confirmed when it is noted for the journal, before it is on the disk.
+@planted("a message is confirmed before it is on the disk", Journal, "written")
+async def confirmed_before_the_disk(_real: Any, _self: Any) -> None:
+    return
+
+
+@planted_as("a restart forgets how often a message was delivered")
+def deliveries_not_counted() -> AbstractContextManager[None]:
+    """A message whose reader dies with the broker each time is delivered for ever: the count begins anew."""
+    return _found(lambda kept: structs.replace(kept, returns=0))
+
+
+@planted_as("a restart forgets who sent a message")
+def sender_forgotten() -> AbstractContextManager[None]:
+    """After a restart nobody knows who sent the messages that waited."""
+    return _found(lambda kept: structs.replace(kept, sender=""))
+
+
+@planted_as("a restart forgets the headers of messages")
+def headers_forgotten() -> AbstractContextManager[None]:
+    """After a restart the messages that waited have lost their headers."""
+    return _found(lambda kept: structs.replace(kept, parcel=structs.replace(kept.parcel, headers={})))
+
+
+def _found(changed: Any) -> AbstractContextManager[None]:
+    return replaced(JournalFile, "parcels", lambda real: lambda self: map(changed, real(self)))
+
+
+# After a restart, new messages get the numbers of messages that were delivered, and count as delivered.
+planted_by("after a restart a new message counts as delivered", JournalFile, "last_row")(
+    lambda _real: lambda _self: 0
+)
+
+
+# The messages of a deleted queue are in the queue of its name that is declared later, after a restart.
+planted_by("the messages of a deleted queue come back", Journal, "deleted")(
+    lambda _real: lambda _self, _queue: None
+)
+
+
+# A client of the socket may do everything, whatever user it names.
+@planted_by("a client of the socket has all rights", MemoryBroker, "connect")
+def client_has_all_rights(real: Any) -> Any:
+    return lambda self, user, listener=None: real(self, "" if listener else user, listener)
+
+
+# A client's parcel may have other messages for readers in the server's process than its bytes say.
+planted_by("message objects of the socket's clients are believed", (client, server), "in_bytes")(
+    lambda _real: lambda parcel: parcel
+)
+
+
+# A frame of any announced size is waited for.
+@planted("a client of the socket may announce a frame of any size", (client, server), "read_frame")
+async def client_reads_no_limit(_real: Any, reader: Any) -> bytes:
+    return bytes(await reader.readexactly(int.from_bytes(await reader.readexactly(4))))
+
+
+# What a client held when it died goes to no other client.
+@planted_by("what a dead client of the socket held is stuck", Session, "end")
+def gone_client_keeps_its_messages(_real: Any) -> Any:
+    return lambda self, _why: self._writer.close()
+
+
+# A client waits without end for a broker that has stopped answering.
+@planted("a client waits without end for a broker that hangs", UnixConnection, "ask")
+async def hanging_broker_waited_for(
+    _real: Any, self: Any, operation: str, channel: int = 0, **arguments: object
+) -> Any:
+    return await self.begin(operation, channel, **arguments)
+
+
+# A client hears that it was refused, and not whether a right or a queue is missing.
+@planted("a client of the socket does not hear what is missing", UnixConnection, "ask")
+async def kind_of_refusal_dropped(
+    real: Any, self: Any, operation: str, channel: int = 0, **arguments: object
+) -> Any:
+    try:
+        return await real(self, operation, channel, **arguments)
+    except Refusal as refusal:
+        raise Refusal(str(refusal)) from None
+
+
+# A client that connects while the disk is full does not hear of it.
+@planted("a client that connects during an alarm does not hear of it", UnixBroker, "connect")
+async def standing_alarm_not_told(real: Any, self: Any) -> Any:
+    connection = await real(self)
+    connection.blocked = ""
+    return connection
+
+
+# A client hears that the broker takes nothing, and never that it takes everything again.
+@planted_by("a client of the socket does not hear the end of an alarm", Session, "blocked_changed")
+def end_of_alarm_not_told(real: Any) -> Any:
+    return lambda self, why: real(self, why) if why else None
+
+
+# A client that closes cuts off what it has just acknowledged.
+@planted("the last acknowledgements of a client of the socket are lost", UnixConnection, "close")
+async def last_acknowledgements_lost(_real: Any, self: Any) -> None:
+    self.cut("closed by this end")
+
+
+# A refused message leaves its channel open, and those behind it are stored out of order.
+@planted("a message behind a refused one is stored", MemoryPublishing, "_store")
+def closed_channel_publishes(real: Any, self: Any, parcel: Any) -> Any:
+    try:
+        return real(self, parcel)
+    finally:
+        self._over = ""
