@@ -50,7 +50,6 @@ LONG = {
         "stories/moor/test_tutorials.py",
     ),
     "rules: the steps of a move": (
-        "unit/conductor/test_conductor_moves_attacked.py",
         "unit/test_moves_page.py",
         "unit/compute/test_libvirt_small_worlds.py::test_every_way_to_place_four_guests",
     ),

@@ -13,6 +13,7 @@ from uuid import UUID
 from msgspec import Struct, structs
 
 from bus.messages.build import MoveKind
+from bus.messages.cell import EndMoveInCell
 from cell_conductor.core import moving
 from cell_conductor.core.decide import Due, HostsLost, Input, decide
 from cell_conductor.core.moving import image_of
@@ -26,13 +27,17 @@ from tests.unit.conductor.cell import (
     ONE,
     REMOVE,
     RULES,
+    Cell,
     choice,
     destroyed,
     failed,
+    move,
+    place,
+    rebuild,
+    redeployed,
     spawned,
+    stopped,
 )
-from tests.unit.conductor.test_conductor_moves import active, end, move, stopped
-from tests.unit.conductor.test_conductor_rebuilds import rebuild, redeployed
 
 if TYPE_CHECKING:
     from engine.flavors import InstanceId
@@ -80,7 +85,7 @@ def page() -> str:
 @cache
 def heard() -> list[Heard]:
     """Every message in every row that a move can reach."""
-    begun = _plain(active().row)
+    begun = _plain(Cell(place(), spawned(1, "h1")).row)
     waiting = [begun, structs.replace(begun, state="broken")]
     seen, found = {repr(row) for row in waiting}, []
     while waiting:
@@ -153,9 +158,9 @@ def _messages(row: Instance) -> Iterator[tuple[str, tuple[Input, ...]]]:
         in_place = move("resize", number=first + len(KINDS))
         yield "resize in place", (structs.replace(in_place, choices=(choice("h1"),)),)
     if row.move is not None:
-        order = structs.replace(move(), move=row.move)
         for how in ("confirm", "revert", "abort"):
-            yield how, (end(order, how),)
+            asked = structs.replace(row.move, asked=how)
+            yield how, (EndMoveInCell(cell="c1", instance=ONE, move=asked, sequence=60),)
     if row.rebuild is None:
         yield "rebuild", (rebuild(80),)
     else:

@@ -1,544 +1,719 @@
-"""The life of an instance in its cell, message by message."""
+"""Boots in a cell: the chosen host, its alternates, further ones, and guests of another cloud."""
 
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 from msgspec import structs
 
-from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed
-from bus.messages.cell import (
-    DestroyInstance,
-    InstanceSpawned,
-    SpawnInstance,
-)
-from bus.messages.placement import Heir, ReleaseClaim, SwapClaim
+from bus.messages.build import InstanceActive, InstanceDeleted
+from bus.messages.cell import MoreAlternates
 from cell_conductor.core.decide import Due
-from cell_conductor.core.rows import SwapAnswered
-from cell_conductor.settings import CONDUCTOR
+from engine.flavors import Flavor
 from engine.inventories import (
     Choice,
-    ConsumerId,
     GroupId,
     InventoryState,
     ProviderState,
-    ResourceAmount,
+    ServerGroup,
     ShapeSeen,
-    Share,
     tree_fingerprint,
 )
-from engine.refusals import (
-    AlreadyClaimed,
-    ClaimVerdict,
-    GroupRefused,
-    NotAllowed,
-    OverLimit,
-    QuotaExceeded,
-    ShapeMoved,
-    Superseded,
-)
+from engine.refusals import GroupRefused, NotAllowed, OverLimit, QuotaExceeded, ShapeMoved, Superseded
 from tests.unit.conductor.cell import (
+    ACTIVE,
     CLAIMED,
     FULL,
-    NOON,
+    GIVE_BACK,
     ONE,
     REMOVE,
+    SILENT,
+    Case,
     Cell,
+    a_node,
+    adopt,
+    check,
     choice,
-    destroy,
     destroyed,
     failed,
+    granted,
     host,
-    kinds,
+    move,
     place,
-    released,
+    place_on_node,
+    rebuild,
+    redeployed,
     spawned,
 )
 
-
-def test_a_placed_instance_is_spawned_on_the_chosen_host() -> None:
-    (said,) = Cell().hear(place("h2"))
-
-    assert isinstance(said, SpawnInstance)
-    assert (said.host, said.attempt, said.share) == (host("h1"), 1, choice("h1").share)
-
-
-def test_a_cell_continues_the_sequence_of_each_order_of_the_api_level() -> None:
-    """So the states that a second cell publishes are later than those of the first one."""
-    second = Cell(structs.replace(place(), sequence=1_000))
-    (active,) = second.hear(spawned(1, "h1"))
-    removed_first = Cell(REMOVE)
-    second.hear(structs.replace(REMOVE, sequence=2_000))
-    (deleted,) = [each for each in second.hear(destroyed(1, "h1")) if isinstance(each, InstanceDeleted)]
-
-    assert isinstance(active, InstanceActive)
-    assert 1_000 < active.instance.sequence < 2_000 < deleted.instance.sequence
-    assert removed_first.row.sequence == REMOVE.sequence
-    removed_first.hear(structs.replace(place(), sequence=2))
-    assert removed_first.row.sequence > REMOVE.sequence
-
-
-def test_a_spawned_instance_is_active_and_published_once() -> None:
-    cell = Cell(place())
-
-    (said,) = cell.hear(spawned(1, "h1"), spawned(1, "h1"))
-
-    assert isinstance(said, InstanceActive)
-    assert (said.instance.state, said.instance.host, said.instance.sequence) == ("active", "h1", 4)
-    assert cell.row.due_at is None
-
-
-def test_a_repeated_message_publishes_only_what_is_pending() -> None:
-    cell = Cell()
-    first = cell.hear(place())
-
-    assert cell.hear(place()) == first
-    cell.confirm_all()
-    assert cell.hear(place(), place()) == []
-    active = cell.hear(spawned(1, "h1"))
-    assert cell.hear(spawned(1, "h1"), place(), failed(1, "h1")) == active
-
-
-def test_an_answered_order_is_no_longer_pending() -> None:
-    cell = Cell(place("h2"), spawned(1, "h1"))
-
-    assert kinds(cell.hear(place("h2"))) == [InstanceActive]
-
-
-def test_a_failure_asks_for_the_next_alternate_and_its_claim_comes_before_its_spawn() -> None:
-    cell = Cell(place("h2"))
-
-    assert cell.hear(failed(1, "h1")) == []
-    assert cell.row.due_at == NOON
-    assert cell.hear(Due(ONE)) == []
-    swap = cell.swap_asked
-    assert (swap.held_attempt, swap.attempt, swap.share, swap.heir) == (1, 2, choice("h2").share, None)
-    (said,) = cell.swap(CLAIMED)
-    assert isinstance(said, SpawnInstance)
-    assert (said.host, said.attempt) == (host("h2"), 2)
-
-
-def test_the_claim_that_is_really_held_is_adopted() -> None:
-    cell = Cell(place("h2", "h3"), failed(1, "h1"))
-    cell.swap(FULL)
-
-    (said,) = cell.swap(AlreadyClaimed(attempt=2, share=choice("h2").share))
-
-    assert isinstance(said, SpawnInstance)
-    assert (said.host, said.attempt, said.share) == (host("h2"), 2, choice("h2").share)
-    assert cell.row.host == choice("h2")
-
-
-def test_an_alternate_over_the_quota_is_dropped_with_those_of_the_same_size() -> None:
-    amounts = (ResourceAmount(provider=host("h4"), resource="VCPU", amount=1),)
-    smaller = Choice(name="h4", share=Share(host=host("h4"), amounts=amounts))
-    alternates = (choice("h2"), choice("h3"), smaller)
-    cell = Cell(structs.replace(place(), alternates=alternates), failed(1, "h1"))
-    over = OverLimit(name="VCPU", limit=4, used=4, asked=1)
-
-    assert cell.swap(QuotaExceeded(project="shop", over=(over,))) == []
-
-    assert cell.row.alternates == (smaller,)
-    reason = "over the quota of project shop: VCPU limit 4, used 4, asked 1"
-    assert (cell.row.failures[-1].host, cell.row.failures[-1].reason) == ("h2", reason)
-
-
-@pytest.mark.parametrize(
-    ("verdict", "reason"),
-    [
-        (FULL, f"does not fit: VCPU of {UUID(int=9)} asked 2, free 1"),
-        (ShapeMoved(roots=(host("h2"),)), f"the host has changed since it was chosen: {host('h2')}"),
-        (NotAllowed(field="share", reason="nonsense"), "not allowed: share: nonsense"),
-        (Superseded(attempt=7, ended=False), "placement knows a later attempt, 7"),
-        (
-            GroupRefused(
-                group=GroupId(UUID(int=5)),
-                policy="anti-affinity",
-                host=host("h2"),
-                members=(ConsumerId(UUID(int=6)),),
-                count=3,
-                max_per_host=3,
-            ),
-            f"server group {UUID(int=5)} (anti-affinity) has members on host {host('h2')}, at most 3: {UUID(int=6)} and 2 more",
-        ),
-    ],
+GROUP = ServerGroup(id=GroupId(ONE), policy="anti-affinity")
+TAKEN = GroupRefused(
+    group=GROUP.id, policy="anti-affinity", max_per_host=1, host=host("h2"), members=(ONE,), count=1
 )
-def test_a_refused_alternate_leads_to_the_next_and_is_among_the_reasons(
-    verdict: ClaimVerdict, reason: str
-) -> None:
-    cell = Cell(place("h2", "h3"), failed(1, "h1"))
+# A member of a group whose host failed, and whose alternate another member has taken.
+SPENT: Case = [place("h2", group=GROUP, may_ask=True), failed(1, "h1"), TAKEN]
+VM, LARGE = Flavor(name="vm", vcpus=2), Flavor(name="large", vcpus=6)
+SEVERAL = place_on_node(
+    a_node("n2"),
+    a_node("n3"),
+    choice("h4"),
+    flavor=Flavor(name="gold", vcpus=2),
+    tells_flavor=True,
+    other_flavors={host("n3"): Flavor(name="silver", vcpus=2), host("h4"): VM},
+)
+LARGE_FIRST = place(
+    flavor=LARGE,
+    chosen=choice("h6", amount=6),
+    alternates=(choice("h4"),),
+    tells_flavor=True,
+    other_flavors={host("h4"): VM},
+    may_ask=True,
+)
 
-    assert cell.swap(verdict) == []
-    (said,) = cell.swap(CLAIMED)
 
-    assert isinstance(said, SpawnInstance)
-    assert (said.host, said.attempt) == (host("h3"), 2)
-    assert [(each.attempt, each.host, each.reason) for each in cell.row.failures] == [
-        (1, "h1", "no image"),
-        (2, "h2", reason),
-    ]
+def more(spent: int, *alternates: Choice, flavor: Flavor | None = None, reason: str = "") -> MoreAlternates:
+    """Further alternates, for what was spent by this sequence."""
+    return MoreAlternates(
+        cell="c1",
+        instance=ONE,
+        spent=spent,
+        sequence=spent + 5,
+        alternates=alternates,
+        flavor=flavor,
+        reason=reason,
+    )
 
 
 def a_tree(name: str, shape: int, *, total: int = 8, traits: tuple[str, ...] = ()) -> ProviderState:
-    inventories = {"VCPU": InventoryState(total=total)}
     return ProviderState(
         internal=1,
         id=host(name),
         name=name,
         root=host(name),
         shape=shape,
-        inventories=inventories,
+        inventories={"VCPU": InventoryState(total=total)},
         traits=traits,
     )
 
 
-def seen(name: str, shape: int = 1) -> Choice:
-    """The shapes as a scheduler saw them that knew the host's tree."""
-    share = structs.replace(choice(name).share, shapes=(ShapeSeen(root=host(name), shape=shape),))
-    return structs.replace(choice(name), share=share, fingerprint=tree_fingerprint([a_tree(name, shape)]))
+def seen(name: str, pool: str = "") -> Choice:
+    """A choice of a scheduler that knew the host's tree, and that of a pool."""
+    known = [(pool, 5), (name, 1)] if pool else [(name, 1)]
+    shapes = tuple(ShapeSeen(root=host(each), shape=shape) for each, shape in known)
+    plain = choice(name)
+    return structs.replace(
+        plain,
+        share=structs.replace(plain.share, shapes=shapes),
+        fingerprint=tree_fingerprint([a_tree(name, 1)]),
+    )
 
 
-def moved(tree: ProviderState) -> ShapeMoved:
-    return ShapeMoved(roots=(tree.id,), trees=(tree,))
+def moved(name: str, *trees: ProviderState) -> ShapeMoved:
+    return ShapeMoved(roots=(host(name),), trees=trees)
 
 
-def test_an_alternate_whose_inventory_alone_changed_is_tried_again_as_it_is_now() -> None:
-    cell = Cell(structs.replace(place(), alternates=(seen("h2"),)), failed(1, "h1"))
-
-    assert cell.swap(moved(a_tree("h2", 2, total=4))) == []
-    cell.hear(Due(ONE))
-    swap = cell.swap_asked
-    (said,) = cell.hear(SwapAnswered(ONE, swap, CLAIMED))
-
-    assert swap.share == seen("h2", shape=2).share
-    assert (swap.held_attempt, swap.attempt) == (1, 2)
-    assert isinstance(said, SpawnInstance)
-    assert [each.host for each in cell.row.failures] == ["h1"]
-
-
-def test_an_alternate_that_is_tried_again_still_names_the_pool_that_shares_with_it() -> None:
-    plain = seen("h2")
-    pool = ShapeSeen(root=host("pool"), shape=5)
-    shared = structs.replace(plain, share=structs.replace(plain.share, shapes=(pool, *plain.share.shapes)))
-    cell = Cell(structs.replace(place(), alternates=(shared,)), failed(1, "h1"))
-
-    cell.swap(moved(a_tree("h2", 2, total=4)))
-
-    assert cell.row.alternates[0].share.shapes == (ShapeSeen(root=host("h2"), shape=2), pool)
-
-
-def test_a_second_way_of_an_alternate_is_tried_after_a_refusal_and_not_after_a_failed_build() -> None:
-    first = choice("h2")
-    child = ResourceAmount(provider=host("h2-n1"), resource="VCPU", amount=2)
-    second = structs.replace(first, share=structs.replace(first.share, amounts=(child,)))
-    order = structs.replace(place(), alternates=(first, second, choice("h3")))
-
-    refused = Cell(order, failed(1, "h1"))
-    refused.swap(FULL)
-    (said,) = refused.swap(CLAIMED)
-    built = Cell(order, failed(1, "h1"))
-    built.swap(CLAIMED)
-
-    assert isinstance(said, SpawnInstance)
-    assert (said.host, said.share) == (host("h2"), second.share)
-    assert refused.row.alternates == (choice("h3"),)
-    assert built.row.alternates == (choice("h3"),)
-
-
-def test_unchanged_alternates_come_before_a_changed_one() -> None:
-    cell = Cell(structs.replace(place(), alternates=(seen("h2"), seen("h3"))), failed(1, "h1"))
-
-    cell.swap(moved(a_tree("h2", 2, total=4)))
-
-    assert [each.name for each in cell.row.alternates] == ["h3", "h2"]
-    (said,) = cell.swap(CLAIMED)
-    assert isinstance(said, SpawnInstance)
-    assert said.host == host("h3")
-    assert cell.row.alternates == (seen("h2", shape=2),)
-
-
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        moved(a_tree("h2", 2, traits=("CUSTOM_OTHER",))),
-        ShapeMoved(roots=(host("h2"),)),
-        ShapeMoved(gone=(host("h2"),)),
-        ShapeMoved(roots=(host("h2"), host("pool")), trees=(a_tree("h2", 2),)),
+CASES: dict[str, Case] = {
+    "a failure asks for the next alternate and its claim comes before its spawn": [
+        (place("h2"), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (CLAIMED, "spawn h2/2"),
+        "building | one/2 h2 | h2/2",
     ],
-    ids=["another quality", "too large to be told", "gone", "more than its own tree"],
-)
-def test_an_alternate_with_other_or_unknown_changes_is_not_tried_again(verdict: ShapeMoved) -> None:
-    cell = Cell(structs.replace(place(), alternates=(seen("h2"), seen("h3"))), failed(1, "h1"))
+    "the claim that is really held is adopted": [
+        (place("h2", "h3"), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (FULL, "swap 1 to h3/2"),
+        (granted(2, choice("h2")), "spawn h2/2"),
+        "building | one/2 h2 | h2/2",
+    ],
+    "without an alternate the claim is released and every reason is given": [
+        (place("h2"), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (CLAIMED, "spawn h2/2"),
+        (
+            [failed(2, "h2"), failed(2, "h2")],
+            "release one/2, error: no alternate is left; h1: no image; h2: no image",
+        ),
+        "error | holds nothing | on no host",
+    ],
+    "when the last alternate is refused a claim that may be granted is released": [
+        (place("h2"), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (
+            FULL,
+            (
+                "release one/2, error: no alternate is left; h1: no image; h2: does not fit: "
+                "VCPU of h9 asked 2, free 1"
+            ),
+        ),
+        "error | holds nothing | on no host",
+    ],
+    "a claim released by another means that the instance is deleted": [
+        (place("h2"), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (Superseded(attempt=5, ended=True), "deleted: its claim was released; h1: no image"),
+        "deleted | holds nothing | on no host",
+    ],
+    "while placement does not answer the question is repeated with growing pauses": [
+        (place("h2"), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (None, ""),
+        (1, "swap 1 to h2/2"),
+        (None, ""),
+        (2, "swap 1 to h2/2"),
+        (None, ""),
+        (4, "swap 1 to h2/2"),
+        (None, ""),
+        (5, "swap 1 to h2/2"),
+        (None, ""),
+        (5, "swap 1 to h2/2"),
+        (CLAIMED, "spawn h2/2"),
+        "building | one/2 h2 | h2/2",
+    ],
+    "a question is not asked by another before its lease is over": [
+        (place("h2"), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (9, ""),
+        (1, "swap 1 to h2/2"),
+        "swapping | one/1 | h1/1",
+    ],
+    "a silent host is told to destroy and its share goes to a consumer of its own": [
+        (place("h2"), "spawn h1/1"),
+        (59, ""),
+        (1, "destroy h1/1, swap 1 to h2/2 for heir1 CLEANUP"),
+        (CLAIMED, "spawn h2/2"),
+        (spawned(2, "h2"), "active h2/2; h1: no message from the host within 60 s"),
+        (destroyed(1, "h1"), "release heir1/1"),
+        "active | one/2 h2 | h2/2",
+    ],
+    "a late success of a superseded attempt is answered by a destroy": [
+        (place("h2"), "spawn h1/1"),
+        (60, "destroy h1/1, swap 1 to h2/2 for heir1 CLEANUP"),
+        (CLAIMED, "spawn h2/2"),
+        ([spawned(1, "h1"), spawned(1, "h1")], "destroy h1/1"),
+        (failed(1, "h1"), ""),
+        "building | one/2 h2, heir1/1 | h1/1, h2/2",
+    ],
+    "a success while the claim is being swapped comes too late": [
+        (place("h2"), "spawn h1/1"),
+        (60, "destroy h1/1, swap 1 to h2/2 for heir1 CLEANUP"),
+        (spawned(1, "h1"), "destroy h1/1"),
+        "swapping | one/1, heir1/1 | h1/1",
+    ],
+    "a host is reminded of a destroy until it confirms": [
+        (place("h2"), "spawn h1/1"),
+        (60, "destroy h1/1, swap 1 to h2/2 for heir1 CLEANUP"),
+        (CLAIMED, "spawn h2/2"),
+        (spawned(2, "h2"), "active h2/2; h1: no message from the host within 60 s"),
+        (100, "destroy h1/1"),
+        (99, ""),
+        (1, "destroy h1/1"),
+        (destroyed(1, "h1"), "release heir1/1"),
+        "active | one/2 h2 | h2/2",
+    ],
+    "the deadline of the request ends it while its host keeps the share": [
+        (place("h2", ends_in_s=40), "spawn h1/1"),
+        (
+            40,
+            (
+                "destroy h1/1, error: the time of the request is up (keeps its share); h1: "
+                "not built by the deadline of the request"
+            ),
+        ),
+        (destroyed(1, "h1"), "release one/1"),
+        "error | holds nothing | on no host",
+    ],
+    "the deadline of the request ends an unanswered swap": [
+        (place("h2", ends_in_s=40), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (None, ""),
+        (40, "release one/2, error: the time of the request is up; h1: no image"),
+        "error | holds nothing | on no host",
+    ],
+    "after a silent host and an unanswered swap both shares are released when the host is clean": [
+        (place("h2", ends_in_s=70), "spawn h1/1"),
+        (60, "destroy h1/1, swap 1 to h2/2 for heir1 CLEANUP"),
+        (None, ""),
+        (
+            10,
+            (
+                "error: the time of the request is up (keeps its share); h1: "
+                "no message from the host within 60 s"
+            ),
+        ),
+        (destroyed(1, "h1"), "release heir1/1, release one/2"),
+        "error | holds nothing | on no host",
+    ],
+    "an order that comes after its deadline is not built": [
+        (601, ""),
+        (place(), "release one/1, error: the order reached its cell after the deadline"),
+        "error | holds nothing | on no host",
+    ],
+    "a removal before its placement prevents the build": [
+        (REMOVE, ""),
+        (place(), "release one/1, deleted"),
+        ([place(), REMOVE], ""),
+        "deleted | holds nothing | on no host",
+    ],
+    "a removal of an unknown instance releases its claim and ends": [
+        (REMOVE, ""),
+        (29, ""),
+        (1, "release one/1, deleted: it never came to its cell"),
+        (place(), "release one/1"),
+        "deleted | holds nothing | on no host",
+    ],
+    "a removed instance is destroyed then released then deleted: active": [
+        (place("h2"), "spawn h1/1"),
+        (spawned(1, "h1"), "active h1/1"),
+        (REMOVE, "destroy h1/1"),
+        (destroyed(1, "h1"), "release one/1, deleted"),
+        "deleted | holds nothing | on no host",
+    ],
+    "an instance removed during a swap is deleted at once if its host is clean": [
+        (place("h2"), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (REMOVE, "release one/2, deleted; h1: no image"),
+        (CLAIMED, ""),
+        "deleted | holds nothing | on no host",
+    ],
+    "a host that does not confirm a delete keeps the share and the delete ends": [
+        *ACTIVE,
+        (REMOVE, "destroy h1/1"),
+        (29, ""),
+        (
+            1,
+            (
+                "deleted: h1 has not confirmed that it is gone, "
+                "and keeps its share until it does (keeps its share)"
+            ),
+        ),
+        (destroyed(1, "h1"), "release one/1"),
+        "deleted | holds nothing | on no host",
+    ],
+    "an instance in error can be deleted": [
+        (place(), "spawn h1/1"),
+        (failed(1, "h1"), "release one/1, error: no alternate is left; h1: no image"),
+        (REMOVE, "deleted; h1: no image"),
+        "deleted | holds nothing | on no host",
+    ],
+    "the batch is decided in its order": [
+        (
+            [place("h2"), spawned(1, "h1"), REMOVE, destroyed(1, "h1")],
+            "spawn h1/1, active h1/1, destroy h1/1, release one/1, deleted",
+        ),
+        "deleted | holds nothing | on no host",
+    ],
+    "the reasons of all refusals are told": [
+        (place("h2", "h3", "h4", "h5"), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (NotAllowed(field="share", reason="nonsense"), "swap 1 to h3/2"),
+        (Superseded(attempt=7, ended=False), "swap 1 to h4/2"),
+        (moved("h3"), "swap 1 to h5/2"),
+        (
+            FULL,
+            (
+                "release one/2, error: no alternate is left; h1: no image; h2: not allowed: share: "
+                "nonsense; h3: placement knows a later attempt, 7; h4: "
+                "the host has changed since it was chosen: h3; h5: does not fit: VCPU of h9 asked 2, "
+                "free 1"
+            ),
+        ),
+        "error | holds nothing | on no host",
+    ],
+    "an alternate over the quota is dropped with those of the same size": [
+        (place(alternates=(choice("h2"), choice("h3"), choice("h4", amount=1))), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (
+            QuotaExceeded(project="shop", over=(OverLimit(name="VCPU", limit=4, used=4, asked=1),)),
+            "swap 1 to h4*1/2",
+        ),
+        (CLAIMED, "spawn h4*1/2"),
+        "building | one/2 h4*1 | h4/2",
+    ],
+    "a second way of an alternate is tried after a refusal": [
+        (place(alternates=(choice("h2"), choice("h2", of="h7"), choice("h3"))), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (FULL, "swap 1 to h2's child/2"),
+        (CLAIMED, "spawn h2's child/2"),
+        "building | one/2 h2's child | h2/2",
+    ],
+    "a second way of an alternate is not tried after a failed build": [
+        (place(alternates=(choice("h2"), choice("h2", of="h7"), choice("h3"))), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (CLAIMED, "spawn h2/2"),
+        (failed(2, "h2"), "swap 2 to h3/3"),
+        "swapping | one/2 | h2/2",
+    ],
+    "an alternate whose inventory alone changed is tried again as it is now": [
+        (place(alternates=(seen("h2"),)), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2@1/2"),
+        (moved("h2", a_tree("h2", 2, total=4)), "swap 1 to h2@2/2"),
+        (CLAIMED, "spawn h2@2/2"),
+        "building | one/2 h2 | h2/2",
+    ],
+    "an alternate that is tried again still names the pool that shares with it": [
+        (place(alternates=(seen("h2", pool="h8"),)), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2@5@1/2"),
+        (moved("h2", a_tree("h2", 2, total=4)), "swap 1 to h2@2@5/2"),
+        "swapping | one/1 | h1/1",
+    ],
+    "unchanged alternates come before a changed one": [
+        (place(alternates=(seen("h2"), seen("h3"))), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2@1/2"),
+        (moved("h2", a_tree("h2", 2, total=4)), "swap 1 to h3@1/2"),
+        (FULL, "swap 1 to h2@2/2"),
+        "swapping | one/1 | h1/1",
+    ],
+    "an alternate with another quality is not tried again": [
+        (place(alternates=(seen("h2"), seen("h3"))), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2@1/2"),
+        (moved("h2", a_tree("h2", 2, traits=("CUSTOM_OTHER",))), "swap 1 to h3@1/2"),
+        (
+            FULL,
+            (
+                "release one/2, error: no alternate is left; h1: no image; h2: "
+                "the host has changed since it was chosen: h2; h3: does not fit: VCPU of h9 asked 2, "
+                "free 1"
+            ),
+        ),
+        "error | holds nothing | on no host",
+    ],
+    "an alternate that is gone is not tried again": [
+        (place(alternates=(seen("h2"), seen("h3"))), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2@1/2"),
+        (ShapeMoved(gone=(host("h2"),)), "swap 1 to h3@1/2"),
+        (
+            FULL,
+            (
+                "release one/2, error: no alternate is left; h1: no image; h2: "
+                "the host has changed since it was chosen: h2; h3: does not fit: VCPU of h9 asked 2, "
+                "free 1"
+            ),
+        ),
+        "error | holds nothing | on no host",
+    ],
+    "an alternate of which more than its own tree changed is not tried again": [
+        (place(alternates=(seen("h2"), seen("h3"))), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2@1/2"),
+        (ShapeMoved(roots=(host("h2"), host("h8")), trees=(a_tree("h2", 2),)), "swap 1 to h3@1/2"),
+        (
+            FULL,
+            (
+                "release one/2, error: no alternate is left; h1: no image; h2: "
+                "the host has changed since it was chosen: h2, h8; h3: does not fit: "
+                "VCPU of h9 asked 2, free 1"
+            ),
+        ),
+        "error | holds nothing | on no host",
+    ],
+    "a late answer to a swap that was made changes nothing": [
+        (place("h2", "h3"), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (CLAIMED, "spawn h2/2"),
+        (FULL, ""),
+        (None, ""),
+        "building | one/2 h2 | h2/2",
+    ],
+    "others end when their alternates are used up: nodes": [
+        (place(alternates=(a_node("h2"),), group=GROUP, may_ask=True), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (
+            TAKEN,
+            (
+                "release one/2, error: no alternate is left; h1: no image; h2: "
+                "server group one (anti-affinity) has members on host h2, at most 1: one"
+            ),
+        ),
+        "error | holds nothing | on no host",
+    ],
+    "a member whose alternates are taken asks for others and is built there": [
+        *SPENT,
+        (more(4, choice("h3"), choice("h4")), "swap 1 to h3/2"),
+        (CLAIMED, "spawn h3/2"),
+        (
+            spawned(2, "h3"),
+            (
+                "active h3/2; h1: no image; h2: "
+                "server group one (anti-affinity) has members on host h2, at most 1: one"
+            ),
+        ),
+        "active | one/2 h3 | h3/2",
+    ],
+    "an answer counts once and only for its question": [
+        *SPENT,
+        (more(3, choice("h9")), ""),
+        (more(4, choice("h3")), "swap 1 to h3/2"),
+        (
+            FULL,
+            (
+                "spent: building; h1: no image; h2: "
+                "server group one (anti-affinity) has members on host h2, at most 1: one; h3: "
+                "does not fit: VCPU of h9 asked 2, free 1"
+            ),
+        ),
+        (more(4, choice("h3")), ""),
+        (more(10, choice("h4")), "swap 1 to h4/2"),
+        "swapping | one/1 | h1/1",
+    ],
+    "without further hosts it ends with every reason and releases its claim": [
+        *SPENT,
+        (
+            more(4, reason="no host among 3"),
+            (
+                "release one/2, error: no alternate is left: no host among 3; h1: no image; h2: "
+                "server group one (anti-affinity) has members on host h2, at most 1: one"
+            ),
+        ),
+        "error | holds nothing | on no host",
+    ],
+    "a delete while it waits wins": [
+        *SPENT,
+        (
+            REMOVE,
+            (
+                "release one/2, deleted; h1: no image; h2: "
+                "server group one (anti-affinity) has members on host h2, at most 1: one"
+            ),
+        ),
+        (more(4, choice("h3")), ""),
+        "deleted | holds nothing | on no host",
+    ],
+    "without an answer it ends at its deadline": [
+        *SPENT,
+        (599, ""),
+        (
+            1,
+            (
+                "release one/2, error: the time of the request is up; h1: no image; h2: "
+                "server group one (anti-affinity) has members on host h2, at most 1: one"
+            ),
+        ),
+        (more(4, choice("h3")), ""),
+        "error | holds nothing | on no host",
+    ],
+    "a silent host keeps its share by its heir while others are chosen": [
+        (place(group=GROUP, may_ask=True), "spawn h1/1"),
+        (60, "destroy h1/1, spent: building; h1: no message from the host within 60 s"),
+        (more(5, choice("h3")), "swap 1 to h3/2 for heir1 CLEANUP"),
+        (CLAIMED, "spawn h3/2"),
+        (spawned(2, "h3"), "active h3/2; h1: no message from the host within 60 s"),
+        (destroyed(1, "h1"), "release heir1/1"),
+        "active | one/2 h3 | h3/2",
+    ],
+    "a build of no group gets as many tries as hosts were chosen for it: no": [
+        (place("h2", may_ask=True), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (CLAIMED, "spawn h2/2"),
+        (failed(2, "h2"), "release one/2, error: no alternate is left; h1: no image; h2: no image"),
+        "error | holds nothing | on no host",
+    ],
+    "a build of no group gets as many tries as hosts were chosen for it: yes": [
+        (place("h2", may_ask=True), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (FULL, "spent: building; h1: no image; h2: does not fit: VCPU of h9 asked 2, free 1"),
+        "swapping | one/1 | h1/1",
+    ],
+    "others end when their alternates are used up: an order that does not let it ask": [
+        (place("h2", group=GROUP), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        (
+            TAKEN,
+            (
+                "release one/2, error: no alternate is left; h1: no image; h2: "
+                "server group one (anti-affinity) has members on host h2, at most 1: one"
+            ),
+        ),
+        "error | holds nothing | on no host",
+    ],
+    "each alternate is ordered with its own flavor, share, kind and time": [
+        (SEVERAL, "deploy n1/1 gold"),
+        (failed(1, "n1"), "swap 1 to n2/2"),
+        (CLAIMED, "deploy n2/2 gold"),
+        (failed(2, "n2"), "swap 2 to n3/3"),
+        (CLAIMED, "deploy n3/3 silver"),
+        (failed(3, "n3"), "swap 3 to h4/4"),
+        (CLAIMED, "spawn h4/4 vm"),
+        (spawned(4, "h4"), "active h4/4 vm; n1: no image; n2: no image; n3: no image"),
+        "active | one/4 h4 | h4/4",
+    ],
+    "a rebuild and a move keep the flavor that it got": [
+        (SEVERAL, "deploy n1/1 gold"),
+        (failed(1, "n1"), "swap 1 to n2/2"),
+        (CLAIMED, "deploy n2/2 gold"),
+        (failed(2, "n2"), "swap 2 to n3/3"),
+        (CLAIMED, "deploy n3/3 silver"),
+        (failed(3, "n3"), "swap 3 to h4/4"),
+        (CLAIMED, "spawn h4/4 vm"),
+        (spawned(4, "h4"), "active h4/4 vm; n1: no image; n2: no image; n3: no image"),
+        (rebuild(10), "respawn h4/4 #10 vm fedora"),
+        (
+            redeployed(10, attempt=4, name="h4"),
+            "active h4/4 vm; rebuild 10; n1: no image; n2: no image; n3: no image",
+        ),
+        (move("live-migrate", "h5"), "swap 4 to h5/5 for heir1 MIGRATION"),
+        (CLAIMED, "receive h5/5 from h4/4 live vm"),
+        (spawned(5, "h5"), "destroy h4/4, active h5/5 vm; rebuild 10; live-migrate confirmed"),
+        "active | one/5 h5, heir1/4 | h4/4, h5/5",
+    ],
+    "a rebuild on a node keeps the flavor of that node": [
+        (SEVERAL, "deploy n1/1 gold"),
+        (failed(1, "n1"), "swap 1 to n2/2"),
+        (CLAIMED, "deploy n2/2 gold"),
+        (failed(2, "n2"), "swap 2 to n3/3"),
+        (CLAIMED, "deploy n3/3 silver"),
+        (spawned(3, "n3"), "active n3/3 silver; n1: no image; n2: no image"),
+        (rebuild(10), "redeploy n3/3 #10 silver fedora"),
+        "rebuilding | one/3 n3 | n3/3",
+    ],
+    "a late success of the node is undone and a delete goes to the hypervisor": [
+        (SEVERAL, "deploy n1/1 gold"),
+        (failed(1, "n1"), "swap 1 to n2/2"),
+        (CLAIMED, "deploy n2/2 gold"),
+        (failed(2, "n2"), "swap 2 to n3/3"),
+        (CLAIMED, "deploy n3/3 silver"),
+        (failed(3, "n3"), "swap 3 to h4/4"),
+        (CLAIMED, "spawn h4/4 vm"),
+        (spawned(4, "h4"), "active h4/4 vm; n1: no image; n2: no image; n3: no image"),
+        (spawned(1, "n1"), "undeploy n1/1"),
+        (REMOVE, "destroy h4/4"),
+        "deleting | one/4 | h4/4",
+    ],
+    "a further alternate is ordered with the flavor that it was chosen for": [
+        (LARGE_FIRST, "spawn h6*6/1 large"),
+        (failed(1, "h6"), "swap 1 to h4/2"),
+        (FULL, "spent: building large; h6: no image; h4: does not fit: VCPU of h9 asked 2, free 1"),
+        (more(4, choice("h4", amount=6), flavor=LARGE), "swap 1 to h4*6/2"),
+        (CLAIMED, "spawn h4*6/2 large"),
+        "building | one/2 h4*6 | h4/2",
+    ],
+    "a further alternate that only a worse flavor fits is ordered with it": [
+        (LARGE_FIRST, "spawn h6*6/1 large"),
+        (failed(1, "h6"), "swap 1 to h4/2"),
+        (FULL, "spent: building large; h6: no image; h4: does not fit: VCPU of h9 asked 2, free 1"),
+        (more(4, choice("h5"), flavor=VM), "swap 1 to h5/2"),
+        (CLAIMED, "spawn h5/2 vm"),
+        "building | one/2 h5 | h5/2",
+    ],
+    "a late claim of an alternate of the order has the flavor of that time": [
+        (LARGE_FIRST, "spawn h6*6/1 large"),
+        (failed(1, "h6"), "swap 1 to h4/2"),
+        (FULL, "spent: building large; h6: no image; h4: does not fit: VCPU of h9 asked 2, free 1"),
+        (more(4, choice("h4", amount=6), flavor=LARGE), "swap 1 to h4*6/2"),
+        (granted(2, choice("h4")), "spawn h4/2 vm"),
+        "building | one/2 h4 | h4/2",
+    ],
+    "a late claim has the flavor of that time after a reshape, too": [
+        (LARGE_FIRST, "spawn h6*6/1 large"),
+        (failed(1, "h6"), "swap 1 to h4/2"),
+        (FULL, "spent: building large; h6: no image; h4: does not fit: VCPU of h9 asked 2, free 1"),
+        (more(4, choice("h4", amount=6), flavor=LARGE), "swap 1 to h4*6/2"),
+        (granted(2, choice("h4", of="h7")), "spawn h4's child/2 vm"),
+        "building | one/2 h4's child | h4/2",
+    ],
+    "it is at once what it was and its host is told: active": [
+        (adopt(), "adopt h1/1, active h1/1"),
+        (spawned(1, "h1"), ""),
+        "active | one/1 h1 | h1/1",
+    ],
+    "it is at once what it was and its host is told: stopped": [
+        (adopt("stopped"), "adopt h1/1 stopped, stopped h1/1"),
+        (spawned(1, "h1"), ""),
+        "stopped | one/1 h1 | h1/1",
+    ],
+    "it is at once what it was and its host is told: shelved": [
+        (adopt("shelved"), "adopt h1/1 stopped, shelved h1/1"),
+        (spawned(1, "h1"), ""),
+        "shelved | one/1 h1 | h1/1",
+    ],
+    "it is at once what it was and its host is told: broken": [
+        (adopt("broken", reason="as it was"), "adopt h1/1 stopped, error h1/1: as it was (keeps its share)"),
+        (spawned(1, "h1"), ""),
+        "error | one/1 h1 | h1/1",
+    ],
+    "a host that has no such guest keeps the share": [
+        (adopt(), "adopt h1/1, active h1/1"),
+        (failed(1, "h1"), "error h1/1: no image (keeps its share)"),
+        "error | one/1 h1 | h1/1",
+    ],
+    "a silent host is never told to destroy what it adopts": [
+        SILENT,
+        (adopt(), "adopt h1/1, active h1/1"),
+        (86400, ""),
+        "active | one/1 h1 | h1/1",
+    ],
+    "given back its host forgets it and its share is free": [
+        (adopt(), "adopt h1/1, active h1/1"),
+        (spawned(1, "h1"), ""),
+        (GIVE_BACK, "leave h1/1"),
+        (
+            3600,
+            (
+                "leave h1/1, deleted: h1 has not confirmed that it is gone, "
+                "and keeps its share until it does (keeps its share)"
+            ),
+        ),
+        (3600, "leave h1/1"),
+        (spawned(1, "h1"), "leave h1/1"),
+        (3600, "leave h1/1"),
+        (destroyed(1, "h1"), "release one/1"),
+        (3600, ""),
+        (spawned(1, "h1"), "destroy h1/1"),
+        "forgotten",
+    ],
+    "given back it may come again by a later attempt": [
+        (adopt(), "adopt h1/1, active h1/1"),
+        (GIVE_BACK, "leave h1/1"),
+        (destroyed(1, "h1"), "release one/1, deleted"),
+        (adopt(), ""),
+        (adopt(attempt=2), "adopt h1/2, active h1/2"),
+        "active | one/2 h1 | h1/2",
+    ],
+    "deleted by its user it is destroyed like any other": [
+        (adopt(), "adopt h1/1, active h1/1"),
+        (spawned(1, "h1"), ""),
+        (REMOVE, "destroy h1/1"),
+        "deleting | one/1 | h1/1",
+    ],
+    "deleted before the order arrives it is adopted and then destroyed": [
+        (REMOVE, ""),
+        (adopt(), "adopt h1/1, destroy h1/1"),
+        "deleting | one/1 | h1/1",
+    ],
+}
 
-    cell.swap(verdict)
 
-    assert [each.name for each in cell.row.alternates] == ["h3"]
-    assert [each.host for each in cell.row.failures] == ["h1", "h2"]
-
-
-def test_an_answer_about_the_old_shape_is_no_answer_to_the_new_swap() -> None:
-    cell = Cell(structs.replace(place(), alternates=(seen("h2"),)), failed(1, "h1"))
-    cell.hear(Due(ONE))
-    (swap,) = cell.last.swaps
-    tree = moved(a_tree("h2", 2, total=4))
-
-    cell.hear(SwapAnswered(ONE, swap, tree), SwapAnswered(ONE, swap, tree))
-    cell.hear(SwapAnswered(ONE, swap, FULL))
-
-    assert (cell.row.state, cell.row.alternates) == ("swapping", (seen("h2", shape=2),))
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_is_said_and_held(case: Case) -> None:
+    check(case)
 
 
-def test_without_an_alternate_the_claim_is_released_and_every_reason_is_given() -> None:
-    cell = Cell(place("h2"), failed(1, "h1"))
-    cell.swap(CLAIMED)
+def test_states_continue_the_sequence_of_each_order_of_the_api_level() -> None:
+    """So the states that a second cell publishes are later than those of the first one."""
+    second = Cell(structs.replace(place(), sequence=1_000))
+    (active,) = second.hear(spawned(1, "h1"))
+    second.confirm_all()
+    second.hear(structs.replace(REMOVE, sequence=2_000))
+    deleted = second.hear(destroyed(1, "h1"))[-1]
 
-    said = cell.hear(failed(2, "h2"), failed(2, "h2"))
-
-    assert kinds(said) == [ReleaseClaim, InstanceFailed]
-    assert released(said) == [(ONE, 2)]
-    assert isinstance(said[1], InstanceFailed)
-    assert [each.host for each in said[1].instance.failures] == ["h1", "h2"]
-    assert cell.row.due_at is None
-
-
-def test_when_the_last_alternate_is_refused_a_claim_that_may_be_granted_is_released() -> None:
-    cell = Cell(place("h2"), failed(1, "h1"))
-
-    said = cell.swap(FULL)
-
-    assert kinds(said) == [ReleaseClaim, InstanceFailed]
-    # A repeated question may still be granted: the next attempt ends together with this one.
-    assert released(said) == [(ONE, 2)]
+    assert isinstance(active, InstanceActive)
+    assert isinstance(deleted, InstanceDeleted)
+    assert 1_000 < active.instance.sequence < 2_000 < deleted.instance.sequence
 
 
-def test_a_claim_released_by_another_means_that_the_instance_is_deleted() -> None:
-    cell = Cell(place("h2"), failed(1, "h1"))
-
-    assert kinds(cell.swap(Superseded(attempt=5, ended=True))) == [InstanceDeleted]
-
-
-def test_while_placement_does_not_answer_the_question_is_repeated_with_growing_pauses() -> None:
-    cell = Cell(place("h2"), failed(1, "h1"))
-    asked: list[SwapClaim] = []
-
-    for pause_s in (1, 2, 4, 5, 5):
-        assert cell.swap(None) == []
-        assert cell.row.due_at == cell.now + timedelta(seconds=pause_s)
-        cell.after_s(pause_s)
-        asked.append(cell.swap_asked)
-
-    assert len(asked) == 5
-    assert len({(each.issued_at, each.attempt, each.share.host) for each in asked}) == 1
-    assert kinds(cell.swap(CLAIMED)) == [SpawnInstance]
-
-
-def test_a_question_is_not_asked_by_another_before_its_lease_is_over() -> None:
-    cell = Cell(place("h2"), failed(1, "h1"), Due(ONE))
-
-    assert cell.row.due_at == NOON + timedelta(seconds=10)
-    cell.after_s(9)
-    assert cell.last.swaps == ()
-    cell.after_s(1)
-    assert len(cell.last.swaps) == 1
-
-
-def test_a_late_answer_to_a_swap_that_was_made_changes_nothing() -> None:
-    cell = Cell(place("h2", "h3"), failed(1, "h1"), Due(ONE))
-    (swap,) = cell.last.swaps
-    cell.swap(CLAIMED)
-    before = cell.row
-
-    assert cell.hear(SwapAnswered(ONE, swap, FULL), SwapAnswered(ONE, swap, None)) == []
-    assert cell.row == before
-
-
-def test_a_silent_host_is_told_to_destroy_and_its_share_goes_to_a_consumer_of_its_own() -> None:
-    cell = Cell(place("h2"))
-
-    assert cell.after_s(59) == []
-    assert cell.after_s(1) == [destroy(1, "h1")]
-    swap = cell.swap_asked
-    assert swap.heir == Heir(id=cell.heir(1), type="CLEANUP")
-    assert kinds(cell.swap(CLAIMED)) == [SpawnInstance]
-    assert kinds(cell.hear(spawned(2, "h2"))) == [InstanceActive]
-
-    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1)]
-    assert cell.row.cleanups == ()
-
-
-def test_a_late_success_of_a_superseded_attempt_is_answered_by_a_destroy() -> None:
-    cell = Cell(place("h2"))
-    cell.after_s(60)
-    cell.swap(CLAIMED)
-    cell.confirm_all()
-    before = cell.row
-
-    assert cell.hear(spawned(1, "h1"), spawned(1, "h1")) == [destroy(1, "h1")]
-    assert cell.hear(failed(1, "h1")) == []
-    assert cell.row == before
-
-
-def test_a_success_while_the_claim_is_being_swapped_comes_too_late() -> None:
-    cell = Cell(place("h2"))
-    cell.after_s(60)
-    cell.confirm_all()
-
-    assert cell.hear(spawned(1, "h1")) == [destroy(1, "h1")]
-    assert cell.row.state == "swapping"
-
-
-def test_an_instance_without_a_row_is_destroyed() -> None:
-    assert Cell().hear(spawned(3, "h1")) == [destroy(3, "h1")]
-    assert Cell().hear(failed(3, "h1"), destroyed(3, "h1"), Due(ONE)) == []
-
-
-def test_a_host_is_reminded_of_a_destroy_until_it_confirms() -> None:
-    cell = Cell(place("h2"))
-    cell.after_s(60)
-    cell.swap(CLAIMED)
-    cell.hear(spawned(2, "h2"))
-    # The first order is still on the row, confirmed or not: it is published again, once.
-    assert cell.after_s(100) == [destroy(1, "h1")]
-    assert [each.message for each in cell.row.outbox].count(destroy(1, "h1")) == 1
-    cell.confirm_all()
-
-    assert cell.after_s(99) == []
-    assert cell.after_s(1) == [destroy(1, "h1")]
-    cell.hear(destroyed(1, "h1"))
-    assert cell.row.due_at is None
-
-
-def test_the_deadline_of_the_request_ends_it_while_its_host_keeps_the_share() -> None:
-    cell = Cell(place("h2", ends_in_s=40))
-
-    said = cell.after_s(40)
-
-    assert kinds(said) == [DestroyInstance, InstanceFailed]
-    assert isinstance(said[1], InstanceFailed)
-    assert said[1].instance.reason == "the time of the request is up"
-    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 1)]
-
-
-def test_the_deadline_of_the_request_ends_an_unanswered_swap() -> None:
-    cell = Cell(place("h2", ends_in_s=40), failed(1, "h1"))
-    cell.swap(None)
-
-    said = cell.after_s(40)
-
-    assert kinds(said) == [ReleaseClaim, InstanceFailed]
-    assert released(said) == [(ONE, 2)]
-
-
-def test_after_a_silent_host_and_an_unanswered_swap_both_shares_are_released_when_the_host_is_clean() -> None:
-    cell = Cell(place("h2", ends_in_s=70))
-    cell.after_s(60)
-    cell.swap(None)
-
-    assert released(cell.after_s(10)) == []
-
-    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1), (ONE, 2)]
-
-
-def test_an_order_that_comes_after_its_deadline_is_not_built() -> None:
+def test_a_repeated_order_has_only_what_is_not_confirmed_sent_again() -> None:
     cell = Cell()
-    cell.now += timedelta(seconds=601)
-
-    assert kinds(cell.hear(place())) == [ReleaseClaim, InstanceFailed]
-
-
-def test_a_removal_before_its_placement_prevents_the_build() -> None:
-    cell = Cell()
-
-    assert cell.hear(REMOVE) == []
-    said = cell.hear(place())
-
-    assert kinds(said) == [ReleaseClaim, InstanceDeleted]
-    assert released(said) == [(ONE, 1)]
-    assert cell.hear(place(), REMOVE) == said
+    for order in (place(), adopt(attempt=2)):
+        first = cell.hear(order)
+        assert cell.hear(order) == first
+        cell.confirm_all()
+        assert cell.hear(order, order) == []
+        cell.hear(REMOVE, destroyed(order.attempt, "h1"))
+        cell.confirm_all()
 
 
-def test_a_removal_of_an_unknown_instance_releases_its_claim_and_ends() -> None:
-    cell = Cell(REMOVE)
-
-    assert cell.after_s(29) == []
-    said = cell.after_s(1)
-    assert kinds(said) == [ReleaseClaim, InstanceDeleted]
-    assert released(said) == [(ONE, 1)]
-    cell.confirm_all()
-
-    # If it arrives after all, it is still not built, and its end was published.
-    assert kinds(cell.hear(place())) == [ReleaseClaim]
-    assert cell.row.state == "deleted"
-
-
-@pytest.mark.parametrize("before", [(), (spawned(1, "h1"),)], ids=["building", "active"])
-def test_a_removed_instance_is_destroyed_then_released_then_deleted(
-    before: tuple[InstanceSpawned, ...],
-) -> None:
-    cell = Cell(place("h2"), *before)
-
-    assert cell.hear(REMOVE) == [destroy(1, "h1")]
-    said = cell.hear(destroyed(1, "h1"))
-
-    assert kinds(said) == [ReleaseClaim, InstanceDeleted]
-    assert released(said) == [(ONE, 1)]
-
-
-def test_an_instance_removed_during_a_swap_is_deleted_at_once_if_its_host_is_clean() -> None:
-    cell = Cell(place("h2"), failed(1, "h1"), Due(ONE))
-    (swap,) = cell.last.swaps
-
-    said = cell.hear(REMOVE)
-
-    assert kinds(said) == [ReleaseClaim, InstanceDeleted]
-    assert released(said) == [(ONE, 2)]
-    cell.confirm_all()
-    assert cell.hear(SwapAnswered(ONE, swap, CLAIMED)) == []
-
-
-def test_a_host_that_does_not_confirm_a_delete_keeps_the_share_and_the_delete_ends() -> None:
-    cell = Cell(place(), spawned(1, "h1"), REMOVE)
-
-    assert cell.after_s(29) == []
-    (said,) = cell.after_s(1)
-    assert isinstance(said, InstanceDeleted)
-    assert said.instance.reason == "h1 has not confirmed that it is gone, and keeps its share until it does"
-
-    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 1)]
-
-
-def test_an_instance_in_error_can_be_deleted() -> None:
-    cell = Cell(place(), failed(1, "h1"))
-
-    assert kinds(cell.hear(REMOVE)) == [InstanceDeleted]
-
-
-def test_a_deleted_instance_is_forgotten_when_all_is_confirmed_and_cleaned_up() -> None:
-    cell = Cell(place(), REMOVE)
-    cell.after_s(30)
-    assert cell.row.state == "deleted"
-    cell.after_s(1000)
-    assert ONE in cell.rows  # its host has not confirmed
-    cell.hear(destroyed(1, "h1"))
-    cell.after_s(1000)
-    assert ONE in cell.rows  # some of its messages are not confirmed
-
-    cell.confirm_all()
-    cell.after_s(1000)
-
-    assert cell.rows == {}
-
-
-def test_the_batch_is_decided_in_its_order() -> None:
-    cell = Cell()
-
-    said = cell.hear(place("h2"), spawned(1, "h1"), REMOVE, destroyed(1, "h1"))
-
-    assert kinds(said) == [SpawnInstance, InstanceActive, DestroyInstance, ReleaseClaim, InstanceDeleted]
-    sequences = [saying.sequence for saying in cell.last.said]
-    assert sequences == [3, 4, 5, 6, 7]
-
-
-def test_a_timeout_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be a number, more than 0"):
-        CONDUCTOR.read({"MOOR_CONDUCTOR_ATTEMPT_TIMEOUT_S": "0"})
+def test_a_deleted_instance_is_forgotten_when_its_messages_are_confirmed() -> None:
+    cell = Cell(place(), REMOVE, destroyed(1, "h1"))
+    for rows in (1, 0):
+        cell.now += timedelta(seconds=1000)
+        cell.hear(Due(ONE))
+        assert len(cell.rows) == rows
+        cell.confirm_all()

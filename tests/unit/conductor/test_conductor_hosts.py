@@ -1,365 +1,283 @@
 """An instance in its cell when a host is lost: silent, set down, draining or dead."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import pytest
-from msgspec import structs
 
-from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed
-from bus.messages.cell import DestroyInstance, SpawnInstance
-from bus.messages.hosts import HeldAttempt, SetHostInCell
-from bus.messages.placement import Heir, ReleaseClaim
-from cell_conductor.core.decide import HostsLost
-from cell_conductor.core.rows import (
-    ALL_UP,
-    CellHost,
-    HeldClaim,
-    HostStates,
-    Instance,
-    concerns,
-    foreign,
-    newer,
-)
-from engine.hosts import NODE, HostMode, HostSetting
-from engine.refusals import AlreadyClaimed
+from bus.messages.hosts import HeldAttempt
+from cell_conductor.core.rows import ALL_UP, CellHost, foreign, newer
+from engine.hosts import NODE
 from tests.unit.conductor.cell import (
+    ACTIVE,
     CLAIMED,
+    DEAD,
+    DOWN,
+    LOST,
     ONE,
     REMOVE,
+    SILENT,
+    Case,
     Cell,
+    check,
     choice,
-    destroy,
     destroyed,
     failed,
+    granted,
     host,
-    kinds,
+    move,
     place,
-    released,
+    set_,
     spawned,
+    states,
+    stopped,
 )
-from tests.unit.conductor.test_conductor_moves import move, stopped
 
-if TYPE_CHECKING:
-    from engine.flavors import InstanceId
+CASES: dict[str, Case] = {
+    "an attempt on a lost host takes its alternate at once and the host keeps its share: silent": [
+        (place("h2"), "spawn h1/1"),
+        SILENT,
+        (LOST, "destroy h1/1, swap 1 to h2/2 for heir1 CLEANUP"),
+        ALL_UP,
+        (CLAIMED, "spawn h2/2"),
+        (spawned(2, "h2"), "active h2/2; h1: the host's heartbeats have stopped"),
+        (destroyed(1, "h1"), "release heir1/1"),
+        "active | one/2 h2 | h2/2",
+    ],
+    "an attempt on a dead host takes its alternate and nothing is kept for the host": [
+        (place("h2"), "spawn h1/1"),
+        DEAD,
+        (LOST, "swap 1 to h2/2"),
+        ALL_UP,
+        (CLAIMED, "spawn h2/2"),
+        "building | one/2 h2 | h2/2",
+    ],
+    "without an alternate a lost host ends the build and a dead one frees its share at once": [
+        (place(), "spawn h1/1"),
+        SILENT,
+        (
+            LOST,
+            (
+                "destroy h1/1, error: no alternate is left (keeps its share); h1: "
+                "the host's heartbeats have stopped"
+            ),
+        ),
+        "error | one/1 | h1/1",
+    ],
+    "without an alternate a lost host ends the build and a dead one frees its share at once (2)": [
+        (place(), "spawn h1/1"),
+        DEAD,
+        (LOST, "release one/1, error: no alternate is left; h1: the host is dead: smoke"),
+        "error | holds nothing | on no host",
+    ],
+    "a delete that waits for a host ends when it is dead and not when it is down": [
+        *ACTIVE,
+        (REMOVE, "destroy h1/1"),
+        DOWN,
+        (LOST, ""),
+        DEAD,
+        (LOST, "release one/1, deleted"),
+        "deleted | holds nothing | on no host",
+    ],
+    "a delete on a host that is dead already ends at once": [
+        *ACTIVE,
+        DEAD,
+        (REMOVE, "release one/1, deleted"),
+        "deleted | holds nothing | on no host",
+    ],
+    "the share that is held for a silent host is released when it is dead": [
+        (place("h2"), "spawn h1/1"),
+        (60, "destroy h1/1, swap 1 to h2/2 for heir1 CLEANUP"),
+        (CLAIMED, "spawn h2/2"),
+        (spawned(2, "h2"), "active h2/2; h1: no message from the host within 60 s"),
+        DEAD,
+        (LOST, "release heir1/1"),
+        (LOST, ""),
+        "active | one/2 h2 | h2/2",
+    ],
+    "a swap under way from a host that dies releases what was kept for it": [
+        (place("h2"), "spawn h1/1"),
+        (60, "destroy h1/1, swap 1 to h2/2 for heir1 CLEANUP"),
+        DEAD,
+        (LOST, "release heir1/1"),
+        ALL_UP,
+        (CLAIMED, "spawn h2/2"),
+        "building | one/2 h2 | h2/2",
+    ],
+    "an active instance stays on a host that is lost": [
+        (place("h2"), "spawn h1/1"),
+        (spawned(1, "h1"), "active h1/1"),
+        DEAD,
+        (LOST, ""),
+        "active | one/1 h1 | h1/1",
+    ],
+    "nothing is ordered from a chosen host that is lost: silent": [
+        SILENT,
+        (place("h2"), "swap 1 to h2/2"),
+        "swapping | one/1 | h1/1",
+    ],
+    "nothing is ordered from a chosen host that is lost: dead": [
+        DEAD,
+        (place("h2"), "swap 1 to h2/2"),
+        "swapping | one/1 | h1/1",
+    ],
+    "a chosen host that drains still builds what was placed on it": [
+        states(set_("h1", "draining")),
+        (place("h2"), "spawn h1/1"),
+        "building | one/1 h1 | h1/1",
+    ],
+    "an alternate on which nothing may be built is passed over and told among the reasons: silent": [
+        (place("h2", "h3"), "spawn h1/1"),
+        states(silent=("h2",)),
+        (failed(1, "h1"), "swap 1 to h3/2"),
+        "swapping | one/1 | h1/1",
+    ],
+    "an alternate on which nothing may be built is passed over and told among the reasons: down": [
+        (place("h2", "h3"), "spawn h1/1"),
+        states(set_("h2", "down")),
+        (failed(1, "h1"), "swap 1 to h3/2"),
+        "swapping | one/1 | h1/1",
+    ],
+    "an alternate on which nothing may be built is passed over and told among the reasons: dead": [
+        (place("h2", "h3"), "spawn h1/1"),
+        states(set_("h2", "dead")),
+        (failed(1, "h1"), "swap 1 to h3/2"),
+        "swapping | one/1 | h1/1",
+    ],
+    "an alternate on which nothing may be built is passed over and told among the reasons: draining": [
+        (place("h2", "h3"), "spawn h1/1"),
+        states(set_("h2", "draining")),
+        (failed(1, "h1"), "swap 1 to h3/2"),
+        "swapping | one/1 | h1/1",
+    ],
+    "an alternate on which nothing may be built is passed over and told among the reasons: unclean": [
+        (place("h2", "h3"), "spawn h1/1"),
+        states(set_("h2", "up", must_clean=True)),
+        (failed(1, "h1"), "swap 1 to h3/2"),
+        "swapping | one/1 | h1/1",
+    ],
+    "when every alternate is lost the build ends with all reasons": [
+        (place("h2"), "spawn h1/1"),
+        states(set_("h2", "down")),
+        (
+            failed(1, "h1"),
+            ("release one/2, error: no alternate is left; h1: no image; h2: the host is set down: smoke"),
+        ),
+        "error | holds nothing | on no host",
+    ],
+    "an alternate that drains by the time it is granted is left at once": [
+        (place("h2", "h3"), "spawn h1/1"),
+        (failed(1, "h1"), "swap 1 to h2/2"),
+        states(set_("h2", "draining")),
+        (granted(2, choice("h2")), "swap 2 to h3/3"),
+        "swapping | one/2 | h2/2",
+    ],
+    "a destination that is lost is given up at once and keeps the rest until it has cleaned up": [
+        *ACTIVE,
+        (move("migrate", "h2", "h3"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (stopped(1, "h1"), "receive h2/2 from h1/1"),
+        states(silent=("h2",)),
+        (LOST, "destroy h2/2, swap 2 to h1/3 for heir2 CLEANUP back from heir1"),
+        "moving | one/2, heir2/2, heir1/1 | h1/1, h2/2",
+    ],
+    "a destination on which nothing may be built is passed over": [
+        *ACTIVE,
+        states(set_("h2", "draining")),
+        (move("migrate", "h2", "h3"), "swap 1 to h3/2 for heir1 MIGRATION"),
+        "moving | one/1, heir1/1 | h1/1",
+    ],
+    "a move ends when every destination is lost and the instance stays": [
+        *ACTIVE,
+        states(set_("h2", "down")),
+        (move(), "active h1/1; migrate failed no other host took it; h2: the host is set down: smoke"),
+        "active | one/1 h1 | h1/1",
+    ],
+    "a destination that was lost while the source stopped gets no order and keeps nothing": [
+        *ACTIVE,
+        (move("migrate", "h2", "h3"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        states(silent=("h2",)),
+        (stopped(1, "h1"), "swap 2 to h1/3 back from heir1"),
+        (CLAIMED, "swap 3 to h3/4 for heir2 MIGRATION"),
+        "moving | one/3, heir2/3 | h1/1",
+    ],
+    "a source that was lost while the destination was claimed is not waited for": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        SILENT,
+        (CLAIMED, "swap 2 to h1/3 back from heir1"),
+        (CLAIMED, ("active h1/3; migrate failed h1 cannot stop it; h1: the host's heartbeats have stopped")),
+        "active | one/3 h1 | h1/1",
+    ],
+    "an instance whose host is lost is not shelved": [
+        *ACTIVE,
+        SILENT,
+        (
+            move("shelve"),
+            "active h1/1; shelve failed h1 cannot stop it; h1: the host's heartbeats have stopped",
+        ),
+        "active | one/1 h1 | h1/1",
+    ],
+    "what a dead source held is released when its instance has arrived elsewhere": [
+        *ACTIVE,
+        DEAD,
+        (move("evacuate"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "spawn h2/2 from h1/1"),
+        (spawned(2, "h2"), "active h2/2; evacuate confirmed, release heir1/1"),
+        "active | one/2 h2 | h2/2",
+    ],
+    "a delete during a move from a dead host waits for the destination alone": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        DEAD,
+        (REMOVE, "destroy h2/2, release heir1/1"),
+        (destroyed(2, "h2"), "release one/2, deleted"),
+        "deleted | holds nothing | on no host",
+    ],
+}
 
-LOST = HostsLost(ONE)
 
-
-def set_(
-    name: str, mode: HostMode, *, number: int = 1, must_clean: bool = False, cleaned: int = 0
-) -> CellHost:
-    setting = HostSetting(mode=mode, reason="smoke", number=number)
-    word = SetHostInCell(cell="c1", host=host(name), name=name, setting=setting, must_clean=must_clean)
-    return CellHost(word, cleaned)
-
-
-def states(*known: CellHost, silent: Sequence[str] = ()) -> HostStates:
-    return HostStates(
-        {each.word.host.int: each for each in known}, frozenset(host(name).int for name in silent)
-    )
-
-
-SILENT = states(silent=("h1",))
-DOWN = states(set_("h1", "down"))
-DEAD = states(set_("h1", "dead"))
-
-
-@pytest.mark.parametrize("hosts", [SILENT, DOWN], ids=["silent", "down"])
-def test_an_attempt_on_a_lost_host_takes_its_alternate_at_once_and_the_host_keeps_its_share(
-    hosts: HostStates,
-) -> None:
-    cell = Cell(place("h2"))
-
-    assert concerns(cell.row, hosts)
-    assert cell.hear(LOST, hosts=hosts) == [destroy(1, "h1")]
-    assert kinds(cell.swap(CLAIMED)) == [SpawnInstance]
-
-    assert (cell.row.host, cell.row.attempt) == (choice("h2"), 2)
-    assert [each.release for each in cell.row.cleanups] == [(HeldClaim(cell.heir(1), 1),)]
-    assert not concerns(cell.row, hosts)
-    assert kinds(cell.hear(spawned(2, "h2"))) == [InstanceActive]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1)]
-
-
-def test_an_attempt_on_a_dead_host_takes_its_alternate_and_nothing_is_kept_for_the_host() -> None:
-    cell = Cell(place("h2"))
-
-    assert cell.hear(LOST, hosts=DEAD) == []
-    cell.hear_due(hosts=DEAD)
-    swap = cell.swap_asked
-    assert swap.heir is None
-    assert kinds(cell.swap(CLAIMED)) == [SpawnInstance]
-    assert (cell.row.host, cell.row.cleanups) == (choice("h2"), ())
-    assert [each.reason for each in cell.row.failures] == ["the host is dead: smoke"]
-
-
-def test_without_an_alternate_a_lost_host_ends_the_build_and_a_dead_one_frees_its_share_at_once() -> None:
-    silent, dead = Cell(place()), Cell(place())
-
-    assert kinds(silent.hear(LOST, hosts=SILENT)) == [DestroyInstance, InstanceFailed]
-    assert kinds(dead.hear(LOST, hosts=DEAD)) == [ReleaseClaim, InstanceFailed]
-    assert (silent.row.reason, dead.row.reason) == ("no alternate is left", "no alternate is left")
-
-
-def test_a_delete_that_waits_for_a_host_ends_when_it_is_dead_and_not_when_it_is_down() -> None:
-    cell = Cell(place(), spawned(1, "h1"), REMOVE)
-    cell.confirm_all()
-
-    assert cell.hear(LOST, hosts=DOWN) == []
-    assert kinds(cell.hear(LOST, hosts=DEAD)) == [ReleaseClaim, InstanceDeleted]
-    assert cell.row.reason == ""
-
-
-def test_a_delete_on_a_host_that_is_dead_already_ends_at_once() -> None:
-    cell = Cell(place(), spawned(1, "h1"))
-
-    assert kinds(cell.hear(REMOVE, hosts=DEAD)) == [ReleaseClaim, InstanceDeleted]
-    assert cell.row.remind_at is None
-
-
-def test_the_share_that_is_held_for_a_silent_host_is_released_when_it_is_dead() -> None:
-    cell = Cell(place("h2"))
-    cell.after_s(60)
-    cell.swap(CLAIMED)
-    cell.hear(spawned(2, "h2"))
-
-    assert concerns(cell.row, DEAD)
-    assert released(cell.hear(LOST, hosts=DEAD)) == [(cell.heir(1), 1)]
-    assert (cell.row.cleanups, cell.row.remind_at) == ((), None)
-    assert cell.hear(LOST, hosts=DEAD) == []
-
-
-def test_a_swap_under_way_from_a_host_that_dies_releases_what_was_kept_for_it() -> None:
-    cell = Cell(place("h2"))
-    cell.after_s(60)
-    (swap,) = cell.last.swaps
-
-    assert released(cell.hear(LOST, hosts=DEAD)) == [(cell.heir(1), 1)]
-    assert not cell.row.must_clean_up
-    assert kinds(cell.answer(swap, CLAIMED)) == [SpawnInstance]
-
-
-def test_an_active_instance_stays_on_a_host_that_is_lost() -> None:
-    cell = Cell(place("h2"), spawned(1, "h1"))
-    before = cell.row
-
-    assert not concerns(before, DEAD)
-    assert cell.hear(LOST, hosts=DEAD) == []
-    assert cell.row == before
-
-
-@pytest.mark.parametrize("hosts", [SILENT, DOWN, DEAD], ids=["silent", "down", "dead"])
-def test_nothing_is_ordered_from_a_chosen_host_that_is_lost(hosts: HostStates) -> None:
-    cell = Cell()
-
-    assert cell.hear(place("h2"), hosts=hosts) == []
-    assert (cell.row.state, cell.row.cleanups) == ("swapping", ())
-    cell.hear_due(hosts=hosts)
-    swap = cell.swap_asked
-    assert (swap.share.host, swap.heir) == (host("h2"), None)
-
-
-def test_a_chosen_host_that_drains_still_builds_what_was_placed_on_it() -> None:
-    assert kinds(Cell().hear(place("h2"), hosts=states(set_("h1", "draining")))) == [SpawnInstance]
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_is_said_and_held(case: Case) -> None:
+    check(case)
 
 
 @pytest.mark.parametrize(
-    ("hosts", "why"),
+    ("row", "name", "attempt", "destroys_unknown", "is_foreign"),
     [
-        (states(silent=("h2",)), "the host's heartbeats have stopped"),
-        (states(set_("h2", "down")), "the host is set down: smoke"),
-        (states(set_("h2", "dead")), "the host is dead: smoke"),
-        (states(set_("h2", "draining")), "the host is draining: smoke"),
-        (states(set_("h2", "up", must_clean=True)), "the host was dead, and has not cleaned up yet"),
+        (Cell(place()), "h1", 1, True, False),
+        (Cell(place(), spawned(1, "h1")), "h1", 1, True, False),
+        (Cell(place(), spawned(1, "h1")), "h2", 1, True, True),
+        (Cell(place(), spawned(1, "h1")), "h1", 2, True, True),
+        (Cell(place(), REMOVE), "h1", 1, True, True),
+        (Cell(), "h1", 1, True, True),
+        # After a restore of its database, a cell does not know what was built since.
+        (Cell(), "h1", 1, False, False),
+        (Cell(place(), spawned(1, "h1")), "h1", 2, False, False),
     ],
-    ids=["silent", "down", "dead", "draining", "unclean"],
 )
-def test_an_alternate_on_which_nothing_may_be_built_is_passed_over_and_told_among_the_reasons(
-    hosts: HostStates, why: str
+def test_what_a_host_has_is_destroyed_unless_it_is_its_own_or_may_be(
+    row: Cell,
+    name: str,
+    attempt: int,
+    *,
+    destroys_unknown: bool,
+    is_foreign: bool,
 ) -> None:
-    cell = Cell(place("h2", "h3"), failed(1, "h1"))
-
-    cell.hear_due(hosts=hosts)
-
-    (swap,) = cell.last.swaps
-    assert swap.share.host == host("h3")
-    assert [(each.attempt, each.host, each.reason) for each in cell.row.failures][1:] == [(2, "h2", why)]
+    held = HeldAttempt(instance=ONE, attempt=attempt)
+    found = foreign(row.rows, host(name), [held], destroys_unknown=destroys_unknown)
+    assert found == ([held] if is_foreign else [])
 
 
-def test_when_every_alternate_is_lost_the_build_ends_with_all_reasons() -> None:
-    cell = Cell(place("h2"), failed(1, "h1"))
-
-    assert kinds(cell.hear_due(hosts=states(set_("h2", "down")))) == [ReleaseClaim, InstanceFailed]
-    assert cell.last.swaps == ()
-    assert [each.host for each in cell.row.failures] == ["h1", "h2"]
-
-
-def test_an_alternate_that_drains_by_the_time_it_is_granted_is_left_at_once() -> None:
-    cell = Cell(place("h2", "h3"), failed(1, "h1"))
-    cell.hear_due()
-    (swap,) = cell.last.swaps
-
-    assert (
-        cell.answer(
-            swap, AlreadyClaimed(attempt=2, share=choice("h2").share), hosts=states(set_("h2", "draining"))
-        )
-        == []
-    )
-    cell.hear_due()
-    swap = cell.swap_asked
-    assert (swap.held_attempt, swap.share.host, swap.heir) == (2, host("h3"), None)
-
-
-def test_a_node_is_not_lost_by_silence_and_is_when_it_is_set_down() -> None:
-    node = structs.replace(choice("h1"), kind=NODE)
-
-    assert SILENT.why_lost(node) == ""
-    assert SILENT.why_lost(structs.replace(node, kind="")) != ""
-    assert DOWN.why_lost(node) == "the host is set down: smoke"
-
-
-def test_the_word_with_the_highest_number_counts() -> None:
+def test_the_latest_mode_of_a_host_counts_and_a_dead_one_must_clean_up_until_it_was_found_clean() -> None:
     down, up = set_("h1", "down", number=2), set_("h1", "up", number=3)
+    assert (newer(None, down.word), newer(down, up.word)) == (down, up)
+    assert newer(up, down.word) is newer(up, up.word) is None
 
-    assert newer(None, down.word) == down
-    assert newer(down, up.word) == up
-    assert newer(up, down.word) is None
-    assert newer(up, up.word) is None
-
-
-def test_a_host_that_was_dead_must_clean_until_its_cell_has_found_it_clean_for_this_setting() -> None:
-    assert set_("h1", "dead", must_clean=True, cleaned=1).must_clean
-    assert set_("h1", "up", number=2, must_clean=True, cleaned=1).must_clean
-    assert not set_("h1", "up", number=2, must_clean=True, cleaned=2).must_clean
-    assert not set_("h1", "up", number=2).must_clean
+    returned = set_("h1", "up", number=2, must_clean=True)
+    assert returned.must_clean
+    assert not CellHost(returned.word, cleaned=2).must_clean
 
 
-def test_what_a_returned_host_has_is_its_own_only_by_the_current_attempt_on_this_host() -> None:
-    building, active, gone = Cell(place()).row, Cell(place(), spawned(1, "h1")).row, Cell(place(), REMOVE).row
-    held = HeldAttempt(instance=ONE, attempt=1)
-
-    def are_foreign(row: Instance | None, name: str, attempt: int = 1) -> bool:
-        rows: dict[InstanceId, Instance] = {} if row is None else {ONE: row}
-        return (
-            foreign(rows, host(name), [structs.replace(held, attempt=attempt)], destroys_unknown=True) != []
-        )
-
-    assert not are_foreign(building, "h1")
-    assert not are_foreign(active, "h1")
-    assert are_foreign(active, "h2")
-    assert are_foreign(active, "h1", attempt=2)
-    assert are_foreign(gone, "h1")
-    assert are_foreign(None, "h1")
-
-
-def test_lost_hosts_are_those_that_are_silent_or_set_down_or_dead() -> None:
-    hosts = states(
-        set_("h1", "down"), set_("h2", "dead"), set_("h3", "draining"), set_("h4", "up"), silent=("h5",)
-    )
-
-    assert hosts.lost() == {host(name).int for name in ("h1", "h2", "h5")}
-    assert hosts.dead() == {host("h2").int}
-    assert ALL_UP.lost() == frozenset()
-
-
-def moving(*choices: str) -> Cell:
-    cell = Cell(place(), spawned(1, "h1"))
-    cell.confirm_all()
-    cell.hear(move("migrate", *choices))
-    return cell
-
-
-def test_a_destination_that_is_lost_is_given_up_at_once_and_keeps_the_rest_until_it_has_cleaned_up() -> None:
-    cell = moving("h2", "h3")
-    cell.swap(CLAIMED)
-    cell.hear(stopped(1, "h1"))
-    silent = states(silent=("h2",))
-
-    assert concerns(cell.row, silent)
-    assert kinds(cell.hear(LOST, hosts=silent)) == [DestroyInstance]
-    cell.hear_due(hosts=silent)
-    back = cell.swap_asked
-    assert (back.returns, back.heir) == (cell.heir(1), Heir(id=cell.heir(2), type="CLEANUP"))
-
-
-def test_a_destination_on_which_nothing_may_be_built_is_passed_over() -> None:
-    cell = moving("h2", "h3")
-
-    cell.hear_due(hosts=states(set_("h2", "draining")))
-
-    (swap,) = cell.last.swaps
-    assert swap.share.host == host("h3")
-    assert [each.reason for each in cell.row.failures] == ["the host is draining: smoke"]
-
-
-def test_a_move_ends_when_every_destination_is_lost_and_the_instance_stays() -> None:
-    cell = moving("h2")
-
-    assert kinds(cell.hear_due(hosts=states(set_("h2", "down")))) == [InstanceActive]
-    assert cell.row.moving is None
-    assert cell.row.host == choice("h1")
-
-
-def test_a_destination_that_was_lost_while_the_source_stopped_gets_no_order_and_keeps_nothing() -> None:
-    cell = moving("h2", "h3")
-    cell.swap(CLAIMED)
-    silent = states(silent=("h2",))
-
-    assert cell.hear(stopped(1, "h1"), hosts=silent) == []
-    cell.hear_due(hosts=silent)
-
-    back = cell.swap_asked
-    assert (back.share.host, back.heir) == (host("h1"), None)
-    assert [each.reason for each in cell.row.failures] == ["the host's heartbeats have stopped"]
-    cell.answer(back, CLAIMED, hosts=silent)
-    cell.hear_due(hosts=silent)
-    assert cell.swap_asked.share.host == host("h3")
-
-
-def test_a_source_that_was_lost_while_the_destination_was_claimed_is_not_waited_for() -> None:
-    cell = moving("h2")
-    cell.hear_due()
-    (swap,) = cell.last.swaps
-    silent = states(silent=("h1",))
-
-    assert cell.answer(swap, CLAIMED, hosts=silent) == []
-    cell.hear_due(hosts=silent)
-    back = cell.swap_asked
-    assert kinds(cell.answer(back, CLAIMED, hosts=silent)) == [InstanceActive]
-
-    assert (cell.row.moving, cell.row.host) == (None, choice("h1"))
-    assert [each.reason for each in cell.row.failures] == ["the host's heartbeats have stopped"]
-
-
-def test_an_instance_whose_host_is_lost_is_not_shelved() -> None:
-    cell = Cell(place(), spawned(1, "h1"))
-
-    assert kinds(cell.hear(move("shelve"), hosts=SILENT)) == [InstanceActive]
-    assert cell.row.move is not None
-    assert cell.row.move.outcome == "failed"
-
-
-def test_what_a_dead_source_held_is_released_when_its_instance_has_arrived_elsewhere() -> None:
-    cell = Cell(place(), spawned(1, "h1"))
-    cell.hear(move("evacuate", "h2"), hosts=DEAD)
-    cell.hear_due(hosts=DEAD)
-    (swap,) = cell.last.swaps
-    cell.answer(swap, CLAIMED, hosts=DEAD)
-    own = HeldAttempt(instance=ONE, attempt=1)
-    assert foreign({ONE: cell.row}, host("h1"), [own], destroys_unknown=True) == [], "it may still come back"
-
-    said = cell.hear(spawned(2, "h2"), hosts=DEAD)
-
-    assert released(said) == [(cell.heir(1), 1)]
-    assert (cell.row.state, cell.row.cleanups) == ("active", ())
-    assert foreign({ONE: cell.row}, host("h1"), [own], destroys_unknown=True) == [own]
-
-
-def test_a_delete_during_a_move_from_a_dead_host_waits_for_the_destination_alone() -> None:
-    cell = moving("h2")
-    cell.swap(CLAIMED)
-
-    cell.hear(REMOVE, hosts=DEAD)
-    assert [each.host for each in cell.row.cleanups] == [host("h2")]
-    assert kinds(cell.hear(destroyed(2, "h2"), hosts=DEAD))[-1] is InstanceDeleted
+def test_a_node_is_lost_when_it_is_set_down_and_not_by_silence() -> None:
+    node = choice("h1", kind=NODE)
+    assert (SILENT.why_lost(node), DOWN.why_lost(node)) == ("", "the host is set down: smoke")

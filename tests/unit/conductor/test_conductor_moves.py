@@ -1,450 +1,564 @@
 """Moves in a cell, step by step: what is held, what is ordered, what is told."""
 
-from datetime import timedelta
-from uuid import UUID
-
 import pytest
-from msgspec import structs
 
-from bus.messages.build import InstanceActive, InstanceFailed, InstanceMoved, Move, MoveKind
-from bus.messages.cell import (
-    DestroyInstance,
-    EndMoveInCell,
-    InstanceSpawned,
-    InstanceStopped,
-    MoveInCell,
-    ReceiveInstance,
-    SpawnInstance,
-    StartInstance,
-    StopInstance,
-)
-from bus.messages.placement import Heir, ReleaseClaim
-from engine.flavors import Flavor, RequestId
+from engine.flavors import Flavor
 from engine.inventories import GroupId, ServerGroup
-from engine.refusals import AlreadyClaimed
+from engine.refusals import NotAllowed, Superseded
 from tests.unit.conductor.cell import (
+    ACTIVE,
+    ARRIVED,
     CLAIMED,
     FULL,
-    NOON,
     ONE,
     REMOVE,
-    Cell,
+    Case,
+    check,
     choice,
     destroyed,
+    end,
     failed,
-    host,
-    kinds,
+    granted,
+    move,
     place,
-    released,
+    rebuild,
     spawned,
+    stopped,
 )
 
+LARGE = Flavor(name="large", vcpus=8)
+REVERTING: Case = [*ARRIVED, end("revert"), destroyed(2, "h2")]
+STRANDED: Case = [*REVERTING, NotAllowed(field="consumer", reason="the id is taken")]
+OFFLOADED: Case = [*ACTIVE, move("offload"), stopped(1, "h1", saved=f"{ONE}-50"), destroyed(1, "h1")]
+AFFINITY = ServerGroup(id=GroupId(ONE), policy="affinity")
 
-def move(kind: MoveKind = "migrate", *choices: str, confirm_s: int = 100, number: int = 50) -> MoveInCell:
-    waits = kind in ("migrate", "resize")
-    return MoveInCell(
-        cell="c1",
-        instance=ONE,
-        move=Move(
-            request_id=RequestId(UUID(int=500)),
-            number=number,
-            kind=kind,
-            source="h1",
-            ends_by=NOON + timedelta(seconds=1000),
-            confirm_s=confirm_s if waits else 0,
+CASES: dict[str, Case] = {
+    "a move confirms itself after a time": [
+        *ARRIVED,
+        (99, ""),
+        (1, "destroy h1/1, active h2/2; migrate confirmed"),
+        "active | one/2 h2, heir1/1 | h1/1, h2/2",
+    ],
+    "a reverted move runs again where it was": [
+        *REVERTING,
+        (CLAIMED, "start h1/1 #50"),
+        (spawned(1, "h1", number=50), "active h1/3; migrate reverted"),
+        (REMOVE, "destroy h1/1"),
+        (destroyed(1, "h1"), "release one/3, deleted; migrate reverted"),
+        "deleted | holds nothing | on no host",
+    ],
+    "a failed destination is left for the next choice": [
+        *ACTIVE,
+        (move("migrate", "h2", "h3"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (stopped(1, "h1"), "receive h2/2 from h1/1"),
+        (failed(2, "h2"), "swap 2 to h1/3 back from heir1"),
+        (CLAIMED, "swap 3 to h3/4 for heir2 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (stopped(1, "h1"), "receive h3/4 from h1/1"),
+        "moving | one/4, heir2/3 | h1/1, h3/4",
+    ],
+    "when no choice is left it runs again and the move has failed": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (stopped(1, "h1"), "receive h2/2 from h1/1"),
+        (failed(2, "h2"), "swap 2 to h1/3 back from heir1"),
+        (CLAIMED, "start h1/1 #50"),
+        (spawned(1, "h1", number=50), "active h1/3; migrate failed no other host took it; h2: no image"),
+        "active | one/3 h1 | h1/1",
+    ],
+    "a refused swap leaves the instance as it was": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (FULL, "swap 1 to h1/2 back from heir1"),
+        (
+            CLAIMED,
+            (
+                "active h1/2; migrate failed no other host took it; h2: does not fit: "
+                "VCPU of h9 asked 2, free 1"
+            ),
         ),
-        choices=tuple(choice(each) for each in choices or ("h2",)),
-    )
-
-
-def end(order: MoveInCell, how: str) -> EndMoveInCell:
-    return EndMoveInCell(cell="c1", instance=ONE, move=structs.replace(order.move, asked=how), sequence=60)
-
-
-def stopped(attempt: int, name: str, failure: str = "", number: int = 50) -> InstanceStopped:
-    return InstanceStopped(
-        cell="c1", instance=ONE, attempt=attempt, host=host(name), failure=failure, number=number
-    )
-
-
-def started(name: str, number: int = 50) -> InstanceSpawned:
-    """The first host runs it again."""
-    return structs.replace(spawned(1, name), number=number)
-
-
-def active() -> Cell:
-    cell = Cell(place())
-    cell.hear(spawned(1, "h1"))
-    cell.confirm_all()
-    return cell
-
-
-def arrived() -> tuple[Cell, MoveInCell]:
-    cell, order = active(), move()
-    cell.hear(order)
-    cell.swap(CLAIMED)
-    cell.hear(stopped(1, "h1"))
-    cell.hear(spawned(2, "h2"))
-    return cell, order
-
-
-def test_a_cold_migration_stops_the_source_and_waits_to_be_confirmed() -> None:
-    cell, order = active(), move()
-    assert cell.hear(order) == []
-    stop = cell.swap(CLAIMED)
-    assert cell.last.swaps == ()
-    assert stop == [StopInstance(cell="c1", instance=ONE, attempt=1, host=host("h1"), number=50)]
-    (take_over,) = cell.hear(stopped(1, "h1"))
-    assert isinstance(take_over, ReceiveInstance)
-    assert (take_over.attempt, take_over.host, take_over.source, take_over.source_attempt) == (
-        2,
-        host("h2"),
-        host("h1"),
-        1,
-    )
-    (told,) = cell.hear(spawned(2, "h2"))
-    assert isinstance(told, InstanceMoved)
-    assert (told.instance.state, told.instance.host, told.instance.attempt) == ("moved", "h2", 2)
-
-    said = cell.hear(end(order, "confirm"))
-    assert kinds(said) == [DestroyInstance, InstanceActive]
-    assert said[-1].instance.move.outcome == "confirmed"  # type: ignore[attr-defined]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1)]
-    assert cell.row.moving is None
-
-
-def test_the_claim_moves_with_the_rest_to_a_migration() -> None:
-    cell = active()
-    cell.hear(move())
-    cell.after_s(0)
-    swap = cell.swap_asked
-    assert (swap.held_attempt, swap.attempt, swap.returns) == (1, 2, None)
-    assert swap.heir == Heir(id=cell.heir(1), type="MIGRATION")
-
-
-def test_a_move_confirms_itself_after_a_time() -> None:
-    cell, _ = arrived()
-    assert cell.after_s(99) == []
-    assert kinds(cell.after_s(1)) == [DestroyInstance, InstanceActive]
-
-
-def test_a_reverted_move_runs_again_where_it_was() -> None:
-    cell, order = arrived()
-    assert kinds(cell.hear(end(order, "revert"))) == [DestroyInstance]
-    assert cell.hear(destroyed(2, "h2")) == []
-    cell.after_s(0)
-    back = cell.swap_asked
-    assert (back.held_attempt, back.attempt, back.share) == (2, 3, choice("h1").share)
-    assert (back.heir, back.returns) == (None, cell.heir(1))
-    start = cell.swap(CLAIMED)
-    assert start == [StartInstance(cell="c1", instance=ONE, attempt=1, host=host("h1"), number=50)]
-    (told,) = cell.hear(started("h1"))
-    assert isinstance(told, InstanceActive)
-    assert told.instance.move is not None
-    assert (told.instance.host, told.instance.attempt, told.instance.move.outcome) == ("h1", 3, "reverted")
-    # Deleted now, the host is told of the attempt that it knows, and the claim of the last one is released.
-    cell.confirm_all()
-    assert cell.hear(REMOVE) == [DestroyInstance(cell="c1", instance=ONE, attempt=1, host=host("h1"))]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 3)]
-
-
-def test_a_failed_destination_is_left_for_the_next_choice() -> None:
-    cell = active()
-    cell.hear(move("migrate", "h2", "h3"))
-    cell.swap(CLAIMED)
-    cell.hear(stopped(1, "h1"))
-    assert cell.hear(failed(2, "h2")) == []
-    cell.swap(CLAIMED)
-    assert cell.row.attempt == 3
-    assert kinds(cell.swap(CLAIMED)) == [StopInstance]
-    (take_over,) = cell.hear(stopped(1, "h1"))
-    assert isinstance(take_over, ReceiveInstance)
-    assert (take_over.attempt, take_over.host, take_over.source_attempt) == (4, host("h3"), 1)
-
-
-def test_when_no_choice_is_left_it_runs_again_and_the_move_has_failed() -> None:
-    cell = active()
-    cell.hear(move())
-    cell.swap(CLAIMED)
-    cell.hear(stopped(1, "h1"))
-    cell.hear(failed(2, "h2"))
-    assert kinds(cell.swap(CLAIMED)) == [StartInstance]
-    (told,) = cell.hear(started("h1"))
-    assert isinstance(told, InstanceActive)
-    assert told.instance.move is not None
-    assert (told.instance.move.outcome, told.instance.move.failure) == ("failed", "no other host took it")
-    assert [each.reason for each in told.instance.failures] == ["no image"]
-
-
-def test_a_refused_swap_leaves_the_instance_as_it_was() -> None:
-    cell = active()
-    cell.hear(move())
-    assert cell.swap(FULL) == []
-    (told,) = cell.swap(CLAIMED)
-    assert isinstance(told, InstanceActive)
-    assert told.instance.host == "h1"
-    assert cell.row.host_attempt == 1
-
-
-def test_after_a_refusal_late_copies_of_the_question_are_made_worthless() -> None:
-    """The broker may deliver a question twice. The way back takes the attempt that it asks for."""
-    cell = active()
-    cell.hear(move())
-    cell.swap(FULL)
-    cell.after_s(0)
-    back = cell.swap_asked
-    assert (back.held_attempt, back.attempt, back.share) == (1, 2, choice("h1").share)
-    assert back.returns == cell.heir(1)
-    # Deleted now, whatever placement grants is released.
-    assert [each.attempt for each in cell.hear(REMOVE)] == [1]  # type: ignore[attr-defined]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 2), (cell.heir(1), 1)]
-
-
-def test_a_late_copy_that_was_granted_after_the_refusal_comes_back() -> None:
-    cell = active()
-    cell.hear(move())
-    cell.swap(FULL)
-    assert cell.swap(AlreadyClaimed(attempt=2, share=choice("h2").share)) == []
-    cell.after_s(0)
-    back = cell.swap_asked
-    assert (back.held_attempt, back.attempt, back.returns) == (2, 3, cell.heir(1))
-    # Words of the source change nothing meanwhile.
-    assert cell.hear(spawned(1, "h1")) == []
-    (told,) = cell.answer(back, CLAIMED)
-    assert isinstance(told, InstanceActive)
-    assert (told.instance.host, told.instance.attempt, cell.row.host_attempt) == ("h1", 3, 1)
-
-
-@pytest.mark.parametrize("provider", ["h1", "a cell of h1, since a reshape"])
-def test_a_way_back_that_was_granted_and_not_answered_is_not_taken_for_a_late_copy(provider: str) -> None:
-    cell = active()
-    cell.hear(move())
-    cell.swap(FULL)
-    assert cell.swap(None) == []
-    cell.after_s(1)
-    there = choice("h1").share
-    held = structs.replace(there, amounts=(structs.replace(there.amounts[0], provider=host(provider)),))
-    (told,) = cell.swap(AlreadyClaimed(attempt=2, share=held))
-    assert isinstance(told, InstanceActive)
-    assert (told.instance.attempt, cell.row.host_attempt, cell.row.moving) == (2, 1, None)
-
-
-def test_a_move_that_has_asked_nothing_just_ends() -> None:
-    cell, order = active(), move()
-    cell.hear(order)
-    assert kinds(cell.hear(end(order, "abort"))) == [InstanceActive]
-    assert (cell.last.swaps, cell.row.attempt) == ((), 1)
-
-
-def test_a_silent_destination_keeps_its_rest_until_it_has_cleaned_up() -> None:
-    cell = active()
-    cell.hear(move("live-migrate"))
-    assert kinds(cell.swap(CLAIMED)) == [ReceiveInstance]
-    assert kinds(cell.after_s(60)) == [DestroyInstance]
-    cell.after_s(0)
-    back = cell.swap_asked
-    assert back.heir == Heir(id=cell.heir(2), type="CLEANUP")
-    # It was never stopped: it just stays where it is.
-    assert kinds(cell.swap(CLAIMED)) == [InstanceActive]
-    assert released(cell.hear(destroyed(2, "h2"))) == [(cell.heir(2), 2)]
-
-
-def test_what_a_silent_destination_has_leaves_the_affinity_group_when_the_instance_is_back() -> None:
-    cell = Cell(structs.replace(place(), group=ServerGroup(id=GroupId(ONE), policy="affinity")))
-    cell.hear(spawned(1, "h1"))
-    cell.confirm_all()
-    cell.hear(move("live-migrate"))
-    cell.swap(CLAIMED)
-    cell.after_s(60)
-    cell.after_s(0)
-    left = [each for each in cell.swap(CLAIMED) if isinstance(each, ReleaseClaim) and each.leaves_group]
-    assert [(each.consumer, each.attempt) for each in left] == [(cell.heir(2), 2)]
-
-
-def test_an_evacuation_builds_it_anew_and_the_dead_host_keeps_its_share() -> None:
-    cell = active()
-    cell.hear(move("evacuate"))
-    (spawn,) = cell.swap(CLAIMED)
-    assert isinstance(spawn, SpawnInstance)
-    said = cell.hear(spawned(2, "h2"))
-    assert kinds(said) == [DestroyInstance, InstanceActive]
-    assert [(each.host, each.attempt) for each in cell.row.cleanups] == [(host("h1"), 1)]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1)]
-
-
-@pytest.mark.parametrize("how", ["live-migrate", "migrate"])
-def test_a_move_that_is_aborted_while_it_is_received_comes_back(how: MoveKind) -> None:
-    cell, order = active(), move(how, "h2", "h3")
-    cell.hear(order)
-    cell.swap(CLAIMED)
-    if how == "migrate":
-        cell.hear(stopped(1, "h1"))
-    assert kinds(cell.hear(end(order, "abort"))) == [DestroyInstance]
-    cell.hear(destroyed(2, "h2"))
-    said = cell.swap(CLAIMED)
-    if how == "migrate":
-        assert kinds(said) == [StartInstance]
-        said = cell.hear(started("h1"))
-    assert kinds(said) == [InstanceActive]
-    assert cell.row.move is not None
-    assert cell.row.move.outcome == "aborted"
-
-
-def test_an_abort_that_comes_first_undoes_the_move_that_comes_later() -> None:
-    cell, order = active(), move()
-    (told,) = cell.hear(end(order, "abort"))
-    assert isinstance(told, InstanceActive)
-    cell.confirm_all()
-    assert cell.hear(order) == []
-    assert cell.row.state == "active"
-
-
-def test_a_delete_while_it_moves_frees_both_hosts() -> None:
-    cell = active()
-    cell.hear(move("live-migrate"))
-    cell.swap(CLAIMED)
-    assert sorted(each.attempt for each in cell.hear(REMOVE)) == [1, 2]  # type: ignore[attr-defined]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(cell.heir(1), 1)]
-    assert released(cell.hear(destroyed(2, "h2"))) == [(ONE, 2)]
-    assert cell.row.state == "deleted"
-
-
-def test_a_delete_while_placement_is_asked_ends_the_next_attempt_and_its_heir() -> None:
-    cell = active()
-    cell.hear(move("live-migrate"))
-    cell.after_s(0)
-    assert [each.attempt for each in cell.hear(REMOVE)] == [1]  # type: ignore[attr-defined]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 2), (cell.heir(1), 1)]
-    assert cell.row.state == "deleted"
-
-
-def test_a_source_that_does_not_run_it_again_is_asked_until_it_does() -> None:
-    cell = active()
-    cell.hear(move())
-    cell.swap(CLAIMED)
-    assert cell.after_s(60) == []
-    assert kinds(cell.swap(CLAIMED)) == [StartInstance]
-    said = cell.after_s(60)
-    assert kinds(said) == [InstanceFailed, StartInstance]
-    assert cell.row.state == "broken"
-    assert kinds(cell.after_s(100)) == [StartInstance]
-    assert kinds(cell.hear(started("h1"))) == [InstanceActive]
-
-
-def test_a_source_that_may_run_it_again_by_now_is_stopped_before_another_host_receives_it() -> None:
-    cell = active()
-    cell.hear(move())
-    cell.swap(CLAIMED)
-    cell.hear(stopped(1, "h1", "it hangs"))
-    assert kinds(cell.swap(CLAIMED)) == [StartInstance]
-    cell.after_s(60)
-    assert cell.row.state == "broken"
-
-    cell.hear(move("migrate", "h3", number=70))
-    assert cell.swap(CLAIMED) == [
-        StopInstance(cell="c1", instance=ONE, attempt=1, host=host("h1"), number=70)
-    ]
-
-
-def test_a_late_word_of_the_source_about_its_build_or_an_earlier_move_answers_no_move() -> None:
-    cell = active()
-    cell.hear(move())
-    cell.swap(CLAIMED)
-    cell.hear(stopped(1, "h1", "it hangs"))
-    cell.swap(CLAIMED)
-    cell.confirm_all()
-    assert cell.hear(spawned(1, "h1")) == []
-    late = structs.replace(failed(1, "h1"), number=40)
-    assert cell.hear(late) == []
-    assert (cell.row.state, cell.row.moving is not None) == ("moving", True)
-    assert kinds(cell.hear(started("h1"))) == [InstanceActive]
-    cell.confirm_all()
-
-    cell.hear(move(number=70))
-    cell.swap(CLAIMED)
-    cell.confirm_all()
-    assert cell.hear(stopped(1, "h1", number=50)) == []
-    assert kinds(cell.hear(stopped(1, "h1", number=70))) == [ReceiveInstance]
-
-
-def test_a_late_word_of_the_source_destroys_nothing() -> None:
-    cell, _ = arrived()
-    cell.confirm_all()
-    assert cell.hear(spawned(1, "h1")) == []
-
-
-def test_nothing_is_released_when_a_host_repeats_its_word() -> None:
-    cell, order = arrived()
-    cell.hear(end(order, "confirm"))
-    cell.hear(destroyed(1, "h1"))
-    cell.confirm_all()
-    assert not any(isinstance(each, ReleaseClaim) for each in cell.hear(destroyed(1, "h1")))
-
-
-def test_after_a_confirmed_resize_everything_has_the_new_size() -> None:
-    cell, resize = active(), move("resize", confirm_s=0)
-    large = Flavor(name="large", vcpus=8)
-    resize = structs.replace(resize, move=structs.replace(resize.move, flavor=large))
-    cell.hear(resize)
-    cell.swap(CLAIMED)
-    (take_over,) = cell.hear(stopped(1, "h1"))
-    assert isinstance(take_over, ReceiveInstance)
-    assert take_over.flavor == large
-    cell.hear(spawned(2, "h2"))
-    cell.confirm_all()
-    cell.hear(move("evacuate", "h3", number=70))
-    (spawn,) = cell.swap(CLAIMED)
-    assert isinstance(spawn, SpawnInstance)
-    assert spawn.flavor == large
-
-
-def test_a_shelved_instance_keeps_its_host_and_runs_there_again() -> None:
-    cell = active()
-    assert kinds(cell.hear(move("shelve"))) == [StopInstance]
-    (told,) = cell.hear(stopped(1, "h1"))
-    assert isinstance(told, InstanceMoved)
-    assert (told.instance.state, told.instance.host) == ("shelved", "h1")
-    cell.confirm_all()
-    assert cell.hear(move("migrate", number=60)) == []
-    assert kinds(cell.hear(move("unshelve", number=70))) == [StartInstance]
-    (again,) = cell.hear(started("h1", number=70))
-    assert isinstance(again, InstanceActive)
-    assert again.instance.move is not None
-    assert again.instance.move.outcome == "done"
-
-
-def test_a_shelved_instance_is_deleted_where_it_is() -> None:
-    cell = active()
-    cell.hear(move("shelve"))
-    cell.hear(stopped(1, "h1"))
-    cell.confirm_all()
-    assert kinds(cell.hear(REMOVE)) == [DestroyInstance]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 1)]
-
-
-def test_an_instance_that_cannot_be_stopped_is_not_shelved() -> None:
-    cell = active()
-    cell.hear(move("shelve"))
-    assert kinds(cell.hear(stopped(1, "h1", "it hangs"))) == [StartInstance]
-    (told,) = cell.hear(started("h1"))
-    assert isinstance(told, InstanceActive)
-    assert told.instance.move is not None
-    assert (told.instance.move.outcome, told.instance.move.failure) == ("failed", "h1 could not stop it")
-
-
-def test_a_destination_that_was_left_and_builds_again_is_ordered_to_destroy_it() -> None:
-    cell = active()
-    cell.hear(move("live-migrate"))
-    cell.swap(CLAIMED)
-    cell.hear(failed(2, "h2"))
-    assert cell.hear(spawned(2, "h2")) == [
-        DestroyInstance(cell="c1", instance=ONE, attempt=2, host=host("h2"))
-    ]
-
-
-def test_a_move_without_hosts_fails_and_changes_nothing() -> None:
-    cell = active()
-    (told,) = cell.hear(structs.replace(move(), choices=()))
-    assert isinstance(told, InstanceActive)
-    assert told.instance.move is not None
-    assert (told.instance.move.outcome, told.instance.move.failure) == ("failed", "no other host took it")
+        "active | one/2 h1 | h1/1",
+    ],
+    "after a refusal late copies of the question are made worthless": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (FULL, "swap 1 to h1/2 back from heir1"),
+        (REMOVE, "destroy h1/1"),
+        (
+            destroyed(1, "h1"),
+            ("release one/2, release heir1/1, deleted; h2: does not fit: VCPU of h9 asked 2, free 1"),
+        ),
+        "deleted | holds nothing | on no host",
+    ],
+    "a late copy that was granted after the refusal comes back": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (FULL, "swap 1 to h1/2 back from heir1"),
+        (granted(2, choice("h2")), "swap 2 to h1/3 back from heir1"),
+        (spawned(1, "h1"), ""),
+        (
+            CLAIMED,
+            (
+                "active h1/3; migrate failed no other host took it; h2: does not fit: "
+                "VCPU of h9 asked 2, free 1"
+            ),
+        ),
+        "active | one/3 h1 | h1/1",
+    ],
+    "a way back that was granted and not answered is not taken for a late copy: h1": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (FULL, "swap 1 to h1/2 back from heir1"),
+        (None, ""),
+        (1, "swap 1 to h1/2 back from heir1"),
+        (
+            granted(2, choice("h1")),
+            (
+                "active h1/2; migrate failed no other host took it; h2: does not fit: "
+                "VCPU of h9 asked 2, free 1"
+            ),
+        ),
+        "active | one/2 h1 | h1/1",
+    ],
+    "a move that has asked nothing just ends": [
+        *ACTIVE,
+        ([move(), end("abort")], "active h1/1; migrate aborted"),
+        "active | one/1 h1 | h1/1",
+    ],
+    "a silent destination keeps its rest until it has cleaned up": [
+        *ACTIVE,
+        (move("live-migrate"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "receive h2/2 from h1/1 live"),
+        (60, "destroy h2/2, swap 2 to h1/3 for heir2 CLEANUP back from heir1"),
+        (
+            CLAIMED,
+            ("active h1/3; live-migrate failed no other host took it; h2: no message from the host in time"),
+        ),
+        (destroyed(2, "h2"), "release heir2/2"),
+        "active | one/3 h1 | h1/1",
+    ],
+    "what a silent destination has leaves the affinity group when the instance is back": [
+        (place(group=AFFINITY), "spawn h1/1"),
+        (spawned(1, "h1"), "active h1/1"),
+        (move("live-migrate"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "receive h2/2 from h1/1 live"),
+        (60, "destroy h2/2, swap 2 to h1/3 for heir2 CLEANUP back from heir1"),
+        (
+            CLAIMED,
+            (
+                "release heir2/2 from its group, active h1/3; "
+                "live-migrate failed no other host took it; h2: no message from the host in time"
+            ),
+        ),
+        "active | one/3 h1, heir2/2 | h1/1, h2/2",
+    ],
+    "an evacuation builds it anew and the dead host keeps its share": [
+        *ACTIVE,
+        (move("evacuate"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "spawn h2/2 from h1/1"),
+        (spawned(2, "h2"), "destroy h1/1, active h2/2; evacuate confirmed"),
+        (destroyed(1, "h1"), "release heir1/1"),
+        "active | one/2 h2 | h2/2",
+    ],
+    "a move that is aborted while it is received comes back: live-migrate": [
+        *ACTIVE,
+        (move("live-migrate", "h2", "h3"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "receive h2/2 from h1/1 live"),
+        (end("abort", "live-migrate"), "destroy h2/2"),
+        (destroyed(2, "h2"), "swap 2 to h1/3 back from heir1"),
+        (CLAIMED, "active h1/3; live-migrate aborted"),
+        "active | one/3 h1 | h1/1",
+    ],
+    "a move that is aborted while it is received comes back: migrate": [
+        *ACTIVE,
+        (move("migrate", "h2", "h3"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (stopped(1, "h1"), "receive h2/2 from h1/1"),
+        (end("abort"), "destroy h2/2"),
+        (destroyed(2, "h2"), "swap 2 to h1/3 back from heir1"),
+        (CLAIMED, "start h1/1 #50"),
+        (spawned(1, "h1", number=50), "active h1/3; migrate aborted"),
+        "active | one/3 h1 | h1/1",
+    ],
+    "an abort that comes first undoes the move that comes later": [
+        *ACTIVE,
+        (end("abort"), "active h1/1; migrate aborted"),
+        (move(), ""),
+        "active | one/1 h1 | h1/1",
+    ],
+    "a delete while it moves frees both hosts": [
+        *ACTIVE,
+        (move("live-migrate"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "receive h2/2 from h1/1 live"),
+        (REMOVE, "destroy h2/2, destroy h1/1"),
+        (destroyed(1, "h1"), "release heir1/1"),
+        (destroyed(2, "h2"), "release one/2, deleted"),
+        "deleted | holds nothing | on no host",
+    ],
+    "a delete while placement is asked ends the next attempt and its heir": [
+        *ACTIVE,
+        (move("live-migrate"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (REMOVE, "destroy h1/1"),
+        (destroyed(1, "h1"), "release one/2, release heir1/1, deleted"),
+        "deleted | holds nothing | on no host",
+    ],
+    "a source that does not run it again is asked until it does": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (60, "swap 2 to h1/3 back from heir1"),
+        (CLAIMED, "start h1/1 #50"),
+        (
+            60,
+            (
+                "error h1/3: h1 has not confirmed that it runs again (keeps its share); "
+                "migrate failed h1 did not stop it in time; h1: no message from the host in time, "
+                "start h1/1 #50"
+            ),
+        ),
+        (100, "start h1/1 #50"),
+        (
+            spawned(1, "h1", number=50),
+            ("active h1/3; migrate failed h1 did not stop it in time; h1: no message from the host in time"),
+        ),
+        "active | one/3 h1 | h1/1",
+    ],
+    "a source that may run it again by now is stopped before another host receives it": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (stopped(1, "h1", "it hangs"), "swap 2 to h1/3 back from heir1"),
+        (CLAIMED, "start h1/1 #50"),
+        (
+            60,
+            (
+                "error h1/3: h1 has not confirmed that it runs again (keeps its share); "
+                "migrate failed h1 could not stop it; h1: it hangs, start h1/1 #50"
+            ),
+        ),
+        (move("migrate", "h3", number=70), "swap 3 to h3/4 for heir2 MIGRATION"),
+        (CLAIMED, "stop h1/1 #70"),
+        "moving | one/4, heir2/3 | h1/1, h3/4",
+    ],
+    "a late word of the source about its build or an earlier move answers no move": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (stopped(1, "h1", "it hangs"), "swap 2 to h1/3 back from heir1"),
+        (CLAIMED, "start h1/1 #50"),
+        (spawned(1, "h1"), ""),
+        (failed(1, "h1", number=40), ""),
+        (spawned(1, "h1", number=50), "active h1/3; migrate failed h1 could not stop it; h1: it hangs"),
+        (move("migrate", number=70), "swap 3 to h2/4 for heir2 MIGRATION"),
+        (CLAIMED, "stop h1/1 #70"),
+        (stopped(1, "h1"), ""),
+        (stopped(1, "h1", number=70), "receive h2/4 from h1/1"),
+        "moving | one/4, heir2/3 | h1/1, h2/4",
+    ],
+    "a late word of the source destroys nothing": [
+        *ARRIVED,
+        (spawned(1, "h1"), ""),
+        "moved | one/2 h2, heir1/1 h1 | h1/1, h2/2",
+    ],
+    "after a confirmed resize everything has the new size": [
+        *ACTIVE,
+        (move("resize", confirm_s=0, flavor=LARGE), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (stopped(1, "h1"), "receive h2/2 from h1/1 large"),
+        (spawned(2, "h2"), "destroy h1/1, active h2/2; resize confirmed"),
+        (move("evacuate", "h3", number=70), "swap 2 to h3/3 for heir2 MIGRATION"),
+        (CLAIMED, "spawn h3/3 from h2/2 large"),
+        "moving | one/3, heir1/1, heir2/2 | h1/1, h2/2, h3/3",
+    ],
+    "a shelved instance keeps its host and runs there again": [
+        *ACTIVE,
+        (move("shelve"), "stop h1/1 #50"),
+        (stopped(1, "h1"), "shelved h1/1; shelve done"),
+        (move("migrate", number=60), ""),
+        (move("unshelve", number=70), "start h1/1 #70"),
+        (spawned(1, "h1", number=70), "active h1/1; unshelve done"),
+        "active | one/1 h1 | h1/1",
+    ],
+    "a shelved instance is deleted where it is": [
+        *ACTIVE,
+        (move("shelve"), "stop h1/1 #50"),
+        (stopped(1, "h1"), "shelved h1/1; shelve done"),
+        (REMOVE, "destroy h1/1"),
+        (destroyed(1, "h1"), "release one/1, deleted; shelve done"),
+        "deleted | holds nothing | on no host",
+    ],
+    "an instance that cannot be stopped is not shelved": [
+        *ACTIVE,
+        (move("shelve"), "stop h1/1 #50"),
+        (stopped(1, "h1", "it hangs"), "start h1/1 #50"),
+        (spawned(1, "h1", number=50), "active h1/1; shelve failed h1 could not stop it; h1: it hangs"),
+        "active | one/1 h1 | h1/1",
+    ],
+    "a destination that was left and builds again is ordered to destroy it": [
+        *ACTIVE,
+        (move("live-migrate"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "receive h2/2 from h1/1 live"),
+        (failed(2, "h2"), "swap 2 to h1/3 back from heir1"),
+        (spawned(2, "h2"), "destroy h2/2"),
+        "moving | one/2, heir1/1 | h1/1, h2/2",
+    ],
+    "a way back that was granted and not answered is not taken for a late copy since a reshape": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (FULL, "swap 1 to h1/2 back from heir1"),
+        (None, ""),
+        (1, "swap 1 to h1/2 back from heir1"),
+        (
+            granted(2, choice("h1", of="h7")),
+            (
+                "active h1/2; migrate failed no other host took it; h2: does not fit: "
+                "VCPU of h9 asked 2, free 1"
+            ),
+        ),
+        "active | one/2 h1 | h1/1",
+    ],
+    "a question that is repeated names the same heir: moving": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (None, ""),
+        (10, "swap 1 to h2/2 for heir1 MIGRATION"),
+        "moving | one/1, heir1/1 | h1/1",
+    ],
+    "a question that is repeated names the same heir: silent": [
+        (place("h2"), "spawn h1/1"),
+        (60, "destroy h1/1, swap 1 to h2/2 for heir1 CLEANUP"),
+        (None, ""),
+        (10, "swap 1 to h2/2 for heir1 CLEANUP"),
+        "swapping | one/1, heir1/1 | h1/1",
+    ],
+    "a question that is repeated names the same heir: going back": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (stopped(1, "h1"), "receive h2/2 from h1/1"),
+        (60, "destroy h2/2, swap 2 to h1/3 for heir2 CLEANUP back from heir1"),
+        (None, ""),
+        (10, "swap 2 to h1/3 for heir2 CLEANUP back from heir1"),
+        "moving | one/2, heir2/2, heir1/1 | h1/1, h2/2",
+    ],
+    "an id that is taken ends the try with the reason: moving": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (NotAllowed(field="heir.id", reason="the id is taken"), "swap 1 to h1/2 back from heir1"),
+        (
+            CLAIMED,
+            ("active h1/2; migrate failed no other host took it; h2: not allowed: heir.id: the id is taken"),
+        ),
+        "active | one/2 h1 | h1/1",
+    ],
+    "a host that must destroy two attempts frees the shares of both in the end: aborted": [
+        (place("h2"), "spawn h1/1"),
+        (60, "destroy h1/1, swap 1 to h2/2 for heir1 CLEANUP"),
+        (CLAIMED, "spawn h2/2"),
+        (spawned(2, "h2"), "active h2/2; h1: no message from the host within 60 s"),
+        (move("live-migrate", "h1"), "swap 2 to h1/3 for heir2 MIGRATION"),
+        (CLAIMED, "receive h1/3 from h2/2 live"),
+        (end("abort", "live-migrate"), "destroy h1/3"),
+        (destroyed(1, "h1"), ""),
+        (30, "swap 3 to h2/4 for heir3 CLEANUP back from heir2"),
+        (CLAIMED, "active h2/4; live-migrate aborted"),
+        (destroyed(3, "h1"), "release heir3/3, release heir1/1"),
+        "active | one/4 h2 | h2/2",
+    ],
+    "an instance that is deleted while a host must destroy two attempts frees all its shares: silent": [
+        (place("h2"), "spawn h1/1"),
+        (60, "destroy h1/1, swap 1 to h2/2 for heir1 CLEANUP"),
+        (CLAIMED, "spawn h2/2"),
+        (spawned(2, "h2"), "active h2/2; h1: no message from the host within 60 s"),
+        (move("live-migrate", "h1"), "swap 2 to h1/3 for heir2 MIGRATION"),
+        (CLAIMED, "receive h1/3 from h2/2 live"),
+        (60, "destroy h1/3, swap 3 to h2/4 for heir3 CLEANUP back from heir2"),
+        (destroyed(1, "h1"), ""),
+        (REMOVE, "destroy h2/2"),
+        (
+            [destroyed(3, "h1"), destroyed(2, "h2")],
+            (
+                "release heir3/3, release heir1/1, release one/4, release heir2/2, deleted; h1: "
+                "no message from the host in time"
+            ),
+        ),
+        "deleted | holds nothing | on no host",
+    ],
+    "an instance that is not built again where it was given up frees both shares there": [
+        *OFFLOADED,
+        (move("unshelve", "h2", "h3", number=60), "claim h2/2"),
+        (CLAIMED, "spawn h2/2 one-50 from_saved"),
+        (60, "destroy h2/2, swap 2 to h3/3 for heir1 CLEANUP"),
+        (CLAIMED, "spawn h3/3 one-50 from_saved"),
+        (
+            spawned(3, "h3"),
+            (
+                "destroy h3/2 saved_until 50, active h3/3; unshelve done; h2: "
+                "no message from the host within 60 s"
+            ),
+        ),
+        (move("offload", number=70), "stop h3/3 #70 save_as one-70"),
+        (stopped(3, "h3", saved=f"{ONE}-70", number=70), "destroy h3/3"),
+        (destroyed(3, "h3"), "release one/3, offloaded; offload done"),
+        (move("unshelve", "h2", "h4", number=80), "claim h2/4"),
+        (CLAIMED, "spawn h2/4 one-70 from_saved"),
+        (60, "destroy h2/4, swap 4 to h4/5 for heir2 CLEANUP"),
+        (destroyed(2, "h2"), ""),
+        (
+            end("abort", "unshelve", number=80),
+            ("offloaded (keeps its share); unshelve aborted; h2: no message from the host within 60 s"),
+        ),
+        (
+            destroyed(4, "h2"),
+            (
+                "release heir2/4, release one/5, release heir1/2, offloaded; unshelve aborted; h2: "
+                "no message from the host within 60 s"
+            ),
+        ),
+        "offloaded | holds nothing | h3/2",
+    ],
+    "an audit learns which consumers a cell has just freed": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (stopped(1, "h1"), "receive h2/2 from h1/1"),
+        (60, "destroy h2/2, swap 2 to h1/3 for heir2 CLEANUP back from heir1"),
+        (CLAIMED, "start h1/1 #50"),
+        (destroyed(2, "h2"), "release heir2/2"),
+        "moving | one/3 | h1/1",
+    ],
+    "a refusal that does not change ends the move with its reason: 1": [
+        *STRANDED,
+        (10000, ""),
+        "error | one/2 h2, heir1/1 | h1/1",
+    ],
+    "a refusal that does not change ends the move with its reason: 2": [
+        *REVERTING,
+        (
+            Superseded(attempt=2, ended=True),
+            (
+                "error h1/2: placement refuses its way back: placement knows a later attempt, "
+                "2 (keeps its share); migrate failed placement refuses its way back: "
+                "placement knows a later attempt, 2"
+            ),
+        ),
+        (10000, ""),
+        "error | one/2 h2, heir1/1 | h1/1",
+    ],
+    "a refusal that may change is told at the end of the moves time and asked again: 1": [
+        *REVERTING,
+        (FULL, ""),
+        (1000, "swap 2 to h1/3 back from heir1"),
+        (
+            FULL,
+            (
+                "error h1/2: placement refuses its way back: does not fit: VCPU of h9 asked 2, "
+                "free 1 (keeps its share); migrate failed placement refuses its way back: "
+                "does not fit: VCPU of h9 asked 2, free 1"
+            ),
+        ),
+        (100, "swap 2 to h1/3 back from heir1"),
+        (FULL, ""),
+        (100, "swap 2 to h1/3 back from heir1"),
+        (FULL, ""),
+        (100, "swap 2 to h1/3 back from heir1"),
+        (FULL, ""),
+        (100, "swap 2 to h1/3 back from heir1"),
+        (CLAIMED, "start h1/1 #50"),
+        (spawned(1, "h1", number=50), "active h1/3; migrate reverted"),
+        "active | one/3 h1 | h1/1",
+    ],
+    "a move that never left its host ends there": [
+        *ACTIVE,
+        (move("live-migrate"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (FULL, "swap 1 to h1/2 back from heir1"),
+        (
+            Superseded(attempt=2, ended=True),
+            (
+                "active h1/1; live-migrate failed no other host took it; h2: does not fit: "
+                "VCPU of h9 asked 2, free 1"
+            ),
+        ),
+        "active | one/1 h1 | h1/1",
+    ],
+    "an instance that waits for its way back is deleted on both hosts": [
+        *STRANDED,
+        (REMOVE, "destroy h2/2, destroy h1/1"),
+        (destroyed(1, "h1"), "release heir1/1"),
+        (
+            destroyed(2, "h2"),
+            (
+                "release one/3, deleted; migrate failed placement refuses its way back: not allowed: "
+                "consumer: the id is taken"
+            ),
+        ),
+        "deleted | holds nothing | on no host",
+    ],
+    "a further order is refused and has the way back asked for once more": [
+        *STRANDED,
+        (
+            move("evacuate", "h3", number=70),
+            (
+                "error h1/2: placement refuses its way back: not allowed: consumer: "
+                "the id is taken (keeps its share); "
+                "evacuate failed placement refuses its way back from an earlier move, "
+                "swap 2 to h1/3 back from heir1"
+            ),
+        ),
+        (NotAllowed(field="consumer", reason="the id is taken"), ""),
+        (
+            rebuild(90),
+            (
+                "error h1/2: its rebuild failed: "
+                "placement refuses its way back from a move (keeps its share); "
+                "rebuild 90 placement refuses its way back from a move; "
+                "evacuate failed placement refuses its way back: not allowed: consumer: "
+                "the id is taken, swap 2 to h1/3 back from heir1"
+            ),
+        ),
+        (CLAIMED, "start h1/1 #70"),
+        "moving | one/3 | h1/1",
+    ],
+    "an abort that crosses the end is answered and asks once more": [
+        *STRANDED,
+        (
+            end("abort"),
+            (
+                "error h1/2: placement refuses its way back: not allowed: consumer: "
+                "the id is taken (keeps its share); migrate failed placement refuses its way back: "
+                "not allowed: consumer: the id is taken, swap 2 to h1/3 back from heir1"
+            ),
+        ),
+        (CLAIMED, "start h1/1 #50"),
+        (spawned(1, "h1", number=50), "active h1/3; migrate reverted"),
+        "active | one/3 h1 | h1/1",
+    ],
+    "an abort while a refusal is asked again does not change what is told": [
+        *ACTIVE,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        (stopped(1, "h1"), "receive h2/2 from h1/1"),
+        (end("abort"), "destroy h2/2"),
+        (destroyed(2, "h2"), "swap 2 to h1/3 back from heir1"),
+        (
+            NotAllowed(field="consumer", reason="the id is taken"),
+            (
+                "error h1/2: placement refuses its way back: not allowed: consumer: "
+                "the id is taken (keeps its share); migrate failed placement refuses its way back: "
+                "not allowed: consumer: the id is taken"
+            ),
+        ),
+        "error | one/2 h2, heir1/1 | h1/1",
+    ],
+    "an audit finds the claim at the destination and the instance at the source": [
+        *STRANDED,
+        "error | one/2 h2, heir1/1 | h1/1",
+    ],
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_is_said_and_held(case: Case) -> None:
+    check(case)

@@ -1,284 +1,542 @@
-"""Rebuilds of an instance: in place, numbered, and with an end whatever its node reports."""
-
-from datetime import timedelta
+"""Rebuilds of an instance: in place, numbered, and with an end whatever its host reports."""
 
 import pytest
-from msgspec import structs
 
-from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceState, Rebuild
-from bus.messages.cell import InstanceRedeployed, RebuildInCell, RedeployInstance, UndeployInstance
-from cell_conductor.store_sql import assemble_row, decode_body, encode_body
-from engine.flavors import Image, RequestId
-from tests.contracts.placement_orders import an_id
+from cell_conductor.core.rows import ALL_UP
+from engine.flavors import Image
 from tests.unit.conductor.cell import (
-    NOON,
-    ONE,
+    ARRIVED,
+    CLAIMED,
+    DEAD,
+    DOWN,
+    FULL,
+    LOST,
     REMOVE,
-    Cell,
+    SILENT,
+    Case,
+    check,
     destroyed,
+    end,
     failed,
-    host,
-    kinds,
-    released,
+    move,
+    place,
+    place_on_node,
+    progressed,
+    rebuild,
+    redeployed,
     spawned,
+    stopped,
 )
-from tests.unit.conductor.test_conductor_nodes import DEPLOY_S, place_on_node, progressed, undeploy
 
-NEW = Image(source="http://images/fedora")
-
-
-def rebuild(number: int = 150, *, ends_in_s: float = 7_200, image: Image = NEW) -> RebuildInCell:
-    ordered = Rebuild(
-        request_id=RequestId(an_id(f"rebuild-{number}")),
-        number=number,
-        image=image,
-        ends_by=NOON + timedelta(seconds=ends_in_s),
-    )
-    return RebuildInCell(cell="c1", instance=ONE, rebuild=ordered)
-
-
-def redeployed(
-    number: int = 150, *, failure: str = "", is_active: bool = True, attempt: int = 1, name: str = "n1"
-) -> InstanceRedeployed:
-    return InstanceRedeployed(
-        cell="c1",
-        instance=ONE,
-        attempt=attempt,
-        host=host(name),
-        number=number,
-        failure=failure,
-        is_active=is_active,
-    )
-
-
-def an_active_cell() -> Cell:
-    cell = Cell(place_on_node(), spawned(1, "n1"))
-    cell.confirm_all()
-    return cell
-
-
-def state_in(said: object) -> InstanceState:
-    assert isinstance(said, InstanceActive | InstanceFailed)
-    return said.instance
-
-
-def test_a_rebuild_is_ordered_from_the_node_of_the_attempt_with_all_fields_of_its_placement() -> None:
-    cell, order = an_active_cell(), place_on_node()
-
-    (said,) = cell.hear(rebuild())
-
-    assert isinstance(said, RedeployInstance)
-    assert (said.host, said.attempt, said.number, said.image) == (host("n1"), 1, 150, NEW)
-    for field in ("flavor", "name", "image_properties", "config_drive"):
-        assert getattr(said, field) == getattr(order, field)
-    assert cell.row.state == "rebuilding"
-
-
-def test_a_node_is_told_the_properties_of_a_stored_image() -> None:
-    cell = an_active_cell()
-    order = rebuild()
-    properties = {"trait:CUSTOM_GOLD": "required"}
-    named = structs.replace(order.rebuild, image_name="gold", image_properties=properties)
-
-    (said,) = cell.hear(structs.replace(order, rebuild=named))
-
-    assert isinstance(said, RedeployInstance)
-    assert said.image_properties == properties
-
-
-def test_a_rebuilt_instance_is_active_again_with_a_higher_sequence() -> None:
-    cell = an_active_cell()
-    cell.hear(rebuild())
-
-    (said,) = cell.hear(redeployed())
-
-    told = state_in(said)
-    assert isinstance(said, InstanceActive)
-    assert told.rebuild == rebuild().rebuild
-    assert told.sequence > 150
-    assert (told.host, told.attempt, told.reason) == ("n1", 1, "")
-    assert cell.row.state == "active"
-
-
-def test_a_repeated_order_is_not_carried_out_again_and_an_earlier_one_never() -> None:
-    cell = an_active_cell()
-    first = cell.hear(rebuild())
-
-    # Until the broker has confirmed it.
-    assert cell.hear(rebuild()) == first
-    cell.confirm_all()
-    assert cell.hear(rebuild()) == []
-    cell.hear(redeployed())
-    cell.confirm_all()
-    before = cell.row
-    for late in (rebuild(), rebuild(149)):
-        assert cell.hear(late) == []
-    assert cell.row == before
-    assert kinds(cell.hear(rebuild(151))) == [RedeployInstance]
-
-
-def test_reports_of_another_rebuild_attempt_or_node_change_nothing() -> None:
-    cell = an_active_cell()
-    cell.hear(rebuild())
-    cell.confirm_all()
-    before = cell.row
-
-    for late in (redeployed(149), redeployed(attempt=2), redeployed(name="n2"), spawned(1, "n1")):
-        assert cell.hear(late) == []
-    assert cell.row == before
-
-
-def test_a_rebuild_that_failed_leaves_an_error_that_keeps_its_node_and_its_share() -> None:
-    cell = an_active_cell()
-    cell.hear(rebuild())
-
-    (said,) = cell.hear(redeployed(failure="deploy failed: no disk", is_active=False))
-
-    told = state_in(said)
-    assert isinstance(said, InstanceFailed)
-    assert (told.state, told.host, told.keeps_share) == ("error", "n1", True)
-    assert told.reason == "its rebuild failed: deploy failed: no disk"
-    assert told.rebuild is not None
-    assert told.rebuild.failure == "deploy failed: no disk"
-    assert cell.row.state == "broken"
-    assert released(cell.hear(redeployed(failure="again", is_active=False))) == []
-    assert cell.row.reason == "its rebuild failed: deploy failed: no disk"
-
-
-def test_a_rebuild_that_never_began_leaves_the_instance_active_and_says_why() -> None:
-    cell = an_active_cell()
-    cell.hear(rebuild())
-
-    (said,) = cell.hear(redeployed(failure="the node is locked"))
-
-    assert isinstance(said, InstanceActive)
-    assert state_in(said).rebuild == structs.replace(rebuild().rebuild, failure="the node is locked")
-
-
-def test_a_broken_instance_is_rebuilt_again_and_then_active_without_a_reason() -> None:
-    cell = an_active_cell()
-    cell.hear(rebuild(), redeployed(failure="no disk", is_active=False))
-
-    assert RedeployInstance in kinds(cell.hear(rebuild(160)))
-    told = state_in(cell.hear(redeployed(160))[-1])
-
-    assert (told.state, told.reason, told.keeps_share) == ("active", "", False)
-    assert told.rebuild is not None
-    assert told.rebuild.failure == ""
-
-
-@pytest.mark.parametrize("is_broken", [False, True], ids=["under way", "broken"])
-def test_a_delete_ends_a_rebuild_and_its_share_is_held_until_the_node_is_clean(*, is_broken: bool) -> None:
-    cell = an_active_cell()
-    cell.hear(rebuild())
-    if is_broken:
-        cell.hear(redeployed(failure="no disk", is_active=False))
-        cell.confirm_all()
-
-    assert cell.hear(REMOVE) == [undeploy(1, "n1")]
-    assert not any(isinstance(each.message, RedeployInstance) for each in cell.row.outbox)
-    # A late report has no use any more.
-    before = cell.row
-    for late in (redeployed(), rebuild(170)):
-        cell.hear(late)
-        assert cell.row == before
-    said = cell.hear(destroyed(1, "n1"))
-    assert released(said) == [(ONE, 1)]
-    assert kinds(said)[-1] is InstanceDeleted
-
-
-def test_progress_restarts_the_timeout_of_a_rebuild_but_never_beyond_its_deadline() -> None:
-    cell = an_active_cell()
-    cell.hear(rebuild(ends_in_s=DEPLOY_S + 1_000))
-    cell.after_s(DEPLOY_S - 1)
-    assert cell.hear(progressed(1, "n1")) == []
-    # It may be a report of an earlier rebuild: the order stays pending.
-    assert [type(each.message) for each in cell.row.outbox] == [RedeployInstance]
-
-    cell.after_s(1_000)
-    assert cell.row.state == "rebuilding"
-    (said,) = cell.after_s(1)
-
-    assert state_in(said).reason == "its rebuild failed: not rebuilt by its deadline"
-
-
-def test_a_rebuild_without_a_report_in_time_is_an_error_until_the_node_reports_success() -> None:
-    cell = an_active_cell()
-    cell.hear(rebuild())
-
-    (said,) = cell.after_s(DEPLOY_S)
-
-    assert isinstance(said, InstanceFailed)
-    assert state_in(said).reason == f"its rebuild failed: no message from the host within {DEPLOY_S} s"
-    assert cell.row.cleanups == ()
-    told = state_in(cell.hear(redeployed())[-1])
-    assert (told.state, told.reason) == ("active", "")
-
-
-def test_a_rebuild_that_never_began_before_its_timeout_leaves_the_instance_active() -> None:
-    cell = an_active_cell()
-    cell.hear(rebuild())
-    cell.after_s(DEPLOY_S)
-
-    told = state_in(cell.hear(redeployed(failure="Ironic refuses: in maintenance"))[-1])
-
-    assert (told.state, told.reason, told.keeps_share) == ("active", "", False)
-    assert told.rebuild is not None
-    assert told.rebuild.failure == "Ironic refuses: in maintenance"
-
-
-def test_a_rebuild_that_comes_to_its_cell_too_late_is_not_begun() -> None:
-    cell = an_active_cell()
-    cell.after_s(100)
-
-    (said,) = cell.hear(rebuild(ends_in_s=100))
-
-    assert isinstance(said, InstanceActive)
-    assert state_in(said).rebuild == structs.replace(
-        rebuild(ends_in_s=100).rebuild, failure="the order reached its cell after the deadline"
-    )
-
-
-def test_an_instance_that_is_not_active_is_not_rebuilt() -> None:
-    assert Cell().hear(rebuild()) == []
-    building = Cell(place_on_node())
-    before = building.row
-    building.hear(rebuild())
-    assert building.row == before
-
-
-def test_a_node_that_is_rebuilt_is_told_to_undeploy_a_superseded_attempt_only() -> None:
-    cell = an_active_cell()
-    cell.hear(rebuild())
-    cell.confirm_all()
-
-    assert kinds(cell.hear(progressed(2, "n1"))) == [UndeployInstance]
-    assert cell.row.state == "rebuilding"
-
-
-def test_a_rebuild_survives_the_row_as_it_is_written() -> None:
-    cell = an_active_cell()
-    cell.hear(rebuild())
-    row = cell.row
-
-    assert assemble_row(decode_body(encode_body(row)), row.order) == row
-
-
-def test_a_node_that_is_back_ends_a_failed_rebuild_but_not_one_that_is_still_asked_for() -> None:
-    cell = Cell(place_on_node(), spawned(1, "n1"), rebuild())
-    back = structs.replace(spawned(1, "n1"), number=2)
-    assert cell.hear(structs.replace(failed(1, "n1"), number=1)) == []
-    cell.hear(redeployed(failure="the node is deleted in Ironic", is_active=False))
-    assert cell.row.state == "broken"
-    cell.confirm_all()
-    (said,) = cell.hear(back)
-    assert isinstance(said, InstanceActive)
-    assert said.instance.rebuild is not None
-    assert said.instance.rebuild.failure == "the node is deleted in Ironic"
-
-    asked = Cell(place_on_node(), spawned(1, "n1"), rebuild())
-    asked.after_s(DEPLOY_S * 3)
-    assert asked.row.state == "broken"
-    asked.confirm_all()
-    assert asked.hear(back) == []
-    assert kinds(asked.hear(redeployed())) == [InstanceActive]
+ON_NODE: Case = [place_on_node(), spawned(1, "n1")]
+BOOT = place(name="web", image=Image(source="debian"))
+BOOTED: Case = [BOOT, spawned(1, "h1")]
+# Its host has not answered a rebuild in time.
+GIVEN_UP: Case = [*BOOTED, rebuild(), 60]
+# A move failed, and its source has not run it again since.
+NOT_RESTARTED: Case = [
+    *BOOTED,
+    [rebuild(10), redeployed(10), move()],
+    CLAIMED,
+    [stopped(1, "h1"), failed(2, "h2")],
+    CLAIMED,
+    failed(1, "h1", number=50),
+]
+
+CASES: dict[str, Case] = {
+    "a rebuild is ordered from the node of the attempt with all fields of its placement": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        "rebuilding | one/1 n1 | n1/1",
+    ],
+    "a node is told the properties of a stored image": [
+        *ON_NODE,
+        (
+            rebuild(image_name="gold", image_properties={"trait:CUSTOM_GOLD": "required"}),
+            "redeploy n1/1 #150 fedora trait:CUSTOM_GOLD=required",
+        ),
+        "rebuilding | one/1 n1 | n1/1",
+    ],
+    "a rebuilt instance is active again with a higher sequence": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (redeployed(name="n1"), "active n1/1; rebuild 150"),
+        "active | one/1 n1 | n1/1",
+    ],
+    "a repeated order is not carried out again and an earlier one never": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (rebuild(), ""),
+        (rebuild(), ""),
+        (redeployed(name="n1"), "active n1/1; rebuild 150"),
+        (rebuild(), ""),
+        (rebuild(149), ""),
+        (rebuild(151), "redeploy n1/1 #151 fedora"),
+        "rebuilding | one/1 n1 | n1/1",
+    ],
+    "reports of another rebuild attempt or node change nothing": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (redeployed(149, name="n1"), ""),
+        (redeployed(attempt=2, name="n1"), ""),
+        (redeployed(name="n2"), ""),
+        (spawned(1, "n1"), ""),
+        "rebuilding | one/1 n1 | n1/1",
+    ],
+    "a rebuild that failed leaves an error that keeps its node and its share": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (
+            redeployed(name="n1", failure="deploy failed: no disk"),
+            (
+                "error n1/1: its rebuild failed: deploy failed: no disk (keeps its share); "
+                "rebuild 150 deploy failed: no disk"
+            ),
+        ),
+        (redeployed(name="n1", failure="again"), ""),
+        "error | one/1 n1 | n1/1",
+    ],
+    "a rebuild that never began leaves the instance active and says why": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (
+            redeployed(name="n1", failure="the node is locked", is_active=True),
+            "active n1/1; rebuild 150 the node is locked",
+        ),
+        "active | one/1 n1 | n1/1",
+    ],
+    "a broken instance is rebuilt again and then active without a reason": [
+        *ON_NODE,
+        (
+            [rebuild(), redeployed(name="n1", failure="no disk")],
+            (
+                "redeploy n1/1 #150 fedora, error n1/1: its rebuild failed: "
+                "no disk (keeps its share); rebuild 150 no disk"
+            ),
+        ),
+        (rebuild(160), "redeploy n1/1 #160 fedora"),
+        (redeployed(160, name="n1"), "active n1/1; rebuild 160"),
+        "active | one/1 n1 | n1/1",
+    ],
+    "a delete ends a rebuild and its share is held until the node is clean: under way": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (REMOVE, "undeploy n1/1"),
+        (redeployed(name="n1"), ""),
+        (rebuild(170), ""),
+        (destroyed(1, "n1"), "release one/1, deleted; rebuild 150"),
+        "deleted | holds nothing | on no host",
+    ],
+    "a delete ends a rebuild and its share is held until the node is clean: broken": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (
+            redeployed(name="n1", failure="no disk"),
+            "error n1/1: its rebuild failed: no disk (keeps its share); rebuild 150 no disk",
+        ),
+        (REMOVE, "undeploy n1/1"),
+        (redeployed(name="n1"), ""),
+        (rebuild(170), ""),
+        (destroyed(1, "n1"), "release one/1, deleted; rebuild 150 no disk"),
+        "deleted | holds nothing | on no host",
+    ],
+    "progress restarts the timeout of a rebuild but never beyond its deadline": [
+        *ON_NODE,
+        (rebuild(150, ends_in_s=3700), "redeploy n1/1 #150 fedora"),
+        (2699, ""),
+        (progressed(1, "n1"), ""),
+        (1000, ""),
+        (
+            1,
+            (
+                "error n1/1: its rebuild failed: not rebuilt by its deadline (keeps its share); "
+                "rebuild 150 not rebuilt by its deadline"
+            ),
+        ),
+        "error | one/1 n1 | n1/1",
+    ],
+    "a rebuild without a report in time is an error until the node reports success": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (
+            2700,
+            (
+                "error n1/1: its rebuild failed: "
+                "no message from the host within 2700 s (keeps its share); "
+                "rebuild 150 no message from the host within 2700 s"
+            ),
+        ),
+        (redeployed(name="n1"), "active n1/1; rebuild 150"),
+        "active | one/1 n1 | n1/1",
+    ],
+    "a rebuild that never began before its timeout leaves the instance active": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (
+            2700,
+            (
+                "error n1/1: its rebuild failed: "
+                "no message from the host within 2700 s (keeps its share); "
+                "rebuild 150 no message from the host within 2700 s"
+            ),
+        ),
+        (
+            redeployed(name="n1", failure="Ironic refuses: in maintenance", is_active=True),
+            "active n1/1; rebuild 150 Ironic refuses: in maintenance",
+        ),
+        "active | one/1 n1 | n1/1",
+    ],
+    "a rebuild that comes to its cell too late is not begun": [
+        *ON_NODE,
+        (100, ""),
+        (
+            rebuild(150, ends_in_s=100),
+            "active n1/1; rebuild 150 the order reached its cell after the deadline",
+        ),
+        "active | one/1 n1 | n1/1",
+    ],
+    "an instance that is not active is not rebuilt": [
+        (rebuild(), ""),
+        "forgotten",
+    ],
+    "an instance that is not active is not rebuilt (2)": [
+        (place_on_node(), "deploy n1/1"),
+        (rebuild(), ""),
+        "building | one/1 n1 | n1/1",
+    ],
+    "a node that is rebuilt is told to undeploy a superseded attempt only": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (progressed(2, "n1"), "undeploy n1/2"),
+        "rebuilding | one/1 n1 | n1/1",
+    ],
+    "a node that is back ends a failed rebuild but not one that is still asked for": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (failed(1, "n1", number=1), ""),
+        (
+            redeployed(name="n1", failure="the node is deleted in Ironic"),
+            (
+                "error n1/1: its rebuild failed: the node is deleted in Ironic (keeps its share); "
+                "rebuild 150 the node is deleted in Ironic"
+            ),
+        ),
+        (spawned(1, "n1", number=2), "active n1/1; rebuild 150 the node is deleted in Ironic"),
+        "active | one/1 n1 | n1/1",
+    ],
+    "a node that is back ends a failed rebuild but not one that is still asked for (2)": [
+        *ON_NODE,
+        (rebuild(), "redeploy n1/1 #150 fedora"),
+        (
+            8100,
+            (
+                "error n1/1: its rebuild failed: not rebuilt by its deadline (keeps its share); "
+                "rebuild 150 not rebuilt by its deadline"
+            ),
+        ),
+        (spawned(1, "n1", number=2), ""),
+        (redeployed(name="n1"), "active n1/1; rebuild 150"),
+        "active | one/1 n1 | n1/1",
+    ],
+    "the host of the attempt is ordered to build it anew and placement is not asked": [
+        *BOOTED,
+        (rebuild(), "respawn h1/1 #150 name web fedora"),
+        "rebuilding | one/1 h1 | h1/1",
+    ],
+    "a rebuilt instance is active with its host and attempt": [
+        *BOOTED,
+        (rebuild(), "respawn h1/1 #150 name web fedora"),
+        (redeployed(), "active h1/1; rebuild 150"),
+        "active | one/1 h1 | h1/1",
+    ],
+    "after a resize it is rebuilt with its new flavor and after a revert as the attempt that its host knows": [
+        *ARRIVED,
+        ([end("revert"), destroyed(2, "h2")], "destroy h2/2, swap 2 to h1/3 back from heir1"),
+        (CLAIMED, "start h1/1 #50"),
+        (spawned(1, "h1", number=50), "active h1/3; migrate reverted"),
+        (rebuild(), "respawn h1/1 #150 fedora"),
+        (redeployed(), "active h1/3; rebuild 150; migrate reverted"),
+        "active | one/3 h1 | h1/1",
+    ],
+    "a failed rebuild is an error that keeps its host and the next one makes it active": [
+        *BOOTED,
+        (rebuild(), "respawn h1/1 #150 name web fedora"),
+        (
+            redeployed(failure="no disk"),
+            "error h1/1: its rebuild failed: no disk (keeps its share); rebuild 150 no disk",
+        ),
+        (rebuild(160), "respawn h1/1 #160 name web fedora"),
+        (redeployed(160), "active h1/1; rebuild 160"),
+        "active | one/1 h1 | h1/1",
+    ],
+    "an evacuation builds with the image of the last rebuild that was done": [
+        *BOOTED,
+        (move("evacuate", number=300), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "spawn h2/2 from h1/1 name web debian"),
+        "moving | one/2, heir1/1 | h1/1, h2/2",
+    ],
+    "an evacuation builds with the image of the last rebuild that was done (2)": [
+        *BOOTED,
+        ([rebuild(), redeployed()], "respawn h1/1 #150 name web fedora, active h1/1; rebuild 150"),
+        (move("evacuate", number=300), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "spawn h2/2 from h1/1 name web fedora"),
+        "moving | one/2, heir1/1 | h1/1, h2/2",
+    ],
+    "an evacuation builds with the image of the last rebuild that was done (3)": [
+        *BOOTED,
+        (
+            [
+                rebuild(),
+                redeployed(),
+                rebuild(160, image=Image(source="arch")),
+                redeployed(160, failure="no disk"),
+            ],
+            (
+                "respawn h1/1 #150 name web fedora, active h1/1; rebuild 150, "
+                "respawn h1/1 #160 name web arch, error h1/1: its rebuild failed: "
+                "no disk (keeps its share); rebuild 160 no disk"
+            ),
+        ),
+        (move("evacuate", number=300), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "spawn h2/2 from h1/1 name web fedora"),
+        "moving | one/2, heir1/1 | h1/1, h2/2",
+    ],
+    "a host is told the properties of a stored image at the rebuild and at later builds": [
+        *BOOTED,
+        (
+            rebuild(image_name="new", image_properties={"hw_disk_bus": "virtio"}),
+            "respawn h1/1 #150 name web fedora hw_disk_bus=virtio",
+        ),
+        (redeployed(), "active h1/1; rebuild 150"),
+        (
+            [rebuild(160, image=Image(source="arch")), redeployed(160, failure="no disk")],
+            (
+                "respawn h1/1 #160 name web arch, error h1/1: its rebuild failed: "
+                "no disk (keeps its share); rebuild 160 no disk"
+            ),
+        ),
+        (move("evacuate", number=300), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "spawn h2/2 from h1/1 name web fedora hw_disk_bus=virtio"),
+        "moving | one/2, heir1/1 | h1/1, h2/2",
+    ],
+    "a rebuild that says no properties has those of the boot also after one that has its own": [
+        (
+            place(image_properties={"hw_disk_bus": "scsi"}, image=Image(source="debian")),
+            "spawn h1/1 debian hw_disk_bus=scsi",
+        ),
+        (spawned(1, "h1"), "active h1/1"),
+        (
+            [rebuild(image_name="new", image_properties={"hw_disk_bus": "virtio"}), redeployed()],
+            "respawn h1/1 #150 fedora hw_disk_bus=virtio, active h1/1; rebuild 150",
+        ),
+        (
+            [rebuild(160, image=Image(source="arch")), redeployed(160)],
+            "respawn h1/1 #160 arch hw_disk_bus=scsi, active h1/1; rebuild 160",
+        ),
+        (move("evacuate", number=300), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "spawn h2/2 from h1/1 arch hw_disk_bus=scsi"),
+        "moving | one/2, heir1/1 | h1/1, h2/2",
+    ],
+    "a host that is silent about a rebuild is given up and asked until it says how it ended": [
+        *GIVEN_UP,
+        (99, ""),
+        (1, "respawn h1/1 #150 name web fedora"),
+        (99, ""),
+        (1, "respawn h1/1 #150 name web fedora"),
+        (redeployed(), "active h1/1; rebuild 150"),
+        (100, ""),
+        "active | one/1 h1 | h1/1",
+    ],
+    "a host that was silent and says that it failed is not asked any more": [
+        *GIVEN_UP,
+        (
+            redeployed(failure="no disk"),
+            "error h1/1: its rebuild failed: no disk (keeps its share); rebuild 150 no disk",
+        ),
+        (redeployed(failure="no disk"), ""),
+        "error | one/1 h1 | h1/1",
+    ],
+    "a rebuild on a host that is lost has failed at once: silent": [
+        *BOOTED,
+        (rebuild(), "respawn h1/1 #150 name web fedora"),
+        SILENT,
+        (
+            LOST,
+            (
+                "error h1/1: its rebuild failed: "
+                "the host's heartbeats have stopped (keeps its share); "
+                "rebuild 150 the host's heartbeats have stopped"
+            ),
+        ),
+        ALL_UP,
+        (redeployed(), "active h1/1; rebuild 150"),
+        "active | one/1 h1 | h1/1",
+    ],
+    "a rebuild on a host that is lost has failed at once: dead": [
+        *BOOTED,
+        (rebuild(), "respawn h1/1 #150 name web fedora"),
+        DEAD,
+        (
+            LOST,
+            (
+                "error h1/1: its rebuild failed: the host is dead: smoke (keeps its share); "
+                "rebuild 150 the host is dead: smoke"
+            ),
+        ),
+        ALL_UP,
+        (redeployed(), "active h1/1; rebuild 150"),
+        "active | one/1 h1 | h1/1",
+    ],
+    "a rebuild that comes to its cell when its host is lost is not begun": [
+        *BOOTED,
+        DOWN,
+        (rebuild(), "active h1/1; rebuild 150 the host is set down: smoke"),
+        "active | one/1 h1 | h1/1",
+    ],
+    "a delete ends a rebuild and its share is held until the host has cleaned up: under way": [
+        *BOOTED,
+        (rebuild(), "respawn h1/1 #150 name web fedora"),
+        (REMOVE, "destroy h1/1"),
+        (redeployed(), ""),
+        (redeployed(failure="no disk"), ""),
+        (rebuild(170), ""),
+        (destroyed(1, "h1"), "release one/1, deleted; rebuild 150"),
+        "deleted | holds nothing | on no host",
+    ],
+    "a delete ends a rebuild and its share is held until the host has cleaned up: given up": [
+        *GIVEN_UP,
+        (rebuild(), ""),
+        (REMOVE, "destroy h1/1"),
+        (redeployed(), ""),
+        (redeployed(failure="no disk"), ""),
+        (rebuild(170), ""),
+        (destroyed(1, "h1"), "release one/1, deleted; rebuild 150 no message from the host within 60 s"),
+        "deleted | holds nothing | on no host",
+    ],
+    "a word of before the rebuild changes nothing": [
+        *BOOTED,
+        (
+            [rebuild(10), redeployed(10), rebuild()],
+            ("respawn h1/1 #10 name web fedora, active h1/1; rebuild 10, respawn h1/1 #150 name web fedora"),
+        ),
+        (redeployed(10), ""),
+        (redeployed(10, failure="no disk"), ""),
+        (redeployed(attempt=2), ""),
+        (spawned(1, "h1"), ""),
+        (failed(1, "h1"), ""),
+        (stopped(1, "h1"), ""),
+        (stopped(1, "h1", "it hangs"), ""),
+        (rebuild(10), ""),
+        "rebuilding | one/1 h1 | h1/1",
+    ],
+    "an instance that moves has moved or is shelved is not rebuilt": [
+        *BOOTED,
+        (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (rebuild(), ""),
+        "moving | one/1, heir1/1 | h1/1",
+    ],
+    "an instance that moves has moved or is shelved is not rebuilt (2)": [
+        *ARRIVED,
+        (rebuild(), ""),
+        "moved | one/2 h2, heir1/1 h1 | h1/1, h2/2",
+    ],
+    "an instance that moves has moved or is shelved is not rebuilt (3)": [
+        *BOOTED,
+        ([move("shelve"), stopped(1, "h1")], "stop h1/1 #50, shelved h1/1; shelve done"),
+        (rebuild(), ""),
+        "shelved | one/1 h1 | h1/1",
+    ],
+    "a rebuild takes the place of the restart that a failed move waits for": [
+        *NOT_RESTARTED,
+        (rebuild(), "respawn h1/1 #150 name web fedora"),
+        (spawned(1, "h1"), ""),
+        (redeployed(), "active h1/3; rebuild 150; migrate failed no other host took it; h2: no image"),
+        "active | one/3 h1 | h1/1",
+    ],
+    "a word about the last rebuild does not end the restart after a failed move": [
+        *NOT_RESTARTED,
+        (redeployed(10), ""),
+        (
+            spawned(1, "h1", number=50),
+            "active h1/3; rebuild 10; migrate failed no other host took it; h2: no image",
+        ),
+        "active | one/3 h1 | h1/1",
+    ],
+    "a rebuild that comes too late leaves the restart after a failed move as it was": [
+        *NOT_RESTARTED,
+        (
+            rebuild(150, ends_in_s=0),
+            (
+                "error h1/3: its rebuild failed: "
+                "the order reached its cell after the deadline (keeps its share); "
+                "rebuild 150 the order reached its cell after the deadline; "
+                "migrate failed no other host took it; h2: no image"
+            ),
+        ),
+        (100, "start h1/1 #50"),
+        (
+            spawned(1, "h1", number=50),
+            (
+                "active h1/3; rebuild 150 the order reached its cell after the deadline; "
+                "migrate failed no other host took it; h2: no image"
+            ),
+        ),
+        "active | one/3 h1 | h1/1",
+    ],
+    "an evacuation of what a silent host rebuilds goes its way whatever that host says": [
+        *GIVEN_UP,
+        (move("evacuate", number=300), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "spawn h2/2 from h1/1 name web debian"),
+        (redeployed(), ""),
+        (
+            spawned(2, "h2"),
+            (
+                "destroy h1/1, active h2/2; rebuild 150 no message from the host within 60 s; "
+                "evacuate confirmed"
+            ),
+        ),
+        (redeployed(), ""),
+        "active | one/2 h2, heir1/1 | h1/1, h2/2",
+    ],
+    "a host that was silent is asked again after an evacuation that no host took": [
+        *GIVEN_UP,
+        (move("evacuate", number=300), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (FULL, "swap 1 to h1/2 back from heir1"),
+        (redeployed(), ""),
+        (
+            CLAIMED,
+            (
+                "error h1/2: no other host took it (keeps its share); "
+                "rebuild 150 no message from the host within 60 s; "
+                "evacuate failed no other host took it; h2: does not fit: VCPU of h9 asked 2, free 1"
+            ),
+        ),
+        (100, "respawn h1/1 #150 name web fedora"),
+        (
+            redeployed(),
+            (
+                "active h1/2; rebuild 150; evacuate failed no other host took it; h2: does not fit: "
+                "VCPU of h9 asked 2, free 1"
+            ),
+        ),
+        "active | one/2 h1 | h1/1",
+    ],
+    "a host that was silent is asked further when an abort overtakes its move": [
+        *GIVEN_UP,
+        (
+            end("abort", "evacuate", number=300),
+            (
+                "error h1/1: its rebuild failed: "
+                "no message from the host within 60 s (keeps its share); "
+                "rebuild 150 no message from the host within 60 s; evacuate aborted"
+            ),
+        ),
+        (100, "respawn h1/1 #150 name web fedora"),
+        "error | one/1 h1 | h1/1",
+    ],
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_is_said_and_held(case: Case) -> None:
+    check(case)
