@@ -113,12 +113,12 @@ def _table() -> Iterator[str]:
         after.add(place_of(each.after))
     yield "| in | what comes, and where it leads | it stays there |"
     yield "|---|---|---|"
-    for place, names in sorted(leads.items()):
+    for where, names in sorted(leads.items()):
         lines = [
-            f"{name} → {' or '.join(sorted(after))}" for name, after in names.items() if after != {place}
+            f"{name} → {' or '.join(sorted(after))}" for name, after in names.items() if after != {where}
         ]
-        stays = [name for name, after in names.items() if after == {place}]
-        yield f"| {place} | {'<br>'.join(lines)} | {', '.join(stays)} |"
+        stays = [name for name, after in names.items() if after == {where}]
+        yield f"| {where} | {'<br>'.join(lines)} | {', '.join(stays)} |"
 
 
 def _plain(row: Instance) -> Instance:
