@@ -16,10 +16,11 @@ parser.add_argument(
 parser.add_argument(
     "--bugs", nargs="+", default=[*BUGS], choices=[*BUGS], metavar="NAME", help="judge these alone"
 )
+parser.add_argument("--once", action="store_true", help="judge a bug only until one kind has seen it")
 parser.add_argument("--show", action="store_true", help="only show what is known")
 asked = parser.parse_args()
 if asked.watch is not None:
     watch(asked.watch or kinds())
 elif not asked.show:
-    judge(asked.bugs, asked.kinds)
+    judge(asked.bugs, asked.kinds, once=asked.once)
 sys.stdout.writelines(f"{line}\n" for line in table())

@@ -147,14 +147,12 @@ def _changed_since(commit: str) -> frozenset[str]:
     return frozenset({str(part) for each in files for part in (each, *each.parents)})
 
 
-def judge(bugs: Sequence[str], wanted: Sequence[str]) -> None:
-    """Judge what is not judged yet, so many bugs at once as there are brokers."""
+def judge(bugs: Sequence[str], wanted: Sequence[str], *, once: bool) -> None:
+    """Judge what is not judged yet, so many bugs at once as there are brokers. `once`: only until one kind has seen a bug."""
     verdicts = kept()
+    stale = {key for key, found in verdicts.items() if is_stale(found)}
     open_ones = [
-        (bug, kind)
-        for bug in bugs
-        for kind in wanted
-        if (found := verdicts.get((bug, kind))) is None or is_stale(found)
+        (bug, kind) for kind in wanted for bug in bugs if (bug, kind) not in verdicts or (bug, kind) in stale
     ]
     commit = _commit()
     places: SimpleQueue[str] = SimpleQueue()
@@ -162,6 +160,10 @@ def judge(bugs: Sequence[str], wanted: Sequence[str]) -> None:
         places.put(f"gw{number}")
 
     def one(asked: tuple[str, str]) -> Verdict | str:
+        if once and any(
+            each.by and each.bug == asked[0] for key, each in [*verdicts.items()] if key not in stale
+        ):
+            return f"{asked[1]}: {asked[0]}: seen by another kind"
         place = places.get()
         try:
             return Verdict(*asked, commit, _seen_by(*asked, place))
@@ -174,6 +176,7 @@ def judge(bugs: Sequence[str], wanted: Sequence[str]) -> None:
         for number, judged in enumerate(pool.map(one, open_ones), 1):
             if isinstance(judged, Verdict):
                 verdicts[judged.bug, judged.kind] = judged
+                stale.discard((judged.bug, judged.kind))
                 keep(verdicts)
                 said = f"{judged.kind}: {judged.bug}: {judged.by or '-'}"
             else:

@@ -42,7 +42,8 @@ def planted(name: str, owner: Any, attribute: str, *, world: str = "") -> Callab
     """
 
     def register(by: F) -> F:
-        planted_by(name, owner, attribute, world=world)(lambda real: _with_the_real(real, by))
+        made = functools.partial(_with_the_real, by)
+        planted_by(name, owner, attribute, world=world)(functools.update_wrapper(made, by, ("__module__",)))
         return by
 
     return register
@@ -53,7 +54,8 @@ def planted_by(name: str, owner: Any, attribute: str, *, world: str = "") -> Cal
 
     def register(by: F) -> F:
         put = replaced_in if isinstance(owner, tuple) else replaced
-        planted_as(name, world=world)(functools.partial(put, owner, attribute, by))
+        bug = functools.partial(put, owner, attribute, by)
+        planted_as(name, world=world)(functools.update_wrapper(bug, by, ("__module__",)))
         return by
 
     return register
@@ -72,7 +74,7 @@ def planted_as(name: str, *, world: str = "") -> Callable[[F], F]:
     return register
 
 
-def _with_the_real(real: Any, by: Callable[..., Any]) -> Callable[..., Any]:
+def _with_the_real(by: Callable[..., Any], real: Any) -> Callable[..., Any]:
     async def awaited(*values: Any, **named: Any) -> Any:
         return await by(real, *values, **named)
 
