@@ -41,7 +41,7 @@ DOORS = {
     "decide a cell": ("cell_conductor.core.decide", "cell_conductor.core.rows"),
     "the attempts of a host, and the guests on a machine": (
         *("compute_sim.core.attempts", "compute_sim.core.hosts", "compute_sim.core.trees"),
-        "compute_sim.libvirt.core",
+        *("compute_sim.libvirt.core", "compute_sim.libvirt.driver", "compute_sim.libvirt.images"),
     ),
     "the next step of a node": ("ironic_sync.core",),
     "audit books": ("moor.books", "cell_conductor.core.books"),
@@ -62,6 +62,7 @@ DOORS = {
     "the HTTP API": ("placement_worker.api.service",),
     "a room's workers on a broker": (
         *("bus.workers.station", "bus.workers.handling", "bus.workers.sending", "ironic_sync.rest"),
+        "compute_sim.libvirt.running",
         *(
             f"{room}.wiring"
             for room in (
@@ -73,6 +74,7 @@ DOORS = {
     "a cloud for trials: its hosts, nodes and servers": (
         *("moor.clouds.cloud", "laboratory.temporary_cloud", "laboratory.at_rest"),
         *("laboratory.computes", "laboratory.ironic", "laboratory.private_servers", "laboratory.check"),
+        *("laboratory.demo_guests", "laboratory.private_libvirtd"),
     ),
 }
 Uses = frozenset[str]

@@ -38,10 +38,11 @@ from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import NODE, HostState
 from kit.errors import Failure
 from laboratory.computes.hosts import SimulatedHost
-from moor.asking import answer_of, hosts_of, running, until_choosable
+from moor.client.bus_client import answer_of, running
 from moor.clouds.cloud import BareMetalPlan, cells_of_groups, cloud
 from placement_worker.store_sql import SqlPlacementStore
 from tests.adversity.hostile_messages import Line, hostile_lines
+from tests.asking import hosts_of, until_choosable
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import wait_until
 from tests.stories.moves.books_stage import CELLS, SIZE, TUNED

@@ -17,10 +17,11 @@ from engine.candidates.search import find_candidates
 from engine.choosing.choosing import choose
 from engine.flavors import Flavor, instance_id_of
 from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.asking import hearing, until_choosable
+from moor.client.bus_client import hearing
 from moor.client.requests import new_request_ids
 from moor.worker_settings import CloudSettings
 from placement_worker.api.queries import candidates_query
+from tests.asking import until_choosable
 from tests.costs.counting import Counts, calibration_s, counting
 from tools.benchmarks.books import SqliteBooks, asked, handled, handlers_on
 from tools.benchmarks.clouds import hosts_alone, index_of

@@ -26,11 +26,12 @@ from engine.flavors import Flavor, Image
 from engine.inventories import ProviderState
 from kit.process import Part
 from laboratory.at_rest import Asked, problems_of
-from moor.asking import providers_of, running
 from moor.client import Client
+from moor.client.bus_client import running
 from moor.clouds.cloud import ComputeParts, cloud
 from moor.worker_settings import CloudSettings
 from scheduler_worker.settings import SchedulerSettings
+from tests.asking import providers_of
 from tests.libvirt.guest_images import write_image
 
 PATIENCE_S = 60.0

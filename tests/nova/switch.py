@@ -21,7 +21,8 @@ from msgspec import Struct
 from bus.messages.build import AskInstances, BuildInstance, InstancesFound
 from bus.messages.hosts import HostSet, SetHost
 from engine.flavors import Flavor, RequestId
-from moor.asking import CommandClient, client, items_of
+from moor.asking import CommandClient, client
+from moor.client.bus_client import items_of
 from moor.options import command_settings
 from tests.nova.large import CELL, FLAVORS, host_name, large
 from tests.nova.rows import NovaRows, id_of

@@ -15,7 +15,8 @@ from compute_sim.core.attempts import HostOrder, Work
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ResourceAmount, Share
 from laboratory.computes.driver import SimulatedDriver, root_of
-from moor.asking import answer_of, providers_of
+from moor.client.bus_client import answer_of
+from tests.asking import providers_of
 from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
 
 pytestmark = pytest.mark.asyncio

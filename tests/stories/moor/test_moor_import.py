@@ -12,7 +12,8 @@ import pytest
 from bus.messages.audit import GiveBackInstance
 from bus.messages.build import InstancesFound
 from engine.flavors import InstanceId
-from moor.asking import answer_of, client
+from moor.asking import client
+from moor.client.bus_client import answer_of
 from moor.options import command_settings
 from nova_bridge.importing.handing_over import GIVING, TAKING
 from tests.nova.rows import SMALL, FlavorRow, NovaRows, id_of

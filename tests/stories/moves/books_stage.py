@@ -31,13 +31,14 @@ from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
 from engine.inventories import GroupId
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost
-from moor.asking import answer_of, hosts_of, running, until_choosable
 from moor.books.auditing import AuditOptions, AuditResult, audited, with_computes
 from moor.books.books_reader import BooksReader
+from moor.client.bus_client import answer_of, running
 from moor.clouds.cloud import cloud
 from moor.worker_settings import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.settings import SchedulerSettings
+from tests.asking import hosts_of, until_choosable
 from tests.contracts.stage import PATIENCE_S, SETTINGS
 from tests.stories.real_servers import real_servers
 

@@ -10,7 +10,7 @@ from bus.messages.administration import AskQuotas, Done, QuotasFound, SetQuota, 
 from bus.messages.build import BuildInstance, FlavorChange, InstancesFound, InstanceState, MoveKind
 from bus.messages.moves import EndMove, MoveInstance
 from engine.flavors import Flavor, InstanceId, RequestId
-from moor.asking import answer_of
+from moor.client.bus_client import answer_of
 from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
 from tests.stories.moves.test_audit import STAGES
 

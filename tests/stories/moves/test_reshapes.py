@@ -10,10 +10,10 @@ from bus.messages.build import InstancesFound, RebuildInstance
 from bus.messages.moves import EndMove
 from engine.flavors import Image, InstanceId, RequestId
 from laboratory.computes.hosts import HostSize
-from moor.asking import answer_of
-from moor.asking import hosts_of as moor_hosts
 from moor.books.auditing import MENDED
+from moor.client.bus_client import answer_of
 from moor.showing import facts_of_host
+from tests.asking import hosts_of as moor_hosts
 from tests.stories.moves.books_stage import SMALLER, BooksStage, a_site, equal_hosts, stage_on, wait_until
 from tests.stories.moves.damage import DAMAGES, damage
 from tests.stories.moves.test_audit import STAGES

@@ -21,7 +21,8 @@ from bus.messages.hosts import SetHost
 from bus.messages.moves import EndMove, MoveInstance
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ProviderId, ReportedInventory
-from moor.asking import answer_of, hosts_of
+from moor.client.bus_client import answer_of
+from tests.asking import hosts_of
 from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
 from tests.stories.moves.test_audit import STAGES
 

@@ -23,9 +23,9 @@ from bus.workers.station import Station
 from engine.inventories import ConsumerId, ReportedInventory, ResourceAmount
 from kit.health import Listen
 from kit.http_server import HttpServer
-from moor.asking import answer_of
 from moor.books.auditing import FOUND, MENDED, NOT_MENDED
 from moor.books.books_reader import BooksReader
+from moor.client.bus_client import answer_of
 from tests.nova.simulated_api import SimulatedNova
 from tests.stories.cloud import host_id
 from tests.stories.moor.moor_process import Result, moor

@@ -26,7 +26,7 @@ from engine.flavors import JoinedGroup
 from engine.hosts import HostFacts
 from engine.inventories import ProviderId, ResourceAmount, Share
 from engine.refusals import AlreadyClaimed, Claimed, Superseded
-from moor.asking import pages_of
+from moor.client.bus_client import pages_of
 from scheduler_worker.claiming import all_or_nothing
 from tests.stories.cloud import (
     QUICK,

@@ -14,7 +14,7 @@ from bus.workers.station import BEATS_PER_MESSAGE, HostAnnouncer, Station
 from engine.hosts import HostFacts
 from engine.inventories import CellName, ProviderId
 from kit.errors import Undeliverable
-from moor.asking import running
+from moor.client.bus_client import running
 from tests.contracts.stage import until
 
 pytestmark = pytest.mark.asyncio

@@ -13,10 +13,11 @@ from engine.hosts import HostState
 from laboratory import at_rest
 from laboratory.at_rest import Asked
 from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.asking import Asks, hearing, hosts_of, until_choosable
 from moor.books.auditing import AuditResult, audited
+from moor.client.bus_client import Asks, hearing
 from moor.client.requests import new_request_ids
 from moor.worker_settings import CloudSettings
+from tests.asking import hosts_of, until_choosable
 
 FLAVOR = Flavor(name="small", vcpus=1, ram_mb=512, root_gb=1)
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}

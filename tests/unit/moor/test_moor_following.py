@@ -8,7 +8,8 @@ from msgspec import structs
 from bus.memory import MemoryBroker
 from bus.messages.build import InstanceActive, InstanceEvent
 from bus.topology import objects_of
-from moor.asking import CommandClient, InstanceFollower, during, station_on
+from moor.asking import CommandClient
+from moor.client.bus_client import InstanceFollower, during, station_on
 from tests.unit.examples.values import STATE
 
 
