@@ -19,8 +19,6 @@ from scheduler_worker.tables import instances as api_rows
 
 # A consumer that some damages add.
 ADDED = UUID(int=0xADDED)
-# The faults of placement's own tables come beside those of the instance.
-COUNTS = instance_rules.COUNTS
 
 
 class Damage(Struct, frozen=True):

@@ -1,160 +1,344 @@
 """Each order in each state of an attempt: the host's work, and its answer."""
 
-import re
-
 import pytest
 from msgspec import structs
 
-from bus.message import Message
-from bus.messages.cell import (
-    DestroyInstance,
-    InstanceDestroyed,
-    InstanceRedeployed,
-    InstanceSpawned,
-    InstanceStopped,
-    ReceiveInstance,
-    RespawnInstance,
-    SpawnFailed,
-    SpawnInstance,
-    StartInstance,
-    StopInstance,
-)
 from compute_sim.core.attempts import (
-    WELL,
     AttemptRecord,
     AttemptState,
-    Condition,
     Dead,
     HostOrder,
     Silent,
     Work,
-    answer_of,
-    answered_again,
-    answered_later,
-    begun,
-    due,
     next_step,
-    refusal_of,
-    stopped_by_itself,
     waiting,
 )
-from engine.flavors import Flavor, Image
-from engine.inventories import ConsumerId, ResourceAmount, Share
-from laboratory.computes.driver import root_of
-
-HOST = root_of("h1")
-INSTANCE = ConsumerId(HOST)
-SHARE = Share(host=HOST, amounts=(ResourceAmount(provider=HOST, resource="VCPU", amount=1),))
-SPAWN = SpawnInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST, flavor=Flavor(), share=SHARE)
-RECEIVE = ReceiveInstance(
-    cell="c1",
-    instance=INSTANCE,
-    attempt=1,
-    host=HOST,
-    flavor=Flavor(),
-    share=SHARE,
-    source=root_of("h2"),
-    source_attempt=4,
+from tests.unit.compute.attempt_cases import (
+    ADOPT,
+    DESTROY,
+    DONE,
+    LEAVE,
+    RECEIVE,
+    SPAWN,
+    Attempts,
+    Case,
+    Step,
+    check,
+    fails,
+    respawn,
+    start,
+    stop,
 )
-DESTROY = DestroyInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
+
+CASES: dict[str, Case] = {
+    "a build": [
+        (SPAWN, "begins"),
+        (SPAWN, "later"),
+        (Work(200), "building until 50.2: nothing"),
+        (DONE, "built: InstanceSpawned"),
+        (SPAWN, "again"),
+        (DONE, "built: InstanceSpawned"),
+    ],
+    "a build that fails says so each time": [
+        (RECEIVE, "begins"),
+        (fails("no image"), "failed: SpawnFailed no image"),
+        (RECEIVE, "again"),
+        (DONE, "failed: SpawnFailed no image"),
+        (start(), "again"),
+        (DONE, "failed: SpawnFailed 5 no image"),
+        (stop(6), "InstanceStopped 6 the host does not have it: no image"),
+    ],
+    "what was destroyed is never built": [
+        (DESTROY, "begins"),
+        (fails("of no concern"), "destroyed: InstanceDestroyed"),
+        (SPAWN, "again"),
+        (DONE, "destroyed: InstanceDestroyed"),
+        (stop(), "InstanceStopped 5 it was destroyed"),
+        (start(), "SpawnFailed 5 it was destroyed"),
+        (respawn(), "InstanceRedeployed 6 it was destroyed"),
+    ],
+    "what was destroyed unbuilt": [
+        (SPAWN, "begins"),
+        (DESTROY, "begins"),
+        (DONE, "destroyed: InstanceDestroyed"),
+        (RECEIVE, "again"),
+        (DONE, "destroyed: InstanceDestroyed"),
+    ],
+    "built or received to be stopped": [
+        (structs.replace(RECEIVE, stopped=True), "begins"),
+        (DONE, "stopped: InstanceStopped"),
+        (RECEIVE, "again"),
+        (DONE, "stopped: InstanceStopped"),
+        (start(), "begins"),
+        (DONE, "built: InstanceSpawned 5"),
+    ],
+    "built to be stopped, it fails like any other": [
+        (structs.replace(SPAWN, stopped=True), "begins"),
+        (fails("no disk"), "failed: SpawnFailed no disk"),
+    ],
+    "a host whose answers are lost": [
+        (SPAWN, "begins"),
+        (Silent(), "built: nothing"),
+        (SPAWN, "again"),
+        (DONE, "built: InstanceSpawned"),
+    ],
+    "a host whose answers come late": [
+        (SPAWN, "begins"),
+        (Silent(until_s=70.0), "built until 70: nothing"),
+        (DONE, "built: InstanceSpawned"),
+    ],
+    "a dead host": [
+        (SPAWN, "begins"),
+        (Dead(), "destroyed: nothing"),
+        (SPAWN, "again"),
+        (DONE, "destroyed: InstanceDestroyed"),
+    ],
+    "stopped and started": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (stop(), "begins"),
+        (DONE, "stopped: InstanceStopped 5"),
+        (stop(), "again"),
+        (DONE, "stopped: InstanceStopped 5"),
+        (SPAWN, "again"),
+        (DONE, "stopped: InstanceStopped 5"),
+        (start(), "begins"),
+        (DONE, "built: InstanceSpawned 5"),
+        (start(), "again"),
+        (DONE, "built: InstanceSpawned 5"),
+    ],
+    "one that cannot be stopped runs on": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (stop(), "begins"),
+        (fails("busy"), "built: InstanceStopped 5 busy"),
+        (DONE, "built: InstanceStopped 5 busy"),
+        (stop(), "begins"),
+        (fails("busy"), "built: InstanceStopped 5 busy"),
+        (start(), "again"),
+        (DONE, "built: InstanceSpawned 5"),
+    ],
+    "one that cannot be started stays stopped": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (stop(), "begins"),
+        (DONE, "stopped: InstanceStopped 5"),
+        (start(), "begins"),
+        (fails("no memory"), "stopped: SpawnFailed 5 no memory"),
+        (DONE, "stopped: SpawnFailed 5 no memory"),
+        (start(), "begins"),
+        (fails("no memory"), "stopped: SpawnFailed 5 no memory"),
+        (stop(6), "again"),
+        (DONE, "stopped: InstanceStopped 6"),
+    ],
+    "what does not run is not stopped": [
+        (stop(), "InstanceStopped 5 the host has no attempt 1 of it"),
+        (start(), "SpawnFailed 5 the host has no attempt 1 of it"),
+        (respawn(), "InstanceRedeployed 6 the host has no attempt 1 of it"),
+        (SPAWN, "begins"),
+        (stop(), "InstanceStopped 5 it does not run yet"),
+        (respawn(), "InstanceRedeployed 6 it does not run yet"),
+    ],
+    "saved once, and anew as another image": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (stop(5, "first"), "begins"),
+        (stop(5, "first"), "later"),
+        (DONE, "stopped: InstanceStopped 5 first"),
+        (stop(5, "first"), "again"),
+        (DONE, "stopped: InstanceStopped 5 first"),
+        (stop(6, "second"), "begins"),
+        (stop(7, "third"), "begins"),
+        (DONE, "stopped: InstanceStopped 7 third"),
+    ],
+    "what was saved runs again": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (stop(5, "first"), "begins"),
+        (DONE, "stopped: InstanceStopped 5 first"),
+        (start(), "begins"),
+        (DONE, "built: InstanceSpawned 5"),
+        (stop(6), "begins"),
+        (DONE, "stopped: InstanceStopped 6"),
+    ],
+    "what could not be saved is stopped": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (stop(5, "first"), "begins"),
+        (fails("no room"), "stopped: InstanceStopped 5 no room"),
+        (DONE, "stopped: InstanceStopped 5 no room"),
+        (stop(6), "again"),
+        (DONE, "stopped: InstanceStopped 6"),
+        (stop(7, "second"), "begins"),
+        (DONE, "stopped: InstanceStopped 7 second"),
+    ],
+    "an order to stop that was overtaken": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (start(5), "again"),
+        (stop(5), "again"),
+        (DONE, "built: InstanceSpawned 5"),
+        (start(6), "again"),
+        (stop(5), "again"),
+        (DONE, "built: InstanceSpawned 6"),
+        (stop(6), "again"),
+        (stop(5), "again"),
+        (DONE, "built: InstanceSpawned 6"),
+    ],
+    "an order to start that was overtaken": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (stop(6), "begins"),
+        (start(5), "later"),
+        (DONE, "stopped: InstanceStopped 6"),
+        (start(5), "again"),
+        (DONE, "stopped: InstanceStopped 6"),
+        (start(6), "begins"),
+        (DONE, "built: InstanceSpawned 6"),
+    ],
+    "started while it is built": [
+        (SPAWN, "begins"),
+        (start(), "later"),
+        (DONE, "built: InstanceSpawned 5"),
+        (stop(), "again"),
+        (DONE, "built: InstanceSpawned 5"),
+        (stop(6), "begins"),
+        (DONE, "stopped: InstanceStopped 6"),
+    ],
+    "rebuilt": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (respawn(), "begins"),
+        (respawn(), "later"),
+        (DONE, "built: InstanceRedeployed 6"),
+        (respawn(), "again"),
+        (SPAWN, "again"),
+        (stop(5), "again"),
+        (start(5), "again"),
+        (respawn(4), "again"),
+        (DONE, "built: InstanceRedeployed 6"),
+    ],
+    "broken until a later rebuild succeeds": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (respawn(), "begins"),
+        (fails("no image"), "broken: InstanceRedeployed 6 no image"),
+        (respawn(), "again"),
+        (SPAWN, "again"),
+        (start(5), "again"),
+        (DONE, "broken: InstanceRedeployed 6 no image"),
+        (stop(8), "InstanceStopped 8 it could not be rebuilt: no image"),
+        (respawn(7), "begins"),
+        (DONE, "built: InstanceRedeployed 7"),
+    ],
+    "a rebuild fails and it runs on": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (respawn(), "begins"),
+        (fails("no image", runs_on=True), "built: InstanceRedeployed 6 no image and runs"),
+        (respawn(), "again"),
+        (stop(5), "again"),
+        (DONE, "built: InstanceRedeployed 6 no image and runs"),
+        (start(8), "again"),
+        (DONE, "built: InstanceSpawned 8"),
+        (stop(9), "begins"),
+        (DONE, "stopped: InstanceStopped 9"),
+    ],
+    "a later rebuild takes the place of an earlier one": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (respawn(), "begins"),
+        (respawn(7), "begins"),
+        (respawn(5), "later"),
+        (DONE, "built: InstanceRedeployed 7"),
+        (respawn(), "again"),
+        (DONE, "built: InstanceRedeployed 7"),
+    ],
+    "a stop after a rebuild counts": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (stop(8), "begins"),
+        (DONE, "stopped: InstanceStopped 8"),
+        (respawn(), "again"),
+        (DONE, "stopped: InstanceStopped 8"),
+    ],
+    "a guest that stops by itself tells that": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (stop(6), "begins"),
+        (fails("it does not listen"), "built: InstanceStopped 6 it does not listen"),
+        ("it was shut down", "stops"),
+        (DONE, "stopped: InstanceStopped 6 it was shut down"),
+        (start(8), "begins"),
+        (DONE, "built: InstanceSpawned 8"),
+    ],
+    "a guest that stops by itself after its rebuild failed": [
+        (SPAWN, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (respawn(), "begins"),
+        (fails("no image", runs_on=True), "built: InstanceRedeployed 6 no image and runs"),
+        ("it was shut down", "stops"),
+        (DONE, "stopped: InstanceStopped 6 it was shut down"),
+    ],
+    "an adopted guest": [
+        (ADOPT, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (ADOPT, "again"),
+        (DONE, "built: InstanceSpawned"),
+        (DESTROY, "begins"),
+        (DONE, "destroyed: InstanceDestroyed"),
+    ],
+    "an adopted guest that does not run": [
+        (structs.replace(ADOPT, stopped=True), "begins"),
+        (DONE, "stopped: InstanceStopped"),
+    ],
+    "an adopted guest that is not there": [
+        (ADOPT, "begins"),
+        (fails("there is no such domain"), "failed: SpawnFailed there is no such domain"),
+    ],
+    "a guest that was left is never touched again": [
+        (ADOPT, "begins"),
+        (DONE, "built: InstanceSpawned"),
+        (LEAVE, "begins"),
+        (DONE, "destroyed: InstanceDestroyed"),
+        (DESTROY, "again"),
+        (DONE, "destroyed: InstanceDestroyed"),
+        (SPAWN, "again"),
+        (DONE, "destroyed: InstanceDestroyed"),
+        (ADOPT, "again"),
+        (DONE, "destroyed: InstanceDestroyed"),
+        (LEAVE, "again"),
+        (DONE, "destroyed: InstanceDestroyed"),
+    ],
+}
 
 
-def stop(number: int = 5) -> StopInstance:
-    return StopInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST, number=number)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_an_order_finds_this_and_is_answered(case: Case) -> None:
+    check(case)
 
 
-def save(number: int = 5, image: str = "saved") -> StopInstance:
-    return structs.replace(stop(number), save_as=image)
-
-
-def start(number: int = 5) -> StartInstance:
-    return StartInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST, number=number)
-
-
-def respawn(number: int = 6) -> RespawnInstance:
-    return RespawnInstance(
-        cell="c1",
-        instance=INSTANCE,
-        attempt=1,
-        host=HOST,
-        number=number,
-        flavor=Flavor(),
-        share=SHARE,
-        image=Image(source="http://images/fedora"),
-    )
-
-
-SPAWNED = InstanceSpawned(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
-STOPPED = InstanceStopped(cell="c1", instance=INSTANCE, attempt=1, host=HOST, number=5)
-STARTED = structs.replace(SPAWNED, number=5)
-GONE = InstanceDestroyed(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
-
-
-def rebuilt(number: int = 6, failure: str = "") -> InstanceRedeployed:
-    return InstanceRedeployed(
-        cell="c1",
-        instance=INSTANCE,
-        attempt=1,
-        host=HOST,
-        number=number,
-        failure=failure,
-        is_active=not failure,
-    )
-
-
-def spawn_failed(reason: str, number: int = 0) -> SpawnFailed:
-    return SpawnFailed(cell="c1", instance=INSTANCE, attempt=1, host=HOST, reason=reason, number=number)
-
-
-def not_stopped(failure: str) -> InstanceStopped:
-    return structs.replace(STOPPED, failure=failure)
-
-
-def over(
-    attempt: AttemptRecord, condition: Condition = WELL, failure: str = ""
-) -> tuple[AttemptRecord, Message | None]:
-    """The attempt after its driver said that the work is over."""
-    return due(attempt, condition, Work(failure=failure), 50.0)
-
-
-def ended(order: HostOrder, failure: str = "") -> AttemptRecord:
-    return over(begun(order, Work(), 0.0), failure=failure)[0]
-
-
-@pytest.mark.parametrize("order", [SPAWN, RECEIVE], ids=["spawn", "receive"])
-def test_an_instance_that_is_built_or_received_as_a_stopped_one_does_not_run(
-    order: SpawnInstance | ReceiveInstance,
-) -> None:
-    building = begun(structs.replace(order, stopped=True), Work(50), 10.0)
-
-    after, answer = over(building)
-
-    assert after.state is AttemptState.STOPPED
-    assert answer == structs.replace(STOPPED, attempt=order.attempt, number=0)
-    # Repeated, it is answered again; it fails, and is started, like any other.
-    again = answered_again(after, order, 60.0)
-    assert over(again)[1] == answer
-    failed_there, said = over(building, failure="no disk")
-    assert failed_there.state is AttemptState.FAILED
-    assert isinstance(said, SpawnFailed)
-    running, started = over(begun(structs.replace(start(), attempt=order.attempt), Work(), 70.0))
-    assert (running.state, type(started)) == (AttemptState.BUILT, InstanceSpawned)
+def after(*steps: Step) -> AttemptRecord | None:
+    attempts = Attempts()
+    for each in steps:
+        attempts.play(each)
+    return attempts.known
 
 
 # An attempt in each state.
 KNOWN: dict[AttemptState | None, AttemptRecord | None] = {
     None: None,
     AttemptState.WAITING: waiting(SPAWN),
-    AttemptState.BUILDING: begun(SPAWN, Work(50), 10.0),
-    AttemptState.RECEIVING: begun(RECEIVE, Work(50), 10.0),
-    AttemptState.BUILT: ended(SPAWN),
-    AttemptState.STOPPING: begun(stop(), Work(50), 10.0),
-    AttemptState.STOPPED: ended(stop()),
-    AttemptState.STARTING: begun(start(), Work(50), 10.0),
-    AttemptState.REBUILDING: begun(respawn(5), Work(50), 10.0),
-    AttemptState.BROKEN: ended(respawn(5), "no image"),
-    AttemptState.FAILED: ended(SPAWN, "no image"),
-    AttemptState.DESTROYED: ended(DESTROY),
+    AttemptState.BUILDING: after(SPAWN),
+    AttemptState.RECEIVING: after(RECEIVE),
+    AttemptState.BUILT: after(SPAWN, DONE),
+    AttemptState.STOPPING: after(SPAWN, DONE, stop()),
+    AttemptState.STOPPED: after(SPAWN, DONE, stop(), DONE),
+    AttemptState.STARTING: after(SPAWN, DONE, stop(), DONE, start()),
+    AttemptState.REBUILDING: after(SPAWN, DONE, respawn(5)),
+    AttemptState.BROKEN: after(SPAWN, DONE, respawn(5), fails("no image")),
+    AttemptState.FAILED: after(SPAWN, fails("no image")),
+    AttemptState.DESTROYED: after(DESTROY, DONE),
 }
 
 
@@ -162,7 +346,7 @@ BEGINS, LATER, AGAIN, REFUSED = "begins", "later", "again", "refused"
 ORDERS: tuple[tuple[HostOrder, ...], ...] = (
     (SPAWN, RECEIVE),
     (stop(6),),
-    (save(6),),
+    (stop(6, "saved"),),
     (start(6),),
     (respawn(7),),
     (DESTROY,),
@@ -190,314 +374,3 @@ def test_each_order_in_each_state_is_decided_as_the_table_says() -> None:
         for step, of_column in zip(steps, ORDERS, strict=True):
             assert {next_step(KNOWN[state], order) for order in of_column} == {step}, (state, of_column)
     assert STEPS.keys() == KNOWN.keys()
-
-
-# Builds
-
-
-@pytest.mark.parametrize("order", [SPAWN, RECEIVE])
-def test_a_build_is_due_when_it_is_over_and_the_same_order_changes_nothing_until_then(
-    order: SpawnInstance | ReceiveInstance,
-) -> None:
-    building = begun(order, Work(50), 10.0)
-
-    assert (building.state.takes_slot, building.due_s) == (True, 10.05)
-    assert answered_later(building, order) is building
-    built, answer = over(building)
-    assert (built.state, built.due_s, answer) == (AttemptState.BUILT, None, SPAWNED)
-    assert over(answered_again(built, order, 11.0)) == (built, SPAWNED)
-
-
-@pytest.mark.parametrize("order", [SPAWN, RECEIVE, stop(), start(), respawn(), DESTROY])
-def test_an_attempt_is_due_again_while_its_driver_still_works_on_it(order: HostOrder) -> None:
-    attempt = begun(order, Work(50), 10.0)
-
-    still, nothing = due(attempt, WELL, Work(200, "it fails in the end"), 11.0)
-
-    assert (still.state, still.due_s, nothing) == (attempt.state, 11.2, None)
-
-
-@pytest.mark.parametrize("order", [SPAWN, RECEIVE])
-def test_a_failed_build_gives_its_reason_each_time_it_is_asked(
-    order: SpawnInstance | ReceiveInstance,
-) -> None:
-    failed, answer = over(begun(order, Work(1), 0.0), failure="no image")
-
-    assert (failed.state, answer) == (AttemptState.FAILED, spawn_failed("no image"))
-    assert over(answered_again(failed, order, 5.0))[1] == answer
-    assert over(answered_again(failed, start(), 5.0))[1] == spawn_failed("no image", 5)
-    assert refusal_of(failed, stop()) == not_stopped("the host does not have it: no image")
-
-
-@pytest.mark.parametrize("order", [SPAWN, RECEIVE])
-def test_an_attempt_that_was_destroyed_is_never_built(order: SpawnInstance | ReceiveInstance) -> None:
-    gone, answer = over(begun(DESTROY, Work(failure="of no concern"), 1.0))
-
-    assert answer == GONE
-    assert over(answered_again(gone, order, 2.0)) == (gone, GONE)
-    assert refusal_of(gone, stop()) == not_stopped("it was destroyed")
-    assert refusal_of(gone, start()) == spawn_failed("it was destroyed", 5)
-
-
-def test_a_silent_host_loses_its_answers_a_late_one_keeps_them_a_dead_one_has_none() -> None:
-    building = begun(SPAWN, Work(1), 0.0)
-
-    unheard, nothing = over(building, Silent())
-    kept, nothing_yet = over(building, Silent(until_s=7.0))
-    lost, nothing_ever = over(building, Dead())
-
-    assert (unheard.state, unheard.due_s, nothing) == (AttemptState.BUILT, None, None)
-    assert (kept.state, kept.due_s, nothing_yet) == (AttemptState.BUILT, 7.0, None)
-    assert (lost.state, lost.due_s, nothing_ever) == (AttemptState.DESTROYED, None, None)
-    assert over(kept)[1] == SPAWNED
-
-
-# Stopping and starting
-
-
-def test_an_instance_is_stopped_and_started_again_and_answers_each_order_as_often_as_it_comes() -> None:
-    stopped, answer = over(begun(stop(), Work(50), 1.0))
-
-    assert (stopped.state, answer) == (AttemptState.STOPPED, STOPPED)
-    for order in (stop(), SPAWN, RECEIVE):
-        assert over(answered_again(stopped, order, 2.0))[1] == STOPPED
-
-    runs, answer = over(begun(start(), Work(50), 3.0))
-    assert (runs.state, answer) == (AttemptState.BUILT, STARTED)
-    assert over(answered_again(runs, start(), 4.0))[1] == STARTED
-
-
-def test_an_instance_that_cannot_be_stopped_runs_on_and_may_be_ordered_to_stop_again() -> None:
-    runs, answer = over(begun(stop(), Work(), 1.0), failure="busy")
-
-    assert (runs.state, answer) == (AttemptState.BUILT, not_stopped("busy"))
-    # Its answer may be due for long.
-    assert over(runs)[1] == answer
-    assert next_step(runs, stop()) == "begins"
-    assert over(answered_again(runs, start(), 2.0))[1] == STARTED
-
-
-def test_an_instance_that_cannot_be_started_stays_stopped_and_may_be_ordered_to_start_again() -> None:
-    stopped, answer = over(begun(start(), Work(), 1.0), failure="no memory")
-
-    assert (stopped.state, answer) == (AttemptState.STOPPED, spawn_failed("no memory", 5))
-    assert over(stopped)[1] == answer
-    assert next_step(stopped, start()) == "begins"
-    assert over(answered_again(stopped, stop(6), 2.0))[1] == structs.replace(STOPPED, number=6)
-
-
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [
-        (None, "the host has no attempt 1 of it"),
-        (AttemptState.WAITING, "it does not run yet"),
-        (AttemptState.BUILDING, "it does not run yet"),
-        (AttemptState.RECEIVING, "it does not run yet"),
-    ],
-)
-def test_what_does_not_run_is_not_stopped_and_the_answer_says_why(
-    state: AttemptState | None, reason: str
-) -> None:
-    assert refusal_of(KNOWN[state], stop()) == not_stopped(reason)
-
-
-def test_an_unknown_attempt_is_not_started() -> None:
-    assert refusal_of(None, start()) == spawn_failed("the host has no attempt 1 of it", 5)
-
-
-# Saving
-
-
-@pytest.mark.parametrize("known", [ended(SPAWN), ended(stop(4)), begun(stop(4), Work(50), 0.0)])
-def test_what_runs_is_stopping_or_stopped_is_saved_once(known: AttemptRecord) -> None:
-    assert next_step(known, save()) == "begins"
-    saving = begun(save(), Work(50), 1.0)
-    assert next_step(saving, save()) == "later"
-    saved, answer = over(saving)
-    assert (saved.state, answer) == (AttemptState.STOPPED, structs.replace(STOPPED, saved="saved"))
-    assert next_step(saved, save()) == "again"
-    assert over(answered_again(saved, save(), 2.0))[1] == answer
-
-
-def test_what_is_saved_is_saved_anew_as_another_image() -> None:
-    saved = ended(save())
-
-    assert next_step(saved, save(6, "another")) == "begins"
-    assert next_step(begun(save(), Work(50), 1.0), save(6, "another")) == "begins"
-    assert over(begun(save(6, "another"), Work(), 2.0))[1] == structs.replace(
-        STOPPED, saved="another", number=6
-    )
-
-
-def test_what_runs_again_is_not_saved_any_more() -> None:
-    runs = ended(start())
-
-    assert next_step(runs, save(6)) == "begins"
-    assert over(begun(stop(6), Work(), 2.0))[1] == structs.replace(STOPPED, number=6)
-
-
-def test_what_could_not_be_saved_is_stopped_and_may_be_ordered_to_be_saved_again() -> None:
-    stopped, answer = over(begun(save(), Work(), 1.0), failure="no room for the image")
-
-    assert (stopped.state, answer) == (AttemptState.STOPPED, not_stopped("no room for the image"))
-    assert over(stopped)[1] == answer
-    assert next_step(stopped, save()) == "begins"
-    assert next_step(stopped, start()) == "begins"
-    # It was not saved, whatever else it is asked.
-    again = over(answered_again(stopped, stop(6), 2.0))
-    assert again[1] == structs.replace(STOPPED, number=6)
-    assert next_step(again[0], save(7)) == "begins"
-
-
-# Orders that overtake each other
-
-
-@pytest.mark.parametrize("first", [start(5), stop(6), start(6)])
-def test_an_order_to_stop_that_was_overtaken_is_not_obeyed(first: StopInstance | StartInstance) -> None:
-    obeyed = ended(first)
-
-    assert next_step(obeyed, stop(5)) == "again"
-    again = answered_again(obeyed, stop(5), 2.0)
-    assert (again.state, again.rank) == (obeyed.state, obeyed.rank)
-    assert over(again)[1] == answer_of(obeyed)
-
-
-def test_an_order_to_start_that_was_overtaken_by_the_next_move_is_not_obeyed() -> None:
-    stopping = begun(stop(6), Work(50), 0.0)
-
-    assert next_step(stopping, start(5)) == "later"
-    assert answered_later(stopping, start(5)) is stopping
-    assert next_step(ended(stop(6)), start(5)) == "again"
-    assert next_step(ended(stop(6)), start(6)) == "begins"
-
-
-def test_an_order_to_start_what_is_still_being_built_counts_against_the_order_to_stop_before_it() -> None:
-    building = answered_later(begun(SPAWN, Work(50), 0.0), start())
-
-    built, answer = over(building)
-
-    assert (built.state, answer) == (AttemptState.BUILT, STARTED)
-    assert next_step(built, stop()) == "again"
-    assert next_step(built, stop(6)) == "begins"
-
-
-@pytest.mark.parametrize(
-    ("state", "order"),
-    [
-        (AttemptState.STOPPING, start()),
-        (AttemptState.STARTING, stop(6)),
-        *[(state, DESTROY) for state in AttemptState],
-    ],
-)
-def test_the_last_order_counts_whatever_goes_on(state: AttemptState, order: HostOrder) -> None:
-    assert next_step(KNOWN[state], order) == "begins"
-
-
-def test_an_attempt_without_an_answer_yet_has_none() -> None:
-    for state in (
-        AttemptState.WAITING,
-        AttemptState.BUILDING,
-        AttemptState.RECEIVING,
-        AttemptState.STOPPING,
-        AttemptState.STARTING,
-    ):
-        known = KNOWN[state]
-        assert known is not None
-        with pytest.raises(ValueError, match=re.escape(f"is {state.value} and has no answer yet")):
-            answer_of(known)
-
-
-# Rebuilding
-
-
-def test_an_instance_is_rebuilt_and_answers_for_its_rebuild_as_often_as_it_is_asked() -> None:
-    rebuilding = begun(respawn(), Work(50), 10.0)
-
-    assert (rebuilding.state.takes_slot, rebuilding.due_s) == (True, 10.05)
-    assert next_step(rebuilding, respawn()) == "later"
-    built, answer = over(rebuilding)
-    assert (built.state, answer) == (AttemptState.BUILT, rebuilt())
-    for order in (respawn(), SPAWN, stop(5), start(5), respawn(4)):
-        assert next_step(built, order) == "again"
-        assert over(answered_again(built, order, 20.0)) == (built, rebuilt())
-
-
-def test_an_instance_that_could_not_be_rebuilt_is_broken_until_a_later_rebuild_succeeds() -> None:
-    broken, answer = over(begun(respawn(), Work(), 0.0), failure="no image")
-
-    assert (broken.state, broken.state.is_over, answer) == (
-        AttemptState.BROKEN,
-        False,
-        rebuilt(6, "no image"),
-    )
-    for order in (respawn(), SPAWN, start(5)):
-        assert next_step(broken, order) == "again"
-        assert over(answered_again(broken, order, 5.0))[1] == answer
-    assert refusal_of(broken, stop(8)) == structs.replace(
-        not_stopped("it could not be rebuilt: no image"), number=8
-    )
-    assert next_step(broken, respawn(7)) == "begins"
-    assert over(begun(respawn(7), Work(), 6.0))[1] == rebuilt(7)
-
-
-def test_an_instance_that_runs_on_after_a_rebuild_failed_says_so_as_often_as_it_is_asked() -> None:
-    told = structs.replace(rebuilt(6, "no image"), is_active=True)
-    as_before, answer = due(begun(respawn(), Work(), 0.0), WELL, Work(failure="no image", runs_on=True), 50.0)
-
-    assert (as_before.state, answer) == (AttemptState.BUILT, told)
-    for order in (respawn(), SPAWN, stop(5), start(5), respawn(4)):
-        assert next_step(as_before, order) == "again"
-        assert over(answered_again(as_before, order, 20.0)) == (as_before, told)
-    # Later orders are not about this rebuild.
-    assert over(answered_again(as_before, start(8), 20.0))[1] == structs.replace(SPAWNED, number=8)
-    assert next_step(as_before, stop(8)) == "begins"
-    assert next_step(as_before, respawn(7)) == "begins"
-
-
-@pytest.mark.parametrize(
-    "known",
-    [
-        due(begun(respawn(), Work(), 0.0), WELL, Work(failure="no image", runs_on=True), 50.0)[0],
-        ended(stop(6), "it does not listen"),
-    ],
-    ids=["rebuild", "stop"],
-)
-def test_a_guest_that_stops_by_itself_tells_that_and_not_what_failed_before(known: AttemptRecord) -> None:
-    assert (known.state, bool(known.failure)) == (AttemptState.BUILT, True)
-
-    stopped, told = over(stopped_by_itself(known, "it was shut down", 60.0))
-
-    assert stopped.state is AttemptState.STOPPED
-    assert told == structs.replace(STOPPED, number=6, by_itself="it was shut down")
-
-
-def test_a_later_rebuild_takes_the_place_of_one_that_goes_on_or_waits_and_never_an_earlier_one() -> None:
-    for known in (begun(respawn(), Work(50), 10.0), waiting(respawn())):
-        assert next_step(known, respawn(7)) == "begins"
-        assert next_step(known, respawn(5)) == "later"
-        assert next_step(known, respawn()) == "later"
-
-
-def test_a_later_move_is_answered_by_what_it_asks_for_and_not_by_the_rebuild_before() -> None:
-    built = ended(respawn())
-
-    # It overtook the order to stop.
-    assert next_step(built, start(8)) == "again"
-    started, answer = over(answered_again(built, start(8), 20.0))
-    assert answer == structs.replace(SPAWNED, number=8)
-    assert next_step(started, respawn()) == "again"
-    assert next_step(ended(stop(8)), respawn()) == "again"
-    assert over(answered_again(ended(stop(8)), respawn(), 21.0))[1] == structs.replace(STOPPED, number=8)
-
-
-@pytest.mark.parametrize(
-    ("known", "why"),
-    [
-        (None, "the host has no attempt 1 of it"),
-        (KNOWN[AttemptState.BUILDING], "it does not run yet"),
-        (KNOWN[AttemptState.FAILED], "the host does not have it: no image"),
-        (KNOWN[AttemptState.DESTROYED], "it was destroyed"),
-    ],
-)
-def test_what_the_host_does_not_have_is_not_rebuilt(known: AttemptRecord | None, why: str) -> None:
-    assert refusal_of(known, respawn()) == rebuilt(6, why)

@@ -33,54 +33,23 @@ class Writes(SimulatedDriver):
         return ConsoleText(text[start : start + limit], start, len(text))
 
 
-async def told(kind: type[SimulatedDriver], order: TellConsole, *, has_it: bool = True) -> ConsoleTold | None:
-    (host,) = equal_hosts("c1", 1)
-    driver = kind(host, FaultScript())
+@pytest.mark.asyncio
+async def test_a_part_that_fits_into_a_message_is_told_and_nothing_of_what_nobody_waits_for_any_more() -> (
+    None
+):
+    driver = Writes(equal_hosts("c1", 1)[0], FaultScript())
     store = ComputeStore(lambda: 0.0)
-    if has_it:
-        async with store.transaction() as tx:
-            await tx.save(
-                [
-                    AttemptRecord(
-                        cell="c1", host=driver.root, instance=CONSUMER, attempt=3, state=AttemptState.BUILT
-                    )
-                ]
-            )
+    attempt = AttemptRecord(
+        cell="c1", host=driver.root, instance=CONSUMER, attempt=3, state=AttemptState.BUILT
+    )
+    async with store.transaction() as tx:
+        await tx.save([attempt])
     handler = console_handlers(Fleet([driver], lambda: 0.0), store, lambda: NOON)[TellConsole]
     assert isinstance(handler, ReadOnly)
-    said = await handler.handle([an_ask(order)])
-    if not said:
-        return None
-    (tell,) = said
+
+    (tell,) = await handler.handle([an_ask(ORDER)])
     assert isinstance(tell, Tell)
     assert isinstance(tell.message, ConsoleTold)
-    return tell.message
-
-
-@pytest.mark.asyncio
-async def test_the_part_that_was_asked_for_is_told_with_its_attempt() -> None:
-    found = await told(SimulatedDriver, structs.replace(ORDER, start=-8, limit=7))
-    assert found is not None
-
-    assert (found.text, found.attempt, found.next) == ("started", 3, found.size - 1)
-
-
-@pytest.mark.asyncio
-async def test_an_instance_that_no_host_has_has_no_console() -> None:
-    found = await told(SimulatedDriver, ORDER, has_it=False)
-
-    assert found == ConsoleTold(cell="c1", question="q", none="no host of cell 'c1' has the instance")
-
-
-@pytest.mark.asyncio
-async def test_bytes_that_cannot_be_printed_do_not_make_the_message_too_large() -> None:
-    found = await told(Writes, ORDER)
-    assert found is not None
-
-    assert len(encode(Envelope(message=found))) < PARCEL_BYTES_MAX
-    assert 0 < found.next < found.size == CONSOLE_BYTES_MAX + 1
-
-
-@pytest.mark.asyncio
-async def test_nothing_is_told_of_what_nobody_waits_for_any_more() -> None:
-    assert await told(SimulatedDriver, structs.replace(ORDER, asked_at=NOON - timedelta(minutes=3))) is None
+    assert len(encode(Envelope(message=tell.message))) < PARCEL_BYTES_MAX
+    assert 0 < tell.message.next < tell.message.size == CONSOLE_BYTES_MAX + 1
+    assert await handler.handle([an_ask(structs.replace(ORDER, asked_at=NOON - timedelta(minutes=3)))]) == []

@@ -1,27 +1,16 @@
 """The fault script of simulated hosts: when each fault is on, and which builds and hosts it meets."""
 
-import math
 from pathlib import Path
-from uuid import UUID
 
 import msgspec
 import pytest
 from msgspec import structs
 
-from bus.messages.cell import (
-    ReceiveInstance,
-    RespawnInstance,
-    StartInstance,
-    StopInstance,
-)
 from compute_sim.core.attempts import WELL, AttemptState, Dead, Silent, Work, begun
 from compute_sim.handlers import Fleet
-from engine.flavors import Image
-from engine.inventories import ConsumerId
-from laboratory.computes.driver import SimulatedDriver, root_of
+from laboratory.computes.driver import SimulatedDriver
 from laboratory.computes.faults import (
     BadScript,
-    BuildsSlowly,
     Changes,
     ComesBackLate,
     Dies,
@@ -41,7 +30,7 @@ from laboratory.computes.faults import (
     next_turn_s,
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost, size_at
-from tests.unit.compute.compute_trees import HOST, a_spawn
+from tests.unit.compute.attempt_cases import RECEIVE, SPAWN, respawn, start, stop
 
 
 def test_a_fault_is_on_from_its_beginning_to_before_its_end_and_again() -> None:
@@ -53,19 +42,6 @@ def test_a_fault_is_on_from_its_beginning_to_before_its_end_and_again() -> None:
     assert [next_turn_s(once, at) for at in (0, 10, 15)] == [10, 15, None]
     assert [next_turn_s(pulse, at) for at in (0, 10, 15, 30)] == [10, 15, 30, 35]
     assert next_turn_s(Dies(after_s=3), 3) is None
-
-
-def test_repeated_faults_go_on_for_ever() -> None:
-    pulse = Changes(after_s=0.1, for_s=0.1, every_s=0.3)
-    at_s, turns = 0.0, 0
-    for _ in range(1000):
-        turn = next_turn_s(pulse, at_s)
-        assert turn is not None
-        assert turn > at_s
-        assert is_on(pulse, turn) is (turns % 2 == 0)
-        at_s, turns = turn, turns + 1
-
-    assert math.isclose(at_s, 0.2 + 0.3 * 499)
 
 
 def test_the_worst_active_fault_counts() -> None:
@@ -89,68 +65,6 @@ def test_a_share_of_the_hosts_that_fit_the_pattern_is_bad_and_always_the_same() 
     assert not any(faults_of(script, f"c2-{n}") for n in range(1000))
 
 
-def test_the_fate_of_a_build_follows_from_the_seed_and_the_attempt_alone() -> None:
-    script = FaultScript(
-        seed=1,
-        spawn_ms=10,
-        faults=(FailsToBuild(probability=0.3), BuildsSlowly(spawn_ms=500, probability=0.5)),
-    )
-
-    def fates(at_s: float, attempt: int = 1) -> list[Work]:
-        driver = SimulatedDriver(SimulatedHost(name="h1"), script)
-        return [driver.begin(a_spawn(n, attempt=attempt), at_s) for n in range(1000)]
-
-    assert fates(0) == fates(99) != fates(0, attempt=2)
-    assert 250 < sum(bool(each.failure) for each in fates(0)) < 350
-    assert 450 < sum(each.left_ms == 500 for each in fates(0)) < 550
-
-
-def a_stop(number: int = 1) -> StopInstance:
-    return StopInstance(cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=HOST, number=7)
-
-
-def a_start(number: int = 1) -> StartInstance:
-    return StartInstance(cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=HOST, number=7)
-
-
-def a_receive(number: int = 1) -> ReceiveInstance:
-    spawn = a_spawn(number, attempt=2)
-    return ReceiveInstance(
-        cell="c1",
-        instance=spawn.instance,
-        attempt=2,
-        host=HOST,
-        flavor=spawn.flavor,
-        share=spawn.share,
-        source=root_of("h2"),
-        source_attempt=1,
-    )
-
-
-def a_respawn(number: int, rebuild: int) -> RespawnInstance:
-    spawn = a_spawn(number)
-    return RespawnInstance(
-        cell="c1",
-        instance=spawn.instance,
-        attempt=1,
-        host=HOST,
-        number=rebuild,
-        flavor=spawn.flavor,
-        share=spawn.share,
-        image=Image(source="http://images/fedora"),
-    )
-
-
-def test_a_rebuild_takes_as_long_as_a_build_has_its_faults_and_needs_its_image() -> None:
-    script = FaultScript(spawn_ms=7, faults=(FailsToBuild(probability=0.5, reason="no disk"),))
-    driver = SimulatedDriver(SimulatedHost(name="h1"), script)
-
-    works = {driver.begin(a_respawn(1, number), 0.0) for number in range(20)}
-
-    assert works == {Work(7), Work(7, "no disk")}
-    assert driver.images() == ("http://images/fedora",)
-
-
 def test_each_kind_of_work_has_its_own_time_and_its_own_faults() -> None:
     plain = FaultScript(spawn_ms=1, receive_ms=2, stop_ms=3, start_ms=4)
     failing = structs.replace(plain, faults=(FailsToReceive(), FailsToStop(reason="busy"), FailsToStart()))
@@ -161,46 +75,18 @@ def test_each_kind_of_work_has_its_own_time_and_its_own_faults() -> None:
 
     def works(script: FaultScript, at_s: float = 0) -> list[Work]:
         driver = SimulatedDriver(SimulatedHost(name="h1"), script)
-        return [
-            driver.begin(a_spawn(), at_s),
-            driver.begin(a_receive(), at_s),
-            driver.begin(a_stop(), at_s),
-            driver.begin(a_start(), at_s),
-        ]
+        return [driver.begin(each, at_s) for each in (SPAWN, RECEIVE, stop(), start(), respawn())]
 
-    assert works(plain) == [Work(1), Work(2), Work(3), Work(4)]
+    assert works(plain) == [Work(1), Work(2), Work(3), Work(4), Work(1)]
     assert works(failing) == [
         Work(1),
         Work(2, "the source did not send it"),
         Work(3, "busy"),
         Work(4, "the hypervisor could not start it again"),
+        Work(1),
     ]
-    assert works(slow) == [Work(1), Work(20), Work(30), Work(40)]
+    assert works(slow) == [Work(1), Work(20), Work(30), Work(40), Work(1)]
     assert works(slow, at_s=5)[2] == Work(3)
-    # The host itself does not change when a fault of work ends.
-    assert SimulatedDriver(SimulatedHost(name="h1"), slow).next_change_s(0.0) is None
-
-
-def test_which_instances_cannot_be_stopped_follows_from_the_seed_and_not_from_which_cannot_be_started() -> (
-    None
-):
-    script = FaultScript(seed=1, faults=(FailsToStop(probability=0.5), FailsToStart(probability=0.5)))
-
-    def failing(script: FaultScript) -> tuple[set[int], set[int]]:
-        driver = SimulatedDriver(SimulatedHost(name="h1"), script)
-        return (
-            {n for n in range(500) if driver.begin(a_stop(n), 0).failure},
-            {n for n in range(500) if driver.begin(a_start(n), 0).failure},
-        )
-
-    stops, starts = failing(script)
-
-    assert 200 < len(stops) < 300
-    assert 200 < len(starts) < 300
-    assert stops != starts
-    assert failing(script) == (stops, starts)
-    assert failing(structs.replace(script, faults=script.faults[:1])) == (stops, set())
-    assert failing(structs.replace(script, seed=2)) != (stops, starts)
 
 
 def test_a_change_replaces_the_hosts_size_while_it_lasts() -> None:
@@ -278,41 +164,17 @@ def test_an_invalid_script_is_refused_with_the_error(tmp_path: Path, text: str, 
 
 
 def test_builds_that_fail_in_a_row_are_counted_until_one_succeeds() -> None:
-    fleet = Fleet((), lambda: 0.0)
-    building = begun(a_spawn(), Work(), 0.0)
+    fleet, building = Fleet((), lambda: 0.0), begun(SPAWN, Work(), 0.0)
 
     def end(state: AttemptState) -> int:
         fleet.count_build(building, structs.replace(building, state=state))
         return fleet.failed_builds.get(building.host.int, 0)
 
-    assert [
-        end(state)
-        for state in (AttemptState.FAILED, AttemptState.BUILDING, AttemptState.FAILED, AttemptState.DESTROYED)
-    ] == [
-        1,
-        1,
-        2,
-        2,
-    ]
-    failed = structs.replace(building, state=AttemptState.FAILED)
-    fleet.count_build(failed, structs.replace(failed, due_s=None))
-    assert fleet.failed_builds[building.host.int] == 2
-    receiving = begun(a_receive(), Work(), 0.0)
-    fleet.count_build(receiving, structs.replace(receiving, state=AttemptState.FAILED))
-    fleet.count_build(receiving, structs.replace(receiving, state=AttemptState.BUILT))
-    assert fleet.failed_builds[building.host.int] == 2
-    assert [end(AttemptState.BUILT), end(AttemptState.FAILED)] == [0, 1]
-
-
-def test_a_change_of_metrics_counts_while_it_lasts() -> None:
-    heat = Changes(after_s=10, for_s=5, metrics={"temperature": 95.0})
-    host = SimulatedHost(name="h1", metrics={"temperature": 40.0, "load": 1.0})
-    driver = SimulatedDriver(host, FaultScript(faults=(heat,)))
-
-    assert [driver.metrics(at_s)["temperature"] for at_s in (9.0, 10.0, 14.9, 15.0)] == [
-        40.0,
-        95.0,
-        95.0,
-        40.0,
-    ]
-    assert driver.metrics(12.0)["load"] == 1.0
+    ends = (
+        AttemptState.FAILED,
+        AttemptState.BUILDING,
+        AttemptState.FAILED,
+        AttemptState.BUILT,
+        AttemptState.FAILED,
+    )
+    assert [end(state) for state in ends] == [1, 1, 2, 0, 1]

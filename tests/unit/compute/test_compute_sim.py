@@ -5,26 +5,15 @@ import pytest
 from msgspec import structs
 
 from bus.messages.hosts import in_messages
-from compute_sim.__main__ import main
-from compute_sim.core.hosts import aggregate_of, pools_of, read_networks, read_pools
+from compute_sim.core.hosts import aggregate_of, pools_of, read_pools
 from compute_sim.core.trees import ProviderTree
 from compute_sim.settings import COMPUTE, ComputeSettings
-from engine.flavors import Image
 from engine.hosts import HostFacts
 from engine.inventories import ReportedInventory
-from laboratory.computes.driver import IMAGES_MAX, SimulatedDriver, SimulatedPool, root_of
-from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts, in_cells
-from tests.unit.compute.compute_trees import HOST, a_spawn
+from laboratory.computes.driver import SimulatedDriver, SimulatedPool
+from laboratory.computes.hosts import HostSize, SimulatedHost
+from tests.unit.compute.compute_trees import HOST
 from tests.unit.compute.test_compute_driver_kit import ADDRESSES, STORAGE_POOL
-from tests.unit.compute.test_compute_faults import a_receive
-
-
-def test_hosts_alike_have_names_of_their_cell_and_ids_that_follow_from_them() -> None:
-    hosts = equal_hosts("c7", 3)
-
-    assert [each.name for each in hosts] == ["c7-host-00001", "c7-host-00002", "c7-host-00003"]
-    assert len({each.availability_zone for each in hosts}) == 3
-    assert SimulatedDriver(hosts[0]).root == root_of("c7-host-00001")
 
 
 def test_a_pool_is_a_sharing_provider_and_a_host_in_its_aggregate_has_nothing_of_its_class() -> None:
@@ -46,48 +35,10 @@ def test_a_pool_is_a_sharing_provider_and_a_host_in_its_aggregate_has_nothing_of
     assert shared.inventories == {"DISK_GB": ReportedInventory(total=500)}
 
 
-def test_a_host_has_a_provider_with_the_bandwidth_of_each_network() -> None:
-    networks = read_networks(("physnet0=1000", "rack-7=20"))
-    driver = SimulatedDriver(SimulatedHost(name="h1"), None, (), networks)
-
-    tree = driver.update_provider_tree(ProviderTree(driver.root), 0.0)
-
-    below = [each for each in tree.providers.values() if each.parent == driver.root]
-    assert [each.name for each in below] == ["h1:physnet0", "h1:rack-7"]
-    assert [{key: value.total for key, value in each.inventories.items()} for each in below] == [
-        dict.fromkeys(("NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"), total)
-        for total in (1000, 20)
-    ]
-    assert below[1].traits == {"CUSTOM_PHYSNET_RACK_7", "CUSTOM_VNIC_TYPE_NORMAL"}
-
-
-def test_hosts_of_the_shape_cells_have_the_same_in_all_and_devices_in_each() -> None:
-    flat, deep = HostSize(), in_cells(HostSize())
-
-    assert deep.vcpus + deep.pcpus == flat.vcpus
-    assert deep.ram_mb + sum(mb for _, mb in deep.pages) == flat.ram_mb
-    driver = SimulatedDriver(SimulatedHost(name="h1", size=deep))
-    tree = driver.update_provider_tree(ProviderTree(driver.root), 0.0).providers
-    cells = [each.id for each in tree.values() if "HW_NUMA_ROOT" in each.traits]
-    below = [each.parent for each in tree.values() if each.parent in cells]
-    assert [below.count(cell) for cell in cells] == [2, 2]
-
-
 @pytest.mark.parametrize("texts", [("physnet0",), ("=5",), ("a=0",), ("a=9999999999",), ("a-b=1", "a_b=2")])
 def test_a_wrong_network_is_refused_with_its_text(texts: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="networks has"):
         ComputeSettings(networks=texts)
-
-
-def test_a_host_caches_the_images_that_it_built_from_last() -> None:
-    driver = SimulatedDriver(SimulatedHost(name="h1"))
-
-    for image in (*map(str, range(IMAGES_MAX)), "0", "new"):
-        driver.begin(structs.replace(a_spawn(), image=Image(source=image)), 0.0)
-    driver.begin(a_spawn(), 0.0)
-    driver.begin(a_receive(), 0.0)
-
-    assert driver.images() == (*map(str, range(2, IMAGES_MAX)), "0", "new")
 
 
 def test_pools_are_read_from_the_settings_and_named_after_their_cell() -> None:
@@ -137,27 +88,3 @@ def test_invalid_settings_are_refused(wrong: dict[str, str], what: str) -> None:
 def test_the_name_of_a_cell_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="matching regex"):
         structs.replace(ComputeSettings(), cell="Not A Cell")
-
-
-@pytest.mark.parametrize(
-    ("environment", "what"),
-    [
-        ({}, "MOOR_BUS_URL and MOOR_CELL must be set"),
-        ({"MOOR_BUS_URL": "unix:///x"}, "MOOR_CELL must be set"),
-        (
-            {"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "c1", "MOOR_COMPUTE_HOSTS": "many"},
-            "MOOR_COMPUTE_HOSTS is 'many', must be a whole number, 0 or more",
-        ),
-        (
-            {"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "c1", "LABORATORY_FAULTS": "/no/such.toml"},
-            "fault script /no/such.toml",
-        ),
-        ({"MOOR_BUS_URL": "unix:///x", "MOOR_CELL": "Not A Cell"}, "a cell's name is a-z"),
-    ],
-)
-def test_a_process_that_was_started_wrongly_names_what_is_missing(
-    environment: dict[str, str], what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(environment)
-    assert what in capsys.readouterr().err

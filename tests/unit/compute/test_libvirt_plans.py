@@ -1,524 +1,599 @@
 """Which part of its host a guest gets, as its claim says; and what its domain says of it."""
 
+from collections import Counter
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
-from msgspec import structs
+from msgspec import Struct, structs
 
 from compute_sim.libvirt.core.domains import as_foreign, domain_xml
 from compute_sim.libvirt.core.layout import HostLayout, read_devices, read_mediated
-from compute_sim.libvirt.core.machine import MediatedDevice, NodeDevices
+from compute_sim.libvirt.core.machine import MediatedDevice, cpus_in_words
 from compute_sim.libvirt.core.planning import NoPlan, plan_guest
-from compute_sim.libvirt.core.plans import (
-    CpuTopology,
-    DomainCell,
-    ForeignGuest,
-    ForeignMemory,
-    GuestDisk,
-    GuestNic,
-    GuestOrder,
-    GuestPlan,
-    PlannedMediated,
-)
+from compute_sim.libvirt.core.plans import ForeignGuest, ForeignMemory, GuestDisk, GuestNic, GuestPlan
 from compute_sim.libvirt.core.trees import tree_of
 from engine.flavors import Flavor
-from engine.inventories import ProviderId, ResourceAmount, Share
-from tests.unit.compute.libvirt_machines import a_layout, an_offer, an_order, devices_of_two_cells, read_back
+from tests.unit.compute.libvirt_machines import (
+    a_layout,
+    an_offer,
+    an_order,
+    devices_of_two_cells,
+    read_back,
+    specs,
+)
 
-FOREIGN = UUID(int=0xF0)
 MADE = (UUID("0f6c5b1e-3c0b-4a57-9a5e-7f5a5f0b7a01"), UUID("0f6c5b1e-3c0b-4a57-9a5e-7f5a5f0b7a02"))
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
-def planned(order: GuestOrder, layout: HostLayout, *others: GuestPlan | ForeignGuest) -> GuestPlan:
-    plan = plan_guest(order, layout, others)
-    assert isinstance(plan, GuestPlan), plan
-    assert read_back(domain_xml(plan)) == plan
-    return plan
+class Guest(Struct):
+    """A further guest on the host."""
+
+    claim: dict[str, dict[str, int]]
+    flavor: Flavor | None = None
+    terms: dict[str, object] = {}
 
 
-def refusal(order: GuestOrder, layout: HostLayout, *others: GuestPlan | ForeignGuest) -> str:
-    plan = plan_guest(order, layout, others)
-    assert isinstance(plan, NoPlan), plan
-    return plan.reason
+# The host is another one from now on; a guest that is not the compute's; or a further guest beside words for its plan, or why there is none.
+Step = HostLayout | ForeignGuest | tuple[Guest, str]
 
 
-def specs(vcpus: int = 2, ram_mb: int = 2048, **extra: str) -> Flavor:
-    """A flavor with these extra specs: `cpu_policy` stands for hw:cpu_policy."""
-    return Flavor(
-        vcpus=vcpus,
-        ram_mb=ram_mb,
-        extra_specs={f"hw:{name.replace('__', '.')}": value for name, value in extra.items()},
-    )
+def words(plan: GuestPlan) -> str:
+    told = {
+        "cpus": " ".join(cpus_in_words(each) for each in plan.pins),
+        "emulator": cpus_in_words(plan.emulator),
+        "dedicated": cpus_in_words(plan.dedicated),
+        "memory": cpus_in_words(plan.memory_cells),
+        "cells": " ".join(
+            f"{cpus_in_words(each.cpus)}={each.memory_mb}@{each.host_cell}" for each in plan.cells
+        ),
+        "pages": plan.page_kib,
+        "functions": " ".join(each.address for each in plan.functions),
+        "mediated": ", ".join(
+            f"{count} of {name}"
+            for name, count in Counter(
+                f"{each.type}@{each.parent}{'=made' * (each.uuid in MADE)}" for each in plan.mediated
+            ).items()
+        ),
+        "disks": " ".join(f"{each.path}:{each.bus}" for each in plan.disks),
+        "nics": " ".join(each.model for each in plan.nics),
+        "machine": plan.machine_type,
+        "firmware": plan.firmware,
+        "video": plan.video,
+        "kernel": plan.kernel,
+        "cmdline": plan.cmdline,
+        "cpu": "" if plan.cpu_mode == "host-model" else plan.cpu_mode or "plain",
+        "topology": plan.topology and "/".join(map(str, structs.astuple(plan.topology))),
+    }
+    return "; ".join(f"{name} {value}" for name, value in told.items() if value)
+
+
+class Host:
+    def __init__(self) -> None:
+        self.layout = a_layout()
+        self.guests: list[GuestPlan | ForeignGuest] = []
+
+    def play(self, step: HostLayout | ForeignGuest | Guest) -> str:
+        """The words for the plan of a guest, or why it cannot be built."""
+        if isinstance(step, HostLayout):
+            self.layout = step
+            return ""
+        if isinstance(step, ForeignGuest):
+            self.guests.append(step)
+            return ""
+        flavor = step.flavor or Flavor(vcpus=2, ram_mb=2048)
+        order = an_order(self.layout, step.claim, flavor, len(self.guests) + 1, **step.terms)
+        plan = plan_guest(order, self.layout, self.guests)
+        if isinstance(plan, NoPlan):
+            return f"no: {plan.reason}"
+        assert read_back(domain_xml(plan)) == plan
+        assert plan_guest(order, self.layout, self.guests) == plan, "a build that is repeated makes the same"
+        self.guests.append(plan)
+        return words(plan)
 
 
 def foreign(**what: object) -> ForeignGuest:
-    return ForeignGuest(name="database", uuid=FOREIGN, **what)  # type: ignore[arg-type]
+    return ForeignGuest(name="database", uuid=UUID(int=0xF0), **what)  # type: ignore[arg-type]
 
 
-# CPUs.
+def dedicated(vcpus: int = 2, **extra: str) -> Flavor:
+    return specs(vcpus, 2048, cpu_policy="dedicated", **extra)
 
 
-def test_a_plain_guest_runs_on_the_shared_cpus_of_the_cell_that_it_claims() -> None:
+def pinned(count: int, cell: str = "NUMA0") -> dict[str, dict[str, int]]:
+    return {cell: {"PCPU": count, "MEMORY_MB": 2048}}
+
+
+def with_machines(*names: str) -> HostLayout:
+    """A host that knows these types of machines."""
     layout = a_layout()
-    plan = planned(an_order(layout, {"NUMA1": SMALL}), layout)
+    kind = structs.replace(layout.machine.guests[0], machines=names)
+    return structs.replace(layout, machine=structs.replace(layout.machine, guests=(kind,)))
 
-    assert plan.pins == ((4, 12), (4, 12))
-    assert plan.emulator == (4, 12)
-    assert (plan.memory_cells, plan.cells, plan.dedicated) == ((1,), (), ())
 
-
-def test_the_cpus_and_the_memory_of_a_plain_guest_may_be_in_two_cells() -> None:
-    layout = a_layout()
-    plan = planned(an_order(layout, {"NUMA0": {"VCPU": 2}, "NUMA1": {"MEMORY_MB": 2048}}), layout)
-
-    assert plan.pins == ((0, 8), (0, 8))
-    assert plan.memory_cells == (1,)
-
-
-def test_dedicated_cpus_are_of_the_claimed_cell_and_no_other_guests() -> None:
-    layout = a_layout()
-    flavor = specs(cpu_policy="dedicated")
-    first = planned(an_order(layout, {"NUMA1": {"PCPU": 2, "MEMORY_MB": 2048}}, flavor), layout)
-    second = planned(an_order(layout, {"NUMA1": {"PCPU": 2, "MEMORY_MB": 2048}}, flavor, 2), layout, first)
-
-    assert first.pins == ((5,), (13,)), "both threads of a core"
-    assert first.dedicated == (5, 13)
-    assert first.emulator == (5, 13)
-    assert first.cells == (DomainCell((0, 1), 2048, 1),)
-    assert not set(first.dedicated) & set(second.dedicated)
-
-
-def test_prefer_fills_a_core_that_is_half_free_last() -> None:
-    layout = a_layout()
-    flavor = specs(vcpus=3, cpu_policy="dedicated", cpu_thread_policy="prefer")
-    order = an_order(layout, {"NUMA0": {"PCPU": 3, "MEMORY_MB": 2048}}, flavor)
-
-    assert planned(order, layout, foreign(pins=((1,),))).dedicated == (2, 9, 10), "CPU 9 is alone on its core"
-
-
-def test_require_takes_at_least_two_threads_of_each_core() -> None:
-    layout = a_layout()
-    four = specs(vcpus=4, cpu_policy="dedicated", cpu_thread_policy="require")
-    three = specs(vcpus=3, cpu_policy="dedicated", cpu_thread_policy="require")
-
-    plan = planned(an_order(layout, {"NUMA0": {"PCPU": 4, "MEMORY_MB": 2048}}, four), layout)
-    assert plan.dedicated == (1, 2, 9, 10)
-    assert refusal(an_order(layout, {"NUMA0": {"PCPU": 3, "MEMORY_MB": 2048}}, three), layout) == (
-        "NUMA cell 0 cannot give 3 dedicated CPUs with hw:cpu_thread_policy=require: 1-3,9-11 of 1-3,9-11 are free"
-    )
-
-
-def test_isolate_keeps_the_other_threads_idle() -> None:
-    layout = a_layout()
-    flavor = specs(cpu_policy="dedicated", cpu_thread_policy="isolate")
-    first = planned(an_order(layout, {"NUMA0": {"PCPU": 2, "MEMORY_MB": 2048}}, flavor), layout)
-    second = an_order(layout, {"NUMA0": {"PCPU": 2, "MEMORY_MB": 2048}}, flavor, 2)
-
-    assert first.pins == ((1,), (2,))
-    assert first.dedicated == (1, 2, 9, 10)
-    assert refusal(second, layout, first) == (
-        "NUMA cell 0 cannot give 2 dedicated CPUs with hw:cpu_thread_policy=isolate: 3,11 of 1-3,9-11 are free; "
-        "1 is guest-1's, 2 is guest-1's, 9 is guest-1's, 10 is guest-1's"
-    )
-
-
-def test_isolate_takes_no_core_with_a_shared_thread() -> None:
-    layout = a_layout(an_offer(cpus_dedicated=frozenset({1, 2, 10})))
-    flavor = specs(vcpus=1, cpu_policy="dedicated", cpu_thread_policy="isolate")
-    plan = planned(an_order(layout, {"NUMA0": {"PCPU": 1, "MEMORY_MB": 2048}}, flavor), layout)
-
-    assert plan.dedicated == (2, 10), "CPU 9, on the core of CPU 1, is shared"
-
-
-def test_mixed_cpus_are_dedicated_where_the_mask_says() -> None:
-    layout = a_layout()
-    flavor = specs(vcpus=4, cpu_policy="mixed", cpu_dedicated_mask="2-3")
-    plan = planned(an_order(layout, {"NUMA0": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 2048}}, flavor), layout)
-
-    assert plan.pins == ((0, 8), (0, 8), (1,), (9,))
-    assert plan.dedicated == (1, 9)
-
-
-def test_the_emulator_has_a_dedicated_cpu_of_its_own() -> None:
-    layout = a_layout()
-    flavor = specs(cpu_policy="dedicated", emulator_threads_policy="isolate")
-    plan = planned(an_order(layout, {"NUMA0": {"PCPU": 3, "MEMORY_MB": 2048}}, flavor), layout)
-
-    assert plan.pins == ((1,), (9,))
-    assert plan.emulator == (2,)
-    assert plan.dedicated == (1, 2, 9)
-
-
-def test_the_emulator_shares_the_shared_cpus_of_the_cell() -> None:
-    flavor = specs(cpu_policy="dedicated", emulator_threads_policy="share")
-    layout = a_layout()
-    without = a_layout(an_offer(cpus_shared=frozenset()))
-    claim = {"NUMA0": {"PCPU": 2, "MEMORY_MB": 2048}}
-
-    assert planned(an_order(layout, claim, flavor), layout).emulator == (0, 8)
-    assert planned(an_order(without, claim, flavor), without).emulator == (1, 9), "there are no shared ones"
-
-
-def test_a_cpu_that_a_foreign_domain_is_pinned_to_is_named() -> None:
-    layout = a_layout()
-    flavor = specs(vcpus=6, cpu_policy="dedicated")
-    order = an_order(layout, {"NUMA0": {"PCPU": 6, "MEMORY_MB": 2048}}, flavor)
-
-    assert refusal(order, layout, foreign(pins=((2,),))) == (
-        "NUMA cell 0 cannot give 6 dedicated CPUs: 1,3,9-11 of 1-3,9-11 are free; 2 is database's"
-    )
-
-
-def test_a_flat_host_gives_any_of_its_cpus() -> None:
-    layout = a_layout(an_offer(flat=True))
-    shared = planned(an_order(layout, {"": SMALL}), layout)
-    dedicated = planned(
-        an_order(layout, {"": {"PCPU": 2, "MEMORY_MB": 2048}}, specs(cpu_policy="dedicated")), layout
-    )
-
-    assert shared.pins == ((0, 4, 8, 12),) * 2
-    assert shared.memory_cells == ()
-    assert dedicated.dedicated == (1, 9)
-    assert dedicated.cells == (DomainCell((0, 1), 2048),)
-    assert "numatune" not in domain_xml(shared) + domain_xml(dedicated)
-
-
-def test_dedicated_cpus_may_be_asked_for_as_amounts() -> None:
-    layout = a_layout()
-    flavor = Flavor(vcpus=3, ram_mb=2048, extra_specs={"resources:PCPU": "1", "resources:VCPU": "2"})
-    plan = planned(an_order(layout, {"NUMA0": {"VCPU": 2, "PCPU": 1, "MEMORY_MB": 2048}}, flavor), layout)
-
-    assert plan.pins == ((0, 8), (0, 8), (1,))
-    assert plan.dedicated == (1,)
-
-
-# Memory.
-
-
-def test_each_guest_cell_is_on_the_host_cell_that_its_part_is_claimed_from() -> None:
-    layout = a_layout()
-    flavor = specs(
-        vcpus=3,
-        ram_mb=3072,
-        numa_nodes="2",
-        numa_cpus__0="0",
-        numa_mem__0="1024",
-        numa_cpus__1="1,2",
-        numa_mem__1="2048",
-    )
-    claim = {"NUMA0": {"VCPU": 2, "MEMORY_MB": 2048}, "NUMA1": {"VCPU": 1, "MEMORY_MB": 1024}}
-    plan = planned(an_order(layout, claim, flavor), layout)
-
-    assert plan.cells == (DomainCell((0,), 1024, 1), DomainCell((1, 2), 2048, 0))
-    assert plan.pins == ((4, 12), (0, 8), (0, 8))
-    assert refusal(an_order(layout, {"NUMA0": claim["NUMA0"]}, flavor), layout).startswith(
-        "guest cell 0 takes"
-    )
-
-
-def test_pages_are_of_the_claimed_size_and_counted() -> None:
-    layout = a_layout()
-    flavor = specs(ram_mb=4096, mem_page_size="1GB")
-    claim = {"NUMA1": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 4096}}
-    plan = planned(an_order(layout, claim, flavor), layout)
-
-    assert (plan.page_kib, plan.memory_mb) == (1_048_576, 4096)
-    assert refusal(an_order(layout, claim, flavor, 2), layout, plan) == (
-        "NUMA cell 1 has 0 MB of 4096 MB in pages of 1048576 KiB free, and 4096 MB are claimed"
-    )
-    taken = foreign(memory=(ForeignMemory(1024, 1_048_576, (1,)),))
-    assert "has 3072 MB of 4096 MB" in refusal(an_order(layout, claim, flavor), layout, taken)
-
-
-def test_the_pages_of_a_guest_that_was_built_before_the_host_had_cells_are_counted() -> None:
-    flat, layout = a_layout(an_offer(flat=True)), a_layout()
-    large = specs(ram_mb=10_240, mem_page_size="1GB")
-    old = planned(an_order(flat, {"": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 10_240}}, large), flat)
-    order = an_order(
-        layout,
-        {"NUMA1": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 1024}},
-        specs(ram_mb=1024, mem_page_size="1GB"),
-        2,
-    )
-
-    # A third of its ten pages may be in this cell, which has a third of the host's twelve.
-    assert "NUMA cell 1 has 682 MB of 4096 MB" in refusal(order, layout, old)
-
-
-def test_a_guest_without_memory_is_refused() -> None:
-    layout = a_layout()
-    order = an_order(layout, {"NUMA0": {"VCPU": 1}}, Flavor(vcpus=1))
-
-    assert (
-        refusal(order, layout) == "flavor.ram_mb is 0, and no memory is claimed: a virtual machine needs some"
-    )
-
-
-# Devices.
-
-
-def test_no_function_is_given_twice() -> None:
-    layout = a_layout()
-    claim = {"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 2}}
-    first = planned(an_order(layout, claim), layout)
-    second = planned(an_order(layout, claim, number=2), layout, first)
-
-    given = [each.address for each in (*first.functions, *second.functions)]
-    assert sorted(given) == ["0000:81:10.0", "0000:81:10.2", "0000:81:10.4", "0000:81:10.6"]
-    assert "0000:81:10.0 is guest-1's" in refusal(an_order(layout, claim, number=3), layout, first, second)
-
-
-def test_a_guest_with_the_whole_card_keeps_its_virtual_functions() -> None:
-    """The settings have changed since: the card was passed through whole, or by its virtual functions."""
-    in_parts, in_one = a_layout(), a_layout(an_offer(devices=read_devices(["8086:1572"])))
-    whole = an_order(in_one, {"NUMA1": SMALL, "0000:81:00.0": {"CUSTOM_PCI_8086_1572": 1}})
-    part = an_order(in_parts, {"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 1}}, number=2)
-
-    assert refusal(part, in_parts, planned(whole, in_one)) == (
-        "h1_0000:81:00.0 has 0 free SRIOV_NET_VF, and 1 are claimed: 0000:81:00.0 is guest-1's"
-    )
-    assert refusal(whole, in_one, planned(part, in_parts)) == (
-        "h1_0000:81:00.0 has 0 free CUSTOM_PCI_8086_1572, and 1 are claimed: 0000:81:10.0 is guest-2's"
-    )
-    assert refusal(part, in_one) == "h1_0000:81:00.0 gives no SRIOV_NET_VF any more, and 1 are claimed"
-
-
-def test_a_device_that_vanished_is_named() -> None:
-    layout = a_layout()
-    order = an_order(layout, {"NUMA0": SMALL, "0000:03:00.0": {"CUSTOM_PCI_144D_A808": 1}})
-    gone = a_layout(devices=without(devices_of_two_cells(), "0000:03:00.0"))
-    known = tree_of(layout)
-
-    assert plan_guest(order, gone, known=known) == NoPlan(
-        "h1_0000:03:00.0 is not on this host any more; 1 CUSTOM_PCI_144D_A808 of it are claimed"
-    )
-    assert "provider" in refusal(order, gone)
-    port = an_order(layout, {"NUMA0": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 1}})
-    bare = a_layout(
-        devices=without(devices_of_two_cells(), *(f"0000:81:10.{number}" for number in (0, 2, 4, 6)))
-    )
-    assert refusal(port, bare).endswith("is not on this host any more; 1 SRIOV_NET_VF of it are claimed")
-
-
-def test_amounts_of_pools_are_none_of_the_hosts_business() -> None:
-    layout = a_layout()
-    order = an_order(layout, {"NUMA0": SMALL})
-    pool = ResourceAmount(provider=ProviderId(UUID(int=5)), resource="DISK_GB", amount=10)
-    planned(
-        structs.replace(order, share=Share(host=layout.root, amounts=(*order.share.amounts, pool))), layout
-    )
-
-
-def without(devices: NodeDevices, *addresses: str) -> NodeDevices:
+def without(*addresses: str) -> HostLayout:
+    """A host that has lost these devices."""
+    devices = devices_of_two_cells()
     left = tuple(
         structs.replace(each, virtual=tuple(one for one in each.virtual if one not in addresses))
         for each in devices.functions
         if each.address not in addresses
     )
-    return structs.replace(devices, functions=left)
+    return a_layout(devices=structs.replace(devices, functions=left))
 
 
-def test_mediated_devices_are_made_of_the_claimed_gpu_and_type() -> None:
-    layout = a_layout()
-    claim = {"NUMA0": SMALL, "0000:3b:00.0": {"VGPU": 3}}
-    first = planned(an_order(layout, claim), layout)
-    again = planned(an_order(layout, claim), layout)
-
-    assert [(each.type, each.parent) for each in first.mediated] == [("nvidia-230", "0000:3b:00.0")] * 3
-    assert len({each.uuid for each in first.mediated}) == 3
-    assert first == again, "a build that is repeated makes the same devices"
-    # The GPU can make four, and says so until the first guest's are made.
-    assert refusal(an_order(layout, claim, number=2), layout, first) == (
-        "h1_0000:3b:00.0 can make 1 devices of nvidia-230, and 3 VGPU are claimed"
-    )
-    other = a_layout(an_offer(mediated=read_mediated(["nvidia-222"])))
-    claim = {"NUMA0": SMALL, "0000:3b:00.0": {"VGPU": 1}}
-    assert "can make 0 devices of nvidia-222" in refusal(an_order(other, claim, number=2), other, first)
-
-
-def test_a_mediated_device_that_nobody_has_comes_last() -> None:
-    layout = a_layout(an_offer(mediated=read_mediated(["nvidia-222@0000:5e:*"])))
-    fifteen = an_order(layout, {"NUMA0": SMALL, "0000:5e:00.0": {"VGPU": 15}})
-    plan = planned(fifteen, layout, foreign(mediated=(MADE[0],)))
-
-    assert plan.mediated[-1] == PlannedMediated(MADE[1], "nvidia-222", "0000:5e:00.0")
-    assert MADE[0] not in {each.uuid for each in plan.mediated}
-    sixteen = an_order(layout, {"NUMA0": SMALL, "0000:5e:00.0": {"VGPU": 16}})
-    assert "can make 15 devices" in refusal(sixteen, layout, foreign(mediated=(MADE[0],)))
-
-
-def test_a_pool_of_gpus_gives_of_any_of_them() -> None:
-    layout = a_layout(
-        an_offer(mediated=read_mediated(["nvidia-230@0000:3b:*=t4", "nvidia-230@0000:d8:*=t4"]))
-    )
-    plan = planned(an_order(layout, {"NUMA0": SMALL, "t4": {"VGPU": 6}}), layout)
-
-    assert [each.parent for each in plan.mediated] == ["0000:3b:00.0"] * 4 + ["0000:d8:00.0"] * 2
-
-
-def test_a_gpu_that_makes_devices_is_not_given_whole() -> None:
-    """The settings have changed since: the GPU made mediated devices, or was passed through whole."""
-    in_parts = a_layout()
-    in_one = a_layout(an_offer(devices=read_devices(["10de:1eb8@0000:d8:*"]), mediated=()))
-    part = planned(an_order(in_parts, {"NUMA1": SMALL, "0000:d8:00.0": {"VGPU": 1}}), in_parts)
-    whole = an_order(in_one, {"NUMA1": SMALL, "0000:d8:00.0": {"CUSTOM_PCI_10DE_1EB8": 1}}, number=2)
-
-    made = MediatedDevice(part.mediated[0].uuid, "nvidia-222", "0000:d8:00.0")
-    for at in (in_one, structs.replace(in_one, mediated=(*in_one.mediated, made))):
-        assert "0000:d8:00.0 makes a mediated device of guest-1" in refusal(whole, at, part)
-    assert "can make 0 devices" in refusal(
-        an_order(in_parts, {"NUMA1": SMALL, "0000:d8:00.0": {"VGPU": 1}}), in_parts, planned(whole, in_one)
-    )
-
-
-# The rest of a domain.
-
-
-def test_images_choose_hardware_that_they_know() -> None:
-    layout = a_layout()
-    properties = {
-        "hw_machine_type": "q35",
-        "hw_disk_bus": "scsi",
-        "hw_vif_model": "e1000e",
-        "hw_video_model": "virtio",
-        "hw_firmware_type": "uefi",
-    }
-    order = an_order(
-        layout,
-        {"NUMA0": SMALL},
-        image_properties=properties,
-        disks=(GuestDisk("/disks/1"), GuestDisk("/disks/2", "raw", "cdrom")),
-        nics=(
-            GuestNic("52:54:00:00:00:01", "default"),
-            GuestNic("52:54:00:00:00:02", "br0", "bridge", "virtio"),
-        ),
-    )
-    plan = planned(order, layout)
-
-    assert [(disk.path, disk.bus) for disk in plan.disks] == [("/disks/1", "scsi"), ("/disks/2", "sata")]
-    assert [nic.model for nic in plan.nics] == ["e1000e", "virtio"]
-    assert (plan.machine_type, plan.video, plan.firmware) == ("q35", "virtio", "efi")
-
-
-def test_a_kernel_and_its_words_are_in_the_domain() -> None:
-    layout = a_layout()
-    order = an_order(
-        layout,
-        {"NUMA0": SMALL},
-        kernel="/images/vmlinuz <1>",
-        ramdisk="/images/initrd&",
-        cmdline=' console=ttyS0 a="b" ',
-        console_log="/logs/1.log",
-        name='my "first" \x00 <guest>\n\\',
-    )
-    plan = planned(order, layout)
-
-    assert (plan.kernel, plan.cmdline, plan.name) == (order.kernel, order.cmdline, order.name)
-    assert "<boot" not in domain_xml(plan)
-
-
-@pytest.mark.parametrize(
-    ("terms", "words"),
-    [
-        (
-            {"image_properties": {"hw_machine_type": "pc-99"}},
-            "hw_machine_type is 'pc-99', which libvirt does not know for x86_64; it knows pc-i440fx-7.2, pc, pc-q35-7.2",
-        ),
-        (
-            {"image_properties": {"hw_architecture": "sparc"}},
-            "this libvirt runs no sparc guests of the type kvm",
-        ),
-        (
-            {"image_properties": {"hw_disk_bus": "fdc"}},
-            "image_properties.hw_disk_bus is 'fdc', must be one of virtio, scsi, sata, ide, usb",
-        ),
-        ({"image_properties": {"hw_firmware_type": "coreboot"}}, "must be one of bios, uefi"),
-        (
-            {"image_properties": {"hw_firmware_type": "bios", "hw_architecture": "aarch64"}},
-            "this libvirt runs no aarch64 guests",
-        ),
-        ({"flavor": specs(cpu_threads="0")}, "hw:cpu_threads is '0', must be a number from 1 to 2"),
-        ({"flavor": specs(vcpus=3, cpu_sockets="2")}, "2 sockets of 1 cores of 1 threads are not the 3 CPUs"),
-        (
-            {"flavor": specs(numa_nodes="x")},
-            "flavor.extra_specs.hw:numa_nodes is 'x': a guest has 1 to 16 NUMA cells",
-        ),
-        ({"cmdline": "a\x01"}, "cmdline is 'a\\x01': '\\x01' cannot be written into a domain"),
-    ],
+IN_PARTS, IN_ONE = a_layout(), a_layout(an_offer(devices=read_devices(["8086:1572"])))
+WHOLE_CARD = Guest({"NUMA1": SMALL, "0000:81:00.0": {"CUSTOM_PCI_8086_1572": 1}})
+PART_OF_CARD = Guest({"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 1}})
+WHOLE_GPU = Guest({"NUMA1": SMALL, "0000:d8:00.0": {"CUSTOM_PCI_10DE_1EB8": 1}})
+PART_OF_GPU = Guest({"NUMA1": SMALL, "0000:d8:00.0": {"VGPU": 1}})
+GPU_IN_ONE = a_layout(an_offer(devices=read_devices(["10de:1eb8@0000:d8:*"]), mediated=()))
+DRIVE = (GuestDisk("/disks/config", "raw", "cdrom"),)
+TWO_GUEST_CELLS = specs(
+    3, 3072, numa_nodes="2", numa_cpus__0="0", numa_mem__0="1024", numa_cpus__1="1,2", numa_mem__1="2048"
 )
-def test_what_cannot_be_built_is_named(terms: dict[str, object], words: str) -> None:
-    layout = a_layout()
-    terms = {"flavor": specs()} | terms
 
-    assert words in refusal(an_order(layout, {"NUMA0": SMALL}, **terms), layout)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("asked", "topology"),
-    [
-        ({"cpu_threads": "2"}, CpuTopology(2, 1, 2)),
-        ({"cpu_cores": "2", "cpu_threads": "2"}, CpuTopology(1, 2, 2)),
-        ({"cpu_sockets": "2"}, CpuTopology(2, 2, 1)),
-        ({}, None),
+CASES: dict[str, Sequence[Step]] = {
+    "shared CPUs of the claimed cell": [
+        (Guest({"NUMA1": SMALL}), "cpus 4,12 4,12; emulator 4,12; memory 1"),
     ],
-)
-def test_a_guest_has_the_sockets_and_cores_that_are_asked_for(
-    asked: dict[str, str], topology: CpuTopology | None
-) -> None:
-    layout = a_layout()
-    order = an_order(layout, {"NUMA0": {"VCPU": 4, "MEMORY_MB": 2048}}, specs(4, 2048, **asked))
+    "CPUs and memory of two cells": [
+        (Guest({"NUMA0": {"VCPU": 2}, "NUMA1": {"MEMORY_MB": 2048}}), "cpus 0,8 0,8; emulator 0,8; memory 1"),
+    ],
+    "dedicated CPUs are no other guest's": [
+        (
+            Guest(pinned(2, "NUMA1"), dedicated()),
+            "cpus 5 13; emulator 5,13; dedicated 5,13; cells 0-1=2048@1",
+        ),
+        (
+            Guest(pinned(2, "NUMA1"), dedicated()),
+            "cpus 6 14; emulator 6,14; dedicated 6,14; cells 0-1=2048@1",
+        ),
+    ],
+    "prefer fills a core that is half free last": [
+        foreign(pins=((1,),)),
+        (
+            Guest(pinned(3), dedicated(3, cpu_thread_policy="prefer")),
+            "cpus 2 10 9; emulator 2,9-10; dedicated 2,9-10; cells 0-2=2048@0",
+        ),
+    ],
+    "require takes two threads of each core": [
+        (
+            Guest(pinned(3), dedicated(3, cpu_thread_policy="require")),
+            (
+                "no: NUMA cell 0 cannot give 3 dedicated CPUs with hw:cpu_thread_policy=require: "
+                "1-3,9-11 of 1-3,9-11 are free"
+            ),
+        ),
+        (
+            Guest(pinned(4), dedicated(4, cpu_thread_policy="require")),
+            "cpus 1 9 2 10; emulator 1-2,9-10; dedicated 1-2,9-10; cells 0-3=2048@0",
+        ),
+    ],
+    "isolate keeps the other threads idle": [
+        (
+            Guest(pinned(2), dedicated(cpu_thread_policy="isolate")),
+            "cpus 1 2; emulator 1-2; dedicated 1-2,9-10; cells 0-1=2048@0",
+        ),
+        (
+            Guest(pinned(2), dedicated(cpu_thread_policy="isolate")),
+            (
+                "no: NUMA cell 0 cannot give 2 dedicated CPUs with hw:cpu_thread_policy=isolate: "
+                "3,11 of 1-3,9-11 are free; 1 is guest-1's, 2 is guest-1's, 9 is guest-1's, 10 is guest-1's"
+            ),
+        ),
+    ],
+    "isolate takes no core with a shared thread": [
+        a_layout(an_offer(cpus_dedicated=frozenset({1, 2, 10}))),
+        (
+            Guest(pinned(1), dedicated(1, cpu_thread_policy="isolate")),
+            "cpus 2; emulator 2; dedicated 2,10; cells 0=2048@0",
+        ),
+    ],
+    "mixed CPUs by their mask": [
+        (
+            Guest(
+                {"NUMA0": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 2048}},
+                specs(4, 2048, cpu_policy="mixed", cpu_dedicated_mask="2-3"),
+            ),
+            "cpus 0,8 0,8 1 9; emulator 0-1,8-9; dedicated 1,9; cells 0-3=2048@0",
+        ),
+    ],
+    "an emulator with a CPU of its own": [
+        (
+            Guest(pinned(3), dedicated(emulator_threads_policy="isolate")),
+            "cpus 1 9; emulator 2; dedicated 1-2,9; cells 0-1=2048@0",
+        ),
+    ],
+    "an emulator on the shared CPUs": [
+        (
+            Guest(pinned(2), dedicated(emulator_threads_policy="share")),
+            "cpus 1 9; emulator 0,8; dedicated 1,9; cells 0-1=2048@0",
+        ),
+        a_layout(an_offer(cpus_shared=frozenset())),
+        (
+            Guest(pinned(2), dedicated(emulator_threads_policy="share")),
+            "cpus 2 10; emulator 2,10; dedicated 2,10; cells 0-1=2048@0",
+        ),
+    ],
+    "a CPU of a foreign domain": [
+        foreign(pins=((2,),)),
+        (
+            Guest(pinned(6), dedicated(6)),
+            ("no: NUMA cell 0 cannot give 6 dedicated CPUs: 1,3,9-11 of 1-3,9-11 are free; 2 is database's"),
+        ),
+    ],
+    "a flat host": [
+        a_layout(an_offer(flat=True)),
+        (Guest({"": SMALL}), "cpus 0,4,8,12 0,4,8,12; emulator 0,4,8,12"),
+        (Guest(pinned(2, ""), dedicated()), "cpus 1 9; emulator 1,9; dedicated 1,9; cells 0-1=2048@None"),
+    ],
+    "dedicated CPUs as amounts": [
+        (
+            Guest(
+                {"NUMA0": {"VCPU": 2, "PCPU": 1, "MEMORY_MB": 2048}},
+                Flavor(vcpus=3, ram_mb=2048, extra_specs={"resources:PCPU": "1", "resources:VCPU": "2"}),
+            ),
+            "cpus 0,8 0,8 1; emulator 0-1,8; dedicated 1; memory 0",
+        ),
+    ],
+    "each guest cell on the cell that it is claimed from": [
+        (
+            Guest(
+                {"NUMA0": {"VCPU": 2, "MEMORY_MB": 2048}, "NUMA1": {"VCPU": 1, "MEMORY_MB": 1024}},
+                TWO_GUEST_CELLS,
+            ),
+            "cpus 4,12 0,8 0,8; emulator 0,4,8,12; cells 0=1024@1 1-2=2048@0",
+        ),
+        (
+            Guest({"NUMA0": {"VCPU": 2, "MEMORY_MB": 2048}}, TWO_GUEST_CELLS),
+            "no: guest cell 0 takes MEMORY_MB 1024, VCPU 1, and the share has MEMORY_MB 2048, VCPU 2",
+        ),
+    ],
+    "pages of the claimed size are counted": [
+        (
+            Guest(
+                {"NUMA1": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 4096}},
+                specs(2, 4096, mem_page_size="1GB"),
+            ),
+            "cpus 4,12 4,12; emulator 4,12; cells 0-1=4096@1; pages 1048576",
+        ),
+        (
+            Guest(
+                {"NUMA1": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 4096}},
+                specs(2, 4096, mem_page_size="1GB"),
+            ),
+            "no: NUMA cell 1 has 0 MB of 4096 MB in pages of 1048576 KiB free, and 4096 MB are claimed",
+        ),
+    ],
+    "pages of a foreign domain": [
+        foreign(memory=(ForeignMemory(1024, 1_048_576, (1,)),)),
+        (
+            Guest(
+                {"NUMA1": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 4096}},
+                specs(2, 4096, mem_page_size="1GB"),
+            ),
+            ("no: NUMA cell 1 has 3072 MB of 4096 MB in pages of 1048576 KiB free, and 4096 MB are claimed"),
+        ),
+    ],
+    "pages of a guest from before the host had cells": [
+        a_layout(an_offer(flat=True)),
+        (
+            Guest(
+                {"": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 10_240}},
+                specs(2, 10_240, mem_page_size="1GB"),
+            ),
+            "cpus 0,4,8,12 0,4,8,12; emulator 0,4,8,12; cells 0-1=10240@None; pages 1048576",
+        ),
+        a_layout(),
+        (
+            Guest(
+                {"NUMA1": {"VCPU": 2, "CUSTOM_MEMORY_MB_PAGES_1048576": 1024}},
+                specs(2, 1024, mem_page_size="1GB"),
+            ),
+            ("no: NUMA cell 1 has 682 MB of 4096 MB in pages of 1048576 KiB free, and 1024 MB are claimed"),
+        ),
+    ],
+    "no memory": [
+        (
+            Guest({"NUMA0": {"VCPU": 1}}, Flavor(vcpus=1)),
+            "no: flavor.ram_mb is 0, and no memory is claimed: a virtual machine needs some",
+        ),
+    ],
+    "no function is given twice": [
+        (
+            Guest({"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 2}}),
+            "cpus 4,12 4,12; emulator 4,12; memory 1; functions 0000:81:10.0 0000:81:10.2",
+        ),
+        (
+            Guest({"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 2}}),
+            "cpus 4,12 4,12; emulator 4,12; memory 1; functions 0000:81:10.4 0000:81:10.6",
+        ),
+        (
+            Guest({"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 2}}),
+            (
+                "no: h1_0000:81:00.0 has 0 free SRIOV_NET_VF, and 2 are claimed: "
+                "0000:81:10.0 is guest-1's; 0000:81:10.2 is guest-1's; 0000:81:10.4 is guest-2's; "
+                "0000:81:10.6 is guest-2's"
+            ),
+        ),
+    ],
+    "a card that was given whole": [
+        IN_ONE,
+        (WHOLE_CARD, "cpus 4,12 4,12; emulator 4,12; memory 1; functions 0000:81:00.0"),
+        IN_PARTS,
+        (
+            PART_OF_CARD,
+            "no: h1_0000:81:00.0 has 0 free SRIOV_NET_VF, and 1 are claimed: 0000:81:00.0 is guest-1's",
+        ),
+    ],
+    "a card that was given in parts": [
+        (PART_OF_CARD, "cpus 4,12 4,12; emulator 4,12; memory 1; functions 0000:81:10.0"),
+        IN_ONE,
+        (
+            WHOLE_CARD,
+            (
+                "no: h1_0000:81:00.0 has 0 free CUSTOM_PCI_8086_1572, and 1 are claimed: "
+                "0000:81:10.0 is guest-1's"
+            ),
+        ),
+    ],
+    "a card that is given whole now": [
+        IN_ONE,
+        (PART_OF_CARD, "no: h1_0000:81:00.0 gives no SRIOV_NET_VF any more, and 1 are claimed"),
+    ],
+    "mediated devices of the claimed GPU": [
+        (
+            Guest({"NUMA0": SMALL, "0000:3b:00.0": {"VGPU": 3}}),
+            "cpus 0,8 0,8; emulator 0,8; memory 0; mediated 3 of nvidia-230@0000:3b:00.0",
+        ),
+        (
+            Guest({"NUMA0": SMALL, "0000:3b:00.0": {"VGPU": 3}}),
+            "no: h1_0000:3b:00.0 can make 1 devices of nvidia-230, and 3 VGPU are claimed",
+        ),
+        a_layout(an_offer(mediated=read_mediated(["nvidia-222"]))),
+        (
+            Guest({"NUMA0": SMALL, "0000:3b:00.0": {"VGPU": 1}}),
+            "no: h1_0000:3b:00.0 can make 0 devices of nvidia-222, and 1 VGPU are claimed",
+        ),
+    ],
+    "a mediated device that nobody has comes last": [
+        a_layout(an_offer(mediated=read_mediated(["nvidia-222@0000:5e:*"]))),
+        foreign(mediated=(MADE[0],)),
+        (
+            Guest({"NUMA0": SMALL, "0000:5e:00.0": {"VGPU": 16}}),
+            "no: h1_0000:5e:00.0 can make 15 devices of nvidia-222, and 16 VGPU are claimed",
+        ),
+        (
+            Guest({"NUMA0": SMALL, "0000:5e:00.0": {"VGPU": 15}}),
+            (
+                "cpus 0,8 0,8; emulator 0,8; memory 0; mediated 14 of nvidia-222@0000:5e:00.0, "
+                "1 of nvidia-222@0000:5e:00.0=made"
+            ),
+        ),
+    ],
+    "a pool of GPUs": [
+        a_layout(an_offer(mediated=read_mediated(["nvidia-230@0000:3b:*=t4", "nvidia-230@0000:d8:*=t4"]))),
+        (
+            Guest({"NUMA0": SMALL, "t4": {"VGPU": 6}}),
+            (
+                "cpus 0,8 0,8; emulator 0,8; memory 0; mediated 4 of nvidia-230@0000:3b:00.0, "
+                "2 of nvidia-230@0000:d8:00.0"
+            ),
+        ),
+    ],
+    "a GPU that makes devices is not given whole": [
+        (PART_OF_GPU, "cpus 4,12 4,12; emulator 4,12; memory 1; mediated 1 of nvidia-222@0000:d8:00.0"),
+        GPU_IN_ONE,
+        (
+            WHOLE_GPU,
+            (
+                "no: h1_0000:d8:00.0 has 0 free CUSTOM_PCI_10DE_1EB8, and 1 are claimed: "
+                "0000:d8:00.0 makes a mediated device of guest-1"
+            ),
+        ),
+    ],
+    "a GPU that was given whole makes no devices": [
+        GPU_IN_ONE,
+        (WHOLE_GPU, "cpus 4,12 4,12; emulator 4,12; memory 1; functions 0000:d8:00.0"),
+        IN_PARTS,
+        (PART_OF_GPU, "no: h1_0000:d8:00.0 can make 0 devices of nvidia-222, and 1 VGPU are claimed"),
+    ],
+    "hardware that images choose": [
+        (
+            Guest(
+                {"NUMA0": SMALL},
+                None,
+                {
+                    "image_properties": {
+                        "hw_machine_type": "q35",
+                        "hw_disk_bus": "scsi",
+                        "hw_vif_model": "e1000e",
+                        "hw_video_model": "virtio",
+                        "hw_firmware_type": "uefi",
+                    },
+                    "disks": (GuestDisk("/disks/1"), GuestDisk("/disks/2", "raw", "cdrom")),
+                    "nics": (
+                        GuestNic("52:54:00:00:00:01", "default"),
+                        GuestNic("52:54:00:00:00:02", "br0", "bridge", "virtio"),
+                    ),
+                },
+            ),
+            (
+                "cpus 0,8 0,8; emulator 0,8; memory 0; disks /disks/1:scsi /disks/2:sata; "
+                "nics e1000e virtio; machine q35; firmware efi; video virtio"
+            ),
+        ),
+    ],
+    "a bios is what guests have anyway": [
+        (
+            Guest({"NUMA0": SMALL}, None, {"image_properties": {"hw_firmware_type": "bios"}}),
+            "cpus 0,8 0,8; emulator 0,8; memory 0",
+        ),
+    ],
+    "a kernel and its words": [
+        (
+            Guest(
+                {"NUMA0": SMALL},
+                None,
+                {
+                    "kernel": "/images/vmlinuz <1>",
+                    "ramdisk": "/images/initrd&",
+                    "cmdline": ' console=ttyS0 a="b" ',
+                    "console_log": "/logs/1.log",
+                    "name": 'my "first" \x00 <guest>\n\\',
+                },
+            ),
+            (
+                "cpus 0,8 0,8; emulator 0,8; memory 0; kernel /images/vmlinuz <1>; "
+                'cmdline  console=ttyS0 a="b" '
+            ),
+        ),
+    ],
+    "an unknown machine type": [
+        (
+            Guest({"NUMA0": SMALL}, None, {"image_properties": {"hw_machine_type": "pc-99"}}),
+            (
+                "no: image_properties.hw_machine_type is 'pc-99', which libvirt does not know for x86_64; "
+                "it knows pc-i440fx-7.2, pc, pc-q35-7.2, q35"
+            ),
+        ),
+    ],
+    "an unknown architecture": [
+        (
+            Guest({"NUMA0": SMALL}, None, {"image_properties": {"hw_architecture": "sparc"}}),
+            "no: this libvirt runs no sparc guests of the type kvm",
+        ),
+    ],
+    "an unknown disk bus": [
+        (
+            Guest({"NUMA0": SMALL}, None, {"image_properties": {"hw_disk_bus": "fdc"}}),
+            "no: image_properties.hw_disk_bus is 'fdc', must be one of virtio, scsi, sata, ide, usb",
+        ),
+    ],
+    "an unknown firmware": [
+        (
+            Guest({"NUMA0": SMALL}, None, {"image_properties": {"hw_firmware_type": "coreboot"}}),
+            "no: image_properties.hw_firmware_type is 'coreboot', must be one of bios, uefi",
+        ),
+    ],
+    "wrong threads": [
+        (
+            Guest({"NUMA0": SMALL}, specs(2, 2048, cpu_threads="0")),
+            "no: hw:cpu_threads is '0', must be a number from 1 to 2, the guest's CPUs",
+        ),
+    ],
+    "sockets that are not the CPUs": [
+        (
+            Guest({"NUMA0": SMALL}, specs(3, 2048, cpu_sockets="2")),
+            "no: 2 sockets of 1 cores of 1 threads are not the 3 CPUs of the guest",
+        ),
+    ],
+    "wrong cells": [
+        (
+            Guest({"NUMA0": SMALL}, specs(2, 2048, numa_nodes="x")),
+            "no: flavor.extra_specs.hw:numa_nodes is 'x': a guest has 1 to 16 NUMA cells",
+        ),
+    ],
+    "words that cannot be written": [
+        (
+            Guest({"NUMA0": SMALL}, None, {"cmdline": "a\x01"}),
+            "no: cmdline is 'a\\x01': '\\x01' cannot be written into a domain",
+        ),
+    ],
+    "sockets and cores that are asked for": [
+        (
+            Guest({"NUMA0": {"VCPU": 4, "MEMORY_MB": 2048}}, specs(4, 2048, cpu_threads="2")),
+            "cpus 0,8 0,8 0,8 0,8; emulator 0,8; memory 0; topology 2/1/2",
+        ),
+        (
+            Guest({"NUMA0": {"VCPU": 4, "MEMORY_MB": 2048}}, specs(4, 2048, cpu_cores="2", cpu_threads="2")),
+            "cpus 0,8 0,8 0,8 0,8; emulator 0,8; memory 0; topology 1/2/2",
+        ),
+        (
+            Guest({"NUMA0": {"VCPU": 4, "MEMORY_MB": 2048}}, specs(4, 2048, cpu_sockets="2")),
+            "cpus 0,8 0,8 0,8 0,8; emulator 0,8; memory 0; topology 2/2/1",
+        ),
+    ],
+    "the CPU that guests see": [
+        a_layout(an_offer(domain_type="kvm", cpu_mode="")),
+        (Guest({"NUMA0": SMALL}), "cpus 0,8 0,8; emulator 0,8; memory 0"),
+        a_layout(an_offer(domain_type="qemu", cpu_mode="")),
+        (Guest({"NUMA0": SMALL}), "cpus 0,8 0,8; emulator 0,8; memory 0; cpu plain"),
+        a_layout(an_offer(domain_type="qemu", cpu_mode="host-model")),
+        (Guest({"NUMA0": SMALL}), "cpus 0,8 0,8; emulator 0,8; memory 0"),
+        a_layout(an_offer(domain_type="kvm", cpu_mode="host-passthrough")),
+        (Guest({"NUMA0": SMALL}), "cpus 0,8 0,8; emulator 0,8; memory 0; cpu host-passthrough"),
+    ],
+    "the bus of a config drive": [
+        with_machines("pc", "q35"),
+        (
+            Guest({"NUMA0": SMALL}, None, {"disks": DRIVE}),
+            "cpus 0,8 0,8; emulator 0,8; memory 0; disks /disks/config:ide",
+        ),
+        with_machines("q35"),
+        (
+            Guest({"NUMA0": SMALL}, None, {"disks": DRIVE}),
+            "cpus 0,8 0,8; emulator 0,8; memory 0; disks /disks/config:sata",
+        ),
+        with_machines("pc-q35-7.2"),
+        (
+            Guest(
+                {"NUMA0": SMALL},
+                None,
+                {"disks": DRIVE, "image_properties": {"hw_machine_type": "pc-q35-7.2"}},
+            ),
+            "cpus 0,8 0,8; emulator 0,8; memory 0; disks /disks/config:sata; machine pc-q35-7.2",
+        ),
+        with_machines(),
+        (
+            Guest({"NUMA0": SMALL}, None, {"disks": DRIVE}),
+            "cpus 0,8 0,8; emulator 0,8; memory 0; disks /disks/config:ide",
+        ),
+    ],
+}
 
-    assert planned(order, layout).topology == topology
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_guest_gets_this_or_is_refused_for_this_reason(case: Sequence[Step]) -> None:
+    host = Host()
+    for step in case:
+        if isinstance(step, tuple):
+            assert host.play(step[0]) == step[1]
+        else:
+            host.play(step)
+
+
+def test_a_device_that_vanished_is_named() -> None:
+    layout, gone = a_layout(), without("0000:03:00.0")
+    order = an_order(layout, {"NUMA0": SMALL, "0000:03:00.0": {"CUSTOM_PCI_144D_A808": 1}})
+
+    assert plan_guest(order, gone, known=tree_of(layout)) == NoPlan(
+        "h1_0000:03:00.0 is not on this host any more; 1 CUSTOM_PCI_144D_A808 of it are claimed"
+    )
+    port = an_order(layout, PART_OF_CARD.claim)
+    bare = without("0000:81:10.0", "0000:81:10.2", "0000:81:10.4", "0000:81:10.6")
+    refused = plan_guest(port, bare)
+    assert isinstance(refused, NoPlan)
+    assert refused.reason.endswith("is not on this host any more; 1 SRIOV_NET_VF of it are claimed")
+
+
+def test_a_gpu_whose_devices_are_made_is_not_given_whole() -> None:
+    plan = plan_guest(an_order(IN_PARTS, PART_OF_GPU.claim), IN_PARTS)
+    assert isinstance(plan, GuestPlan)
+    made = structs.replace(
+        GPU_IN_ONE,
+        mediated=(*GPU_IN_ONE.mediated, MediatedDevice(plan.mediated[0].uuid, "nvidia-222", "0000:d8:00.0")),
+    )
+    refused = plan_guest(an_order(made, WHOLE_GPU.claim, number=2), made, (plan,))
+    assert isinstance(refused, NoPlan)
+    assert "0000:d8:00.0 makes a mediated device of guest-1" in refused.reason
 
 
 def test_a_guest_of_another_compute_is_foreign() -> None:
-    layout = a_layout()
-    flavor = specs(cpu_policy="dedicated")
-    plan = planned(an_order(layout, {"NUMA0": {"PCPU": 2, "MEMORY_MB": 2048}}, flavor), layout)
-
+    plan = plan_guest(an_order(IN_PARTS, pinned(2), dedicated()), IN_PARTS)
+    assert isinstance(plan, GuestPlan)
     assert as_foreign(domain_xml(plan)) == ForeignGuest(
         name="guest-1", uuid=plan.instance, pins=((1,), (9,)), memory=(ForeignMemory(2048, 0, (0,)),)
     )
-
-
-def test_guests_see_the_hosts_cpu_where_kvm_runs_them() -> None:
-    modes = {
-        ("kvm", ""): "host-model",
-        ("qemu", ""): "",
-        ("qemu", "host-model"): "host-model",
-        ("kvm", "host-passthrough"): "host-passthrough",
-    }
-    for (domain_type, cpu_mode), expected in modes.items():
-        layout = a_layout(an_offer(domain_type=domain_type, cpu_mode=cpu_mode))
-        assert planned(an_order(layout, {"NUMA0": SMALL}), layout).cpu_mode == expected
-
-
-@pytest.mark.parametrize(("asked", "written"), [("bios", ""), ("uefi", "efi"), ("", "")])
-def test_a_bios_is_what_guests_have_anyway(asked: str, written: str) -> None:
-    layout = a_layout()
-    order = an_order(layout, {"NUMA0": SMALL}, image_properties={"hw_firmware_type": asked})
-
-    assert planned(order, layout).firmware == written
-
-
-@pytest.mark.parametrize(
-    ("machine_type", "known", "bus"),
-    [
-        ("", ("pc", "q35"), "ide"),
-        ("", ("q35",), "sata"),
-        ("pc-q35-7.2", ("pc-q35-7.2",), "sata"),
-        ("", (), "ide"),
-    ],
-)
-def test_a_config_drive_is_on_a_bus_that_the_machine_has(
-    machine_type: str, known: tuple[str, ...], bus: str
-) -> None:
-    layout = a_layout()
-    kind = structs.replace(layout.machine.guests[0], machines=known)
-    layout = structs.replace(layout, machine=structs.replace(layout.machine, guests=(kind,)))
-    drive = GuestDisk("/disks/config", "raw", "cdrom")
-    properties = {"hw_machine_type": machine_type} if machine_type else {}
-    plan = planned(an_order(layout, {"NUMA0": SMALL}, disks=(drive,), image_properties=properties), layout)
-
-    assert [disk.bus for disk in plan.disks] == [bus]

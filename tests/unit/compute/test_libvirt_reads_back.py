@@ -14,8 +14,6 @@ from compute_sim.libvirt.core.plans import GuestPlan
 from compute_sim.libvirt.core.trees import tree_of
 from tests.unit.compute.libvirt_machines import (
     ROOT,
-    TWO_CELLS,
-    UPSTREAM,
     an_order,
     named,
     read_back,
@@ -46,11 +44,6 @@ def test_libvirts_schema_allows_each_domain(tmp_path: Path) -> None:
         paths[-1].write_text(domain_xml(plan))
 
     assert_valid("domain.rng", paths)
-
-
-def test_libvirts_schemas_allow_our_own_machine() -> None:
-    assert_valid("capability.rng", [TWO_CELLS / "capabilities.xml"])
-    assert_valid("nodedev.rng", sorted(TWO_CELLS.glob("*_*.xml")))
 
 
 def assert_valid(schema: str, paths: list[Path]) -> None:
@@ -112,15 +105,3 @@ def test_a_guest_is_planned_on_the_machine_of_the_test_driver(tmp_path: Path) ->
         ["0", "1"],
         ["1", "2"],
     ]
-
-
-def test_the_data_names_its_origin() -> None:
-    readme = (UPSTREAM.parent / "README.md").read_text()
-
-    assert "LGPL-2.1-or-later" in readme
-    assert {path.name for path in UPSTREAM.parent.iterdir()} == {
-        "README.md",
-        "foreign_domain.xml",
-        "two_cells",
-        "upstream",
-    }

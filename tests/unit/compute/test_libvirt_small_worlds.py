@@ -14,7 +14,6 @@ import pytest
 from msgspec import Struct
 
 from compute_sim.core.trees import ProviderTree
-from compute_sim.libvirt.core.domains import domain_xml
 from compute_sim.libvirt.core.layout import DeviceOffer, HostLayout, HostOffer, layout_of
 from compute_sim.libvirt.core.machine import (
     GuestKind,
@@ -28,7 +27,7 @@ from compute_sim.libvirt.core.planning import NoPlan, plan_guest
 from compute_sim.libvirt.core.plans import ForeignGuest, ForeignMemory, GuestPlan
 from compute_sim.libvirt.core.trees import tree_of
 from engine.flavors import Flavor
-from tests.unit.compute.libvirt_machines import ROOT, an_order, read_back
+from tests.unit.compute.libvirt_machines import ROOT, an_order
 
 CORES = ((0,), (1, 2), (3, 4), (5,), (6, 7), (8,), (9,))
 CELL_CPUS = ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9))
@@ -281,17 +280,3 @@ def test_every_way_to_place_four_guests(foreign: tuple[ForeignGuest, ...]) -> No
 
     assert placed > 20_000, placed
     assert refused > 4_000, refused
-
-
-def test_guests_without_a_thread_policy_always_get_what_is_granted() -> None:
-    placed, refused = counted(worlds((ONE, TWO, MIXED, PAGED), 4, ()))
-
-    assert placed > 100, placed
-    assert refused == 0
-
-
-def test_the_plans_of_all_kinds_are_read_back_from_their_domains() -> None:
-    plans = [plan for plan in worlds(MENU, 1, ()) if isinstance(plan, GuestPlan)]
-
-    assert len(plans) == sum(len(kind.claims) for kind in MENU)
-    assert [read_back(domain_xml(plan)) for plan in plans] == plans

@@ -6,7 +6,7 @@ import os_traits
 import pytest
 
 from compute_sim.core.hosts import read_networks
-from compute_sim.core.trees import ReportState, flaw_of, report_of_changes
+from compute_sim.core.trees import ProviderTree, ReportState, flaw_of, report_of_changes
 from compute_sim.libvirt.core.domains import held_by
 from compute_sim.libvirt.core.layout import (
     DeviceOffer,
@@ -41,168 +41,230 @@ from tests.unit.compute.libvirt_machines import (
     two_cells,
 )
 
-FOREIGN = UUID(int=0xF0)
 # The mediated devices that exist on the machine.
 MADE = (UUID("0f6c5b1e-3c0b-4a57-9a5e-7f5a5f0b7a01"), UUID("0f6c5b1e-3c0b-4a57-9a5e-7f5a5f0b7a02"))
 
 
-def pages(total: int, page: int, reserved: int = 0) -> ReportedInventory:
-    return ReportedInventory(total=total, reserved=reserved, min_unit=page, step_size=page)
+def foreign(*memory: ForeignMemory, **what: object) -> ForeignGuest:
+    return ForeignGuest(name="other", uuid=UUID(int=0xF0), memory=memory, **what)  # type: ignore[arg-type]
 
 
-def test_cells_have_shared_and_dedicated_cpus_and_memory_by_page_size() -> None:
-    tree = tree_of(a_layout())
+def words(tree: ProviderTree) -> dict[str, str]:
+    """What each provider has: total, what is reserved of it, its ratio and its step; and below which provider it is."""
     found = named(tree)
+    names = {each.id: name for name, each in found.items()}
+    return {
+        name: ", ".join(
+            [
+                *(_stock(resource, each) for resource, each in provider.inventories.items()),
+                *sorted(provider.traits if name else ()),
+                *([f"below {names[provider.parent] or 'the root'}"] if provider.parent else []),
+            ]
+        )
+        for name, provider in found.items()
+    }
 
+
+def _stock(resource: str, each: ReportedInventory) -> str:
+    ratio = f" x{each.allocation_ratio:g}" if each.allocation_ratio != 1 else ""
+    step = f" by {each.step_size}" if each.step_size != 1 else ""
+    return f"{resource} {each.total}{f'-{each.reserved}' if each.reserved else ''}{ratio}{step}"
+
+
+PARTLY = an_offer(memory_mb=20_480, memory_reserved_mb=0, pages_kept=(PagesKept(0, 2_048, 512),))
+WHOLE = an_offer(devices=read_devices(["8086:1572"]))
+
+CASES: dict[str, tuple[HostOffer, tuple[ForeignGuest, ...], dict[str, str]]] = {
+    "cells": (
+        an_offer(),
+        (),
+        {
+            "": "DISK_GB 500",
+            "NUMA0": "VCPU 2 x4, PCPU 6, MEMORY_MB 20480-512, CUSTOM_MEMORY_MB_PAGES_2048 4096 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 8192 by 1024, HW_NUMA_ROOT, below the root",
+            "NUMA1": "VCPU 2 x4, PCPU 6, MEMORY_MB 20480-512, CUSTOM_MEMORY_MB_PAGES_2048 8192 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 4096 by 1024, HW_NUMA_ROOT, below the root",
+            "0000:03:00.0": "CUSTOM_PCI_144D_A808 1, below the root",
+            "0000:3b:00.0": "VGPU 4, CUSTOM_NVIDIA_230, below NUMA0",
+            "0000:5e:00.0": "VGPU 16, CUSTOM_NVIDIA_222, below NUMA0",
+            "0000:81:00.0": "SRIOV_NET_VF 4, CUSTOM_PHYSNET_PHYSNET1, CUSTOM_VNIC_TYPE_DIRECT, HW_NIC_SRIOV, below NUMA1",
+            "0000:d8:00.0": "VGPU 16, CUSTOM_NVIDIA_222, below NUMA1",
+        },
+    ),
+    "a card that is passed through whole": (
+        an_offer(devices=read_devices(["8086:1572=physnet1"])),
+        (),
+        {
+            "0000:81:00.0": "CUSTOM_PCI_8086_1572 1, CUSTOM_PHYSNET_PHYSNET1, CUSTOM_VNIC_TYPE_DIRECT_PHYSICAL, HW_NIC_SRIOV, below NUMA1",
+        },
+    ),
+    "virtual functions without their physical one": (
+        an_offer(devices=read_devices(["8086:154c@0000:81:10.[02]"])),
+        (),
+        {
+            "0000:81:00.0": "SRIOV_NET_VF 2, HW_NIC_SRIOV, below NUMA1",
+        },
+    ),
+    "GPUs of one type": (
+        an_offer(mediated=read_mediated(["nvidia-230"])),
+        (),
+        {
+            "0000:d8:00.0": "VGPU 4, CUSTOM_NVIDIA_230, below NUMA1",
+        },
+    ),
+    "a pool of GPUs in one cell": (
+        an_offer(mediated=read_mediated(["nvidia-222@0000:3b:*=t4", "nvidia-222@0000:5e:*=t4"])),
+        (),
+        {
+            "t4": "VGPU 32, CUSTOM_NVIDIA_222, below NUMA0",
+        },
+    ),
+    "a pool of GPUs in two cells": (
+        an_offer(mediated=read_mediated(["nvidia-222=t4"])),
+        (),
+        {
+            "t4": "VGPU 48, CUSTOM_NVIDIA_222, below the root",
+        },
+    ),
+    "a flat host": (
+        an_offer(flat=True),
+        (),
+        {
+            "": "DISK_GB 500, VCPU 4 x4, PCPU 12, MEMORY_MB 40960-1024, CUSTOM_MEMORY_MB_PAGES_2048 12288 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 12288 by 1024",
+            "0000:03:00.0": "CUSTOM_PCI_144D_A808 1, below the root",
+            "0000:3b:00.0": "VGPU 4, CUSTOM_NVIDIA_230, below the root",
+            "0000:5e:00.0": "VGPU 16, CUSTOM_NVIDIA_222, below the root",
+            "0000:81:00.0": "SRIOV_NET_VF 4, CUSTOM_PHYSNET_PHYSNET1, CUSTOM_VNIC_TYPE_DIRECT, HW_NIC_SRIOV, below the root",
+            "0000:d8:00.0": "VGPU 16, CUSTOM_NVIDIA_222, below the root",
+        },
+    ),
+    "a part of the machine": (
+        an_offer(cpus_dedicated=frozenset(), cpus_shared=frozenset({4, 2}), memory_mb=1_001),
+        (),
+        {
+            "NUMA0": "VCPU 1 x4, MEMORY_MB 500-500, CUSTOM_MEMORY_MB_PAGES_2048 4096 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 8192 by 1024, HW_NUMA_ROOT, below the root",
+            "NUMA1": "VCPU 1 x4, MEMORY_MB 501-501, CUSTOM_MEMORY_MB_PAGES_2048 8192 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 4096 by 1024, HW_NUMA_ROOT, below the root",
+        },
+    ),
+    "a network": (
+        an_offer(networks=read_networks(["physnet0=10000000"])),
+        (),
+        {
+            ":physnet0": "NET_BW_EGR_KILOBIT_PER_SEC 10000000, NET_BW_IGR_KILOBIT_PER_SEC 10000000, CUSTOM_PHYSNET_PHYSNET0, CUSTOM_VNIC_TYPE_NORMAL, below the root",
+        },
+    ),
+    "foreign guests": (
+        an_offer(),
+        (
+            foreign(
+                ForeignMemory(1_024, 2_048, (0,)),
+                ForeignMemory(1_024, 1_048_576, (1,)),
+                pins=((1,), (9,), (4, 12)),
+                functions=("0000:03:00.0", "0000:81:10.0"),
+                mediated=MADE,
+            ),
+            foreign(ForeignMemory(2_000), pins=((), (), ())),
+        ),
+        {
+            "NUMA0": "VCPU 2-1 x4, PCPU 6-2, MEMORY_MB 20480-1512, CUSTOM_MEMORY_MB_PAGES_2048 4096-1024 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 8192 by 1024, HW_NUMA_ROOT, below the root",
+            "NUMA1": "VCPU 2-1 x4, PCPU 6, MEMORY_MB 20480-1512, CUSTOM_MEMORY_MB_PAGES_2048 8192 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 4096-1024 by 1024, HW_NUMA_ROOT, below the root",
+            "0000:03:00.0": "CUSTOM_PCI_144D_A808 1-1, below the root",
+            "0000:5e:00.0": "VGPU 16-2, CUSTOM_NVIDIA_222, below NUMA0",
+            "0000:81:00.0": "SRIOV_NET_VF 4-1, CUSTOM_PHYSNET_PHYSNET1, CUSTOM_VNIC_TYPE_DIRECT, HW_NIC_SRIOV, below NUMA1",
+        },
+    ),
+    "a virtual function in use keeps the physical one": (
+        WHOLE,
+        (foreign(functions=("0000:81:10.0",)),),
+        {
+            "0000:81:00.0": "CUSTOM_PCI_8086_1572 1-1, HW_NIC_SRIOV, below NUMA1",
+        },
+    ),
+    "a physical function in use keeps all virtual ones": (
+        an_offer(),
+        (foreign(functions=("0000:81:00.0",)),),
+        {
+            "0000:81:00.0": "SRIOV_NET_VF 4-4, CUSTOM_PHYSNET_PHYSNET1, CUSTOM_VNIC_TYPE_DIRECT, HW_NIC_SRIOV, below NUMA1",
+        },
+    ),
+    "a physical function in use": (
+        WHOLE,
+        (foreign(functions=("0000:81:00.0",)),),
+        {
+            "0000:81:00.0": "CUSTOM_PCI_8086_1572 1-1, HW_NIC_SRIOV, below NUMA1",
+        },
+    ),
+    "10240 MB of a foreign guest where half is not offered": (
+        PARTLY,
+        (foreign(ForeignMemory(10_240, 0, (0,))),),
+        {
+            "NUMA0": "VCPU 2 x4, PCPU 6, MEMORY_MB 10240, CUSTOM_MEMORY_MB_PAGES_2048 4096-1024 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 8192 by 1024, HW_NUMA_ROOT, below the root",
+        },
+    ),
+    "10241 MB of a foreign guest where half is not offered": (
+        PARTLY,
+        (foreign(ForeignMemory(10_241, 0, (0,))),),
+        {
+            "NUMA0": "VCPU 2 x4, PCPU 6, MEMORY_MB 10240-1, CUSTOM_MEMORY_MB_PAGES_2048 4096-1024 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 8192 by 1024, HW_NUMA_ROOT, below the root",
+        },
+    ),
+    "99999 MB of a foreign guest where half is not offered": (
+        PARTLY,
+        (foreign(ForeignMemory(99_999, 0, (0,))),),
+        {
+            "NUMA0": "VCPU 2 x4, PCPU 6, MEMORY_MB 10240-10240, CUSTOM_MEMORY_MB_PAGES_2048 4096-1024 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 8192 by 1024, HW_NUMA_ROOT, below the root",
+        },
+    ),
+    "1024 MB of a foreign guest where half is not offered in pages": (
+        PARTLY,
+        (foreign(ForeignMemory(1_024, 2_048, (0,))),),
+        {
+            "NUMA0": "VCPU 2 x4, PCPU 6, MEMORY_MB 10240, CUSTOM_MEMORY_MB_PAGES_2048 4096-1024 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 8192 by 1024, HW_NUMA_ROOT, below the root",
+        },
+    ),
+    "1026 MB of a foreign guest where half is not offered in pages": (
+        PARTLY,
+        (foreign(ForeignMemory(1_026, 2_048, (0,))),),
+        {
+            "NUMA0": "VCPU 2 x4, PCPU 6, MEMORY_MB 10240, CUSTOM_MEMORY_MB_PAGES_2048 4096-1026 by 2, CUSTOM_MEMORY_MB_PAGES_1048576 8192 by 1024, HW_NUMA_ROOT, below the root",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("offer", "guests", "has"), CASES.values(), ids=CASES)
+def test_a_host_has_this(offer: HostOffer, guests: tuple[ForeignGuest, ...], has: dict[str, str]) -> None:
+    tree = tree_of(a_layout(offer), guests)
     assert flaw_of(tree, tree) is None
-    assert found[""].inventories == {"DISK_GB": ReportedInventory(total=500)}
-    assert found["NUMA0"].inventories == {
-        "VCPU": ReportedInventory(total=2, allocation_ratio=4.0),
-        "PCPU": ReportedInventory(total=6),
-        # 32 GiB less 4 and 8 GiB in huge pages.
-        "MEMORY_MB": ReportedInventory(total=20_480, reserved=512),
-        "CUSTOM_MEMORY_MB_PAGES_2048": pages(4_096, 2),
-        "CUSTOM_MEMORY_MB_PAGES_1048576": pages(8_192, 1_024),
-    }
-    assert found["NUMA1"].inventories["CUSTOM_MEMORY_MB_PAGES_2048"] == pages(8_192, 2)
-    assert found["NUMA0"].traits == found["NUMA1"].traits == {"HW_NUMA_ROOT"}
-    assert found["NUMA0"].parent == found["NUMA1"].parent == ROOT
-
-
-def test_the_virtual_functions_of_a_card_are_one_provider() -> None:
-    found = named(tree_of(a_layout()))
-
-    card = found["0000:81:00.0"]
-    assert card.inventories == {"SRIOV_NET_VF": ReportedInventory(total=4)}
-    assert card.parent == found["NUMA1"].id
-    assert card.traits == {"HW_NIC_SRIOV", "CUSTOM_PHYSNET_PHYSNET1", "CUSTOM_VNIC_TYPE_DIRECT"}
-    assert found["0000:03:00.0"].parent == ROOT, "the disk is near no cell"
-    assert found["0000:03:00.0"].inventories == {"CUSTOM_PCI_144D_A808": ReportedInventory(total=1)}
-
-
-def test_a_card_is_passed_through_whole_if_the_settings_say_so() -> None:
-    offer = an_offer(devices=read_devices(["8086:1572=physnet1"]))
-    card = named(tree_of(a_layout(offer)))["0000:81:00.0"]
-
-    assert card.inventories == {"CUSTOM_PCI_8086_1572": ReportedInventory(total=1)}
-    assert card.traits == {"HW_NIC_SRIOV", "CUSTOM_PHYSNET_PHYSNET1", "CUSTOM_VNIC_TYPE_DIRECT_PHYSICAL"}
-
-
-def test_a_card_is_not_offered_whole_and_in_virtual_functions() -> None:
-    offer = an_offer(devices=read_devices(["8086:1572", "8086:154c@0000:81:10.[02]"]))
-
-    with pytest.raises(
-        ValueError, match=r"devices offers 0000:81:00\.0 and its virtual function 0000:81:10\.0: .* whole, or"
-    ):
-        a_layout(offer)
-
-
-def test_virtual_functions_are_offered_without_their_physical_one() -> None:
-    offer = an_offer(devices=read_devices(["8086:154c@0000:81:10.[02]"]))
-    card = named(tree_of(a_layout(offer)))["0000:81:00.0"]
-
-    assert card.inventories == {"SRIOV_NET_VF": ReportedInventory(total=2)}
-    assert card.traits == {"HW_NIC_SRIOV"}
-
-
-def test_functions_of_one_card_are_on_one_network() -> None:
-    offer = an_offer(devices=read_devices(["8086:154c@0000:81:10.0=physnet1", "8086:154c=physnet2"]))
-
-    with pytest.raises(
-        ValueError, match=r"0000:81:00\.0 the networks CUSTOM_PHYSNET_PHYSNET1 and CUSTOM_PHYSNET_PHYSNET2"
-    ):
-        a_layout(offer)
-
-
-def test_each_gpu_makes_devices_of_the_type_that_the_settings_give_it() -> None:
-    found = named(tree_of(a_layout()))
-
-    assert found["0000:3b:00.0"].inventories == {"VGPU": ReportedInventory(total=4)}
-    assert found["0000:3b:00.0"].traits == {"CUSTOM_NVIDIA_230"}
-    assert found["0000:3b:00.0"].parent == found["NUMA0"].id
-    assert found["0000:5e:00.0"].inventories == {"VGPU": ReportedInventory(total=16)}
-    assert found["0000:5e:00.0"].traits == {"CUSTOM_NVIDIA_222"}
-
-
-def test_a_gpu_of_several_types_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"mediated_types offers nvidia-222 and nvidia-230 of 0000:3b:00\.0: .* one type"
-    ):
-        a_layout(an_offer(mediated=read_mediated(["nvidia-222", "nvidia-230"])))
-
-
-def test_a_gpu_of_one_type_has_plain_vgpus() -> None:
-    offer = an_offer(mediated=read_mediated(["nvidia-230"]))
-    found = named(tree_of(a_layout(offer)))
-
-    assert found["0000:d8:00.0"].inventories == {"VGPU": ReportedInventory(total=4)}
-    assert found["0000:d8:00.0"].traits == {"CUSTOM_NVIDIA_230"}
-
-
-def test_several_gpus_are_one_pool() -> None:
-    near = an_offer(mediated=read_mediated(["nvidia-222@0000:3b:*=t4", "nvidia-222@0000:5e:*=t4"]))
-    far = an_offer(mediated=read_mediated(["nvidia-222=t4"]))
-
-    pool = named(tree_of(a_layout(near)))["t4"]
-    assert pool.inventories == {"VGPU": ReportedInventory(total=32)}
-    assert pool.traits == {"CUSTOM_NVIDIA_222"}
-    assert pool.parent == a_layout().cells[0].provider
-    wide = named(tree_of(a_layout(far)))["t4"]
-    assert wide.inventories == {"VGPU": ReportedInventory(total=48)}
-    assert wide.parent == ROOT, "its GPUs are near different cells"
-
-
-def test_a_gpu_is_not_offered_whole_and_for_mediated_devices() -> None:
-    offer = an_offer(devices=read_devices(["10de:1eb8@0000:d8:*"]), mediated=read_mediated(["nvidia-230"]))
-
-    with pytest.raises(
-        ValueError, match=r"devices offers 0000:d8:00\.0, and mediated_types offers its nvidia-230"
-    ):
-        a_layout(offer)
-
-
-def test_a_flat_host_has_all_on_its_root() -> None:
-    found = named(tree_of(a_layout(an_offer(flat=True))))
-
-    assert "NUMA0" not in found
-    assert found[""].inventories == {
-        "DISK_GB": ReportedInventory(total=500),
-        "VCPU": ReportedInventory(total=4, allocation_ratio=4.0),
-        "PCPU": ReportedInventory(total=12),
-        "MEMORY_MB": ReportedInventory(total=40_960, reserved=1_024),
-        "CUSTOM_MEMORY_MB_PAGES_2048": pages(12_288, 2),
-        "CUSTOM_MEMORY_MB_PAGES_1048576": pages(12_288, 1_024),
-    }
-    assert found["0000:81:00.0"].parent == ROOT
-
-
-def test_two_computes_offer_different_parts_of_one_machine() -> None:
-    one = a_layout(
-        an_offer(name="a", cpus_dedicated=frozenset(), cpus_shared=frozenset({0, 1}), memory_mb=8_000)
-    )
-    other = layout_of(ROOT, two_cells(), HostOffer(name="b", cpus_shared=frozenset({4, 2}), memory_mb=1_001))
-
-    assert [(cell.number, cell.shared, cell.memory_mb) for cell in one.cells] == [(0, (0, 1), 8_000)]
-    assert [(cell.shared, cell.memory_mb) for cell in other.cells] == [((2,), 500), ((4,), 501)]
+    assert words(tree).items() >= has.items()
 
 
 @pytest.mark.parametrize(
-    ("terms", "words"),
+    ("offer", "words"),
     [
         (
-            {"cpus_dedicated": frozenset({3, 99})},
-            "cpus_dedicated has 99, which this machine does not have: it has 0-15",
+            {"devices": ["8086:1572", "8086:154c@0000:81:10.[02]"]},
+            r"devices offers 0000:81:00\.0 and its virtual function 0000:81:10\.0: .* whole, or",
         ),
-        ({"cpus_shared": frozenset({0, 1, 2})}, "cpus_shared and cpus_dedicated both have 1-2"),
         (
-            {"cpus_shared": frozenset(), "cpus_dedicated": frozenset()},
-            "cpus_shared and cpus_dedicated are empty",
+            {"devices": ["8086:154c@0000:81:10.0=physnet1", "8086:154c=physnet2"]},
+            r"0000:81:00\.0 the networks CUSTOM_PHYSNET_PHYSNET1 and CUSTOM_PHYSNET_PHYSNET2",
         ),
+        (
+            {"mediated": ["nvidia-222", "nvidia-230"]},
+            r"offers nvidia-222 and nvidia-230 of 0000:3b:00\.0: .* one type",
+        ),
+        (
+            {"devices": ["10de:1eb8@0000:d8:*"], "mediated": ["nvidia-230"]},
+            r"devices offers 0000:d8:00\.0, and mediated_types offers its nvidia-230",
+        ),
+        ({"cpus_dedicated": {3, 99}}, "cpus_dedicated has 99, which this machine does not have: it has 0-15"),
+        ({"cpus_shared": {0, 1, 2}}, "cpus_shared and cpus_dedicated both have 1-2"),
+        ({"cpus_shared": set(), "cpus_dedicated": set()}, "cpus_shared and cpus_dedicated are empty"),
     ],
 )
-def test_an_offer_of_what_is_not_there_is_refused(terms: dict[str, object], words: str) -> None:
+def test_an_offer_that_cannot_be_is_refused(offer: dict[str, list[str]], words: str) -> None:
+    read = {"devices": read_devices, "mediated": read_mediated}
     with pytest.raises(ValueError, match=words):
-        a_layout(an_offer(**terms))
+        a_layout(an_offer(**{name: read.get(name, frozenset)(value) for name, value in offer.items()}))
 
 
 def test_ids_survive_a_restart_and_belong_to_the_root() -> None:
@@ -215,70 +277,6 @@ def test_ids_survive_a_restart_and_belong_to_the_root() -> None:
     assert not set(first.providers) & set(other.providers)
     # Nothing is reported again, so an operator's own traits stay.
     assert report_of_changes(ReportState(first, 1), again, "cell1", 2) is None
-
-
-def test_foreign_guests_are_reserved() -> None:
-    foreign = (
-        # Two CPUs on dedicated ones of cell 0, one on the shared ones of cell 1, and three anywhere.
-        ForeignGuest(
-            name="pinned",
-            uuid=FOREIGN,
-            pins=((1,), (9,), (4, 12)),
-            memory=(ForeignMemory(1_024, 2_048, (0,)), ForeignMemory(1_024, 1_048_576, (1,))),
-            functions=("0000:03:00.0", "0000:81:10.0"),
-            mediated=MADE,
-        ),
-        ForeignGuest(name="loose", uuid=FOREIGN, pins=((), (), ()), memory=(ForeignMemory(2_000),)),
-    )
-    found = named(tree_of(a_layout(), foreign))
-
-    assert found["NUMA0"].inventories["PCPU"] == ReportedInventory(total=6, reserved=2)
-    assert found["NUMA1"].inventories["PCPU"] == ReportedInventory(total=6)
-    # With a ratio of 4, one and a half guest CPUs in cell 0 take one shared CPU, and two and a half in cell 1 too.
-    assert found["NUMA0"].inventories["VCPU"].reserved == 1
-    assert found["NUMA1"].inventories["VCPU"].reserved == 1
-    assert found["NUMA0"].inventories["MEMORY_MB"].reserved == 512 + 1_000
-    assert found["NUMA0"].inventories["CUSTOM_MEMORY_MB_PAGES_2048"] == pages(4_096, 2, 1_024)
-    assert found["NUMA1"].inventories["CUSTOM_MEMORY_MB_PAGES_1048576"] == pages(4_096, 1_024, 1_024)
-    assert found["0000:03:00.0"].inventories["CUSTOM_PCI_144D_A808"].reserved == 1
-    card = found["0000:81:00.0"].inventories
-    assert card["SRIOV_NET_VF"].reserved == 1
-    assert found["0000:5e:00.0"].inventories["VGPU"] == ReportedInventory(total=16, reserved=2)
-    whole = a_layout(an_offer(devices=read_devices(["8086:1572"])))
-    card = named(tree_of(whole, foreign))["0000:81:00.0"].inventories
-    assert card["CUSTOM_PCI_8086_1572"].reserved == 1, "a virtual function in use keeps the physical one"
-
-
-def test_a_physical_function_of_a_foreign_guest_keeps_all_virtual_ones() -> None:
-    foreign = (ForeignGuest(name="router", uuid=FOREIGN, functions=("0000:81:00.0",)),)
-    card = named(tree_of(a_layout(), foreign))["0000:81:00.0"].inventories
-
-    assert card["SRIOV_NET_VF"].reserved == 4
-    whole = a_layout(an_offer(devices=read_devices(["8086:1572"])))
-    card = named(tree_of(whole, foreign))["0000:81:00.0"].inventories
-    assert card["CUSTOM_PCI_8086_1572"].reserved == 1
-
-
-def test_foreign_guests_use_first_what_the_host_does_not_offer() -> None:
-    offer = an_offer(memory_mb=20_480, memory_reserved_mb=0, pages_kept=(PagesKept(0, 2_048, 512),))
-
-    def reserved(mb: int, kib: int = 0) -> int:
-        foreign = (ForeignGuest(name="other", uuid=FOREIGN, memory=(ForeignMemory(mb, kib, (0,)),)),)
-        resource = f"CUSTOM_MEMORY_MB_PAGES_{kib}" if kib else "MEMORY_MB"
-        return named(tree_of(a_layout(offer), foreign))["NUMA0"].inventories[resource].reserved
-
-    # Half of the cell's 20,480 MB are not offered.
-    assert (reserved(10_000), reserved(10_240), reserved(10_241), reserved(99_999)) == (0, 0, 1, 10_240)
-    assert (reserved(2, 2_048), reserved(1_024, 2_048), reserved(1_026, 2_048)) == (1_024, 1_024, 1_026)
-
-
-def test_networks_have_bandwidth_as_of_simulated_hosts() -> None:
-    offer = an_offer(networks=read_networks(["physnet0=10000000"]))
-    network = named(tree_of(a_layout(offer)))[":physnet0"]
-
-    assert network.parent == ROOT
-    assert set(network.inventories) == {"NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"}
-    assert network.traits == {"CUSTOM_PHYSNET_PHYSNET0", "CUSTOM_VNIC_TYPE_NORMAL"}
 
 
 def test_traits_are_those_of_os_traits_or_our_own() -> None:
@@ -315,15 +313,6 @@ def test_an_emulated_cpu_has_nothing_of_the_hosts_own() -> None:
     assert "HW_CPU_X86_MPX" in model, "QEMU emulates it"
     plain = traits(HostOffer(name="h1", domain_type="qemu"))
     assert not {each for each in plain if each.startswith(("HW_CPU_X86_", "CUSTOM_CPU_X86_"))}
-
-
-def test_features_of_the_whole_model_count_where_libvirt_writes_them_out() -> None:
-    expanded = "<cpu><arch>x86_64</arch><model>Skylake</model><feature policy='require' name='aes'/><feature policy='disable' name='mpx'/></cpu>"
-    machine = read_machine((TWO_CELLS / "capabilities.xml").read_text(), expanded_cpu=expanded)
-    traits = tree_of(layout_of(ROOT, machine, an_offer())).providers[ROOT].traits
-
-    assert "HW_CPU_X86_AESNI" in traits
-    assert "HW_CPU_X86_MPX" not in traits
 
 
 def test_facts_name_the_hypervisor_and_the_kinds_of_guests() -> None:
