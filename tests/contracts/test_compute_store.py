@@ -10,10 +10,10 @@ from msgspec import structs
 from bus.messages.cell import ReceiveInstance, SpawnInstance
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.core.hosts import Load
-from compute_sim.handlers import ComputeStore
+from compute_sim.store_sql import SqlComputeStore
 from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
-from tests.contracts.compute_stores import KEPT, STORES, Again, open_again, open_compute_store
+from tests.contracts.compute_stores import STORES, Again, open_again
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,15 +34,14 @@ def clock() -> Clock:
 
 
 @pytest_asyncio.fixture(params=STORES)
-async def store(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[ComputeStore]:
-    async with open_compute_store(request.param, clock) as store:
-        yield store
-
-
-@pytest_asyncio.fixture(params=KEPT)
 async def again(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Again]:
     async with open_again(request.param, clock) as again:
         yield again
+
+
+@pytest_asyncio.fixture
+async def store(again: Again) -> SqlComputeStore:
+    return await again("c1")
 
 
 def an_attempt(
@@ -53,33 +52,18 @@ def an_attempt(
     )
 
 
-async def save(store: ComputeStore, *attempts: AttemptRecord) -> None:
+async def save(store: SqlComputeStore, *attempts: AttemptRecord) -> None:
     async with store.transaction() as tx:
         await tx.save(attempts)
 
 
-async def known(store: ComputeStore, *attempts: AttemptRecord) -> set[AttemptRecord]:
+async def known(store: SqlComputeStore, *attempts: AttemptRecord) -> set[AttemptRecord]:
     async with store.transaction() as tx:
         return set((await tx.load([each.key for each in attempts])).values())
 
 
-async def test_what_is_saved_is_known_and_counted(store: ComputeStore) -> None:
-    building, built, failed = (
-        an_attempt(1),
-        an_attempt(2, AttemptState.BUILT),
-        an_attempt(3, AttemptState.FAILED),
-    )
-
-    await save(store, building, built, failed)
-
-    assert await known(store, building, built, failed, an_attempt(4)) == {building, built, failed}
-    assert await store.loads([HOST]) == {HOST: Load(instances=2, io_ops=1)}
-    assert await store.take_changed() == [HOST]
-    assert await store.take_changed() == []
-
-
 async def test_an_attempt_is_due_once_however_often_it_was_saved_and_again_if_its_batch_fails(
-    store: ComputeStore,
+    store: SqlComputeStore,
 ) -> None:
     woken: list[bool] = []
     store.wake_with(lambda: woken.append(True))
@@ -100,14 +84,14 @@ async def test_an_attempt_is_due_once_however_often_it_was_saved_and_again_if_it
     assert woken == [True]
 
 
-async def take_and_fail(store: ComputeStore, at_s: float) -> None:
+async def take_and_fail(store: SqlComputeStore, at_s: float) -> None:
     async with store.transaction() as tx:
         assert len(await tx.due(at_s, 10)) == 1
         raise ZeroDivisionError
 
 
 async def test_an_attempt_that_was_taken_is_due_again_only_when_it_could_not_be_said(
-    store: ComputeStore,
+    store: SqlComputeStore,
 ) -> None:
     building = an_attempt(1, due_s=5.0)
     built = structs.replace(building, state=AttemptState.BUILT)
@@ -147,22 +131,6 @@ async def test_what_was_not_confirmed_is_due_in_the_process_after(again: Again) 
     assert await after.next_due_s() == 0.0
 
 
-async def test_what_was_over_for_long_is_forgotten(store: ComputeStore, clock: Clock) -> None:
-    failed, destroyed, built = (
-        an_attempt(1, AttemptState.FAILED),
-        an_attempt(2, AttemptState.DESTROYED),
-        an_attempt(3, AttemptState.BUILT),
-    )
-    await save(store, failed, built)
-    clock.at_s = 50.0
-    await save(store, destroyed)
-
-    assert await store.forget(over_before_s=40.0) == [failed.key]
-    assert await known(store, failed, destroyed, built) == {destroyed, built}
-    assert await store.forget(over_before_s=60.0) == [destroyed.key]
-    assert await store.forget(over_before_s=60.0) == []
-
-
 async def test_hosts_have_what_they_had_after_a_restart(again: Again, clock: Clock) -> None:
     before = await again("c1")
     clock.at_s = 1000.0
@@ -185,7 +153,7 @@ async def test_hosts_have_what_they_had_after_a_restart(again: Again, clock: Clo
     assert await after.loads([HOST]) == {HOST: Load(instances=2, io_ops=1)}
 
 
-async def test_attempts_that_wait_are_in_progress_and_come_in_their_order(store: ComputeStore) -> None:
+async def test_attempts_that_wait_are_in_progress_and_come_in_their_order(store: SqlComputeStore) -> None:
     first, second = a_waiting_attempt(2), a_waiting_attempt(1)
     building = an_attempt(3)
     await save(store, first, building, second)
@@ -203,43 +171,6 @@ async def test_attempts_that_wait_are_in_progress_and_come_in_their_order(store:
     async with store.transaction() as tx:
         assert (tx.building(HOST), list(tx.waiting(HOST))) == (1, [])
     assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=1)}
-
-
-@pytest.mark.parametrize("number", [1, 2])
-async def test_attempts_still_wait_after_a_restart(again: Again, number: int) -> None:
-    waiting = a_waiting_attempt(number)
-    await save(await again("c1"), waiting)
-
-    async with (await again("c1")).transaction() as tx:
-        assert tx.waiting(HOST) == [waiting]
-
-
-async def test_a_stopped_instance_is_stopped_by_the_same_move_after_a_restart(again: Again) -> None:
-    stopped = structs.replace(an_attempt(1, AttemptState.STOPPED), rank=12)
-    starting = structs.replace(an_attempt(2, AttemptState.STARTING, due_s=1.0), rank=13)
-    await save(await again("c1"), stopped, starting)
-
-    after = await again("c1")
-
-    assert await known(after, stopped, starting) == {stopped, structs.replace(starting, due_s=0.0)}
-    assert await after.loads([HOST]) == {HOST: Load(instances=2)}
-
-
-async def test_what_a_host_receives_counts_as_a_build_and_two_attempts_of_an_instance_as_one(
-    store: ComputeStore,
-) -> None:
-    stopped = an_attempt(1, AttemptState.STOPPED)
-    receiving = structs.replace(an_attempt(1, AttemptState.RECEIVING), attempt=2)
-    await save(store, stopped, receiving)
-
-    async with store.transaction() as tx:
-        assert tx.building(HOST) == 1
-    assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=1)}
-
-    await save(store, structs.replace(stopped, state=AttemptState.DESTROYED))
-    assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=1)}
-    await save(store, structs.replace(receiving, state=AttemptState.FAILED))
-    assert await store.loads([HOST]) == {HOST: Load()}
 
 
 def a_waiting_attempt(number: int) -> AttemptRecord:

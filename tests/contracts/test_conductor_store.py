@@ -154,30 +154,6 @@ async def test_a_row_is_found_again_as_it_was(kind: str) -> None:
 
 
 @EACH_STORE
-async def test_of_many_rows_new_ones_are_added_and_known_ones_replaced_at_once(kind: str) -> None:
-    async with open_conductor_store(kind) as store:
-        await save(store, *(a_row(number, due_s=10) for number in range(1, 150)))
-        changed = [structs.replace(a_row(number), attempt=2) for number in range(200, 0, -1)]
-
-        await save(store, *changed)
-
-        assert await store.read([row.id for row in changed]) == [*reversed(changed)]
-        assert await due(store, later(1000)) == []
-
-
-@EACH_STORE
-async def test_a_row_that_is_forgotten_is_gone_and_due_no_more(kind: str) -> None:
-    async with open_conductor_store(kind) as store:
-        await save(store, a_row(1, due_s=0, outbox=pending(1, 101)), a_row(2, due_s=0))
-
-        await save(store, forgotten=(instance_id(1),))
-
-        assert await due(store, NOON) == [2]
-        assert await store.pending() == []
-        assert len(await store.read([instance_id(1), instance_id(2)])) == 1
-
-
-@EACH_STORE
 async def test_nothing_of_a_transaction_that_fails_is_saved(kind: str) -> None:
     async with open_conductor_store(kind) as store:
         kept = await save(store, a_row(1, outbox=pending(1, 101)))
@@ -209,19 +185,6 @@ async def test_rows_are_taken_when_they_are_due_the_longest_waiting_first(kind: 
 
 
 @EACH_STORE
-async def test_a_row_that_was_taken_is_saved_as_one_that_is_known(kind: str) -> None:
-    async with open_conductor_store(kind) as store:
-        await save(store, a_row(1, due_s=0))
-
-        async with store.transaction() as tx:
-            (row,) = (await tx.take_due(NOON, 10)).values()
-            await tx.save([structs.replace(row, state_ends_at=later(9))], [], [])
-
-        assert await due(store, NOON) == []
-        assert await due(store, later(9)) == [1]
-
-
-@EACH_STORE
 async def test_what_was_said_is_kept_until_it_is_confirmed(kind: str) -> None:
     now = NOON
     async with open_conductor_store(kind, clock=lambda: now) as store:
@@ -243,79 +206,6 @@ async def test_what_was_said_is_kept_until_it_is_confirmed(kind: str) -> None:
         (third,) = await save(store, a_row(2, outbox=pending(2, 103)))
         await confirm(store, third, second)
         assert await store.pending() == []
-
-
-@EACH_STORE
-async def test_an_entitys_words_are_pending_in_the_order_in_which_it_said_them(kind: str) -> None:
-    async with open_conductor_store(kind) as store:
-        words = tuple(
-            Pending(sequence, NOON, structs.replace(release(1), attempt=sequence)) for sequence in range(1, 7)
-        )
-        await save(store, a_row(1, outbox=words[:2]))
-        await save(store, a_row(1, outbox=words[:5]))
-        await save(store, a_row(1, outbox=words))
-
-        assert [message for _, message in await store.pending()] == [each.message for each in words]
-
-
-@EACH_STORE
-async def test_what_is_cleared_in_the_transaction_that_says_more_does_not_take_that_with_it(
-    kind: str,
-) -> None:
-    async with open_conductor_store(kind) as store:
-        kept = await save(store, a_row(1, outbox=pending(1, 101)))
-
-        async with store.transaction() as tx:
-            await tx.load([instance_id(1)])
-            more = await tx.save([a_row(1, outbox=pending(1, 101, 102))], [], [(instance_id(1).bytes, 102)])
-            await store.clear(tx, kept)
-
-        assert await store.pending() == [(more, release(1))]
-
-
-@EACH_STORE
-async def test_what_is_confirmed_twice_takes_nothing_else_with_it(kind: str) -> None:
-    async with open_conductor_store(kind) as store:
-        kept = await save(store, a_row(1, outbox=pending(1, 101)))
-        await confirm(store, *kept, *kept)
-        later_kept = await save(store, a_row(1, outbox=pending(1, 102)))
-
-        await confirm(store, *kept)
-
-        assert await store.pending() == [(*later_kept, release(1))]
-
-
-@EACH_STORE
-async def test_what_was_taken_back_is_not_pending_and_is_kept_no_longer(kind: str) -> None:
-    async with open_conductor_store(kind) as store:
-        await save(store, a_row(1, outbox=pending(1, 101)), a_row(2, outbox=pending(2, 101)))
-        await save(store, a_row(1), a_row(2))
-        assert await store.pending() == []
-
-        # If it were still kept, this would be pending: it is the same message of the same instance.
-        async with store.transaction() as tx:
-            await tx.load([instance_id(1)])
-            await tx.save([a_row(1, outbox=pending(1, 101))], [], [])
-
-        assert await store.pending() == []
-        async with store.transaction() as tx:
-            loaded = await tx.load([instance_id(1)])
-        assert [*loaded.values()] == [structs.replace(a_row(1), sequence=101)]
-
-
-@EACH_STORE
-async def test_what_is_said_again_is_kept_until_both_are_confirmed(kind: str) -> None:
-    async with open_conductor_store(kind) as store:
-        row = a_row(1, outbox=pending(1, 101))
-        (first,) = await save(store, row)
-        async with store.transaction() as tx:
-            await tx.load([row.id])
-            again = await tx.save([], [], [(row.id.bytes, 101)])
-        assert again is not None
-
-        await confirm(store, again)
-
-        assert await store.pending() == [(first, release(1))]
 
 
 @EACH_STORE
@@ -368,40 +258,6 @@ async def test_a_process_reads_no_notes_for_the_rows_that_it_wrote_itself(
 
 
 @EACH_STORE
-async def test_an_order_is_read_by_a_process_that_did_not_write_it(kind: str) -> None:
-    async with open_conductor_stores(kind, ("c1", "c1")) as (one, other):
-        row = structs.replace(everything(), outbox=())
-        await save(one, structs.replace(row, order=None, host=None, alternates=()))
-        await save(one, row)
-
-        for store in (one, other):
-            async with store.transaction() as tx:
-                assert await tx.load([row.id]) == {row.id: row}
-            async with store.transaction() as tx:
-                assert await tx.take_due(later(1000), 10) == {row.id: row}
-
-
-@EACH_STORE
-async def test_an_order_whose_transaction_failed_is_not_taken_for_the_one_that_was_saved(kind: str) -> None:
-    async with open_conductor_store(kind) as store:
-        row = structs.replace(everything(), state="building")
-        assert row.order is not None
-        other = structs.replace(row, order=structs.replace(row.order, name="another"))
-
-        async def fail() -> None:
-            async with store.transaction() as tx:
-                await tx.save([other], [], [])
-                raise RuntimeError("on purpose")
-
-        with pytest.raises(RuntimeError, match="on purpose"):
-            await fail()
-        await save(store, row)
-
-        async with store.transaction() as tx:
-            assert await tx.load([row.id]) == {row.id: row}
-
-
-@EACH_STORE
 async def test_at_its_start_a_process_says_everything_and_later_not_what_was_said_just_now(kind: str) -> None:
     now = NOON
     async with open_conductor_store(kind, clock=lambda: now) as store:
@@ -431,18 +287,6 @@ async def test_of_two_processes_that_meet_a_new_instance_one_is_first(kind: str)
 
 
 @EACH_STORE
-async def test_a_new_row_where_one_stands_is_refused(kind: str) -> None:
-    async with open_conductor_store(kind) as store:
-        await save(store, a_row(1))
-
-        with pytest.raises(Transient, match="row already"):
-            async with store.transaction() as tx:
-                await tx.save([a_row(2), structs.replace(a_row(1), attempt=9)], [], [])
-
-        assert await store.read([instance_id(1), instance_id(2)]) == [a_row(1)]
-
-
-@EACH_STORE
 async def test_processes_that_count_on_one_row_lose_nothing(kind: str) -> None:
     async with open_conductor_stores(kind, ("c1", "c1")) as stores:
         await save(stores[0], a_row(1))
@@ -455,20 +299,6 @@ async def test_processes_that_count_on_one_row_lose_nothing(kind: str) -> None:
         await asyncio.gather(*(count(stores[n % 2]) for n in range(20)))
 
         assert (await stores[0].read([instance_id(1)]))[0].tries == 20
-
-
-@pytest.mark.postgresql
-async def test_what_one_process_looks_after_another_leaves_alone() -> None:
-    async with open_conductor_stores("postgresql", ("c1", "c1")) as (one, other):
-        (kept,) = await save(one, a_row(1, due_s=0, outbox=pending(1, 101)), a_row(2, due_s=1))
-
-        async with one.transaction() as tx:
-            assert [each.int for each in await tx.take_due(NOON, 10)] == [1]
-            assert await due(other, later(1)) == [2]
-            # Confirmed messages are still cleared.
-            await confirm(other, kept)
-
-        assert await one.pending() == []
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])

@@ -29,7 +29,6 @@ from tests.contracts.placement_orders import (
     a_release,
     a_report,
     a_share,
-    a_swap,
     amounts,
     inventories,
     provider,
@@ -157,54 +156,6 @@ async def test_inventories_and_what_is_held_move_together_and_back(client: Resha
     assert isinstance(await client.ask_one(stale), ShapeMoved)
 
 
-async def test_a_later_report_brings_the_flat_shape_back(client: ReshapingClient) -> None:
-    await client.reshape(NESTED, {WEB: WEB_IN_LEFT, DB: DB_IN_RIGHT})
-    seen = await client.shape()
-    generations = {each.consumer: each.generation for each in seen.holders}
-    order = ReshapeHost(
-        cell="c1",
-        root=HOST,
-        shape=seen.providers[0].shape,
-        providers=FLAT,
-        sequence=6,
-        moved=(
-            HostHolder(WEB, generations[WEB], amounts(HOST, VCPU=3, MEMORY_MB=300, CUSTOM_NIC=1)),
-            HostHolder(DB, generations[DB], amounts(HOST, VCPU=2, MEMORY_MB=200, DISK_GB=10)),
-        ),
-    )
-    async with client.store.transaction() as tx:
-        assert isinstance(await reshape(tx, Sent(order), VOCABULARY, NOON), ReportAccepted)
-
-    assert {each.id for each in (await client.providers()).values()} == {HOST, OTHER_HOST, POOL}
-    assert await client.used(HOST) == {"VCPU": 5, "MEMORY_MB": 500, "DISK_GB": 10, "CUSTOM_NIC": 1}
-    assert await client.ask(a_release(WEB), a_release(DB, attempt=4))
-    assert await client.used(HOST) == {"VCPU": 0, "MEMORY_MB": 0, "DISK_GB": 0, "CUSTOM_NIC": 0}
-
-
-async def test_a_move_that_waits_for_its_confirmation_goes_along_and_can_return(
-    client: ReshapingClient,
-) -> None:
-    smaller = a_share(HOST, amounts(HOST, VCPU=1, MEMORY_MB=100))
-    assert await client.ask_one(a_swap(smaller, migration=MIGRATION)) == Claimed()
-    kept = amounts(HOST, VCPU=2, MEMORY_MB=200, CUSTOM_NIC=1)
-    assert kept[0] in await client.held(MIGRATION)
-
-    verdict = await client.reshape(
-        NESTED,
-        {
-            WEB: amounts(LEFT, VCPU=1, MEMORY_MB=100),
-            MIGRATION: (*amounts(LEFT, VCPU=2, MEMORY_MB=200), *amounts(CARD, CUSTOM_NIC=1)),
-            DB: DB_IN_RIGHT,
-        },
-    )
-
-    assert isinstance(verdict, ReportAccepted), verdict
-    before = a_share(HOST, (*amounts(HOST, VCPU=3, MEMORY_MB=300, CUSTOM_NIC=1), *amounts(POOL, DISK_GB=50)))
-    assert await client.ask_one(a_swap(before, held=2, attempt=3, returns=MIGRATION)) == Claimed()
-    assert await client.held(WEB) == frozenset((*WEB_IN_LEFT, *amounts(POOL, DISK_GB=50)))
-    assert await client.used(LEFT) == {"VCPU": 3, "MEMORY_MB": 300}
-
-
 async def test_a_refusal_changes_nothing_and_says_why(client: ReshapingClient) -> None:
     before = await client.everything()
     both = {WEB: WEB_IN_LEFT, DB: DB_IN_RIGHT}
@@ -263,45 +214,6 @@ async def test_what_changed_since_the_sender_looked_is_told(client: ReshapingCli
     assert await client.reshape(NESTED, {WEB: WEB_IN_LEFT}, seen=seen) == ShapeMoved(roots=(HOST,))
     assert before
     assert isinstance(await client.reshape(NESTED, {WEB: WEB_IN_LEFT}), ReportAccepted)
-
-
-async def test_a_name_may_go_to_a_new_provider(client: ReshapingClient) -> None:
-    await client.reshape(NESTED, {WEB: WEB_IN_LEFT, DB: DB_IN_RIGHT})
-    other = provider("another card")
-    renamed = structs.replace(NESTED[3], id=other)
-    seen = await client.shape()
-    generations = {each.consumer: each.generation for each in seen.holders}
-    order = ReshapeHost(
-        cell="c1",
-        root=HOST,
-        shape=seen.providers[0].shape,
-        providers=(*NESTED[:3], renamed),
-        sequence=6,
-        moved=(HostHolder(WEB, generations[WEB], (*WEB_IN_LEFT[:2], *amounts(other, CUSTOM_NIC=1))),),
-    )
-
-    async with client.store.transaction() as tx:
-        assert isinstance(await reshape(tx, Sent(order), VOCABULARY, NOON), ReportAccepted)
-
-    states = await client.providers()
-    assert CARD not in states
-    assert states[other].name == "card"
-
-
-async def test_a_whole_report_removes_what_an_earlier_process_reported(client: ReshapingClient) -> None:
-    await client.ask(a_release(WEB), a_release(DB, attempt=4))
-    await client.report(structs.replace(a_report(*NESTED), sequence=2))
-    assert len(await client.providers()) == 6
-
-    # The card is below the host itself now.
-    card = structs.replace(NESTED[3], parent=HOST)
-    verdict = await client.report_one(structs.replace(a_report(*FLAT, card), sequence=3, whole=True))
-
-    assert isinstance(verdict, ReportAccepted)
-    assert {*await client.providers()} == {HOST, CARD, OTHER_HOST, POOL}
-    assert (await client.provider(CARD)).parent == HOST
-    verdict = await client.report_one(structs.replace(a_report(*FLAT), sequence=4, whole=True))
-    assert {*await client.providers()} == {HOST, OTHER_HOST, POOL}
 
 
 async def test_a_whole_report_leaves_alone_what_was_made_by_name(client: ReshapingClient) -> None:

@@ -62,22 +62,11 @@ from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.stage import PATIENCE_S, SETTINGS, declared, until
 from tests.contracts.stores import open_store
-from tests.varied import varied
 
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a02")
 
 BUILD, FAIL, SILENT = "build", "fail", "silent"
 
-# A conductor that gives its questions to placement a short timeout, so that a test sees one expire.
-IMPATIENT = varied(
-    BusSettings(),
-    RETRY_DELAY_MS_FIRST=2,
-    RETRY_DELAY_MS_MAX=20,
-    CONNECT_DELAY_MS_FIRST=5,
-    CONNECT_DELAY_MS_MAX=100,
-    ask_again_ms=50,
-    answer_timeout_ms=150,
-)
 
 CONDUCTING = ConductorSettings(attempt_timeout_s=60)
 PACE = ConductorPace(poll_s=0.005, look_s=1, retry_delay_s_first=1, retry_delay_s_max=4, remind_every_s=300)

@@ -1,7 +1,7 @@
 """Instances of another cloud are taken over by a host that has them, and given back, while nothing is built or destroyed."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
@@ -166,10 +166,3 @@ async def test_wrong_orders_change_nothing_and_say_why() -> None:
         await stage.until_silent()
         await stage.move(order.instance, "migrate", "moved", hosts=("c1-h2",))
         assert await refused(GiveBackInstance(instance=order.instance)) == ("instance", "it is moved")
-
-
-async def test_an_old_creation_time_is_no_reason_to_refuse() -> None:
-    async with books_stage("embedded") as stage:
-        await set_host(stage, "draining")
-        order = structs.replace(await an_order(stage, 1), created_at=CREATED - timedelta(days=4000))
-        await adopted(stage, [order])

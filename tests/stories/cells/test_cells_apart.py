@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, DeleteInstance, InstanceActive
+from bus.messages.build import BuildInstance, InstanceActive
 from bus.messages.cell import DestroyInstance, InstanceSpawned, SpawnFailed, SpawnInstance
 from bus.messages.hosts import HostsReported
 from bus.topology import user_of
@@ -87,47 +87,6 @@ async def test_a_cell_whose_broker_is_down_delays_no_other_and_gets_its_orders_a
         await until(
             lambda: {word.instance.id for word in heard if isinstance(word, InstanceActive)} == wanted
         )
-
-
-@BACKENDS_APART
-async def test_orders_for_a_cell_whose_broker_is_down_outlive_the_scheduler(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement():
-        there = builds_on("h1", 1)
-        async with narrow_scheduler(setup, "scheduler-1"):
-            await two_hosts(setup)
-            await setup.brokers.cells["c1"].unplug()
-            await setup.client.ask_all(there)
-            for build in there:
-                await setup.until_state(instance_of(build), "placed")
-        async with narrow_scheduler(setup, "scheduler-2"):
-            # It starts, and serves the other cells, while that broker is down.
-            (elsewhere,) = builds_on("h2", 101, 1)
-            await setup.client.ask(elsewhere)
-            await setup.until_state(instance_of(elsewhere), "active")
-
-            await setup.brokers.cells["c1"].plug_in()
-
-            for build in there:
-                await setup.until_state(instance_of(build), "active")
-            assert len(setup.placed) == 21
-            await until_all_is_said(setup)
-
-
-@BACKENDS_APART
-async def test_a_delete_reaches_its_cell_when_that_is_back(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), narrow_scheduler(setup):
-        await two_hosts(setup)
-        await setup.brokers.cells["c1"].unplug()
-        (build,) = builds_on("h1", 1, 1)
-        await setup.send(build)
-        await setup.until_state(instance_of(build), "placed")
-
-        await setup.client.ask(DeleteInstance(instance=instance_of(build)))
-        assert (await setup.until_state(instance_of(build), "deleting")).cell == "c1"
-        await setup.brokers.cells["c1"].plug_in()
-
-        await setup.until_state(instance_of(build), "deleted")
-        await setup.until_used(h1=0, h2=0)
 
 
 @BACKENDS_APART

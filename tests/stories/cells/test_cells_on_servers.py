@@ -1,7 +1,6 @@
 """A process for each worker, a broker and a database for each cell, and the users of a real deployment."""
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -208,16 +207,3 @@ async def test_cells_with_their_own_brokers_and_databases_are_cut_off_and_come_b
         assert await setup.built_in("c1", [*in_one, *waiting]) == 20
         assert await setup.built_in("c2", [*in_two, *going_on]) == 20
         assert await setup.built_in("c2", [*in_one, *waiting]) == 0
-
-
-async def test_the_queues_of_each_broker_are_shown_with_their_depth(tmp_path: Path) -> None:
-    async with servers(tmp_path / "credentials.toml") as setup:
-        shown = await moor("broker", "show", "-o", "json", **setup.addresses())
-
-        assert shown.code == 0, shown.err
-        brokers = json.loads(shown.out)["brokers"]
-        assert [broker["of"] for broker in brokers] == [["api"], ["c1"], ["c2"]]
-        api, one, _ = ({queue["name"]: queue["waiting"] for queue in each["queues"]} for each in brokers)
-        assert api["scheduler.requests"] == one["conductor.c1.work"] == one["placement.claims"] == 0
-        assert "conductor.c1.work" not in api
-        assert "moor-conductor-c1" not in brokers[0]["rights"]

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from bus.message import Parcel
 from bus.topology import objects_of, user_of
@@ -308,21 +307,6 @@ async def test_a_compute_that_breaks_one_rule_is_told_this_rule_alone(
         assert [*found] == [rule], found
         assert found[rule].expected
         assert found[rule].came
-
-
-async def test_orders_are_under_way_when_the_command_takes_its_time_to_kill_the_compute(
-    tmp_path: Path,
-) -> None:
-    program = tmp_path / "broken.py"
-    program.write_text(with_fault(*FAULTS["restart between"]))
-    async with stage(tmp_path) as here:
-        restart = here.restarting(here.command(program, "shed-1"))
-        request = here.request("shed-1", restart=f"sleep 2; {restart}", beat_s=LIMIT_S)
-        outcome = await check(
-            structs.replace(request, skipped=frozenset(ALL - {"restart between"})), lambda _: None
-        )
-
-    assert [*broken(outcome)] == ["restart between"]
 
 
 async def test_a_compute_that_dies_is_told_once_and_the_other_rules_are_not_tried(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ of events.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
@@ -19,7 +18,6 @@ from bus.messages.cell import (
     InstanceDestroyed,
     InstanceSpawned,
     InstanceStopped,
-    ReceiveInstance,
     SpawnFailed,
     SpawnInstance,
     StartInstance,
@@ -28,13 +26,11 @@ from bus.messages.cell import (
 from bus.messages.hosts import (
     CheckHost,
     HostHolds,
-    HostMetrics,
     HostsAlive,
-    HostsMeasured,
     HostsNotHere,
     HostsReported,
 )
-from bus.messages.placement import ProvidersChanged, ReportAccepted, ReportAnswered, ReportInventory
+from bus.messages.placement import ReportAccepted, ReportAnswered, ReportInventory
 from bus.topology import DEAD_QUEUE, EVENTS, Grant
 from bus.workers.handling import Handlers, Received, Said
 from bus.workers.sending import Link
@@ -44,7 +40,7 @@ from compute_sim.handlers import ComputeStore, Elapsed
 from compute_sim.settings import ComputePace, ComputeSettings
 from compute_sim.wiring import compute_parts
 from engine.flavors import Flavor
-from engine.hosts import HostFacts, Supported
+from engine.hosts import HostFacts
 from engine.inventories import (
     ConsumerId,
     ProviderId,
@@ -57,13 +53,7 @@ from engine.inventories import (
 from kit.process import run_until
 from laboratory.computes.driver import SimulatedDriver, root_of, simulated_parts
 from laboratory.computes.faults import (
-    BuildsSlowly,
     Changes,
-    ComesBackLate,
-    Dies,
-    FailsToBuild,
-    FailsToReceive,
-    FallsSilent,
     FaultScript,
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts
@@ -232,21 +222,6 @@ def gone(number: int, host: str, attempt: int = 1) -> InstanceDestroyed:
     )
 
 
-def receive(number: int, host: str, attempt: int, source: str) -> ReceiveInstance:
-    """It takes over the attempt before."""
-    order = spawn(number, host, attempt)
-    return ReceiveInstance(
-        cell="c1",
-        instance=order.instance,
-        attempt=attempt,
-        host=order.host,
-        flavor=order.flavor,
-        share=order.share,
-        source=root_of(source),
-        source_attempt=attempt - 1,
-    )
-
-
 def stop(number: int, host: str, move: int = 1) -> StopInstance:
     return StopInstance(
         cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=root_of(host), number=move
@@ -291,69 +266,6 @@ async def test_hosts_appear_in_placement_and_in_events_and_send_heartbeats(bus: 
 
 
 @BUSES
-async def test_hosts_tell_what_they_are_what_they_measure_and_the_builds_that_failed_in_a_row(
-    bus: str,
-) -> None:
-    host = "c1-host-00001"
-    measuring = [structs.replace(each, metrics={"temperature": 41.5}) for each in equal_hosts("c1", 1)]
-    failing = FaultScript(spawn_ms=5, faults=(FailsToBuild(),))
-    pace = structs.replace(QUICK_PACE, metrics_every_s=0.05)
-
-    async with compute_setup(bus) as setup, setup.computing(measuring, failing, pace=pace):
-        await setup.order(spawn(1, host), spawn(2, host))
-        await until(lambda: host in setup.facts() and setup.facts()[host].failed_builds == 2)
-        await until(lambda: any(isinstance(each, HostsMeasured) for each in setup.heard))
-
-        facts = setup.facts()[host]
-        assert facts.supports == (Supported(architecture="x86_64", hypervisor_type="qemu", vm_mode="hvm"),)
-        assert facts.capabilities["cpu_info:arch"] == "x86_64"
-        measured = next(each for each in setup.heard if isinstance(each, HostsMeasured))
-        assert (measured.cell, measured.hosts) == (
-            "c1",
-            (HostMetrics(id=root_of(host), values={"temperature": 41.5}),),
-        )
-
-
-@BUSES
-async def test_a_repeated_spawn_gets_the_same_answer_and_a_destroyed_attempt_is_never_built(bus: str) -> None:
-    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 1)):
-        host = "c1-host-00001"
-        await setup.order(spawn(1, host))
-        await until(lambda: setup.answers == [spawned(1, host)])
-        await setup.order(spawn(1, host))
-        await until(lambda: setup.answers == [spawned(1, host)] * 2)
-        await until(lambda: setup.facts().get(host, HostFacts(id=root_of(host), name="")).instances == 1)
-
-        setup.answers.clear()
-        await setup.order(destroy(1, host))
-        await until(lambda: setup.answers == [gone(1, host)])
-        await setup.order(destroy(1, host))
-        await until(lambda: setup.answers == [gone(1, host)] * 2)
-        await setup.order(spawn(1, host))
-        await until(lambda: setup.answers == [gone(1, host)] * 3)
-        # Another attempt of the same instance is a separate order.
-        await setup.order(spawn(1, host, attempt=2))
-        await until(lambda: setup.answers[3:] == [spawned(1, host, attempt=2)])
-        await until(lambda: setup.facts()[host].instances == 1)
-
-
-@BUSES
-async def test_a_destroy_before_its_spawn_and_one_of_an_unknown_attempt_are_confirmed(bus: str) -> None:
-    async with (
-        compute_setup(bus) as setup,
-        setup.computing(equal_hosts("c1", 1), FaultScript(spawn_ms=300_000)),
-    ):
-        host = "c1-host-00001"
-        await setup.order(destroy(1, host))
-        await until(lambda: setup.answers == [gone(1, host)])
-        await setup.order(spawn(2, host))
-        await until(lambda: bool(setup.facts()) and setup.facts()[host].io_ops == 1)
-        await setup.order(destroy(2, host))
-        await until(lambda: setup.answers == [gone(1, host), gone(2, host)])
-        await until(lambda: (setup.facts()[host].io_ops, setup.facts()[host].instances) == (0, 0))
-
-
-@BUSES
 async def test_builds_beyond_the_limit_of_a_host_wait_for_their_turn_and_may_be_deleted_meanwhile(
     bus: str,
 ) -> None:
@@ -378,167 +290,6 @@ async def test_builds_beyond_the_limit_of_a_host_wait_for_their_turn_and_may_be_
         clock.move(0.3)
         await until(lambda: len(setup.answers) == 7)
         assert set(setup.answers[5:]) == {spawned(5, host), spawned(6, host)}
-
-
-@BUSES
-async def test_an_instance_moves_from_host_to_host_and_another_one_comes_back(bus: str) -> None:
-    source, other = "c1-host-00001", "c1-host-00002"
-    failing = FaultScript(spawn_ms=5, faults=(FailsToReceive(hosts=(source,), reason="no room"),))
-    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 2), failing):
-
-        async def expect(order: Message, answer: Message) -> None:
-            setup.answers.clear()
-            await setup.order(order)
-            await until(lambda: setup.answers == [answer], f"the answer to {order!r}")
-
-        for number in (1, 2):
-            await expect(spawn(number, source), spawned(number, source))
-        await expect(stop(1, source), stopped(1, source))
-        await expect(receive(1, other, 2, source), spawned(1, other, attempt=2))
-        await expect(destroy(1, source), gone(1, source))
-
-        await expect(stop(2, source), stopped(2, source))
-        # A resize in place: both attempts are of one instance.
-        in_place = receive(2, source, 2, source)
-        refusal = SpawnFailed(
-            cell="c1", instance=in_place.instance, attempt=2, host=in_place.host, reason="no room"
-        )
-        await expect(in_place, refusal)
-        await expect(start(2, source), started(2, source))
-        await until(
-            lambda: {name: facts.instances for name, facts in setup.facts().items()} == {source: 1, other: 1}
-        )
-
-
-async def test_a_late_copy_of_an_order_takes_over_nothing_that_its_source_has_lost_or_runs_again() -> None:
-    source, other = "c1-host-00001", "c1-host-00002"
-    async with compute_setup("memory") as setup, setup.computing(equal_hosts("c1", 2)):
-
-        async def expect_refusal(order: ReceiveInstance, reason: str) -> None:
-            setup.answers.clear()
-            await setup.order(order)
-            await until(lambda: len(setup.answers) == 1)
-            (answer,) = setup.answers
-            assert isinstance(answer, SpawnFailed)
-            assert (answer.attempt, answer.reason) == (order.attempt, reason)
-
-        await expect_refusal(receive(1, other, 2, source), "the source does not have attempt 1 of it")
-        await setup.order(spawn(2, source))
-        await until(lambda: setup.answers[1:] == [spawned(2, source)])
-        await expect_refusal(receive(2, other, 2, source), "attempt 1 is not stopped on the source")
-
-
-async def test_a_stopped_instance_stays_stopped_over_a_restart_and_without_a_store_it_is_forgotten() -> None:
-    host = "c1-host-00001"
-    async with compute_setup("memory") as setup, open_again("sqlite", Elapsed()) as again:
-        async with setup.computing(equal_hosts("c1", 1), store=await again("c1")):
-            await setup.order(spawn(1, host))
-            await until(lambda: setup.answers == [spawned(1, host)])
-            await setup.order(stop(1, host))
-            await until(lambda: setup.answers[1:] == [stopped(1, host)])
-        setup.answers.clear()
-
-        async with setup.computing(equal_hosts("c1", 1), store=await again("c1")):
-            # It is stopped, and knows by which move.
-            await setup.order(spawn(1, host), start(1, host, move=0))
-            await until(lambda: setup.answers == [stopped(1, host)] * 2)
-            await setup.order(start(1, host))
-            await until(lambda: setup.answers[2:] == [started(1, host)])
-        setup.answers.clear()
-
-        async with setup.computing(equal_hosts("c1", 1)):
-            unknown = "the host has no attempt 1 of it"
-            await setup.order(stop(1, host, move=2))
-            await until(lambda: setup.answers == [stopped(1, host, unknown, move=2)])
-            await setup.order(start(1, host, move=2))
-            await until(lambda: len(setup.answers) == 2)
-            assert isinstance(setup.answers[1], SpawnFailed)
-            assert setup.answers[1].reason == unknown
-
-
-@BUSES
-async def test_a_restarted_host_builds_unknown_attempts_and_confirms_destroys_of_missing_ones(
-    bus: str,
-) -> None:
-    async with compute_setup(bus) as setup:
-        host = "c1-host-00001"
-        async with setup.computing(equal_hosts("c1", 1)):
-            await setup.order(spawn(1, host), spawn(2, host))
-            await until(lambda: len(setup.answers) == 2)
-        setup.answers.clear()
-        async with setup.computing(equal_hosts("c1", 1)):
-            await setup.order(destroy(1, host), spawn(2, host))
-            await until(lambda: len(setup.answers) == 2)
-
-        assert set(setup.answers) == {gone(1, host), spawned(2, host)}
-
-
-@BUSES
-async def test_some_builds_fail_with_their_reason_and_the_same_ones_fail_again(bus: str) -> None:
-    script = FaultScript(spawn_ms=1, faults=(FailsToBuild(probability=0.3, reason="no image"),))
-    async with compute_setup(bus) as setup:
-        outcomes = []
-        # A build that fails makes room for the next one.
-        one_at_once = structs.replace(QUICK, builds_at_once_max=1)
-        for _ in range(2):
-            async with setup.computing(equal_hosts("c1", 5), script, one_at_once):
-                orders = [spawn(n, f"c1-host-0000{n % 5 + 1}") for n in range(200)]
-                await setup.order(*orders)
-                await until(lambda: len(setup.answers) == 200)
-                failed = [each for each in setup.answers if isinstance(each, SpawnFailed)]
-                assert {each.reason for each in failed} == {"no image"}
-                outcomes.append({each.instance for each in failed})
-                setup.answers.clear()
-
-        assert outcomes[0] == outcomes[1]
-        assert 30 < len(outcomes[0]) < 90
-
-
-@BUSES
-async def test_a_silent_host_answers_again_and_a_late_one_sends_its_delayed_answers(bus: str) -> None:
-    script = FaultScript(
-        spawn_ms=0,
-        faults=(
-            FallsSilent(hosts=("*-00001",), for_s=2.0),
-            ComesBackLate(hosts=("*-00002",), for_s=2.0),
-            Dies(hosts=("*-00003",)),
-        ),
-    )
-    silent, late, dead, well = (f"c1-host-0000{n}" for n in (1, 2, 3, 4))
-    clock = HeldClock()
-    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 4), script, clock=clock):
-        # An order is handled after those before it.
-        await setup.order(spawn(1, silent), spawn(2, late), spawn(3, dead))
-        # They refuse these orders, and cannot say so, either.
-        await setup.order(*[refused(5, host) for host in (silent, late, dead) for refused in (stop, start)])
-        await setup.order(spawn(4, well))
-        await until(lambda: spawned(4, well) in setup.answers and bool(setup.beats() and setup.facts()))
-        assert setup.answers == [spawned(4, well)]
-        assert setup.beats()[0] == {root_of(well)}
-        assert set(setup.facts()) == {well}
-
-        clock.move(2.0)
-        await until(lambda: spawned(2, late) in setup.answers and {silent, late} <= set(setup.facts()))
-        assert spawned(1, silent) not in setup.answers
-        await setup.order(spawn(1, silent), spawn(3, dead), destroy(3, dead))
-        await until(lambda: spawned(1, silent) in setup.answers)
-        await until(lambda: setup.beats()[-1] == {root_of(silent), root_of(late), root_of(well)})
-        await setup.until_providers(lambda found: set(found) == {silent, late, well})
-        assert set(setup.answers) == {spawned(1, silent), spawned(2, late), spawned(4, well)}
-
-
-@BUSES
-async def test_a_slow_build_does_not_delay_the_others(bus: str) -> None:
-    script = FaultScript(spawn_ms=0, faults=(BuildsSlowly(hosts=("*-00001",), spawn_ms=200),))
-    clock = HeldClock()
-    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 2), script, clock=clock):
-        slow, quick = "c1-host-00001", "c1-host-00002"
-        await setup.order(spawn(1, slow))
-        await setup.order(spawn(2, quick))
-        await until(lambda: setup.answers == [spawned(2, quick)])
-
-        clock.move(0.2)
-        await until(lambda: setup.answers == [spawned(2, quick), spawned(1, slow)])
 
 
 @BUSES
@@ -580,25 +331,6 @@ async def test_only_changes_are_reported_and_an_operators_settings_survive(bus: 
         assert again["c1-host-00002"].shape == after["c1-host-00002"].shape
 
 
-@BUSES
-async def test_an_unroutable_answer_is_repeated_until_a_queue_takes_it(bus: str) -> None:
-    async with compute_setup(bus) as setup:
-        host = "c1-host-00001"
-        async with setup.computing(equal_hosts("c1", 1)):
-            await setup.under_test.delete_queue("conductor.c1.work")
-            await setup.order(spawn(1, host))
-            # Built, but nobody was listening for the answer.
-            await until(
-                lambda: (
-                    bool(setup.facts())
-                    and (setup.facts()[host].instances, setup.facts()[host].io_ops) == (1, 0)
-                )
-            )
-            assert setup.answers == []
-            await declared(setup.under_test)
-            await until(lambda: spawned(1, host) in setup.answers)
-
-
 async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() -> None:
     host = "c1-host-00001"
     async with compute_setup("memory") as setup, open_again("sqlite", Elapsed()) as again:
@@ -620,69 +352,10 @@ async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() 
             await until(lambda: setup.answers == [spawned(1, host)])
 
 
-async def test_a_build_on_a_host_that_is_not_started_again_waits_for_a_process_that_has_the_host() -> None:
-    stays, leaves = "c1-host-00001", "c1-host-00002"
-    async with compute_setup("memory") as setup, open_again("sqlite", Elapsed()) as again:
-        killed, clock, slow = await again("c1"), HeldClock(), FaultScript(spawn_ms=200)
-        async with setup.computing(equal_hosts("c1", 2), slow, store=killed, clock=clock):
-            await setup.order(spawn(1, leaves))
-            await _until_it_has(killed, leaves, Load(instances=1, io_ops=1))
-
-        async with setup.computing(equal_hosts("c1", 1), store=await again("c1")):
-            await setup.order(spawn(2, stays))
-            await until(lambda: setup.answers == [spawned(2, stays)])
-        async with setup.computing(equal_hosts("c1", 2), store=await again("c1")):
-            await until(lambda: setup.answers[1:] == [spawned(1, leaves)])
-
-
 async def _until_it_has(store: ComputeStore, host: str, load: Load) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while (await store.loads([root_of(host)]))[root_of(host)] != load:
             await asyncio.sleep(0.005)
-
-
-@BUSES
-async def test_a_stopping_compute_still_reports_builds_that_end_soon(bus: str) -> None:
-    async with compute_setup(bus) as setup:
-        patient, clock = structs.replace(QUICK_PACE, drain_s=PATIENCE_S), HeldClock()
-        host = "c1-host-00001"
-        computing = setup.computing(
-            equal_hosts("c1", 1), FaultScript(spawn_ms=300), pace=patient, clock=clock
-        )
-        await computing.__aenter__()
-        await setup.order(spawn(1, host))
-        await until(lambda: bool(setup.facts()) and setup.facts()[host].io_ops == 1)
-        stopping = asyncio.create_task(computing.__aexit__(None, None, None))
-        await asyncio.wait((stopping,), timeout=0.1)
-        assert setup.answers == []
-        clock.move(0.3)
-        await stopping
-        await until(lambda: setup.answers == [spawned(1, host)])
-
-
-@BUSES
-async def test_a_report_is_repeated_until_placement_is_there_to_answer(bus: str) -> None:
-    under_test = await under_test_of(bus)
-    try:
-        broker = await declared(under_test)
-        store = MemoryPlacementStore()
-        compute = Station(broker, "compute", settings=SETTINGS, asks=True)
-        told = asyncio.Event()
-        parts = simulated_parts(compute, equal_hosts("c1", 2), QUICK, pace=QUICK_PACE)
-        running = asyncio.create_task(run_until(told, parts, drain_s_max=PATIENCE_S))
-        await until(lambda: compute.asked_again >= 2, "it asks again")
-        placement = Station(broker, "placement", settings=SETTINGS)
-        books = placement_parts((placement,), store, PlacementSettings(), pace=PACE)
-        beside = asyncio.create_task(run_until(told, books, drain_s_max=PATIENCE_S))
-        async with asyncio.timeout(PATIENCE_S):
-            while len((await store.snapshot_page(0, 10)).providers) < 2:
-                await asyncio.sleep(0.005)
-        told.set()
-        await asyncio.gather(running, beside)
-        await compute.close()
-        await placement.close()
-    finally:
-        await under_test.close()
 
 
 @BUSES
@@ -701,15 +374,3 @@ async def test_orders_for_hosts_that_are_not_here_get_one_answer_and_leave_no_de
         await until(lambda: {*told()} == {*missing} and told()[-1] == root_of("nowhere"))
         async with connected(setup.broker) as connection:
             assert await connection.depth(DEAD_QUEUE) == 0
-
-
-@BUSES
-async def test_two_thousand_hosts_start_with_few_messages(bus: str) -> None:
-    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 2000)) as station:
-        await setup.until_providers(lambda found: len(found) == 2000)
-        await until(lambda: len(setup.facts()) == 2000)
-        counted = Counter(type(each) for each in setup.heard if not isinstance(each, ProvidersChanged))
-
-        assert counted[HostsReported] == 3
-        # Reports, facts and a few heartbeats; a parcel holds at most 200 messages.
-        assert station.publisher.parcels_sent <= 60

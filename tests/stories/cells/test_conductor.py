@@ -8,49 +8,18 @@ from bus.messages.cell import (
     PlaceInCell,
 )
 from cell_conductor.core.rows import Instance
-from tests.contracts.stage import dead_letters, line, send, until
+from tests.contracts.stage import dead_letters, line, send
 from tests.stories.cells.cell_setup import (
     BUILD,
     FAIL,
-    SILENT,
     CellSetup,
     cell_setup,
-    destroyed,
     order_for,
-    provider,
-    removal,
     spawned,
 )
 from tests.stories.layouts import ONE_BROKER
 
 pytestmark = pytest.mark.asyncio
-
-
-@ONE_BROKER
-async def test_an_instance_that_is_placed_becomes_active(bus: str, books: str) -> None:
-    async with cell_setup(bus, books) as setup:
-        await setup.hosts(h1=BUILD)
-        order = order_for(1, "h1")
-
-        await setup.place(order)
-
-        end = await setup.told(order)
-        assert (end.state, end.host, end.attempt, end.cell) == ("active", "h1", 1, "c1")
-        assert await setup.used() == {"h1": 1}
-
-
-@ONE_BROKER
-async def test_a_host_that_fails_leads_to_the_alternate(bus: str, books: str) -> None:
-    async with cell_setup(bus, books) as setup:
-        await setup.hosts(h1=FAIL, h2=BUILD)
-        order = order_for(1, "h1", "h2")
-
-        await setup.place(order)
-
-        end = await setup.told(order)
-        assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
-        assert [(each.attempt, each.host, each.reason) for each in end.failures] == [(1, "h1", "no image")]
-        assert await setup.used() == {"h1": 0, "h2": 1}
 
 
 @ONE_BROKER
@@ -71,74 +40,6 @@ async def test_an_alternate_that_only_grew_since_it_was_chosen_is_taken_and_one_
         reasons = [(each.host, each.reason.split(":")[0]) for each in told.failures]
         assert reasons[1:] == [("h2", "the host has changed since it was chosen")]
         await setup.until_used(h1=0, h2=0, h3=1)
-
-
-@ONE_BROKER
-async def test_without_a_remaining_alternate_every_reason_is_reported_and_nothing_is_held(
-    bus: str, books: str
-) -> None:
-    async with cell_setup(bus, books) as setup:
-        await setup.hosts(h1=FAIL, h2=BUILD, h3=FAIL)
-        # Nothing else fits on the second.
-        await setup.claim(order_for(9, "h2", vcpu=4))
-        order = order_for(1, "h1", "h2", "h3")
-
-        await setup.place(order)
-
-        end = await setup.told(order)
-        assert end.state == "error"
-        assert [(each.attempt, each.host) for each in end.failures] == [(1, "h1"), (2, "h2"), (2, "h3")]
-        assert end.failures[1].reason == f"does not fit: VCPU of {provider('h2')} asked 1, free 0"
-        await setup.until_used(h1=0, h2=4, h3=0)
-
-
-@ONE_BROKER
-async def test_the_share_of_a_silent_host_is_held_until_it_has_destroyed(bus: str, books: str) -> None:
-    async with cell_setup(bus, books) as setup:
-        await setup.hosts(h1=SILENT, h2=BUILD)
-        order = order_for(1, "h1", "h2")
-        await setup.place(order)
-        await until(lambda: len(setup.computes.spawns) == 1)
-
-        setup.clock.pass_s(61)
-
-        end = await setup.told(order)
-        assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
-        assert end.failures[0].reason == "no message from the host within 60 s"
-        await until(lambda: len(setup.computes.destroys) == 1)
-        assert await setup.used() == {"h1": 1, "h2": 1}
-        # The host was only slow: its instance must be destroyed, and that order was sent before.
-        await setup.say(spawned(setup.computes.spawns[0]))
-        await until(lambda: len(setup.computes.destroys) == 2)
-        assert await setup.used() == {"h1": 1, "h2": 1}
-
-        await setup.say(destroyed(setup.computes.destroys[0]), destroyed(setup.computes.destroys[1]))
-
-        await setup.until_used(h1=0, h2=1)
-        assert setup.ends(order) == ["active"]
-        assert {(each.attempt, each.host) for each in setup.computes.destroys} == {(1, provider("h1"))}
-
-
-@ONE_BROKER
-async def test_a_silent_host_without_alternates_keeps_the_share_and_the_request_ends(
-    bus: str, books: str
-) -> None:
-    async with cell_setup(bus, books) as setup:
-        await setup.hosts(h1=SILENT)
-        order = order_for(1, "h1", ends_in_s=30)
-        await setup.place(order)
-        await until(lambda: len(setup.computes.spawns) == 1)
-
-        # The test's clock was stopped before the order was created; on a busy machine that may be seconds earlier.
-        setup.clock.pass_s(50)
-
-        end = await setup.told(order)
-        assert (end.state, end.reason) == ("error", "the time of the request is up")
-        assert await setup.used() == {"h1": 1}
-        await until(lambda: len(setup.computes.destroys) == 1)
-        await setup.say(destroyed(setup.computes.destroys[0]))
-        await setup.until_used(h1=0)
-        assert setup.ends(order) == ["error"]
 
 
 @ONE_BROKER
@@ -163,56 +64,6 @@ async def another_leaves_due(setup: CellSetup, order: PlaceInCell) -> None:
     )
     async with setup.store_of_heir.transaction() as tx:
         await tx.save([row], [], [])
-
-
-@ONE_BROKER
-async def test_an_instance_removed_before_it_is_placed_is_never_built(bus: str, books: str) -> None:
-    async with cell_setup(bus, books) as setup:
-        await setup.hosts(h1=BUILD)
-        order = await setup.claim(order_for(1, "h1"))
-        await setup.say(removal(order))
-        await setup.until_row(order, lambda row: row.state == "deleting")
-
-        await setup.say(order)
-
-        assert (await setup.told(order)).state == "deleted"
-        await setup.until_used(h1=0)
-        assert setup.computes.spawns == []
-
-
-@ONE_BROKER
-async def test_an_instance_removed_during_its_build_is_destroyed_first(bus: str, books: str) -> None:
-    async with cell_setup(bus, books) as setup:
-        await setup.hosts(h1=SILENT)
-        order = order_for(1, "h1")
-        await setup.place(order)
-        await until(lambda: len(setup.computes.spawns) == 1)
-
-        await setup.say(removal(order))
-
-        await until(lambda: len(setup.computes.destroys) == 1)
-        assert await setup.used() == {"h1": 1}
-        assert setup.heard == []
-        await setup.say(destroyed(setup.computes.destroys[0]))
-        await setup.told(order)
-        await setup.until_used(h1=0)
-        assert setup.ends(order) == ["deleted"]
-
-
-@ONE_BROKER
-async def test_an_active_instance_is_removed(bus: str, books: str) -> None:
-    async with cell_setup(bus, books) as setup:
-        await setup.hosts(h1=BUILD)
-        order = order_for(1, "h1")
-        await setup.place(order)
-        await setup.told(order)
-
-        await setup.say(removal(order), removal(order))
-
-        await setup.told_deleted(order)
-        await setup.until_used(h1=0)
-        await setup.say(removal(order))
-        assert setup.ends(order) == ["active", "deleted"]
 
 
 @ONE_BROKER

@@ -2,21 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
 
 import pytest
 
 from bus.message import Message
 from bus.workers.station import Station
 from cell_conductor.wiring import conductor_parts
-from placement_worker.settings import FeedPace, PlacementSettings
-from placement_worker.wiring import placement_parts
-from tests.contracts.stage import PATIENCE_S, SETTINGS, until
+from tests.contracts.stage import SETTINGS, until
 from tests.stories.cells.cell_setup import (
     BUILD,
     CONDUCTING,
     FAIL,
-    IMPATIENT,
     PACE,
     SILENT,
     cell_setup,
@@ -24,78 +20,10 @@ from tests.stories.cells.cell_setup import (
     order_for,
     provider,
     removal,
-    running,
 )
 from tests.stories.layouts import ONE_BROKER
 
 pytestmark = pytest.mark.asyncio
-
-
-@ONE_BROKER
-async def test_while_placement_is_away_swaps_wait_and_other_work_goes_on(bus: str, books: str) -> None:
-    async with cell_setup(bus, books, conductor=IMPATIENT) as setup:
-        await setup.hosts(h1=FAIL, h2=BUILD)
-        waiting, other = order_for(1, "h1", "h2", ends_in_s=100_000), order_for(2, "h2")
-        await setup.claim(other)
-        await setup.claim(waiting)
-        setup.placement_told.set()
-        await asyncio.wait((setup.placement,))
-
-        await setup.say(waiting)
-        await setup.until_row(waiting, lambda row: row.state == "swapping" and row.tries > 0)
-        await setup.say(other)
-        assert (await setup.told(other)).state == "active"
-        row = await setup.until_row(
-            waiting,
-            lambda row: row.tries == 1 and row.due_at == setup.clock.now + timedelta(seconds=1),
-        )
-        assert row.attempt == 1
-
-        again = Station(setup.broker, "placement-again", settings=SETTINGS)
-        parts = placement_parts((again,), setup.books, PlacementSettings(), pace=FeedPace(lead_again_s=0.02))
-        async with running(*parts):
-            # While it is built, no time passes: it would be too late.
-            async with asyncio.timeout(PATIENCE_S):
-                while [row.state for row in await setup.store.read([waiting.instance])] == ["swapping"]:
-                    setup.clock.pass_s(1)
-                    await asyncio.sleep(0.01)
-            assert (await setup.told(waiting)).host == "h2"
-            assert await setup.used() == {"h1": 0, "h2": 2}
-        await again.close()
-
-
-@ONE_BROKER
-async def test_messages_of_a_conductor_that_dies_between_commit_and_publish_are_sent_by_another(
-    bus: str, books: str
-) -> None:
-    async with cell_setup(bus, books, conducted=False) as setup:
-        await setup.hosts(h1=BUILD)
-        orders = [await setup.claim(order_for(number, "h1")) for number in range(1, 4)]
-        await setup.say(*orders)
-        await setup.under_test.set_alarm(on=True)  # committed, but the broker takes nothing
-        mortal = setup.stations["conductor"]
-        parts = conductor_parts(
-            mortal, setup.store, CONDUCTING, "c1", mortal.ask_all, clock=setup.clock, pace=PACE
-        )
-        dying = [asyncio.create_task(part.run()) for part in parts]
-        for order in orders:
-            await setup.until_row(order, lambda row: bool(row.outbox))
-        for task in dying:
-            task.cancel()
-        await asyncio.wait(dying)
-        await mortal.consuming.close()
-        await setup.under_test.set_alarm(on=False)
-
-        heir = Station(setup.broker, "heir", settings=SETTINGS, asks=True)
-        async with conducting(setup, heir, setup.store_of_heir):
-            for order in orders:
-                assert (await setup.told(order)).state == "active"
-        await heir.close()
-
-        assert await setup.used() == {"h1": 3}
-        assert {(each.instance, each.attempt) for each in setup.computes.spawns} == {
-            (order.instance, 1) for order in orders
-        }
 
 
 @ONE_BROKER

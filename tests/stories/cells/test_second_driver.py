@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from msgspec import structs
 
 from bus.messages.cell import (
     DestroyInstance,
@@ -223,18 +222,3 @@ async def test_another_kind_of_host_is_reported_and_builds_in_its_own_time_with_
         assert setup.answers[2] == gone(1, NAME)
         await until(lambda: NAME in setup.facts() and any(first.host in beat for beat in setup.beats()))
         assert setup.facts()[NAME].hypervisor_type == "KVM"
-
-
-async def test_a_repeated_order_does_not_begin_the_build_again() -> None:
-    hypervisor = Hypervisor()
-    order = spawn(1, NAME)
-    async with compute_setup("memory") as setup, driven(setup, hypervisor):
-        await setup.order(order)
-        await until(lambda: len(hypervisor.starting) == 1)
-        hypervisor.start()
-        await until(lambda: len(setup.answers) == 1)
-        await setup.order(structs.replace(order))
-        await until(lambda: len(setup.answers) == 2)
-
-        assert setup.answers[0] == setup.answers[1]
-        assert hypervisor.starting == set()

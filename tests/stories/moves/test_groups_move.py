@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, InstanceState
+from bus.messages.build import BuildRejected, InstancesFound, InstanceState
 from bus.messages.planning import AskDrain, DrainFound
 from bus.messages.stored_names import CreateGroup
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
@@ -135,24 +135,6 @@ async def test_one_member_alone_is_refused_with_what_to_do_and_all_by_name_move(
 
 
 @EMBEDDED
-async def test_the_destination_has_room_for_all_or_is_not_chosen(bus: str, books: str) -> None:
-    async with members(bus, books, "h1", "h2", "h3") as group:
-        # The second host has room for one of them, and the third for both.
-        for number, (host, ram_mb) in enumerate((("h2", LARGE_MB - 64), ("h3", LARGE_MB - 128)), start=20):
-            flavor = Flavor(vcpus=1, ram_mb=ram_mb, root_gb=1)
-            await group.here.setup.send(a_build(number, flavor=flavor, hosts=(host,)))
-        await group.here.until_used(h1=2, h2=1, h3=1)
-        refused = await group.here.move(group.ids[0], with_group=True, hosts=("h2",))
-        assert isinstance(refused, BuildRejected)
-        assert "no valid host" in refused.reason
-
-        await group.here.move(group.ids[0], with_group=True)
-
-        assert {each.host for each in await group.until_all("active", "confirmed")} == {"h3"}
-        await group.here.until_used(h1=0, h2=1, h3=3)
-
-
-@EMBEDDED
 async def test_a_plan_to_drain_says_where_members_go_together_and_the_others_beside_them(
     bus: str, books: str
 ) -> None:
@@ -219,54 +201,3 @@ async def test_one_whose_destination_failed_stays_and_the_audit_says_how_it_foll
             ended = [await group.ended(id_, request if id_ in behind else None) for id_ in group.ids]
         assert await group.hosts() == {"h2"}
         assert await group.apart() == []
-
-
-@EMBEDDED
-async def test_one_whose_move_is_aborted_comes_back_though_the_others_go_on(bus: str, books: str) -> None:
-    slow = FaultScript(spawn_ms=5, receive_ms=3_600_000, stop_ms=5, start_ms=5)
-    async with members(bus, books, "h1", "h2", faults=slow) as group:
-        one, other = group.ids
-        await group.here.move(one, with_group=True)
-        await group.here.until_used(h1=2, h2=2)
-        assert isinstance(await group.here.end(other, "abort"), InstancesFound)
-        assert (await group.here.until(other, "active", "aborted")).host == "h1"
-        await group.here.until_used(h1=2, h2=1)
-
-
-@EMBEDDED
-async def test_the_others_go_on_when_one_is_deleted(bus: str, books: str) -> None:
-    async with members(bus, books, "h1", "h2", count=3) as group:
-        gone, *others = group.ids
-        await group.here.move(gone, with_group=True)
-        await group.here.setup.client.ask(DeleteInstance(instance=gone))
-        await group.here.setup.until_state(gone, "deleted")
-        ended = [await group.here.setup.until_state(id_, "active") for id_ in others]
-        assert len({each.host for each in ended}) == 1
-
-
-@EMBEDDED
-async def test_a_member_that_was_deleted_on_the_lost_host_holds_nobody_there(bus: str, books: str) -> None:
-    async with members(bus, books, "h1", "h2", count=3) as group:
-        gone, *others = group.ids
-        await down(group.here, "h1")
-        await group.here.setup.client.ask(DeleteInstance(instance=gone))
-        answer = await group.here.move(others[0], "evacuate", with_group=True)
-        assert isinstance(answer, InstancesFound), answer
-        assert {each.host for each in await group.until_all("active", "confirmed", others)} == {"h2"}
-
-
-@EMBEDDED
-async def test_members_are_migrated_live(bus: str, books: str) -> None:
-    async with members(bus, books, "h1", "h2") as group:
-        assert isinstance(
-            await group.here.move(group.ids[0], "live-migrate", with_group=True), InstancesFound
-        )
-        assert {each.host for each in await group.until_all("active", "confirmed")} == {"h2"}
-
-
-@EMBEDDED
-async def test_members_of_a_soft_group_follow_each_other(bus: str, books: str) -> None:
-    async with members(bus, books, "h1", "h2", "h3", "h4", policy="soft-affinity", count=3) as group:
-        for number, id_ in enumerate(group.ids, start=1):
-            await group.here.move(id_, "live-migrate", request_id=RequestId(UUID(int=3000 + number)))
-        assert len({each.host for each in await group.until_all("active", "confirmed")}) == 1

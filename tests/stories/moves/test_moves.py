@@ -119,22 +119,6 @@ async def test_a_reverted_resize_is_where_it_was_with_the_size_that_it_had(bus: 
         await here.until_used(h1=1, h2=0)
 
 
-@STAGES
-async def test_a_resize_in_place_counts_the_larger_size_once(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2") as here:
-        instance = await here.booted()
-        await here.move(instance, "resize", flavor=LARGE, hosts=("h1",))
-        assert (await here.until(instance, "moved")).host == "h1"
-        await here.until_used(h1=4, h2=0)
-        await here.end(instance, "confirm")
-        await here.until(instance, "active", "confirmed")
-        await here.until_used(h1=4, h2=0)
-        await here.move(
-            instance, "resize", request_id=RequestId(UUID(int=1001)), flavor=SMALL, hosts=("h1",), confirm_s=0
-        )
-        await here.until_used(h1=1, h2=0)
-
-
 @EMBEDDED
 async def test_a_resize_in_place_that_only_fits_without_its_present_share_is_granted(
     bus: str, books: str
@@ -156,15 +140,6 @@ async def test_a_resize_in_place_that_only_fits_without_its_present_share_is_gra
         assert isinstance(taken, InstancesFound), taken
         assert (await here.until(instance, "moved")).host == "h1"
         await here.until_used(h1=2)
-
-
-@STAGES
-async def test_a_live_migration_needs_no_confirmation(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2") as here:
-        instance = await here.booted()
-        await here.move(instance, "live-migrate")
-        assert (await here.until(instance, "active", "confirmed")).host == "h2"
-        await here.until_used(h1=0, h2=1)
 
 
 @STAGES
@@ -205,34 +180,3 @@ async def test_the_history_says_what_was_ordered_and_how_it_ended(bus: str, book
         ]
         assert all(each.ended_at for each in found.changes[1:])
         assert await here.setup.client.ask(AskMoves()) == MovesFound(moves=())
-
-
-@STAGES
-async def test_a_shelved_instance_keeps_its_share_and_runs_again(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2") as here:
-        instance = await here.booted()
-        await here.move(instance, "shelve")
-        assert (await here.until(instance, "shelved", "done")).host == "h1"
-        await here.until_used(h1=1, h2=0)
-        refused = await here.move(instance, "migrate", request_id=RequestId(UUID(int=1001)))
-        assert isinstance(refused, BuildRejected)
-        assert refused.reason == "it is shelved: to migrate, it must be active or stopped"
-        await here.move(instance, "unshelve", request_id=RequestId(UUID(int=1002)))
-        assert (await here.until(instance, "active", "done")).host == "h1"
-
-
-@STAGES
-async def test_an_offloaded_instance_holds_nothing_and_is_unshelved_on_another_host(
-    bus: str, books: str
-) -> None:
-    async with movers(bus, books, "h1", "h2") as here:
-        instance = await here.booted()
-        await here.move(instance, "offload")
-        assert (await here.until(instance, "offloaded", "done")).host == ""
-        await here.until_used(h1=0, h2=0)
-        await here.move(instance, "unshelve", request_id=RequestId(UUID(int=1001)), hosts=("h2",))
-        there = await here.until(instance, "active", "done")
-        assert (there.host, there.attempt) == ("h2", 2)
-        await here.until_used(h1=0, h2=1)
-        await here.setup.client.ask(DeleteInstance(instance=instance))
-        await here.until_used(h1=0, h2=0)

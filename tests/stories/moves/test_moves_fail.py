@@ -5,42 +5,36 @@ is held.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from uuid import UUID
 
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, MoveEnd, MoveKind
+from bus.messages.build import BuildRejected, InstancesFound, MoveEnd
 from bus.messages.hosts import AskHosts, HostsFound, SetHost
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
 from compute_sim.wiring import compute_parts
-from engine.flavors import RequestId
 from laboratory.computes.driver import SimulatedDriver
 from laboratory.computes.faults import (
     FailsToReceive,
-    FailsToStart,
-    FailsToStop,
     FallsSilent,
     Fault,
     FaultScript,
-    ReceivesSlowly,
 )
 from laboratory.computes.hosts import SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.cloud import cloud, wait_until
-from tests.stories.layouts import BOTH, EMBEDDED
-from tests.stories.moves.test_moves import NARROW, SMALL, Movers, movers
+from tests.stories.layouts import BOTH
+from tests.stories.moves.test_moves import NARROW, Movers, movers
 from tests.stories.scheduling.test_scheduler_nested import PACE, PRETENDING, PRETENDING_PACE
 
 pytestmark = pytest.mark.asyncio
 
 # Longer than any story.
 NEVER_MS = 3_600_000.0
-KINDS: tuple[MoveKind, ...] = ("migrate", "live-migrate")
 
 
 def script(*faults: Fault) -> FaultScript:
@@ -61,93 +55,6 @@ async def test_the_host_that_cannot_receive_it_costs_an_alternate(bus: str, book
         await here.end(instance, "confirm")
         await here.until(instance, "active", "confirmed")
         await here.until_used(h1=0, h2=0, h3=1)
-
-
-@EMBEDDED
-@pytest.mark.parametrize("kind", KINDS)
-async def test_when_no_host_can_receive_it_it_runs_where_it_was(bus: str, books: str, kind: MoveKind) -> None:
-    async with movers(bus, books, "h1", "h2", "h3", script=script(FailsToReceive())) as here:
-        instance = await here.booted()
-        await here.move(instance, kind)
-        back = await here.until(instance, "active", "failed")
-        assert back.move is not None
-        assert (back.host, back.move.failure) == ("h1", "no other host took it")
-        assert sorted(each.host for each in back.failures) == ["h2", "h3"]
-        await here.until_used(h1=1, h2=0, h3=0)
-
-
-@EMBEDDED
-@pytest.mark.parametrize("kind", ["migrate", "shelve"])
-async def test_an_instance_that_cannot_be_stopped_stays(bus: str, books: str, kind: MoveKind) -> None:
-    async with movers(bus, books, "h1", "h2", script=script(FailsToStop(hosts=("h1",)))) as here:
-        instance = await here.booted()
-        await here.move(instance, kind)
-        stays = await here.until(instance, "active", "failed")
-        assert stays.move is not None
-        assert (stays.host, stays.move.failure) == ("h1", "h1 could not stop it")
-        await here.until_used(h1=1, h2=0)
-
-
-@EMBEDDED
-async def test_one_that_does_not_run_again_is_in_error_and_holds_its_share_until_it_is_deleted(
-    bus: str, books: str
-) -> None:
-    faults = (FailsToReceive(hosts=("h2",)), FailsToStart(hosts=("h1",), reason="its disk is broken"))
-    async with movers(bus, books, "h1", "h2", script=script(*faults)) as here:
-        instance = await here.booted()
-        await here.move(instance)
-        broken = await here.until(instance, "error", "failed")
-        assert (broken.host, broken.keeps_share) == ("h1", True)
-        assert broken.reason == "h1 could not run it again: its disk is broken"
-        await here.until_used(h1=1, h2=0)
-        await here.setup.client.ask(DeleteInstance(instance=instance))
-        await here.until_used(h1=0, h2=0)
-
-
-@EMBEDDED
-async def test_an_aborted_move_leaves_it_where_it_was(bus: str, books: str) -> None:
-    slow = ReceivesSlowly(hosts=("h2",), receive_ms=NEVER_MS)
-    async with movers(bus, books, "h1", "h2", script=script(slow)) as here:
-        instance = await here.booted()
-        await here.move(instance)
-        await here.until_used(h1=1, h2=1)
-        assert isinstance(await here.end(instance, "abort"), InstancesFound)
-        assert (await here.until(instance, "active", "aborted")).host == "h1"
-        await here.until_used(h1=1, h2=0)
-        refused = await here.end(instance, "confirm")
-        assert isinstance(refused, BuildRejected)
-        assert refused.reason == "the move is aborted"
-
-
-@EMBEDDED
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_delete_while_it_moves_leaves_nothing_on_either_host(
-    bus: str, books: str, kind: MoveKind
-) -> None:
-    slow = ReceivesSlowly(hosts=("h2",), receive_ms=NEVER_MS)
-    async with movers(bus, books, "h1", "h2", script=script(slow)) as here:
-        instance = await here.booted()
-        await here.move(instance, kind)
-        await here.until_used(h1=1, h2=1)
-        await here.setup.client.ask(DeleteInstance(instance=instance))
-        await here.setup.until_state(instance, "deleted")
-        await here.until_used(h1=0, h2=0)
-        await until_empty(here)
-
-
-@EMBEDDED
-async def test_a_delete_while_it_waits_to_be_confirmed_leaves_nothing_on_either_host(
-    bus: str, books: str
-) -> None:
-    async with movers(bus, books, "h1", "h2", script=script()) as here:
-        instance = await here.booted()
-        await here.move(instance)
-        await here.until(instance, "moved")
-        await here.until_used(h1=1, h2=1)
-        await here.setup.client.ask(DeleteInstance(instance=instance))
-        await here.setup.until_state(instance, "deleted")
-        await here.until_used(h1=0, h2=0)
-        await until_empty(here)
 
 
 async def until_empty(here: Movers) -> None:
@@ -179,26 +86,6 @@ async def test_of_confirm_and_revert_at_once_one_wins_and_the_other_gets_its_rea
         assert lost.reason in (f"the move is about to be {outcomes[won]}", f"the move is {outcomes[won]}")
         assert (await here.until(instance, "active", outcomes[won])).host == hosts[won]
         await here.until_used(h1=won, h2=1 - won)
-
-
-@EMBEDDED
-async def test_of_two_moves_at_once_one_wins_and_the_other_gets_its_reason(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2", "h3", script=script()) as here:
-        instance = await here.booted()
-        requests = [RequestId(UUID(int=number)) for number in (1000, 1001)]
-
-        # A copy of the order that lost is refused as long as the other waits to be confirmed.
-        answers = await asyncio.gather(
-            here.move(instance, "migrate", request_id=requests[0]),
-            here.move(instance, "resize", request_id=requests[1], flavor=SMALL),
-        )
-
-        (won,) = [number for number, each in enumerate(answers) if isinstance(each, InstancesFound)]
-        (lost,) = [each for each in answers if isinstance(each, BuildRejected)]
-        assert str(requests[won]) in lost.reason
-        there = await here.until(instance, "moved")
-        assert there.attempt == 2
-        await here.until_used(**{host: int(host in ("h1", there.host)) for host in ("h1", "h2", "h3")})
 
 
 # By the held clock.

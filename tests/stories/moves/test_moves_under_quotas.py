@@ -102,25 +102,3 @@ async def test_a_resize_over_the_quota_fails_with_its_numbers_and_a_revert_does_
         await shop.revert(2)
         assert await shop.used() == 4
         await stage.until_silent()
-
-
-@pytest.mark.parametrize("kind", STAGES)
-async def test_an_offloaded_instance_counts_nothing_and_is_judged_when_it_comes_back(kind: str) -> None:
-    async with books_stage(kind) as stage:
-        shop = Shop(stage)
-        await shop.limit(3)
-        await shop.boot(1, "active")
-        await shop.move(1, "offload", "offloaded")
-        await stage.until_silent()
-        assert await shop.used() == 0
-        await shop.boot(2, "active")
-
-        still = await shop.move(1, "unshelve", "offloaded")
-
-        assert [each.reason for each in still.failures] == [
-            "over the quota of project shop: VCPU limit 3, used 2, asked 2"
-        ]
-        await shop.limit(4)
-        await shop.move(1, "unshelve", "active")
-        assert await shop.used() == 4
-        await stage.until_silent()

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, InstanceState
+from bus.messages.build import DeleteInstance, InstancesFound, InstanceState
 from bus.messages.hosts import SetHost
 from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MovesFound, MoveWait
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim, SwapClaim
@@ -30,7 +30,6 @@ from tests.stories.scheduling.test_scheduler_host_facts import a_cell
 
 pytestmark = pytest.mark.asyncio
 
-MOVE = RequestId(UUID(int=1000))
 OTHER = RequestId(UUID(int=2000))
 WHOLE = Flavor(name="whole", vcpus=1, ram_mb=HostSize().ram_mb * 6 // 10, root_gb=1)
 LONG = MoveWait(for_s=3600)
@@ -124,68 +123,6 @@ async def test_the_history_has_one_entry_of_a_move_that_waited(bus: str, books: 
         assert await here.setup.client.ask(AskMoves()) == MovesFound(moves=())
 
 
-@EMBEDDED
-async def test_an_aborted_wait_ends_at_once_and_takes_no_room_later(bus: str, books: str) -> None:
-    async with offloaded(bus, books) as (here, saved, full):
-        await here.move(saved, "unshelve", wait=LONG)
-        refused = await here.end(saved, "confirm")
-        assert isinstance(refused, BuildRejected)
-        assert refused.reason == "the move waits for room, and has not begun: abort it, or wait"
-
-        assert isinstance(await here.end(saved, "abort"), InstancesFound)
-
-        told = await ends(here, saved, "aborted")
-        assert told.state == "offloaded"
-        await deleted(here, full)
-        await here.until_used(h1=0)
-        # The room goes to the next one that asks.
-        assert isinstance(await here.move(saved, "unshelve", request_id=OTHER), InstancesFound)
-        await here.until(saved, "active", "done")
-        await here.until_used(h1=1)
-
-
-@EMBEDDED
-async def test_a_delete_ends_the_wait_and_the_room_goes_to_the_next(bus: str, books: str) -> None:
-    async with offloaded(bus, books) as (here, saved, full):
-        build = a_build(3, flavor=WHOLE, wait=Wait(for_s=3600))
-        await here.setup.send(build)
-        await here.setup.until_state(instance_of(build), "waiting")
-        await here.move(saved, "unshelve", wait=structs.replace(LONG, priority=9))
-
-        await deleted(here, saved)
-        await deleted(here, full)
-
-        await here.setup.until_state(instance_of(build), "active")
-        found = await here.setup.client.ask(AskHistory(instance=saved))
-        assert isinstance(found, HistoryFound)
-        assert [(each.what, each.outcome) for each in found.changes] == [
-            ("boot", "placed"),
-            ("offload", "done"),
-            ("unshelve", "deleted"),
-            ("delete", "deleted"),
-        ]
-
-
-@EMBEDDED
-async def test_what_waits_too_long_fails_and_says_why(bus: str, books: str) -> None:
-    async with offloaded(bus, books) as (here, saved, _):
-        await here.move(saved, "unshelve", wait=MoveWait(for_s=1))
-        told = await ends(here, saved, "failed")
-        assert told.state == "offloaded"
-        assert told.move is not None
-        assert told.move.failure.startswith("no valid host: it waited 1 s for room, until ")
-        assert "1 removed by capacity" in told.move.failure
-
-
-@EMBEDDED
-async def test_nothing_else_is_ordered_for_it_while_its_move_waits(bus: str, books: str) -> None:
-    async with offloaded(bus, books) as (here, saved, _):
-        await here.move(saved, "unshelve", wait=LONG)
-        refused = await here.move(saved, "unshelve", request_id=OTHER)
-        assert isinstance(refused, BuildRejected)
-        assert refused.reason == f"it waits for room to unshelve, by request {MOVE}: abort that first"
-
-
 @STAGES
 async def test_an_evacuation_waits_by_default_and_goes_before_builds(bus: str, books: str) -> None:
     async with movers(bus, books, "h1", "h2") as here:
@@ -206,16 +143,6 @@ async def test_an_evacuation_waits_by_default_and_goes_before_builds(bus: str, b
         assert (await here.setup.until_state(instance_of(build), "waiting")).host == ""
 
 
-@EMBEDDED
-async def test_an_evacuation_that_shall_not_wait_is_refused(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1") as here:
-        lost = await booted(here, 1, "h1")
-        await down(here, "h1")
-        refused = await here.move(lost, "evacuate", wait=MoveWait(for_s=0))
-        assert isinstance(refused, BuildRejected)
-        assert refused.reason.startswith("no valid host: ")
-
-
 @STAGES
 async def test_a_waiting_evacuation_ends_when_its_host_is_up_again(bus: str, books: str) -> None:
     async with movers(bus, books, "h1") as here:
@@ -230,44 +157,6 @@ async def test_a_waiting_evacuation_ends_when_its_host_is_up_again(bus: str, boo
         assert (told.state, told.host) == ("active", "h1")
         assert told.move is not None
         assert told.move.failure.startswith("its host h1 is up")
-
-
-@EMBEDDED
-async def test_a_waiting_migration_ends_when_its_host_is_down(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2") as here:
-        one, _ = await booted(here, 1, "h1"), await booted(here, 2, "h2")
-        await here.move(one, "migrate", wait=LONG)
-        await waits(here, one)
-        await down(here, "h1")
-        told = await ends(here, one, "failed")
-        assert told.move is not None
-        assert told.move.failure == "its host h1 is down: evacuate it"
-
-
-@EMBEDDED
-async def test_a_migration_waits_and_is_confirmed_as_any_other(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2") as here:
-        one, full = await booted(here, 1, "h1"), await booted(here, 2, "h2")
-        await here.move(one, "migrate", wait=LONG, confirm_s=600)
-        assert (await waits(here, one)).host == "h1"
-        await deleted(here, full)
-        assert (await here.until(one, "moved")).host == "h2"
-        await here.end(one, "confirm")
-        await here.until(one, "active", "confirmed")
-        await here.until_used(h1=0, h2=1)
-
-
-@EMBEDDED
-async def test_a_live_migration_waits_for_the_host_that_it_names(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2", "h3") as here:
-        one, full = await booted(here, 1, "h1"), await booted(here, 2, "h2")
-        nowhere = await here.move(one, "live-migrate", wait=LONG, hosts=("h1",))
-        assert isinstance(nowhere, BuildRejected)
-        assert nowhere.reason == "no valid host: it is on host h1 already"
-        await here.move(one, "live-migrate", wait=LONG, hosts=("h2",))
-        assert (await waits(here, one)).host == "h1"
-        await deleted(here, full)
-        assert (await here.until(one, "active", "confirmed")).host == "h2"
 
 
 @EMBEDDED
@@ -422,14 +311,6 @@ async def test_members_that_lose_their_room_before_their_cell_has_it_wait_again_
         for each in pair:
             assert (await here.until(each, "active", "confirmed")).host == "h2"
         await here.until_used(h1=0, h2=2)
-
-
-@EMBEDDED
-async def test_an_abort_ends_the_second_wait_of_one_alone(bus: str, books: str) -> None:
-    async with pair_that_lost_its_room(bus, books) as (here, _, pair):
-        assert isinstance(await here.end(pair[1], "abort"), InstancesFound)
-        assert (await ends(here, pair[1], "aborted")).host == "h1"
-        await until_it_waits(here, pair[0])
 
 
 @EMBEDDED

@@ -9,15 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import BuildRejected, DeleteInstance
+from bus.messages.build import DeleteInstance
 from bus.messages.cell import DestroyInstance
 from bus.messages.hosts import SetHost
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
 from engine.flavors import InstanceId, RequestId
-from laboratory.computes.faults import ComesBackLate, FailsToBuild, FailsToStop, StopsSlowly
+from laboratory.computes.faults import FailsToBuild, StopsSlowly
 from tests.contracts.stage import until
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
-from tests.stories.layouts import BOTH, EMBEDDED
+from tests.stories.layouts import BOTH
 from tests.stories.moves.test_moves import Movers, movers
 from tests.stories.moves.test_moves_fail import (
     NEVER_MS,
@@ -31,20 +31,6 @@ from tests.stories.moves.test_moves_fail import (
 pytestmark = pytest.mark.asyncio
 
 SECOND, THIRD = RequestId(UUID(int=1001)), RequestId(UUID(int=1002))
-
-
-@BOTH
-async def test_the_host_that_cannot_build_it_costs_an_alternate(bus: str, books: str) -> None:
-    fault = FailsToBuild(hosts=("h2",), reason="no such image")
-    async with movers(bus, books, "h1", "h2", "h3", script=script(fault), wide="h2") as here:
-        instance = await here.booted()
-        await here.move(instance, "offload")
-        await here.until(instance, "offloaded", "done")
-        await here.move(instance, "unshelve", request_id=SECOND, hosts=("h2", "h3"))
-        there = await here.until(instance, "active", "done")
-        assert (there.host, there.attempt) == ("h3", 3)
-        assert [(each.host, each.reason) for each in there.failures] == [("h2", "no such image")]
-        await here.until_used(h1=0, h2=0, h3=1)
 
 
 @BOTH
@@ -62,48 +48,6 @@ async def test_when_no_host_builds_it_it_is_offloaded_again_and_may_be_unshelved
         await here.move(instance, "unshelve", request_id=THIRD, hosts=("h1",))
         assert (await here.until(instance, "active", "done")).host == "h1"
         await here.until_used(h1=1, h2=0)
-
-
-@EMBEDDED
-async def test_a_shelved_instance_is_offloaded_and_runs_again(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", script=script()) as here:
-        instance = await here.booted()
-        await here.move(instance, "shelve")
-        await here.until(instance, "shelved", "done")
-        await here.until_used(h1=1)
-        await here.move(instance, "offload", request_id=SECOND)
-        await here.until(instance, "offloaded", "done")
-        await here.until_used(h1=0)
-        await until_empty(here)
-        await here.move(instance, "unshelve", request_id=THIRD)
-        assert (await here.until(instance, "active", "done")).host == "h1"
-        await here.until_used(h1=1)
-
-
-@EMBEDDED
-async def test_an_instance_that_cannot_be_saved_runs_again_where_it_was(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", script=script(FailsToStop(reason="no room for its image"))) as here:
-        instance = await here.booted()
-        await here.move(instance, "offload")
-        stays = await here.until(instance, "active", "failed")
-        assert stays.move is not None
-        assert (stays.host, stays.move.failure) == ("h1", "h1 could not stop and save it")
-        assert [each.reason for each in stays.failures] == ["no room for its image"]
-        await here.until_used(h1=1)
-
-
-@EMBEDDED
-async def test_without_a_host_it_stays_offloaded_and_the_reason_is_told(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", script=script()) as here:
-        instance = await here.booted()
-        await here.move(instance, "offload")
-        await here.until(instance, "offloaded", "done")
-        refused = await here.move(instance, "unshelve", request_id=SECOND, hosts=("h9",))
-        assert isinstance(refused, BuildRejected)
-        assert "no valid host" in refused.reason
-        told = await here.setup.instance(instance)
-        assert told is not None
-        assert told.state == "offloaded"
 
 
 @BOTH
@@ -130,25 +74,6 @@ async def test_of_unshelve_and_delete_at_once_nothing_is_left(bus: str, books: s
         await here.setup.until_state(instance, "deleted")
         await here.until_used(h1=0, h2=0)
         await until_empty(here)
-
-
-@BOTH
-async def test_a_host_that_is_silent_about_an_offload_keeps_the_share_until_it_answers(
-    bus: str, books: str
-) -> None:
-    held = HeldClock()
-    late = ComesBackLate(hosts=("h1",), after_s=10, for_s=10)
-    async with hosts_of_held_time(bus, books, held, late) as (here, _):
-        instance = await here.booted()
-        held.move(10)
-        await here.move(instance, "offload")
-        refused = await here.move(instance, "unshelve", request_id=SECOND)
-        assert isinstance(refused, BuildRejected)
-        assert "it moves already" in refused.reason
-        await here.until_used(h1=1, h2=0)
-        held.move(10)
-        await here.until(instance, "offloaded", "done")
-        await here.until_used(h1=0, h2=0)
 
 
 class SilentOnceSaved(HeldDriver):
@@ -208,22 +133,3 @@ async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_i
         gone = await here.until(instance, "offloaded", "done")
         assert (gone.host, gone.keeps_share) == ("", False)
         await here.until_used(h1=0, h2=0)
-
-
-@BOTH
-async def test_a_shelved_instance_of_a_lost_host_is_evacuated_and_runs(bus: str, books: str) -> None:
-    held = HeldClock()
-    async with hosts_of_held_time(bus, books, held, SILENT) as (here, _):
-        instance = await here.booted()
-        await here.move(instance, "shelve")
-        await here.until(instance, "shelved", "done")
-        held.move(10)
-        await down(here, "h1")
-        refused = await here.move(instance, "unshelve", request_id=SECOND)
-        assert isinstance(refused, BuildRejected)
-        assert refused.reason == "its host h1 is down: evacuate it"
-        await here.move(instance, "evacuate", request_id=THIRD)
-        assert (await here.until(instance, "active", "confirmed")).host == "h2"
-        await here.until_used(h1=1, h2=1)
-        held.move(10)
-        await here.until_used(h1=0, h2=1)

@@ -7,16 +7,14 @@ import pytest
 from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, MoveKind
 from bus.messages.moves import AskHistory, HistoryFound
 from engine.flavors import InstanceId, RequestId
-from laboratory.computes.faults import FailsToReceive, FailsToStart, FailsToStop
 from tests.stories.cells.held_driver import HeldClock
-from tests.stories.layouts import BOTH, EMBEDDED, STAGES
-from tests.stories.moves.test_moves import LARGE, Movers, movers
-from tests.stories.moves.test_moves_fail import SILENT, down, hosts_of_held_time, script
+from tests.stories.layouts import BOTH, STAGES
+from tests.stories.moves.test_moves import Movers, movers
+from tests.stories.moves.test_moves_fail import SILENT, down, hosts_of_held_time
 
 pytestmark = pytest.mark.asyncio
 
 NEED_ONE_THAT_RUNS: tuple[MoveKind, ...] = ("reboot", "live-migrate", "shelve")
-STOPPING: tuple[MoveKind, ...] = ("stop", "reboot")
 
 
 def request(number: int) -> RequestId:
@@ -68,48 +66,6 @@ async def test_an_instance_is_stopped_started_and_rebooted_where_it_is(bus: str,
         assert [each.what for each in found.changes] == ["boot", "stop", "start", "reboot", "delete"]
 
 
-@STAGES
-async def test_a_stopped_instance_moves_and_stays_stopped(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2") as here:
-        instance = await here.booted()
-        await switched(here, instance, "stop", 1, "stopped")
-        await here.move(instance)
-        assert (await here.until(instance, "moved")).host == "h2"
-        early = await here.move(instance, "start", request_id=request(2))
-        assert isinstance(early, BuildRejected)
-        assert "it has moved, and that is not confirmed or reverted yet" in early.reason
-        await here.end(instance, "confirm")
-        assert (await here.until(instance, "stopped", "confirmed")).host == "h2"
-        await here.until_used(h1=0, h2=1)
-
-        resize = request(3)
-        await here.move(instance, "resize", request_id=resize, flavor=LARGE, hosts=("h2",), confirm_s=0)
-        assert (await here.until(instance, "stopped", "confirmed")).host == "h2"
-        await here.until_used(h1=0, h2=4)
-        await switched(here, instance, "start", 4, "active")
-
-
-@BOTH
-async def test_a_move_that_fails_leaves_it_stopped(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2", script=script(FailsToReceive())) as here:
-        instance = await here.booted()
-        await switched(here, instance, "stop", 1, "stopped")
-        await here.move(instance)
-        assert (await here.until(instance, "stopped", "failed")).host == "h1"
-        await here.until_used(h1=1, h2=0)
-        await switched(here, instance, "start", 2, "active")
-
-
-@BOTH
-async def test_one_that_cannot_be_stopped_runs_on(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", script=script(FailsToStop(hosts=("h1",), reason="it hangs"))) as here:
-        instance = await here.booted()
-        for number, kind in enumerate(STOPPING):
-            await here.move(instance, kind, request_id=request(number))
-            told = await here.until(instance, "active", "failed")
-            assert [(each.host, each.reason) for each in told.failures] == [("h1", "it hangs")]
-
-
 @BOTH
 async def test_a_stopped_instance_of_a_lost_host_is_evacuated_and_stays_stopped(bus: str, books: str) -> None:
     held = HeldClock()
@@ -124,22 +80,3 @@ async def test_a_stopped_instance_of_a_lost_host_is_evacuated_and_stays_stopped(
         await here.move(instance, "evacuate", request_id=request(3))
         assert (await here.until(instance, "stopped", "confirmed")).host == "h2"
         await switched(here, instance, "start", 4, "active")
-
-
-@EMBEDDED
-@pytest.mark.parametrize("kind", ["start", "reboot"])
-async def test_an_order_to_run_an_instance_that_does_not_start_is_told_as_failed(
-    bus: str, books: str, kind: MoveKind
-) -> None:
-    fault = FailsToStart(hosts=("h1",), reason="its disk is broken")
-    async with movers(bus, books, "h1", script=script(fault)) as here:
-        instance = await here.booted()
-        if kind == "start":
-            await switched(here, instance, "stop", 1, "stopped")
-        await here.move(instance, kind, request_id=request(2))
-        broken = await here.until(instance, "error", "failed")
-
-        assert broken.move is not None
-        assert broken.move.failure == "h1 could not run it again: its disk is broken"
-        assert (broken.host, broken.keeps_share) == ("h1", True)
-        await here.until_used(h1=1)

@@ -6,17 +6,13 @@ from msgspec import structs
 from bus.message import Message
 from bus.messages.build import BuildRejected, InstancesFound, RebuildInstance
 from engine.flavors import Image, InstanceId, RequestId
-from laboratory.ironic import IronicScript, available_nodes
-from laboratory.ironic.script import WorkFails
+from laboratory.ironic import available_nodes
 from tests.contracts.placement_orders import an_id
-from tests.ironic_clock import LONG_S
 from tests.stories.cloud import wait_until
 from tests.stories.layouts import STAGES
 from tests.stories.metal.test_deploys import (
-    CONDUCTING,
     IN_MEMORY,
     LONG_DEPLOYS,
-    QUICK,
     DeploySetup,
     deploy_setup,
 )
@@ -77,56 +73,6 @@ async def test_an_active_instance_is_rebuilt_in_place_and_a_repeated_request_cha
         await metal.until_free(*nodes)
 
 
-@STAGES
-async def test_a_rebuild_that_fails_says_why_keeps_its_node_and_can_be_asked_again(
-    bus: str, books: str
-) -> None:
-    nodes = available_nodes(1)
-    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
-        instance = await an_active_instance(metal)
-        metal.simulation.ironic.script = IronicScript(faults=(WorkFails(work="deploy", reason="no disk"),))
-
-        await ask(metal, a_rebuild(instance, 1))
-        failed = await metal.cloud.until_state(instance, "error")
-
-        assert failed.rebuild is not None
-        assert failed.rebuild.failure == "deploy failed: no disk"
-        assert failed.reason == "its rebuild failed: deploy failed: no disk"
-        assert (failed.host, failed.keeps_share) == (nodes[0].uuid, True)
-        assert len(metal.with_instance(instance)) == 1
-        assert [each.used for each in (await metal.stocks()).values()] == [1]
-
-        metal.simulation.ironic.script = IronicScript()
-        await ask(metal, a_rebuild(instance, 2))
-        active = await metal.cloud.until_state(instance, "active")
-        assert active.rebuild is not None
-        assert (active.rebuild.failure, active.reason, active.keeps_share) == ("", "", False)
-
-        metal.simulation.ironic.script = IronicScript(faults=(WorkFails(work="deploy"),))
-        await ask(metal, a_rebuild(instance, 3))
-        await metal.cloud.until_state(instance, "error")
-        await metal.delete(instance)
-        await metal.cloud.until_state(instance, "deleted")
-        await metal.until_free(*nodes)
-
-
-@IN_MEMORY
-async def test_a_rebuild_that_ironic_refuses_leaves_the_instance_active_and_says_why(
-    bus: str, books: str
-) -> None:
-    nodes = available_nodes(1)
-    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
-        instance = await an_active_instance(metal)
-        (node,) = metal.with_instance(instance)
-        metal.simulation.ironic.set_maintenance(node.uuid, is_on=True, reason="smoke")
-
-        await ask(metal, a_rebuild(instance))
-        active = await metal.cloud.until_state(instance, "active")
-
-        assert active.rebuild is not None
-        assert "is in maintenance" in active.rebuild.failure
-
-
 @IN_MEMORY
 async def test_an_invalid_rebuild_is_refused_with_field_and_value(bus: str, books: str) -> None:
     nodes = available_nodes(1)
@@ -151,25 +97,6 @@ async def test_an_invalid_rebuild_is_refused_with_field_and_value(bus: str, book
         refused = await ask(metal, a_rebuild(instance, 2))
         assert isinstance(refused, BuildRejected)
         assert "it is deleted: only an active instance can be rebuilt" in refused.reason
-
-
-@IN_MEMORY
-async def test_a_delete_in_the_middle_of_a_rebuild_takes_the_instance_off_its_node(
-    bus: str, books: str
-) -> None:
-    nodes = available_nodes(1)
-    async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d1"):
-        instance = await an_active_instance(metal)
-        await ask(metal, a_rebuild(instance))
-
-        async def is_deploying() -> bool:
-            return metal.nodes[0].provision_state == "deploying"
-
-        await wait_until(is_deploying, "Ironic rebuilds it")
-        await metal.delete(instance)
-        metal.end_work()
-        await metal.cloud.until_state(instance, "deleted")
-        await metal.until_free(*nodes)
 
 
 @STAGES
@@ -198,29 +125,3 @@ async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus:
             active = await metal.until_active(each)
             assert active.rebuild is not None
             assert (active.rebuild.failure, active.host, active.attempt) == ("", hosts[each], 1)
-
-
-@IN_MEMORY
-async def test_a_rebuild_that_times_out_is_an_error_until_it_succeeds(bus: str, books: str) -> None:
-    nodes = available_nodes(1)
-    unsaid = structs.replace(QUICK, progress_s=3600.0)
-    async with (
-        deploy_setup(bus, books, *nodes) as metal,
-        metal.daemon("d1", unsaid),
-    ):
-        instance = await an_active_instance(metal)
-        metal.simulation.ironic.go_away(LONG_S, refuses=True)
-        await ask(metal, a_rebuild(instance))
-        await metal.until_ordered("rebuild")
-        metal.conductor_clock.pass_s(CONDUCTING.deploy_timeout_s)
-
-        failed = await metal.cloud.until_state(instance, "error")
-        metal.simulation.ironic.come_back()
-        active = await metal.cloud.until_state(instance, "active")
-
-        assert failed.rebuild is not None
-        assert failed.rebuild.failure == f"no message from the host within {CONDUCTING.deploy_timeout_s:g} s"
-        assert active.rebuild is not None
-        assert active.rebuild.failure == ""
-        (node,) = metal.with_instance(instance)
-        assert node.instance_info["image_source"] == NEW.source

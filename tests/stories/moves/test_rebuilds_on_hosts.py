@@ -6,11 +6,10 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import AskInstances, BuildRejected, DeleteInstance, InstancesFound, RebuildInstance
+from bus.messages.build import AskInstances, BuildRejected, InstancesFound, RebuildInstance
 from bus.messages.hosts import SetHost
 from bus.messages.stored_names import CreateImage, NamedImage
 from engine.flavors import Image, InstanceId, RequestId
-from laboratory.computes.faults import BuildsSlowly, FailsToBuild
 from scheduler_worker.core.instances.history import request_of
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import InstanceQuery
@@ -18,7 +17,7 @@ from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.cloud import wait_until
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.moves.test_moves import Movers, movers
-from tests.stories.moves.test_moves_fail import NEVER_MS, SILENT, down, hosts_of_held_time
+from tests.stories.moves.test_moves_fail import SILENT, down, hosts_of_held_time
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,37 +43,6 @@ async def until_begun(driver: HeldDriver) -> None:
         return NEW.source in driver.images()
 
     await wait_until(is_so, "its host has the order to rebuild it")
-
-
-@STAGES
-async def test_an_active_instance_is_rebuilt_in_place_and_a_repeated_request_changes_nothing(
-    bus: str, books: str
-) -> None:
-    async with movers(bus, books, "h1", "h2") as here:
-        instance = await here.booted()
-        answer = await rebuild(here, instance)
-        assert isinstance(answer, InstancesFound)
-        assert (answer.instances[0].state, answer.instances[0].host) == ("rebuilding", "h1")
-
-        rebuilt = await here.until(instance, "active")
-
-        assert rebuilt.rebuild is not None
-        assert (rebuilt.rebuild.image, rebuilt.rebuild.failure) == (NEW, "")
-        assert (rebuilt.host, rebuilt.attempt, rebuilt.reason) == ("h1", 1, "")
-        assert await rebuild(here, instance) == InstancesFound(instances=(rebuilt,))
-        await here.until_used(h1=1, h2=0)
-        # It moves and is shelved like any other.
-        await here.move(instance)
-        refused = await rebuild(here, instance, 2)
-        assert isinstance(refused, BuildRejected)
-        assert (refused.field, refused.value) == ("instance", str(instance))
-        await here.until(instance, "moved")
-        await here.end(instance, "confirm")
-        await here.until(instance, "active", "confirmed")
-        await rebuild(here, instance, 3)
-        assert (await here.until(instance, "active", "confirmed")).host == "h2"
-        await here.setup.client.ask(DeleteInstance(instance=instance))
-        await here.until_used(h1=0, h2=0)
 
 
 @STAGES
@@ -124,29 +92,6 @@ async def test_a_stored_image_counts_with_its_properties_for_the_host_and_for_la
 
 
 @BOTH
-async def test_a_rebuild_that_fails_says_why_keeps_its_host_and_can_be_asked_again(
-    bus: str, books: str
-) -> None:
-    held, fault = HeldClock(), FailsToBuild(hosts=("h1",), after_s=10, for_s=10, reason="no disk")
-    async with hosts_of_held_time(bus, books, held, fault) as (here, _):
-        instance = await here.booted()
-        held.move(10)
-        await rebuild(here, instance)
-
-        failed = await here.until(instance, "error")
-
-        assert failed.reason == "its rebuild failed: no disk"
-        assert (failed.host, failed.attempt, failed.keeps_share) == ("h1", 1, True)
-        await here.until_used(h1=1, h2=0)
-        held.move(10)
-        await rebuild(here, instance, 2)
-        active = await here.until(instance, "active")
-        assert active.rebuild is not None
-        assert (active.rebuild.failure, active.reason, active.keeps_share) == ("", "", False)
-        await here.until_used(h1=1, h2=0)
-
-
-@BOTH
 async def test_a_host_that_is_lost_in_a_rebuild_is_asked_until_it_says_how_it_ended(
     bus: str, books: str
 ) -> None:
@@ -171,21 +116,3 @@ async def test_a_host_that_is_lost_in_a_rebuild_is_asked_until_it_says_how_it_en
         assert (active.host, active.attempt, active.rebuild.failure) == ("h1", 1, "")
         await here.setup.client.ask(SetHost(host="h1", mode="up"))
         await here.until_used(h1=1, h2=0)
-
-
-@BOTH
-async def test_a_delete_in_the_middle_of_a_rebuild_leaves_nothing_on_the_host(bus: str, books: str) -> None:
-    held, slow = HeldClock(), BuildsSlowly(hosts=("h1",), spawn_ms=NEVER_MS, after_s=10)
-    async with hosts_of_held_time(bus, books, held, slow) as (here, (driver, _)):
-        instance = await here.booted()
-        held.move(10)
-        await rebuild(here, instance)
-        await until_begun(driver)
-        refused = await rebuild(here, instance, 2)
-        assert isinstance(refused, BuildRejected)
-        assert "it is rebuilt already, by request" in refused.reason
-
-        await here.setup.client.ask(DeleteInstance(instance=instance))
-
-        await here.setup.until_state(instance, "deleted")
-        await here.until_used(h1=0, h2=0)

@@ -6,16 +6,14 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.build import InstancesFound, RebuildInstance
+from bus.messages.build import InstancesFound
 from bus.messages.moves import EndMove
-from engine.flavors import Image, InstanceId, RequestId
+from engine.flavors import InstanceId, RequestId
 from laboratory.computes.hosts import HostSize
-from moor.books.auditing import MENDED
 from moor.client.bus_client import answer_of
 from moor.showing import facts_of_host
 from tests.asking import hosts_of as moor_hosts
-from tests.stories.moves.books_stage import SMALLER, BooksStage, a_site, equal_hosts, stage_on, wait_until
-from tests.stories.moves.damage import DAMAGES, damage
+from tests.stories.moves.books_stage import BooksStage, a_site, equal_hosts, stage_on, wait_until
 from tests.stories.moves.test_audit import STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -54,54 +52,6 @@ async def in_shape(stage: BooksStage, kind: str) -> None:
 
     await wait_until(are_there, f"all is held of {kind}")
     await stage.until_silent()
-
-
-async def rebuild(stage: BooksStage, instance: InstanceId) -> None:
-    order = RebuildInstance(
-        request_id=RequestId(UUID(int=instance.int + 2)),
-        instance=instance,
-        image=Image(source="http://images/new"),
-    )
-    await answer_of(stage.client, order, InstancesFound)
-    await stage.until([instance], {"active"})
-
-
-@pytest.mark.parametrize("kind", STAGES)
-async def test_after_a_reshape_no_order_about_an_old_instance_needs_to_know_of_it(kind: str) -> None:
-    """The cell's rows still have the providers of the old shape. Whatever is done to the instances next, all books agree."""
-    async with a_site(kind) as site:
-        async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
-            ids = await stage.boot(1, 9)
-            where = await hosts_of(stage, ids)
-
-        async with stage_on(site, equal_hosts(NESTED), keeps_hosts=True) as stage:
-            await in_shape(stage, "numa")
-            await rebuild(stage, ids[0])
-            for id_ in ids[1:3]:
-                await stage.move(id_, "resize", "moved", flavor=SMALLER, hosts=(where[id_],))
-            for id_ in ids[3:5]:
-                await stage.move(id_, "migrate", "moved")
-            await stage.move(ids[5], "stop", "stopped")
-            await stage.move(ids[6], "offload", "offloaded")
-            await stage.until_silent()
-            for id_, how in zip(ids[1:5], ("confirm", "revert") * 2, strict=True):
-                await end(stage, id_, how)
-            await stage.until_silent()
-            assert await hosts_of(stage, [ids[2], ids[4]]) == {id_: where[id_] for id_ in (ids[2], ids[4])}
-
-            # Its claim is lost: the audit gives it one of the providers that there are.
-            await damage(stage.database_url, [(DAMAGES["its claim is gone"], ids[7])])
-            mended = await stage.audit(heals=True)
-            assert {each.outcome for each in mended.findings if each.fault.about == ids[7]} == {MENDED}
-            await stage.until_silent()
-            assert await providers_in_use(stage) == {"numa": {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
-
-        async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
-            await in_shape(stage, "host")
-            await stage.delete(ids)
-            await stage.until_silent()
-            assert not [each for each in await stage.placement.books_page(None, 500) if each.held]
-            assert await stage.placement.audit() == ()
 
 
 async def test_a_refused_shape_shows_at_the_host_until_it_succeeds() -> None:

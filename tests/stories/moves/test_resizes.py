@@ -30,8 +30,6 @@ pytestmark = pytest.mark.asyncio
 
 ONE = RequestId(UUID(int=1))
 SMALL = Flavor(name="small", vcpus=2, ram_mb=1024, root_gb=3)
-# No host is so large.
-GIANT = Flavor(name="giant", vcpus=4000, ram_mb=1024, root_gb=3)
 # All sizes from one provider that has GPUs; the rest from the host's others.
 ON_GPU = Flavor(
     name="gpu",
@@ -111,19 +109,6 @@ class Resizes:
         for each in found.consumer.held:
             held[each.resource] = held.get(each.resource, 0) + each.amount
         return held
-
-
-@pytest.mark.parametrize("kind", STAGES)
-async def test_an_instance_that_got_its_second_flavor_is_resized_from_that(kind: str) -> None:
-    async with books_stage(kind) as stage:
-        here = Resizes(stage)
-        await here.boot(flavor=GIANT, alternatives=(SMALL,))
-        await here.check(Size("small", {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 3}))
-
-        await here.resize(vcpus=4)
-        await here.check(Size("small", {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 3}))
-        await here.resize(ram_mb=2048)
-        await here.check(Size("small", {"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 3}))
 
 
 @pytest.mark.parametrize("kind", STAGES)
