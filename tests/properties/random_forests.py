@@ -11,7 +11,6 @@ from engine.candidates.query import CandidatesQuery, Group
 from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
-CLASSES = ("DISK_GB", "MEMORY_MB", "VCPU")
 TRAITS = ("CUSTOM_GOLD", "CUSTOM_IRON", "HW_CPU_X86_AVX")
 AGGREGATES = tuple(AggregateId(UUID(int=0xA000 + number)) for number in range(3))
 UNKNOWN_AGGREGATE = AggregateId(UUID(int=0xAFFF))

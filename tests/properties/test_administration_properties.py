@@ -33,12 +33,12 @@ from bus.messages.administration import (
     UpdateProvider,
     Write,
 )
-from engine.inventories import AggregateId, ProviderId, ProviderState, ReportedInventory, ResourceAmount
+from engine.inventories import AggregateId, ReportedInventory, ResourceAmount
 from placement_worker.admin_writes import WRITES, write_reshapes
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, consumer, provider
 from tests.contracts.store_client import StoreClient
 from tests.properties.admin_oracle import AdminOracle
-from tests.properties.bounds import BOUNDED, THOROUGH
+from tests.properties.bounds import THOROUGH
 from tests.stores_in_memory import MemoryPlacementStore
 
 CONSUMERS = tuple(consumer(name) for name in ("web", "db"))
@@ -302,67 +302,3 @@ async def assert_alike(client: StoreClient, oracle: AdminOracle) -> None:
 def plain(stock: Any) -> tuple[object, ...]:
     told = structs.asdict(stock)
     return tuple(told[name] for name in ReportedInventory.__struct_fields__)
-
-
-@BOUNDED
-@given(worlds())
-def test_a_shape_names_one_state_of_a_tree_for_ever_and_moves_only_if_that_changes(world: World) -> None:
-    async def scenario() -> None:
-        client = StoreClient(MemoryPlacementStore())
-        ever: dict[tuple[ProviderId, int], object] = {}
-        before: dict[ProviderId, tuple[int, object]] = {}
-        # One by one: a batch of two writes that undo each other gives the same tree a new shape.
-        for write in world.writes:
-            await written(client, (write,))
-            trees = contents(await client.providers())
-            for root, (shape, content) in trees.items():
-                assert ever.setdefault((root, shape), content) == content
-                if root in before and before[root][1] == content:
-                    assert before[root][0] == shape
-            before = trees
-
-    asyncio.run(scenario())
-
-
-def contents(states: dict[ProviderId, ProviderState]) -> dict[ProviderId, tuple[int, object]]:
-    """For each tree its shape, and everything that a claim may rely on."""
-    trees: dict[ProviderId, dict[ProviderId, object]] = {}
-    for which, state in states.items():
-        stocked = {name: plain(stock) for name, stock in state.inventories.items()}
-        trees.setdefault(state.root, {})[which] = (state.parent, stocked, state.traits, state.aggregates)
-    return {root: (states[root].shape, members) for root, members in trees.items()}
-
-
-@BOUNDED
-@given(worlds())
-def test_whoever_merges_the_changes_by_revision_knows_what_stands(world: World) -> None:
-    """As replicas do: apply the log's changes, each if it is later than what was known."""
-
-    async def scenario() -> None:
-        client = StoreClient(MemoryPlacementStore())
-        known: dict[int, ProviderState] = {}
-        cursor = (await client.store.snapshot_page(0, 1)).cursor
-        for batch in batches_of(world):
-            await written(client, batch)
-            page = await client.store.changes_page(cursor, 0, 100)
-            assert page is not None
-            cursor = page.cursor
-            for state in page.providers:
-                assert state.internal not in known or state.revision > known[state.internal].revision
-                known[state.internal] = state
-            for gone in page.gone:
-                assert known.pop(gone.internal, None) is None or gone.internal not in known
-        stands = {state.internal: state for state in (await client.providers()).values()}
-        # A change of shape is sent with the root only.
-        assert {number: without_shape(state) for number, state in known.items()} == {
-            number: without_shape(state) for number, state in stands.items()
-        }
-        assert {state.id: state.shape for state in known.values() if state.id == state.root} == {
-            state.id: state.shape for state in stands.values() if state.id == state.root
-        }
-
-    asyncio.run(scenario())
-
-
-def without_shape(state: ProviderState) -> ProviderState:
-    return structs.replace(state, shape=0)

@@ -54,17 +54,6 @@ def test_without_a_limit_exactly_what_the_reference_finds_each_once(
 
 @FEWER
 @given(random_forests(), queries(), st.integers(1, 12))
-def test_a_limit_cuts_one_order(states: list[ProviderState], query: CandidatesQuery, limit: int) -> None:
-    index = index_of(states)
-    everything = told_of(index, find_candidates(index, query))
-
-    page = told_of(index, find_candidates(index, structs.replace(query, limit=limit)))
-
-    assert page == everything[:limit]
-
-
-@FEWER
-@given(random_forests(), queries(), st.integers(1, 12))
 def test_with_a_limit_no_tree_has_two_more_than_another_that_could_have_more(
     states: list[ProviderState], query: CandidatesQuery, limit: int
 ) -> None:
@@ -109,20 +98,6 @@ def test_an_index_that_changed_is_like_one_that_was_always_so(
 
 
 @FEWER
-@given(random_forests(), queries(), st.integers(0, 4))
-def test_what_is_used_counts_as_if_it_had_been_told_with_the_provider(
-    states: list[ProviderState], query: CandidatesQuery, used: int
-) -> None:
-    index = index_of(states)
-    for state in states:
-        index.use([(state.internal, dict.fromkeys(state.inventories, used))])
-
-    found = told_of(index, find_candidates(index, query))
-
-    assert set(found) == reference_candidates([using(state, used) for state in states], query)
-
-
-@FEWER
 @given(random_forests(), queries(), st.sampled_from([2.0, -1.0]))
 def test_what_is_preferred_decides_about_the_order_and_about_nothing_else(
     states: list[ProviderState], query: CandidatesQuery, weight: float
@@ -141,39 +116,8 @@ def test_what_is_preferred_decides_about_the_order_and_about_nothing_else(
     assert worth == sorted(worth, reverse=True)
 
 
-@FEWER
-@given(random_forests(), queries(), st.integers(1, 4))
-def test_by_preference_a_limit_begins_with_the_best_first_candidate_of_any_tree(
-    states: list[ProviderState], query: CandidatesQuery, limit: int
-) -> None:
-    index = index_of(states)
-    preferred = (Preferred(TRAITS[0], 2.0), Preferred(TRAITS[1], -1.0))
-    choosy = structs.replace(
-        query, groups=tuple(structs.replace(group, preferred=preferred) for group in query.groups)
-    )
-    every = find_candidates(index, choosy)
-
-    some = find_candidates(index, structs.replace(choosy, limit=limit))
-
-    assert len(some) == min(limit, len(every))
-    assert set(told_of(index, some)) <= set(told_of(index, every))
-    if len(some):
-        one = find_candidates(index, structs.replace(choosy, limit=1))
-        assert some.blocks[0].preference == one.blocks[0].preference
-
-
 def without_sharing(state: ProviderState) -> ProviderState:
     return structs.replace(state, traits=tuple(trait for trait in state.traits if trait != SHARES))
-
-
-def using(state: ProviderState, used: int) -> ProviderState:
-    return structs.replace(
-        state,
-        inventories={
-            resource: structs.replace(inventory, used=used)
-            for resource, inventory in state.inventories.items()
-        },
-    )
 
 
 def by_tree(states: Sequence[ProviderState], candidates: Iterable[Told]) -> Counter[object]:

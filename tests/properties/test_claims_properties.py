@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 
 from bus.message import type_of
-from bus.messages.placement import ReleaseClaim, SwapClaim
-from engine.inventories import ProviderId, ProviderState, ReportedInventory, ResourceAmount, capacity_of
+from bus.messages.placement import SwapClaim
+from engine.inventories import ProviderId, ProviderState, ReportedInventory, ResourceAmount
 from engine.refusals import (
     AlreadyClaimed,
     Claimed,
@@ -25,8 +25,8 @@ from engine.refusals import (
 )
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
 from tests.contracts.store_client import StoreClient
-from tests.properties.bounds import BOUNDED, THOROUGH
-from tests.properties.oracle import Amounts, Oracle, PlainInventory, PlainProvider, Said, minus, summed
+from tests.properties.bounds import THOROUGH
+from tests.properties.oracle import Amounts, Oracle, PlainInventory, PlainProvider, Said, summed
 from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
 from tests.stores_in_memory import MemoryPlacementStore
 
@@ -51,44 +51,6 @@ def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
         ("way back", False),
         ("way back", True),
     }
-
-
-@BOUNDED
-@given(worlds())
-def test_what_is_promised_of_capacity_and_holdings_is_kept(world: World) -> None:
-    async def scenario() -> None:
-        client = await a_client(world)
-        shelves = {which: dict(holds) for which, holds in world.shelves.items()}
-        for batch in world.batches:
-            before = usage(await client.providers())
-            if isinstance(batch, Restock):
-                shelves[batch.provider][batch.resource] = batch.inventory
-                await client.report(report_of(batch.provider, shelves[batch.provider]))
-            else:
-                await client.judge(batch)
-            after = await client.providers()
-            assert_nothing_is_added_beyond_capacity(before, after)
-            assert await client.store.audit() == ()
-            await assert_everyone_holds_one_share_that_was_asked_for(client, world)
-
-    asyncio.run(scenario())
-
-
-@BOUNDED
-@given(worlds())
-def test_what_was_granted_once_takes_nothing_when_it_comes_again(world: World) -> None:
-    async def scenario() -> None:
-        client = await a_client(world)
-        for batch in world.batches:
-            if isinstance(batch, Restock):
-                continue
-            said = await client.judge(batch)
-            granted = [asked for asked, verdict in zip(batch, said, strict=True) if verdict == Claimed()]
-            before = await client.providers()
-            assert Claimed() not in await client.judge(granted)
-            assert await client.providers() == before
-
-    asyncio.run(scenario())
 
 
 async def compare(world: World) -> list[tuple[str, object]]:
@@ -221,30 +183,6 @@ async def assert_same_books(client: StoreClient, oracle: Oracle) -> None:
         assert (row.attempt, row.generation, row.ended_at is not None, row.host) == (
             (past.attempt, past.generation, past.ended, past.host) if past else (0, 0, False, None)
         )
-
-
-def assert_nothing_is_added_beyond_capacity(before: Usage, after: dict[ProviderId, ProviderState]) -> None:
-    for which, state in after.items():
-        for resource, inventory in state.inventories.items():
-            assert inventory.used <= max(capacity_of(inventory), before[which, resource])
-
-
-async def assert_everyone_holds_one_share_that_was_asked_for(client: StoreClient, world: World) -> None:
-    ledger = await client.ledger(*[a_release(who) for who in CONSUMERS])
-    asked = [
-        (asked.order.share.host, summed(asked.order.share))
-        for batch in world.batches
-        if not isinstance(batch, Restock)
-        for asked in batch
-        if not isinstance(asked.order, ReleaseClaim)
-    ]
-    for who, held in ledger.held.items():
-        row = ledger.consumers[who]
-        if row.type == "INSTANCE":
-            assert (row.host, total(held)) in asked
-        else:
-            # A cleanup or a migration has at most what an instance had.
-            assert any(not minus(total(held), share) for _, share in asked)
 
 
 def usage(states: dict[ProviderId, ProviderState]) -> Usage:

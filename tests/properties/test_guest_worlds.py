@@ -3,17 +3,13 @@ beside the earlier ones, and what the scheduler would claim is such a placement.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from itertools import permutations
 
 import os_resource_classes
 import pytest
 
 from bus.messages.build import BuildInstance
-from engine.candidates.budget import Budget
-from engine.candidates.query import Nearness, NearSlots
-from engine.candidates.slot_solver import SlotProblem, solutions
 from engine.choosing.choosing import Chosen, choose
 from engine.flavors import Flavor, PortRequest, RequestId
 from engine.inventories import InventoryState, ProviderState, Vocabulary
@@ -206,39 +202,4 @@ def test_each_of_several_guests_fits_exactly_if_brute_force_finds_a_placement(
     assert world.preferred_near
 
 
-# The places at and below each place: the root, two cells, two devices in the first cell and one in the second, one near no cell.
-UNDER = (0b1111111, 0b0011010, 0b0100100, 0b0001000, 0b0010000, 0b0100000, 0b1000000)
 CELL_PLACES, DEVICE_PLACES, IN_CELLS = 0b0000110, 0b1111000, 0b0111110
-
-
-def is_near(nearness: Nearness, device: int, cells: Sequence[int]) -> bool:
-    is_at_one = any(UNDER[cell] >> device & 1 for cell in cells)
-    return is_at_one or nearness == "preferred" or (nearness == "legacy" and not IN_CELLS >> device & 1)
-
-
-@pytest.mark.parametrize("nearness", ["required", "legacy", "preferred"])
-@pytest.mark.parametrize("cells", [1, 2])
-@pytest.mark.parametrize("devices", [1, 2])
-def test_each_way_to_place_devices_near_cells_is_offered_once_and_near_ones_first(
-    devices: int, cells: int, nearness: Nearness
-) -> None:
-    cell_slots, slots = tuple(range(cells)), range(cells + devices)
-    problem = SlotProblem(
-        domains=(CELL_PLACES,) * cells + (DEVICE_PLACES,) * devices,
-        under=UNDER,
-        differing=frozenset(slots),
-        near=tuple(NearSlots(slot, cell_slots, nearness) for slot in slots[cells:]),
-        in_cells=IN_CELLS,
-    )
-
-    found = list(solutions(problem, Budget()))
-
-    ways = [
-        (*of_cells, *of_devices)
-        for of_cells in permutations((1, 2), cells)
-        for of_devices in permutations((3, 4, 5, 6), devices)
-        if all(is_near(nearness, device, of_cells) for device in of_devices)
-    ]
-    assert sorted(found) == sorted(ways)
-    are_near = [is_near("required", way[cells], way[:cells]) for way in found]
-    assert are_near == sorted(are_near, reverse=True)

@@ -96,24 +96,6 @@ def test_reports_end_alike_in_whatever_batches_they_come(batches: Batches) -> No
 
 @BOUNDED
 @given(batches_of_reports)
-def test_a_report_sent_again_or_refused_changes_nothing(batches: Batches) -> None:
-    async def scenario() -> None:
-        client = StoreClient(MemoryPlacementStore())
-        for report in [report for batch in batches for report in batch]:
-            before = await client.providers()
-            verdict = await client.report_one(report)
-            after = await client.providers()
-            if not isinstance(verdict, ReportAccepted):
-                assert after == before
-            again = await client.report_one(report)
-            assert await client.providers() == after
-            assert not (isinstance(again, ReportAccepted) and again.shape_moved)
-
-    asyncio.run(scenario())
-
-
-@BOUNDED
-@given(batches_of_reports)
 def test_the_shape_tells_of_every_change_that_claims_may_rely_on(batches: Batches) -> None:
     async def scenario() -> None:
         client = StoreClient(MemoryPlacementStore())

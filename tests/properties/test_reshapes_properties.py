@@ -15,7 +15,7 @@ from compute_sim.core.trees import (
     flaw_of_answer,
 )
 from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount
-from tests.properties.bounds import BOUNDED, THOROUGH
+from tests.properties.bounds import THOROUGH
 
 ROOT, *BELOW = (ProviderId(UUID(int=0xC000 + number)) for number in range(5))
 CLASSES = ("CUSTOM_NIC", "MEMORY_MB", "VCPU")
@@ -111,47 +111,6 @@ def has(tree: ProviderTree, provider: ProviderId, resource: str) -> bool:
     return provider in tree.providers and resource in tree.providers[provider].inventories
 
 
-@BOUNDED
-@given(trees(), st.data())
-def test_a_tree_that_stays_moves_nothing(tree: ProviderTree, data: st.DataObject) -> None:
-    before = data.draw(held(tree))
-
-    after = first_fit(tree, tree, before)
-
-    assert not isinstance(after, CannotReshape)
-    assert used(after) == used(before)
-    assert after.keys() == before.keys()
-
-
-@BOUNDED
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), max_size=6), st.integers(1, 3))
-def test_cells_with_room_for_all_are_never_refused_and_take_each_guest_whole(
-    guests: list[tuple[int, int]], cells: int
-) -> None:
-    """A host of one provider becomes one of cells, each of which could hold all guests alone; and it comes back."""
-    flat = ProviderTree(ROOT, {ROOT: TreeProvider(id=ROOT, name="h", inventories=stock(100))})
-    below = {
-        one: TreeProvider(id=one, name=f"h{number}", parent=ROOT, inventories=stock(24))
-        for number, one in enumerate(BELOW[:cells])
-    }
-    nested = ProviderTree(ROOT, {ROOT: TreeProvider(id=ROOT, name="h"), **below})
-    before = {
-        consumer: (
-            ResourceAmount(provider=ROOT, resource="VCPU", amount=vcpu),
-            ResourceAmount(provider=ROOT, resource="MEMORY_MB", amount=memory),
-        )
-        for consumer, (vcpu, memory) in zip(CONSUMERS, guests, strict=False)
-    }
-
-    after = first_fit(flat, nested, before)
-
-    assert not isinstance(after, CannotReshape)
-    assert all(len({each.provider for each in some}) == 1 for some in after.values())
-    back = first_fit(nested, flat, after)
-    assert not isinstance(back, CannotReshape)
-    assert used(back) == used(before)
-
-
 def stock(total: int) -> dict[str, ReportedInventory]:
     return {"VCPU": ReportedInventory(total=total), "MEMORY_MB": ReportedInventory(total=total)}
 
@@ -180,15 +139,6 @@ FLAT = ProviderTree(
         )
     },
 )
-
-
-def test_devices_of_one_pool_become_devices_of_their_own() -> None:
-    new = ProviderTree(ROOT, {ROOT: TreeProvider(id=ROOT, name="h", inventories=stock(9)), **devices(3)})
-
-    after = first_fit(FLAT, new, guest(CONSUMERS[0], VCPU=2, CUSTOM_NIC=3))
-
-    assert not isinstance(after, CannotReshape)
-    assert used(after) == {(ROOT, "VCPU"): 2, **{(one, "CUSTOM_NIC"): 1 for one in BELOW[:3]}}
 
 
 def test_a_refusal_names_the_consumer_what_it_holds_and_what_there_is() -> None:

@@ -17,10 +17,9 @@ from engine.choosing.aggregate_filters import (
     AggregateTraits,
     OwnAggregates,
 )
-from engine.choosing.choosing import Chosen, choose
-from engine.choosing.filters import LimitFilter
+from engine.choosing.choosing import choose
 from engine.choosing.hosts import Draft, Hosts, OneHost
-from engine.choosing.plugins import Filter, Plugins, as_read
+from engine.choosing.plugins import Filter, as_read
 from engine.choosing.weighers import FreeAmount, Spread
 from engine.hosts import Aggregate
 from engine.inventories import AggregateId
@@ -163,45 +162,6 @@ def test_a_filter_by_metadata_passes_the_hosts_that_the_slow_way_passes(
     assert min(met[True], met[False]) > 100, met
 
 
-def a_limit(column: str, maximum: int) -> LimitFilter:
-    return LimitFilter(column, column, column, f"max_{column}_per_host", maximum)
-
-
-@settings(BOUNDED, max_examples=60)
-@given(
-    of=memberships,
-    instances=st.lists(st.integers(0, 4), min_size=6, max_size=6),
-    general=st.sampled_from([0, 3]),
-)
-def test_the_lowest_limit_of_a_hosts_aggregates_counts_in_place_of_the_general_one(
-    of: list[set[int]], instances: list[int], general: int
-) -> None:
-    picture = the_picture(of, instances)
-    hosts = Hosts(Draft(picture))
-    for plugin, key in (
-        (a_limit("instances", general), "max_instances_per_host"),
-        (a_limit("io_ops", general), "max_io_ops_per_host"),
-    ):
-        passed = plugin.passes(hosts, PLAIN).tolist()
-        for at, aggregates in enumerate(of):
-            limits = [int(METADATA[each][key]) for each in aggregates if key in METADATA[each]]
-            limit = min(limits, default=general)
-            assert passed[at] == (not limit or instances[at] < limit)
-            if not passed[at]:
-                assert plugin.reason(OneHost(hosts, at), PLAIN).endswith(f"at most {limit}")
-
-    # Claims name the limit of their host, so that placement keeps it.
-    plugins = Plugins(filters=(a_limit("instances", general),), weighers=(), instances_max=general)
-    for outcome in choose(picture, [PLAIN] * 20, plugins, salt=1):
-        if isinstance(outcome, Chosen):
-            for choice in (outcome.choice, *outcome.alternates):
-                aggregates = of[NAMES.index(choice.name)]
-                keyed = [METADATA[each] for each in aggregates if "max_instances_per_host" in METADATA[each]]
-                assert choice.share.instances_max == min(
-                    (int(each["max_instances_per_host"]) for each in keyed), default=general
-                )
-
-
 def in_racks(racks: Sequence[str], instances: Sequence[int]) -> Picture:
     picture = Picture()
     ids = {rack: AggregateId(UUID(int=1 + number)) for number, rack in enumerate(sorted(set(racks)))}
@@ -243,49 +203,3 @@ def test_each_instance_goes_to_a_rack_with_the_fewest(hosts: list[tuple[str, int
         rack = racks[int(outcome.choice.name.removeprefix("h"))]
         assert load[rack] == min(load.values()), load
         load[rack] += 1
-
-
-def test_an_aggregates_own_multiplier_turns_its_hosts_round() -> None:
-    """The picture has two empty hosts and two half-full ones. In one aggregate hosts are filled, in the other emptied."""
-    picture = in_racks(("fill", "fill", "spread", "spread"), (0, 0, 0, 0))
-    picture.apply(
-        [
-            a_state(
-                f"h{number}",
-                vcpus(64, used=32),
-                aggregates=(AggregateId(UUID(int=1 + number // 2)),),
-                revision=2,
-                internal=1 + number,
-            )
-            for number in (1, 3)
-        ]
-    )
-    (fill,) = (each for each in picture.aggregates.all() if each.name == "fill")
-    only = {
-        rack: structs.replace(PLAIN, hosts=names)
-        for rack, names in (("fill", ("h0", "h1")), ("spread", ("h2", "h3")))
-    }
-    plugins = structs.replace(standard_plugins(), weighers=(FreeAmount("cpu", "VCPU"),))
-
-    def chosen(rack: str) -> str:
-        (outcome,) = choose(picture, [only[rack]], plugins, salt=1)
-        assert isinstance(outcome, Chosen)
-        return outcome.choice.name
-
-    assert (chosen("fill"), chosen("spread")) == ("h0", "h2")
-    picture.put_aggregates(
-        [structs.replace(fill, metadata={"rack": "fill", "cpu_weight_multiplier": "-1.5"}, sequence=2)]
-    )
-    assert (chosen("fill"), chosen("spread")) == ("h1", "h2")
-
-
-def test_requests_of_two_projects_are_one_unless_some_aggregate_is_for_projects() -> None:
-    picture = in_racks(("r1",), (0,))
-    ours, theirs = (structs.replace(PLAIN, project=project, flavor=project) for project in ("shop", "bank"))
-    assert as_read(ours, picture) == as_read(theirs, picture)
-
-    (rack,) = picture.aggregates.all()
-    picture.put_aggregates([structs.replace(rack, metadata={"filter_tenant_id": "shop"}, sequence=2)])
-
-    assert as_read(ours, picture) == structs.replace(PLAIN, project="shop")
-    assert as_read(theirs, picture) == structs.replace(PLAIN, project="bank")

@@ -4,14 +4,11 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from uuid import UUID
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.hosts import Draft, Hosts, Searching
 from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
-from engine.choosing.plugins import Scoring, weighing_by
 from engine.hosts import HostState
 from engine.inventories import GroupId, GroupMember, GroupPolicy, InventoryState, ProviderState, ServerGroup
 from engine.picture.picture import Picture
@@ -122,26 +119,3 @@ def test_a_batch_of_different_specs_is_decided_as_one_spec_after_another(seed: i
         assert type(one) is type(alone)
         if isinstance(one, Chosen):
             assert one == alone
-
-
-@settings(BOUNDED, max_examples=25)
-@given(seed=st.integers(0, 2**32))
-def test_the_best_of_many_hosts_are_those_that_sorting_all_of_them_finds(seed: int) -> None:
-    random = Random(seed)
-    picture, plugins = a_cloud(random), chosen_plugins(random.choice(SETTINGS[:2]))
-    (spec,) = different_specs(random, 1)
-    draft = Draft(picture)
-    qualify = plugins.qualifying(Hosts(draft, search=Searching.TOGETHER), spec)
-    if not qualify.any():
-        return
-    everyone = Hosts(draft)
-    weighing = weighing_by(plugins.weighers, picture.aggregates)
-    scoring = Scoring(everyone, spec, weighing, picture.preferences(SALT), qualify)
-
-    rows = np.flatnonzero(qualify)
-    scores = scoring.scores(Hosts(draft, rows)).tolist()
-    by_score = sorted(zip(scores, rows.tolist(), strict=True), reverse=True)
-
-    for count in range(1, 20):
-        best = scoring.best(count, qualify)
-        assert list(zip(best.scores.tolist(), best.positions.tolist(), strict=True)) == by_score[:count]

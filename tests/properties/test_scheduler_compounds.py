@@ -30,7 +30,6 @@ from tests.properties.random_forests import (
     random_forests,
     rarely,
 )
-from tests.refusals import why_not
 
 PLUGINS = standard_plugins(io_ops_max=0, instances_max=1000)
 ONE_EACH = tuple((trait,) for trait in TRAITS)
@@ -145,25 +144,6 @@ def using(states: Iterable[ProviderState], share: Share) -> list[ProviderState]:
         )
         for state in states
     ]
-
-
-def test_hosts_that_qualify_are_those_where_one_could_live_with_a_candidate() -> None:
-    met: Counter[str] = Counter()
-
-    @THOROUGH
-    @given(random_forests(), specs())
-    def check(states: list[ProviderState], spec: InstanceSpec) -> None:
-        hosts = {state.name: state.id for state in states if state.parent is None}
-        refused = {hosts[miss.host] for miss in why_not(picture_of(states), spec, PLUGINS)}
-
-        expected = set().union(*homes_of(states, spec).values())
-
-        assert set(hosts.values()) - refused == expected
-        met["qualified"] += len(expected)
-        met["refused"] += len(refused)
-
-    check()
-    assert min(met["qualified"], met["refused"]) > 50
 
 
 def test_each_choice_of_a_batch_is_a_candidate_when_those_before_it_are_claimed() -> None:

@@ -21,7 +21,6 @@ from engine.inventories import InventoryState, ProviderState
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
-from engine.requests.grammar import Demand, demand_of, is_met
 from tests.contracts.placement_orders import provider
 from tests.properties.bounds import BOUNDED
 
@@ -160,14 +159,6 @@ def meets(asked: str, told: str) -> bool:
     return told in [word for word in rest if word != "<or>"] if first == "<or>" else told == asked
 
 
-def test_every_operator_compares_as_the_slow_table_does() -> None:
-    for asked in VALUES:
-        demand = demand_of(asked)
-        assert isinstance(demand, Demand), asked
-        for told in (*WORDS, "8", "b", "aes sse avx2"):
-            assert is_met(demand, told) == meets(asked, told), (asked, told)
-
-
 def has_capabilities(host: HostState, spec: InstanceSpec) -> bool:
     told = {"hypervisor_type": host.hypervisor_type, **host.capabilities}
     asked = [(key.removeprefix("capabilities:"), value) for key, value in spec.extra_specs]
@@ -274,33 +265,3 @@ def test_an_instance_gets_one_of_the_best_hosts_of_the_subset(
         assert stock["MEMORY_MB"] >= sorted(fitting, reverse=True)[min(size, len(fitting)) - 1]
         for resource, amount in plain.amounts:
             stock[resource] -= amount
-
-
-def test_all_hosts_of_a_subset_are_drawn() -> None:
-    rooms = {"MEMORY_MB": 1024, "VCPU": 16, "DISK_GB": 10, "PCI_DEVICE": 0, "CUSTOM_PCI_8086_10FB": 0}
-    cloud = [
-        (
-            HostState(id=provider(f"h{number}"), name=f"h{number}", cell="c1", up=True),
-            dict[str, float](),
-            {**rooms, "MEMORY_MB": 1024 * (9 - number)},
-            set[str](),
-        )
-        for number in range(5)
-    ]
-    plugins = chosen_plugins(PluginSettings(weighers=("ram",), host_subset_size=3))
-    spec = InstanceSpec(amounts=(("VCPU", 1),))
-
-    drawn = [choose(picture_of(cloud), [spec], plugins, salt=0, draw=draw)[0] for draw in range(30)]
-
-    assert {one.choice.name for one in drawn if not isinstance(one, NoValidHost)} == {"h0", "h1", "h2"}
-
-
-@FEW
-@given(st.text(max_size=12), st.sampled_from(WORDS))
-def test_any_text_is_a_demand_or_is_told_why_it_is_none(text: str, told: str) -> None:
-    demand = demand_of(text)
-
-    if isinstance(demand, Demand):
-        assert is_met(demand, told) in (True, False)
-    else:
-        assert demand

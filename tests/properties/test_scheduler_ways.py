@@ -9,11 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from uuid import UUID
 
-import pytest
-
-from engine.choosing import choosing
-from engine.choosing.choosing import WAYS_OF_ALTERNATE, choose, hosts_with_room, other_way, room_for
-from engine.choosing.compounds import PREFERENCE_FACTOR, WAYS_PER_HOST
+from engine.choosing.choosing import WAYS_OF_ALTERNATE, choose, other_way
+from engine.choosing.compounds import WAYS_PER_HOST
 from engine.hosts import HostState
 from engine.inventories import Choice, InventoryState, ProviderId, ProviderState
 from engine.picture.picture import Picture
@@ -63,52 +60,6 @@ def test_hosts_are_chosen_where_some_way_has_room_and_get_one_of_these_ways() ->
         met["isolated"] += demand.isolates
         met["in one subtree"] += bool(demand.same_subtree)
     assert min(met.values()) > 10, met
-
-
-def test_room_is_counted_for_what_waits_if_and_only_if_some_way_has_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    met: Counter[bool] = Counter()
-    for seed in range(WORLDS):
-        chance = random.Random(seed)
-        hosts = [a_host(chance, number) for number in range(3)]
-        demand = a_demand(chance)
-        picture, spec = picture_of(hosts), spec_of(demand)
-        with_room = {host[0].id for host in hosts if has_room(demand, tree_of(host))}
-        # With one, most worlds need a search of all.
-        monkeypatch.setattr(choosing, "SEARCHED_FIRST", chance.choice((1, 2, 64)))
-
-        (may_have,) = hosts_with_room(picture, [spec], PLUGINS, None)
-        (among,) = hosts_with_room(picture, [spec], PLUGINS, {0, 1})
-        room = room_for(picture, spec, PLUGINS, may_have)
-
-        assert {picture.row_of(host) for host in with_room} <= may_have, f"world {seed}"
-        assert among == may_have & {0, 1}, f"world {seed}"
-        assert (room > 0) == bool(with_room), f"world {seed}: {room} for {demand}"
-        met[room > 0] += 1
-    assert min(met.values()) > 20, met
-
-
-def test_the_way_that_is_chosen_is_the_best_of_its_host() -> None:
-    met = 0
-    for seed in range(WORLDS):
-        chance = random.Random(seed)
-        host, demand = a_host(chance, 0), a_demand(chance)
-        tree, spec = tree_of(host), spec_of(demand)
-        found = ways_with_room(demand, tree)
-        if not spec.groups or not 1 < len(list(ways(demand, tree))) <= WAYS_PER_HOST:
-            continue
-
-        (one,) = choose(picture_of([host]), [spec], PLUGINS, seed)
-
-        if found:
-            assert not isinstance(one, NoValidHost), f"world {seed}"
-            worth = worths(demand, host, found)
-            assert worth[frozenset(taken_by(one.choice).items())] >= max(worth.values()) - 1e-9, (
-                f"world {seed}"
-            )
-            met += len(found) > 1
-    assert met > 10
 
 
 def test_after_a_refusal_another_way_of_the_host_is_taken_if_there_is_one() -> None:
@@ -238,74 +189,3 @@ def ways_with_room(demand: Demand, tree: Tree, corrected: Free | None = None) ->
 
 def distinct(found: list[Taken]) -> set[frozenset[tuple[tuple[ProviderId, str], int]]]:
     return {frozenset(way.items()) for way in found}
-
-
-def worths(
-    demand: Demand, host: list[ProviderState], found: list[Taken]
-) -> dict[frozenset[tuple[tuple[ProviderId, str], int]], float]:
-    """By what it takes: preferred traits first; then few providers, and those with the least room left."""
-    worth: dict[frozenset[tuple[tuple[ProviderId, str], int]], float] = {}
-    for way in found:
-        taken = frozenset(way.items())
-        worth[taken] = max(worth.get(taken, -1e9), _preference(demand, host, way) - _fragments(host, way))
-    return worth
-
-
-def _fragments(host: list[ProviderState], way: Taken) -> float:
-    stocks = {state.id: state.inventories for state in host}
-    providers = {provider for provider, _ in way}
-    left = 0.0
-    for (provider, resource), amount in way.items():
-        stock = stocks[provider][resource]
-        classes = sum(each == provider for each, _ in way)
-        left += (stock.total - stock.used - amount) / stock.total / classes / len(providers)
-    return len(providers) + left
-
-
-def _preference(demand: Demand, host: list[ProviderState], way: Taken) -> float:
-    """The best worth of the groups' preferred traits with which these amounts can be taken."""
-    traits = {state.id: state.traits for state in host}
-    tree = tree_of(host)
-    best = 0.0
-    for serving in servings(demand, tree, way):
-        best = max(
-            best,
-            sum(
-                weight
-                for part, provider in serving
-                for trait, weight in part.preferred
-                if trait in traits[provider]
-            ),
-        )
-    return PREFERENCE_FACTOR * best
-
-
-def servings(demand: Demand, tree: Tree, way: Taken) -> list[list[tuple[Part, ProviderId]]]:
-    """Which providers may serve the groups so that these amounts are taken."""
-    granular = [part for part in demand.parts if part.suffix]
-    found: list[list[tuple[Part, ProviderId]]] = [[]]
-    for part in granular:
-        found = [[*before, (part, provider)] for before in found for provider in tree]
-    return [
-        serving
-        for serving in found
-        if way in ways(_fixed(demand, {part.suffix: provider for part, provider in serving}), _marked(tree))
-    ]
-
-
-def _fixed(demand: Demand, serving: Mapping[str, ProviderId]) -> Demand:
-    """The demand that only these providers can serve: each part requires a trait that only its provider has."""
-    return Demand(
-        tuple(
-            Part(part.suffix, part.amounts, (*part.required, str(serving[part.suffix])), part.forbidden)
-            if part.suffix
-            else part
-            for part in demand.parts
-        ),
-        isolates=demand.isolates,
-        same_subtree=demand.same_subtree,
-    )
-
-
-def _marked(tree: Tree) -> Tree:
-    return {id_: ProviderNow(each.parent, each.traits | {str(id_)}, each.free) for id_, each in tree.items()}
