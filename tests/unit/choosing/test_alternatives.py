@@ -7,14 +7,10 @@ import pytest
 
 from bus.messages.build import BuildInstance
 from engine.flavors import Flavor, Image, RequestId
-from engine.requests import Alternative, InstanceSpec, RequestProblem, read_alternatives, read_request
+from engine.requests import Alternative, RequestProblem, read_alternatives, read_request
 from scheduler_worker.core.instances.history import (
-    alternatives_in,
-    decoded,
     encoded,
     flavor_of,
-    request_of,
-    specs_in,
 )
 from tests.contracts.placement_orders import VOCABULARY, an_id
 
@@ -65,14 +61,6 @@ def with_preferred(**preferred: str) -> Flavor:
     )
 
 
-def test_a_request_without_alternatives_has_its_flavor_alone() -> None:
-    build = a_build(VM)
-    spec = read_request(build, VOCABULARY)
-
-    assert isinstance(spec, InstanceSpec)
-    assert accepted(build) == (Alternative("vm", VM, spec),)
-
-
 def test_each_flavor_has_its_own_amounts_and_all_have_the_rest_of_the_request() -> None:
     found = accepted(a_build(ON_GOLD, ON_SILVER, VM, availability_zone="north", count=3))
 
@@ -118,12 +106,6 @@ def test_a_class_that_is_avoided_or_no_class_of_nodes_adds_no_flavor(preferred: 
     assert [each.name for each in accepted(a_build(with_preferred(**preferred)))] == ["any"]
 
 
-def test_a_flavor_without_a_name_is_named_by_its_field() -> None:
-    found = accepted(a_build(Flavor(vcpus=2), Flavor(vcpus=1)))
-
-    assert [each.name for each in found] == ["flavor", "alternatives[0]"]
-
-
 @pytest.mark.parametrize(
     ("wrong", "field"),
     [
@@ -136,12 +118,6 @@ def test_the_field_of_the_wrong_flavor_is_named(wrong: Callable[[Flavor], BuildI
     told = rejected(wrong(Flavor(vcpus=-1)))
 
     assert (told.field, str(told.value)) == (field, "-1")
-
-
-def test_an_unknown_extra_spec_of_an_alternative_is_named() -> None:
-    unknown = Flavor(vcpus=1, extra_specs={"hw:nothing": "1"})
-
-    assert rejected(a_build(VM, unknown)).field == "alternatives[0].extra_specs.hw:nothing"
 
 
 def test_an_alternative_that_asks_for_nothing_is_rejected() -> None:
@@ -164,22 +140,3 @@ def test_the_number_of_flavors_is_bounded() -> None:
     # A node of a preferred class is one more.
     preferring = rejected(a_build(with_preferred(CUSTOM_GOLD="preferred"), *[VM] * 7))
     assert (preferring.field, str(preferring.value)) == ("alternatives", "9")
-
-
-def test_a_row_keeps_all_flavors_and_what_is_asked_beside_them() -> None:
-    build = a_build(ON_GOLD, VM, availability_zone="north")
-    found = accepted(build)
-
-    kept = encoded(found[0].spec, build, found)
-
-    assert alternatives_in(kept) == found
-    assert specs_in(kept) == tuple(each.spec for each in found)
-    assert decoded(kept) == found[0].spec
-    assert request_of(kept) == BuildInstance(availability_zone="north")
-
-
-def test_a_row_of_one_flavor_has_one_spec() -> None:
-    spec = InstanceSpec(amounts=(("VCPU", 1),))
-
-    assert (alternatives_in(encoded(spec)), specs_in(encoded(spec))) == ((), (spec,))
-    assert (alternatives_in(b""), specs_in(b"")) == ((), ())

@@ -120,26 +120,6 @@ def test_an_open_page_size_is_an_alternative_for_each_size(
         assert [one.spec for one in again] == [each.spec]
 
 
-def test_memory_of_no_whole_large_pages_is_refused() -> None:
-    flavor = Flavor(vcpus=2, ram_mb=4001, extra_specs={"hw:mem_page_size": "large"})
-
-    rejected = alternatives_of(structs.replace(a_build(), flavor=flavor))
-
-    assert isinstance(rejected, RequestProblem)
-    assert (rejected.field, str(rejected.value)) == ("flavor.extra_specs.hw:mem_page_size", "2048")
-
-
-def test_a_node_of_a_preferred_class_has_no_cells() -> None:
-    build = a_build({**DEDICATED, "hw:mem_page_size": "2048", "resources:CUSTOM_GOLD": "preferred"})
-
-    found = alternatives_of(build)
-
-    assert isinstance(found, tuple)
-    on_node = found[0].spec
-    assert dict(on_node.amounts) == {"CUSTOM_GOLD": 1}
-    assert on_node.cells == ()
-
-
 @pytest.mark.parametrize(
     ("size", "had", "kept"),
     [

@@ -1,26 +1,16 @@
 """Requests with granular groups, and requests with preferences: which host, and which of its providers."""
 
-from datetime import UTC, datetime
-from math import nan
-
 from msgspec import structs
 
-from bus.messages.build import BuildInstance
-from engine.choosing.choosing import Chosen, choose, hosts_among, more_alternates, other_way
-from engine.choosing.compounds import Way
-from engine.choosing.verdicts import OtherHost
-from engine.inventories import ALTERNATES_MAX, AggregateId, ProviderState
-from engine.refusals import Shortfall
+from engine.choosing.choosing import Chosen, choose, hosts_among
+from engine.inventories import AggregateId, ProviderState
 from engine.requests import InstanceSpec
-from engine.requests.spec import GranularGroup, Needs
-from scheduler_worker.requests.reading import Search
-from tests.contracts.placement_orders import WEB, aggregate, provider
+from engine.requests.spec import GranularGroup
+from tests.contracts.placement_orders import aggregate, provider
 from tests.plugins import standard_plugins
 from tests.refusals import why_not
 from tests.unit.choosing.scheduler_worlds import a_picture, a_spec, a_state, vcpus
 from tests.unit.choosing.test_scheduler_compounds import (
-    RACK,
-    SHARES,
     a_cloud,
     a_diskless_host,
     a_nested_host,
@@ -81,55 +71,6 @@ def test_a_host_without_children_serves_groups_too_unless_they_must_differ() -> 
     )
 
 
-def test_plain_requests_and_requests_with_groups_of_one_batch_count_against_each_other_on_a_flat_host() -> (
-    None
-):
-    granular = a_granular_spec(of_vcpus("1", 2), of_vcpus("2", 1))
-    other = a_granular_spec(of_vcpus("1", 1))
-    for batch in ([a_spec(2), granular, a_spec(3)], [granular, a_spec(2), other]):
-        found = choose(a_cloud(a_state("h", some(VCPU=5))), batch, PLUGINS, salt=0)
-
-        assert len(chosen(found)) == 2, batch
-        refusal(found[2])
-
-
-def test_a_choice_that_is_held_on_a_flat_host_counts_for_groups() -> None:
-    picture = a_cloud(a_state("h", some(VCPU=4)))
-    (one,) = choose(picture, [a_spec(2)], PLUGINS, salt=0)
-    assert isinstance(one, Chosen)
-    picture.hold([(WEB, 1, one.choice.share)])
-
-    found = choose(
-        picture, [a_granular_spec(of_vcpus("1", 3)), a_granular_spec(of_vcpus("1", 2))], PLUGINS, salt=0
-    )
-
-    refusal(found[0])
-    assert chosen(found) == ["VCPU:2@h"]
-
-
-def test_groups_of_one_batch_that_differ_in_one_condition_are_told_apart() -> None:
-    picture = a_cloud(*a_nested_host("h", traits={0: "CUSTOM_OLD"}))
-    group = of_vcpus("1", 3)
-    no_old = structs.replace(group, forbidden=("CUSTOM_OLD",))
-    only_old = structs.replace(group, required=("CUSTOM_OLD",))
-
-    either = choose(picture, [a_granular_spec(no_old), a_granular_spec(group)], PLUGINS, salt=0)
-    each = choose(picture, [a_granular_spec(no_old), a_granular_spec(only_old)], PLUGINS, salt=0)
-
-    assert chosen(either) == chosen(each) == ["VCPU:3@h-n1", "VCPU:3@h-n0"]
-
-
-def test_the_rest_of_a_request_comes_from_where_it_is() -> None:
-    spec = a_granular_spec(of_vcpus("1", 3, "CUSTOM_FAST"), outside={"DISK_GB": 10})
-
-    found = choose(a_cloud(*a_nested_host("h", traits={1: "CUSTOM_FAST"})), [spec] * 2, PLUGINS, salt=0)
-
-    assert chosen(found) == ["DISK_GB:10@h VCPU:3@h-n1"]
-    assert [(step.step, step.example) for step in refusal(found[1]).steps] == [
-        ("traits", "h: group 1: has room, but not at a provider that is CUSTOM_FAST")
-    ]
-
-
 def test_a_group_may_come_whole_from_a_pool_if_the_rest_does_not() -> None:
     disk = GranularGroup("_DISK", (("DISK_GB", 5),))
 
@@ -142,20 +83,6 @@ def test_a_group_may_come_whole_from_a_pool_if_the_rest_does_not() -> None:
 
     assert chosen(found) == ["VCPU:1@h DISK_GB:5@pool"]
     assert refusal(found[1]).steps[0].example == "h: group _DISK: DISK_GB asked 5, free 4 of 9 at pool"
-
-
-def test_nobody_lives_on_a_host_that_only_has_a_trait_for_a_group() -> None:
-    """Its own disk is not fast, and the pool's is: a claim of the pool's disk alone would be refused."""
-    disk = GranularGroup("_DISK", (("DISK_GB", 5),), ("CUSTOM_FAST",))
-    near = GranularGroup("_NEAR", (), ("CUSTOM_NEAR",))
-    host = a_state("h", some(DISK_GB=9), aggregates=RACK, traits=("CUSTOM_NEAR",))
-    pool = structs.replace(a_pool(9), traits=(SHARES, "CUSTOM_FAST"))
-
-    (found,) = choose(
-        a_cloud(host, pool), [a_granular_spec(disk, near, same_subtree=(("_NEAR",),))], PLUGINS, salt=0
-    )
-
-    assert [step.step for step in refusal(found).steps] == ["traits"]
 
 
 def test_groups_of_one_subtree_come_from_one_cell() -> None:
@@ -255,34 +182,7 @@ def test_who_is_refused_is_told_of_groups_that_only_fail_together() -> None:
     )
 
 
-def test_alternates_of_a_request_with_groups_have_shares_by_groups() -> None:
-    spec = a_granular_spec(of_vcpus("1", 2), of_vcpus("2", 2), isolates=True)
-    picture = a_cloud(*a_nested_host("h"), *a_nested_host("g"))
-
-    (one,) = choose(picture, [spec], PLUGINS, salt=0)
-    more = more_alternates(picture, spec, PLUGINS, cell="c1", salt=0, count=2, start=0)
-
-    assert isinstance(one, Chosen)
-    assert [len(each.share.amounts) for each in (one.choice, *one.alternates, *more)] == [2, 2, 2, 2]
-
-
 # Ways
-
-
-class OnlyAt:
-    """Allows the ways that take VCPUs of a provider with this trait; of several, the one with the most room."""
-
-    may_strike = True
-
-    def __init__(self, trait: str) -> None:
-        self._trait = trait
-
-    def reads(self, needs: Needs) -> bool:
-        return bool(needs.groups)
-
-    def judge(self, way: Way, _needs: Needs) -> float:
-        (number,) = way.groups["1"]
-        return way.free(number, "VCPU") / 100 if way.has(number, self._trait) else nan
 
 
 def test_of_the_ways_of_a_host_the_one_with_the_fewest_fragments_is_taken() -> None:
@@ -298,29 +198,6 @@ def test_of_the_ways_of_a_host_the_one_with_the_fewest_fragments_is_taken() -> N
     assert chosen(plain) == ["VCPU:3@h-n0"]
 
 
-def test_a_preferred_trait_of_a_way_counts_before_its_fragments() -> None:
-    root, roomy, tight = a_nested_host("h", vcpu=8, traits={0: "CUSTOM_FAST"})
-    tight = structs.replace(tight, inventories=some(VCPU=4))
-    group = structs.replace(of_vcpus("1", 3), preferred=(("CUSTOM_FAST", 1.0),))
-
-    found = choose(a_cloud(root, roomy, tight), [a_granular_spec(group)], PLUGINS, salt=0)
-
-    assert chosen(found) == ["VCPU:3@h-n0"]
-
-
-def test_plugins_strike_and_weigh_ways_and_a_host_left_with_none_is_told_so() -> None:
-    plugins = structs.replace(PLUGINS, way_judges=(OnlyAt("CUSTOM_MINE"),))
-    picture = a_cloud(*a_nested_host("h", traits={1: "CUSTOM_MINE"}), *a_nested_host("g"))
-    spec = a_granular_spec(of_vcpus("1", 3))
-
-    found = choose(picture, [spec, spec], plugins, salt=0)
-
-    assert chosen(found) == ["VCPU:3@h-n1"]
-    assert [(step.step, step.removed, step.example) for step in refusal(found[1]).steps] == [
-        ("ways", 2, "h: has room, but plugins allow none of the ways to take it that were found, 1 in all")
-    ]
-
-
 def test_an_alternate_of_a_request_with_groups_carries_a_second_way() -> None:
     picture = a_cloud(*a_nested_host("h"), *a_nested_host("g"))
 
@@ -333,59 +210,6 @@ def test_an_alternate_of_a_request_with_groups_carries_a_second_way() -> None:
     assert [in_words(way.share) for way in one.alternates] == [f"VCPU:3@{other}-n0", f"VCPU:3@{other}-n1"]
     assert hosts_among(one.alternates) == 1
     assert len(plain.alternates) == 1
-
-
-def test_a_host_that_refused_one_way_is_asked_for_another_by_the_numbers_of_the_refusal() -> None:
-    picture = a_cloud(*a_nested_host("h"))
-    for spec in (a_spec(3), a_granular_spec(of_vcpus("1", 3))):
-        (one,) = choose(picture, [spec], PLUGINS, salt=0)
-        assert isinstance(one, Chosen)
-        full = [
-            Shortfall(provider=provider(f"h-n{number}"), resource="VCPU", asked=3, free=2)
-            for number in (0, 1)
-        ]
-
-        other = other_way(picture, spec, PLUGINS, one.choice, full[:1])
-
-        assert other is not None
-        assert (in_words(other.share), other.name) == ("VCPU:3@h-n1", "h")
-        assert other.share.shapes == one.choice.share.shapes
-        assert other_way(picture, spec, PLUGINS, other, full) is None
-
-
-def test_an_order_has_room_for_all_ways_of_all_alternates() -> None:
-    picture = a_cloud(*[state for number in range(15) for state in a_nested_host(f"own{number}")])
-    spec = a_granular_spec(of_vcpus("1", 3))
-
-    (one,) = choose(picture, [spec], PLUGINS, salt=0, alternates=14)
-    more = more_alternates(picture, spec, PLUGINS, cell="c1", salt=0, count=14, start=0)
-
-    assert isinstance(one, Chosen)
-    assert len(one.alternates) == len(more) == ALTERNATES_MAX
-
-
-def test_a_search_that_goes_on_with_an_alternate_keeps_no_other_way_of_that_host() -> None:
-    """A host that fails to build an instance would be tried again by its own alternate."""
-    picture = a_cloud(*a_nested_host("h"), *a_nested_host("g"), *a_nested_host("k"))
-    spec = a_granular_spec(of_vcpus("1", 3))
-    (one,) = choose(picture, [spec], PLUGINS, salt=0)
-    assert isinstance(one, Chosen)
-    search = Search(WEB, datetime(2030, 1, 1, tzinfo=UTC), BuildInstance(), spec)
-    search.chosen = one
-
-    search.refused(OtherHost("no room"), shape_tries_max=4, claims_max=12)
-
-    assert hosts_among(one.alternates) == 2
-    assert search.chosen == structs.replace(one, choice=one.alternates[0], alternates=one.alternates[2:])
-
-
-def test_a_host_of_one_provider_has_no_other_way() -> None:
-    picture = a_cloud(a_state("h", some(VCPU=4)))
-    (one,) = choose(picture, [a_spec(3)], PLUGINS, salt=0)
-    assert isinstance(one, Chosen)
-    short = Shortfall(provider=provider("h"), resource="VCPU", asked=3, free=3)
-
-    assert other_way(picture, a_spec(3), PLUGINS, one.choice, [short]) is None
 
 
 # Preferences
@@ -410,30 +234,6 @@ def test_a_preferred_trait_counts_before_free_amounts_and_its_weight_before_a_le
     assert name_of(CUSTOM_FAST=-1.0, CUSTOM_NOWHERE=9.0) == "roomy"
 
 
-def test_a_preferred_trait_is_no_requirement() -> None:
-    spec = structs.replace(a_spec(), preferred=(("CUSTOM_FAST", 1.0),))
-    picture = a_picture(a_state("slow", vcpus(2)), a_state("fast", vcpus(1), traits=("CUSTOM_FAST",)))
-
-    found = choose(picture, [spec] * 3, PLUGINS, salt=0)
-
-    assert [one.choice.name for one in found if isinstance(one, Chosen)] == ["fast", "slow", "slow"]
-
-
-def test_two_of_a_batch_that_prefer_different_traits_get_different_hosts() -> None:
-    picture = a_picture(
-        *(a_state(f"h{number}", vcpus(16)) for number in range(6)),
-        a_state("fast", vcpus(16), traits=("CUSTOM_FAST",)),
-        a_state("quiet", vcpus(16), traits=("CUSTOM_QUIET",)),
-    )
-    specs = [
-        structs.replace(a_spec(), preferred=((trait, 1.0),)) for trait in ("CUSTOM_FAST", "CUSTOM_QUIET")
-    ]
-
-    found = choose(picture, specs, PLUGINS, salt=0)
-
-    assert [one.choice.name for one in found if isinstance(one, Chosen)] == ["fast", "quiet"]
-
-
 def test_a_preferred_class_draws_to_hosts_that_have_it_and_takes_nothing() -> None:
     spec = structs.replace(a_spec(), preferred_classes=(("VGPU", 1.0),))
     picture = a_picture(a_state("roomy", vcpus(64)), a_state("gpu", {**vcpus(8), **some(VGPU=1)}))
@@ -443,17 +243,3 @@ def test_a_preferred_class_draws_to_hosts_that_have_it_and_takes_nothing() -> No
     assert isinstance(one, Chosen)
     assert one.choice.name == "gpu"
     assert [each.resource for each in one.choice.share.amounts] == ["VCPU"]
-
-
-def test_of_a_nested_host_the_provider_with_the_preferred_trait_is_taken_and_counts() -> None:
-    """Host g has the trait where there is no room, so it is worth nothing there."""
-    picture = a_cloud(
-        *a_nested_host("h", traits={1: "CUSTOM_FAST"}),
-        *a_nested_host("g", vcpu=30),
-        a_state("k", some(VCPU=1), traits=("CUSTOM_FAST",)),
-    )
-    spec = structs.replace(a_spec(3), preferred=(("CUSTOM_FAST", 1.0),))
-    group = structs.replace(of_vcpus("1", 3), preferred=(("CUSTOM_FAST", 1.0),))
-
-    for wanted in (spec, a_granular_spec(group)):
-        assert chosen(choose(picture, [wanted], PLUGINS, salt=0)) == ["VCPU:3@h-n1"]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from typing import TypeVar
-from uuid import UUID
 
 import msgspec
 import pytest
@@ -13,26 +12,22 @@ from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.planning import (
     AskCapabilities,
     AskPlan,
-    AskReasons,
     CapabilitiesFound,
     Capability,
     HostHaving,
     PlanFound,
 )
 from bus.workers.handling import Answer, ReadOnly
-from engine.candidates.columns import Flags
 from engine.candidates.provider_index import SHARES
 from engine.choosing import planning, plugins
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.compounds import Compounds, Found
 from engine.choosing.planning import plan, reasons
-from engine.flavors import Flavor, JoinedGroup
-from engine.hosts import Supported
-from engine.inventories import AggregateId, GroupId, InventoryState, ServerGroup
+from engine.flavors import Flavor
+from engine.inventories import AggregateId, InventoryState, ServerGroup
 from engine.picture.picture import Picture
 from engine.refusals import ExhaustedPool, HostVerdict, Miss, PlannedCell, Relaxation
 from engine.requests import Alternative, InstanceSpec
-from engine.requests.spec import GranularGroup, Needs, needs_of
+from engine.requests.spec import GranularGroup
 from scheduler_worker.questions import Ask, Planner
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
@@ -101,21 +96,6 @@ def test_a_plan_counts_the_instances_that_a_choice_of_all_of_them_places(vcpu: i
     assert not found.is_cut
 
 
-def test_a_plan_leaves_the_picture_as_it_is() -> None:
-    picture = pooled(disk=30)
-
-    first = plan(picture, a_spec(1, DISK_GB=10), PLUGINS)
-
-    assert (first.fit, first.qualify) == (3, 2)
-    assert plan(picture, a_spec(1, DISK_GB=10), PLUGINS) == first
-
-
-def test_the_limit_of_instances_a_host_bounds_a_plan() -> None:
-    picture = a_picture(a_state("h", vcpus(16), consumers=3))
-
-    assert plan(picture, a_spec(), PLUGINS).fit == 2
-
-
 def test_the_funnel_of_a_plan_sums_to_its_hosts() -> None:
     found = plan(mixed(), a_spec(), PLUGINS)
 
@@ -173,18 +153,6 @@ def test_the_largest_amount_is_told_for_which_a_host_has_room() -> None:
     )
 
 
-def test_the_largest_amount_is_found_where_free_room_is_of_several_providers() -> None:
-    cells = [
-        a_state(f"t_NUMA{number}", vcpus(size), parent=provider("t"), root=provider("t"), internal=number + 2)
-        for number, size in enumerate((26, 106))
-    ]
-    picture = a_picture(a_state("t", {}), *cells, hosts=(a_host("t"),))
-
-    assert plan(picture, a_spec(500), PLUGINS).relaxations == (
-        Relaxation(change="with 106 VCPU in place of 500", hosts=1),
-    )
-
-
 def test_as_many_demands_are_relaxed_as_must_be_and_none_further_than_needed() -> None:
     spec = structs.replace(a_spec(60), required=(FAST, SLOW), availability_zone="z", ignore_hosts=("off",))
 
@@ -196,29 +164,11 @@ def test_as_many_demands_are_relaxed_as_must_be_and_none_further_than_needed() -
     )
 
 
-def test_the_passes_for_relaxations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "PASSES_MAX", 2)
-
-    assert plan(mixed(), a_spec(100), PLUGINS).relaxations == ()
-
-
 def test_no_relaxation_is_offered_that_helps_no_host() -> None:
     found = plan(mixed(), structs.replace(a_spec(1), required=(FAST,)), PLUGINS)
 
     assert found.qualify == 1
     assert found.relaxations == (Relaxation(change=f"without trait {FAST}", hosts=3),)
-
-
-def test_searches_of_many_trees_for_relaxations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = structs.replace(a_spec(), required=(FAST,), hosts=("roomy",))
-    on_any_host = Relaxation(change="on any host", hosts=1)
-    other = Relaxation(change=f"without trait {FAST}", hosts=1)
-    assert plan(mixed(), spec, PLUGINS).relaxations == (on_any_host, other)
-
-    monkeypatch.setattr(planning, "TREES_MAX", 0)
-
-    # Another host needs no other search of a tree; another trait does.
-    assert plan(mixed(), spec, PLUGINS).relaxations == (on_any_host,)
 
 
 def test_a_pool_that_ran_out_is_named_with_its_numbers_and_the_hosts_that_need_it() -> None:
@@ -231,16 +181,6 @@ def test_a_pool_that_ran_out_is_named_with_its_numbers_and_the_hosts_that_need_i
     assert plan(pooled(disk=10), a_spec(1, DISK_GB=10), PLUGINS).pools == ()
 
 
-def test_a_host_with_enough_of_its_own_does_not_need_the_pool() -> None:
-    picture = pooled(disk=5)
-    own = {**vcpus(8), "DISK_GB": InventoryState(total=50, max_unit=50)}
-    picture.apply([a_state("h1", own, aggregates=(POOL,), revision=2, shape=2)])
-
-    (pool,) = plan(picture, a_spec(1, DISK_GB=10), PLUGINS).pools
-
-    assert pool.hosts == 1
-
-
 def test_hosts_that_share_a_pool_are_filled_together() -> None:
     assert [plan(pooled(disk), a_spec(1, DISK_GB=10), PLUGINS).fit for disk in (10, 55, 900)] == [1, 5, 10]
 
@@ -251,29 +191,6 @@ def test_filling_compound_hosts_ends_at_a_limit_and_says_so(monkeypatch: pytest.
     found = plan(pooled(disk=900), a_spec(1, DISK_GB=10), PLUGINS)
 
     assert (found.fit, found.is_cut) == (3, True)
-
-
-def test_a_plan_searches_all_trees_once_and_for_room_alone_only_those_that_have_no_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    searched: list[tuple[Needs, int]] = []
-    search = Compounds.search_all
-
-    def counted(compounds: Compounds, needs: Needs, among: Flags) -> Found:
-        searched.append((needs, int(among.sum())))
-        return search(compounds, needs, among)
-
-    monkeypatch.setattr(Compounds, "search_all", counted)
-    monkeypatch.setattr(planning, "TREES_MAX", 0)
-    group = GranularGroup("1", amounts=(("VCPU", 1),), required=(FAST,))
-    spec = InstanceSpec(amounts=(("VCPU", 1),), groups=(group,), ignore_hosts=("nobody",))
-    hosts = [a_state(f"h{number}", vcpus(4), traits=(FAST,) * (number < 3)) for number in range(5)]
-
-    found = plan(a_picture(*hosts), spec, PLUGINS)
-
-    needs = needs_of(spec)
-    assert (found.qualify, [step.removed for step in found.funnel.steps]) == (3, [2])
-    assert searched == [(needs, 5), (needs.of_room_alone(), 2)]
 
 
 @pytest.mark.parametrize("vcpu", [1, 3, 17])
@@ -296,14 +213,6 @@ def test_reasons_of_one_step_alone_and_of_hosts_that_qualify() -> None:
         HostVerdict(host="tight", cell="c1", fit=3),
         HostVerdict(host="tree", cell="c1", fit=4),
     ]
-
-
-def test_hosts_of_one_name_are_on_one_page() -> None:
-    twins = [structs.replace(a_state(name, vcpus(4)), name="twin") for name in ("a", "b")]
-    picture = a_picture(*twins, a_state("z"), hosts=(a_host("z"),))
-    picture.put_hosts(structs.replace(a_host(name), name="twin") for name in ("a", "b"))
-
-    assert [each.host for each in all_reasons(picture, a_spec(), 1)] == ["twin", "twin", "z"]
 
 
 def all_reasons(picture: Picture, spec: InstanceSpec, limit: int, step: str = "") -> list[HostVerdict]:
@@ -359,22 +268,7 @@ async def asked(
     return answer.message
 
 
-@pytest.mark.asyncio
-async def test_a_plan_for_a_group_that_does_not_exist_is_refused() -> None:
-    group = JoinedGroup(id=GroupId(UUID(int=5)))
-
-    rejected = await asked(AskPlan(request=structs.replace(ONE, group=group)), BuildRejected)
-
-    assert (rejected.field, rejected.value) == ("request.group", str(group.id))
-    assert "there is no such server group" in rejected.reason
-
-
 ONE = BuildInstance(flavor=Flavor(vcpus=1))
-
-
-@pytest.mark.asyncio
-async def test_a_plan_needs_no_request_id() -> None:
-    assert (await asked(AskPlan(request=ONE), PlanFound)).fit == 12
 
 
 @pytest.mark.asyncio
@@ -389,38 +283,6 @@ async def test_a_project_may_not_plan_for_another_one() -> None:
     )
     assert (await asked(structs.replace(question, project="bank"), PlanFound)).fit == 12
     assert (await asked(structs.replace(question, project=""), PlanFound)).fit == 12
-
-
-@pytest.mark.asyncio
-async def test_a_plan_for_a_project_gets_the_nodes_of_that_project() -> None:
-    metal = {"CUSTOM_METAL": InventoryState(total=1, max_unit=1)}
-    node = a_host("node", kind="ironic", projects=("shop",))
-    request = BuildInstance(flavor=Flavor(extra_specs={"resources:CUSTOM_METAL": "1"}))
-    picture = a_picture(a_state("node", metal), hosts=(node,))
-
-    assert (await asked(AskPlan(request=request, project="shop"), PlanFound, picture)).fit == 1
-    assert (await asked(AskPlan(request=request, project="bank"), PlanFound, picture)).fit == 0
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", [AskPlan, AskReasons])
-async def test_a_request_that_is_wrong_is_refused_by_its_field(
-    kind: type[AskPlan] | type[AskReasons],
-) -> None:
-    wrong = BuildInstance(flavor=Flavor(vcpus=-1))
-
-    answer = await asked(kind(request=wrong), BuildRejected)
-
-    assert (answer.field, answer.value) == ("request.flavor.vcpus", "-1")
-
-
-@pytest.mark.asyncio
-async def test_a_step_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    answer = await asked(AskReasons(request=ONE, step="capacities"), BuildRejected)
-
-    assert (answer.field, answer.value) == ("step", "capacities")
-    assert answer.reason.startswith("there is no such step: known are registered, up,")
-    assert answer.reason.endswith("capacity, ways, qualify")
 
 
 @pytest.mark.asyncio
@@ -445,75 +307,6 @@ async def test_the_hosts_with_a_trait_a_class_or_a_fact_are_told_with_their_valu
     in_c2 = await asked(AskCapabilities(having="cell", value="c2"), CapabilitiesFound)
     assert in_c2.hosts == (HostHaving(host="roomy", cell="c2", value="c2"),)
     assert [each.value for each in in_c2.capabilities] == ["c2"]
-
-
-@pytest.mark.asyncio
-async def test_hosts_that_take_a_class_from_a_pool_have_it_with_the_pools_numbers() -> None:
-    disk = {"DISK_GB": InventoryState(total=100, used=30)}
-    nfs = a_state("nfs", disk, traits=(SHARES,), aggregates=(POOL,))
-    member, own = a_state("member", aggregates=(POOL,)), a_state("own", vcpus(4) | disk)
-    picture = a_picture(
-        nfs, member, own, a_state("bare"), hosts=tuple(map(a_host, ("member", "own", "bare")))
-    )
-
-    disks = await asked(AskCapabilities(having="DISK_GB"), CapabilitiesFound, picture)
-    pools = await asked(AskCapabilities(having="pools"), CapabilitiesFound, picture)
-    listed = await asked(AskCapabilities(), CapabilitiesFound, picture)
-
-    assert disks.hosts == (
-        HostHaving(host="member", cell="c1", value="100 of nfs", free=70),
-        HostHaving(host="own", cell="c1", value="100", free=70),
-    )
-    assert pools.hosts == (HostHaving(host="member", cell="c1", value="nfs"),)
-    assert {("DISK_GB", 1, 2), ("pools", 1, 1)} < {
-        (each.name, each.hosts, each.values) for each in listed.capabilities
-    }
-
-
-@pytest.mark.asyncio
-async def test_what_hosts_tell_of_themselves_can_be_asked_as_extra_specs_name_it() -> None:
-    told = {"cpu_info:model": "Skylake"}
-    kinds = (Supported(architecture="x86_64", vm_mode="hvm"), Supported(architecture="i686"))
-    host = structs.replace(a_host("h"), capabilities=told, supports=kinds)
-    picture = a_picture(a_state("h"), a_state("other"), hosts=(host, a_host("other")))
-
-    models = await asked(AskCapabilities(having="capabilities:cpu_info:model"), CapabilitiesFound, picture)
-    supports = await asked(AskCapabilities(having="supports"), CapabilitiesFound, picture)
-    listed = await asked(AskCapabilities(), CapabilitiesFound, picture)
-
-    assert models.hosts == (HostHaving(host="h", cell="c1", value="Skylake"),)
-    assert [each.value for each in supports.hosts] == ["x86_64 any hvm, i686 any any"]
-    assert {"capabilities:cpu_info:model", "supports"} < {each.name for each in listed.capabilities}
-
-
-@pytest.mark.asyncio
-async def test_a_plan_reads_the_extra_specs_that_a_build_does() -> None:
-    def request(value: str) -> AskPlan:
-        specs = {"capabilities:hypervisor_type": value}
-        return AskPlan(request=BuildInstance(flavor=Flavor(vcpus=1, extra_specs=specs)))
-
-    found = await asked(request("qemu"), PlanFound)
-    wrong = await asked(request("<in>"), BuildRejected)
-
-    assert found.fit == 0
-    assert wrong.field == "request.flavor.extra_specs.capabilities:hypervisor_type"
-
-
-@pytest.mark.asyncio
-async def test_the_capabilities_that_there_are_come_in_pages() -> None:
-    first = await asked(AskCapabilities(limit=3), CapabilitiesFound)
-    rest = await asked(AskCapabilities(after=first.next), CapabilitiesFound)
-
-    listed = [
-        (each.name, each.kind, each.value, each.hosts) for each in first.capabilities + rest.capabilities
-    ]
-    assert listed == [
-        (FAST, "trait", "", 1),
-        ("VCPU", "class", "4", 3),
-        ("cell", "fact", "c1", 4),
-        ("kind", "fact", "hypervisor", 5),
-    ]
-    assert (first.next, rest.next) == ("cell", "")
 
 
 @pytest.mark.asyncio

@@ -1,21 +1,16 @@
 """read_request: what one instance needs, or the field that makes no sense."""
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, BuildRejected
-from engine.flavors import Flavor, InstanceId, JoinedGroup, PortRequest, RequestId, VolumeRequest
-from engine.inventories import GroupId
+from bus.messages.build import BuildInstance
+from engine.flavors import Flavor, InstanceId, PortRequest, RequestId, VolumeRequest
 from engine.requests import InstanceSpec, RequestProblem, read_request
 from engine.requests.spec import GranularGroup, needs_of
-from scheduler_worker.requests.reading import RequestReader, ValidRequest
-from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, an_id
-from tests.plugins import standard_plugins
-from tests.unit.scheduler.test_scheduler_handlers import an_ask
+from tests.contracts.placement_orders import VOCABULARY, aggregate, an_id
 
 REQUEST = RequestId(an_id("request"))
 SMALL = Flavor(name="small", vcpus=2, ram_mb=4096, root_gb=20)
@@ -55,15 +50,6 @@ def test_extra_specs_override_and_add_and_strip() -> None:
     assert spec.amounts == (("MEMORY_MB", 4096), ("VCPU", 8), ("VGPU", 1))
 
 
-def test_dedicated_processors_replace_the_flavors_shared_ones() -> None:
-    vocabulary = structs.replace(VOCABULARY, classes=VOCABULARY.classes | {"PCPU"})
-
-    spec = read_request(a_build({"resources:PCPU": "2"}), vocabulary)
-
-    assert isinstance(spec, InstanceSpec)
-    assert dict(spec.amounts).keys() == {"PCPU", "MEMORY_MB", "DISK_GB"}
-
-
 def test_traits_come_from_flavor_and_image_each_once_and_in_order() -> None:
     build = a_build(
         {
@@ -87,14 +73,6 @@ def test_zone_hosts_and_count_are_carried_along() -> None:
 
     assert (spec.availability_zone, spec.count) == ("z1", 3)
     assert (spec.hosts, spec.ignore_hosts) == (("host-1", "host-2"), ("host-9",))
-
-
-def test_requests_that_ask_for_the_same_in_another_order_are_equal_specs() -> None:
-    one = a_build({"trait:CUSTOM_A": "required", "resources:VGPU": "1"}, hosts=("a", "b"))
-    other = a_build({"resources:VGPU": "1", "trait:CUSTOM_A": "required"}, hosts=("b", "a"), name="else")
-
-    assert the_spec(one) == the_spec(other)
-    assert hash(the_spec(one)) == hash(the_spec(other))
 
 
 def test_keys_that_plugins_read_are_left_to_them() -> None:
@@ -275,10 +253,6 @@ def test_a_class_that_groups_ask_for_is_not_taken_from_the_flavors_sizes_too() -
     assert dict(needs_of(spec).outside_of_groups) == {"MEMORY_MB": 4096, "DISK_GB": 20, "VGPU": 1}
 
 
-def test_a_single_group_needs_no_policy() -> None:
-    assert not the_spec(a_build({"resources1:VGPU": "1"})).isolates
-
-
 def test_traits_outside_of_groups_are_refused_where_all_resources_are_in_groups() -> None:
     flavor = Flavor(name="x", vcpus=2, extra_specs={"resources1:VCPU": "2", "trait:CUSTOM_X": "required"})
 
@@ -433,36 +407,3 @@ def test_what_takes_a_pass_over_all_hosts_each_is_counted(
 
     assert (rejected.field, str(rejected.value)) == (field, str(limit + 1))
     assert str(limit) in rejected.reason
-
-
-def test_requests_of_many_groups_are_read_once_and_are_different_requests() -> None:
-    reader = RequestReader(VOCABULARY, timedelta(days=1), standard_plugins())
-    groups = [None, *(JoinedGroup(id=GroupId(an_id(name))) for name in ("one", "two"))]
-
-    read = [reader.read(an_ask(a_build(group=group)), NOON) for group in groups]
-
-    valid = [each for each in read if isinstance(each, ValidRequest)]
-    assert len(valid) == 3
-    assert all(each.spec is valid[0].spec for each in valid)
-    assert len({each.digest for each in valid}) == 3
-
-
-def test_a_build_is_rejected_by_the_field_its_value_and_the_id_of_the_request() -> None:
-    reader = RequestReader(VOCABULARY, timedelta(days=1), standard_plugins())
-
-    too_many = reader.read(an_ask(a_build(count=0)), NOON)
-    nameless = reader.read(an_ask(a_build(request_id=None)), NOON)
-
-    assert isinstance(too_many, BuildRejected)
-    assert (too_many.request_id, too_many.field, too_many.value) == (REQUEST, "count", "0")
-    assert isinstance(nameless, BuildRejected)
-    assert (nameless.request_id, nameless.field, nameless.value) == (None, "request_id", "")
-
-
-def test_what_only_hosts_read_of_the_hardware_chooses_no_host() -> None:
-    plain = read_request(a_build(), VOCABULARY)
-    asked = a_build(
-        {"hw:cpu_sockets": "2"}, image_properties={"hw_machine_type": "q35", "os_command_line": "quiet"}
-    )
-
-    assert read_request(asked, VOCABULARY) == plain

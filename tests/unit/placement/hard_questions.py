@@ -36,23 +36,6 @@ def pairs_on_a_chain(providers: int = 60, groups: int = 40) -> Asked:
     return world, CandidatesQuery(groups=tuple(asked), group_policy="none", same_subtree=pairs, limit=1)
 
 
-def uneven_trees(trees: int = 40) -> Asked:
-    """In each tree twenty-eight groups fill ten nodes of different sizes almost wholly. So each tree is a hard question of its
-    own, and no sum decides it.
-    """
-    chance = Random(1)
-    world = World()
-    amounts = [chance.randrange(1_000, 9_000) for _ in range(28)]
-    for tree in range(trees):
-        world.has(f"h{tree}")
-        shares = [chance.uniform(0.6, 1.4) for _ in range(10)]
-        for number, share in enumerate(shares):
-            room = int(1.002 * sum(amounts) * share / sum(shares))
-            world.has(f"h{tree}n{number}", under=f"h{tree}", MEMORY_MB=room)
-    groups = tuple(asking(f"_{number}", MEMORY_MB=amount) for number, amount in enumerate(amounts))
-    return world, CandidatesQuery(groups=groups, group_policy="none", limit=1)
-
-
 def a_tight_packing() -> Asked:
     """Thirty-six amounts for twelve nodes. All amounts are even and all capacities odd, so each node wastes one;
     therefore no packing fits. No fast algorithm for this is known.

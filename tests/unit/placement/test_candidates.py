@@ -4,7 +4,7 @@ from msgspec import structs
 
 from engine.candidates.query import Group, Preferred
 from engine.inventories import InventoryState
-from tests.contracts.placement_orders import aggregate, provider
+from tests.contracts.placement_orders import aggregate
 from tests.unit.placement.candidate_worlds import SHARES, World, asking
 
 ONE_CPU = asking(VCPU=1)
@@ -18,14 +18,6 @@ def a_numa_host(world: World, name: str = "host") -> None:
 
 
 # Capacity and limits
-
-
-def test_an_exact_fit_is_found_and_one_more_is_not() -> None:
-    world = World()
-    world.has("host", VCPU=InventoryState(total=4, reserved=1, allocation_ratio=2.0, used=2))
-
-    assert world.finds(asking(VCPU=4)) == {"VCPU:4@host"}
-    assert world.finds(asking(VCPU=5)) == set()
 
 
 def test_min_unit_max_unit_and_step_size_are_about_the_amount_of_a_group() -> None:
@@ -46,23 +38,6 @@ def test_max_unit_is_about_the_sum_of_groups_too_and_min_unit_and_step_size_are_
 # The group without a suffix
 
 
-def test_without_a_suffix_resources_may_come_from_anywhere_in_the_tree() -> None:
-    world = World()
-    a_numa_host(world)
-
-    assert world.finds(asking(VCPU=1, DISK_GB=10)) == {
-        "DISK_GB:10@host VCPU:1@host.n0",
-        "DISK_GB:10@host VCPU:1@host.n1",
-    }
-
-
-def test_one_class_is_not_gathered_from_several_providers() -> None:
-    world = World()
-    a_numa_host(world)
-
-    assert world.finds(asking(VCPU=9)) == set()
-
-
 def test_without_a_suffix_the_chosen_providers_have_the_required_traits_together() -> None:
     world = World()
     world.has("host", VCPU=4, traits=("CUSTOM_A",))
@@ -74,17 +49,6 @@ def test_without_a_suffix_the_chosen_providers_have_the_required_traits_together
     assert world.finds(structs.replace(both, required=(("CUSTOM_C",),))) == set()
     assert world.finds(structs.replace(both, forbidden=("CUSTOM_B",))) == set()
     assert world.finds(structs.replace(both, forbidden=("CUSTOM_C",))) == {"DISK_GB:1@disk VCPU:1@host"}
-
-
-def test_an_aggregate_of_the_root_is_one_of_the_whole_tree() -> None:
-    world = World()
-    world.has("host", aggregates=("rack",))
-    world.has("child", under="host", VCPU=4)
-    member = structs.replace(ONE_CPU, member_of=((aggregate("rack"), aggregate("unknown")),))
-
-    assert world.finds(member) == {"VCPU:1@child"}
-    assert world.finds(structs.replace(member, suffix="1")) == set()
-    assert world.finds(structs.replace(ONE_CPU, forbidden_aggregates=(aggregate("rack"),))) == set()
 
 
 def test_one_provider_must_be_in_all_aggregates_not_it_and_its_root_together() -> None:
@@ -102,28 +66,6 @@ def test_one_provider_must_be_in_all_aggregates_not_it_and_its_root_together() -
     assert world.finds(both) == {"VCPU:1@host", "VCPU:1@child"}
 
 
-def test_an_aggregate_without_members_excludes_nothing_and_includes_nothing() -> None:
-    world = World()
-    world.has("host", VCPU=4)
-
-    assert world.finds(structs.replace(ONE_CPU, member_of=((aggregate("unknown"),),))) == set()
-    assert world.finds(structs.replace(ONE_CPU, forbidden_aggregates=(aggregate("unknown"),))) == {
-        "VCPU:1@host"
-    }
-
-
-def test_in_tree_of_a_child_means_its_whole_tree_and_of_an_unknown_provider_nothing() -> None:
-    world = World()
-    a_numa_host(world)
-    world.has("other", VCPU=8)
-
-    assert world.finds(structs.replace(ONE_CPU, in_tree=provider("host.n0.nic"))) == {
-        "VCPU:1@host.n0",
-        "VCPU:1@host.n1",
-    }
-    assert world.finds(structs.replace(ONE_CPU, in_tree=provider("stranger"))) == set()
-
-
 # Sharing providers.
 
 
@@ -135,43 +77,11 @@ def a_pool_for_two_hosts() -> World:
     return world
 
 
-def test_a_sharing_provider_serves_trees_with_a_common_aggregate() -> None:
-    world = a_pool_for_two_hosts()
-    world.has("far", VCPU=4, aggregates=("elsewhere",))
-
-    assert world.finds(asking(VCPU=1, DISK_GB=5)) == {
-        "DISK_GB:5@pool VCPU:1@h1",
-        "DISK_GB:5@pool VCPU:1@h2",
-    }
-
-
-def test_a_sharing_provider_serves_a_tree_with_a_child_in_the_aggregate() -> None:
-    world = a_pool_for_two_hosts()
-    world.has("far", VCPU=4)
-    world.has("far.child", under="far", aggregates=("rack",))
-
-    assert "DISK_GB:5@pool VCPU:1@far" in world.finds(asking(VCPU=1, DISK_GB=5))
-
-
 def test_resources_from_pools_alone_are_one_candidate_for_all_roots() -> None:
     world = a_pool_for_two_hosts()
 
     assert world.finds(asking(DISK_GB=5)) == {"DISK_GB:5@pool"}
     assert world.finds(asking("1", DISK_GB=5)) == {"DISK_GB:5@pool 1=pool"}
-
-
-def test_in_tree_excludes_sharing_providers_of_another_tree() -> None:
-    world = a_pool_for_two_hosts()
-
-    assert world.finds(structs.replace(asking(VCPU=1, DISK_GB=5), in_tree=provider("h1"))) == set()
-
-
-def test_a_sharing_provider_must_be_in_the_aggregate_itself() -> None:
-    world = a_pool_for_two_hosts()
-    world.has("h1", VCPU=4, aggregates=("rack", "fast"))
-    member = structs.replace(asking(VCPU=1, DISK_GB=5), member_of=((aggregate("fast"),),))
-
-    assert world.finds(member) == set()
 
 
 def test_each_root_keeps_its_candidate_where_the_group_without_suffix_takes_from_a_pool() -> None:
@@ -186,16 +96,6 @@ def test_each_root_keeps_its_candidate_where_the_group_without_suffix_takes_from
 # Groups with suffixes
 
 
-def test_with_a_suffix_one_provider_has_everything_by_itself() -> None:
-    world = World()
-    world.has("host", VCPU=4, traits=("CUSTOM_A",))
-    world.has("child", under="host", VCPU=4, MEMORY_MB=10, traits=("CUSTOM_B",))
-    both = structs.replace(asking("1", VCPU=1, MEMORY_MB=1), required=(("CUSTOM_B",),))
-
-    assert world.finds(both) == {"MEMORY_MB:1@child VCPU:1@child 1=child"}
-    assert world.finds(structs.replace(both, required=(("CUSTOM_A",), ("CUSTOM_B",)))) == set()
-
-
 def test_isolate_is_about_groups_with_suffixes_alone() -> None:
     world = World()
     world.has("host", VCPU=4)
@@ -204,26 +104,6 @@ def test_isolate_is_about_groups_with_suffixes_alone() -> None:
     assert world.finds(asking("1", VCPU=1), asking("2", VCPU=1), group_policy="isolate") == set()
     assert world.finds(asking("1", VCPU=1), asking("2", VCPU=1), group_policy="none") == {
         "VCPU:2@host 1=host 2=host"
-    }
-
-
-def test_amounts_of_several_groups_must_fit_together() -> None:
-    world = World()
-    world.has("host", VCPU=3)
-
-    assert world.finds(ONE_CPU, asking("1", VCPU=2)) == {"VCPU:3@host 1=host"}
-    assert world.finds(ONE_CPU, asking("1", VCPU=3)) == set()
-
-
-def test_groups_that_are_alike_are_told_apart() -> None:
-    world = World()
-    world.has("host")
-    for name in ("d1", "d2"):
-        world.has(name, under="host", PGPU=1)
-
-    assert world.finds(asking("1", PGPU=1), asking("2", PGPU=1), group_policy="isolate") == {
-        "PGPU:1@d1 PGPU:1@d2 1=d1 2=d2",
-        "PGPU:1@d1 PGPU:1@d2 1=d2 2=d1",
     }
 
 
@@ -258,24 +138,6 @@ def test_that_siblings_have_a_parent_is_no_subtree_unless_a_group_is_given_the_p
     }
 
 
-def test_a_group_without_resources_and_requirements_has_no_candidate() -> None:
-    world = World()
-    world.has("host", VCPU=4, traits=("CUSTOM_A",))
-    empty = Group(suffix="2", forbidden=("CUSTOM_B",))
-
-    assert world.finds(asking("1", VCPU=1), empty, group_policy="none", same_subtree=(("1", "2"),)) == set()
-
-
-def test_root_traits_are_about_the_root_whichever_provider_serves() -> None:
-    world = World()
-    a_numa_host(world)
-    world.has("special", traits=("CUSTOM_A",))
-    world.has("special.cpu", under="special", VCPU=4)
-
-    assert world.finds(ONE_CPU, root_required=("CUSTOM_A",)) == {"VCPU:1@special.cpu"}
-    assert world.finds(ONE_CPU, root_forbidden=("CUSTOM_A",)) == {"VCPU:1@host.n0", "VCPU:1@host.n1"}
-
-
 def test_before_trees_were_known_no_candidate_takes_from_two_providers_of_one() -> None:
     world = a_pool_for_two_hosts()
     world.has("disk", under="h1", DISK_GB=50)
@@ -300,30 +162,6 @@ def test_a_limit_gives_every_host_one_before_any_has_two() -> None:
     assert len(hosts) == 5
 
 
-def test_a_limit_cuts_the_same_order() -> None:
-    world = World()
-    for name in ("h1", "h2", "h3"):
-        a_numa_host(world, name)
-
-    everything = world.ask(ONE_CPU)
-
-    assert len(everything) == 6
-    assert all(world.ask(ONE_CPU, limit=limit) == everything[:limit] for limit in range(1, 8))
-
-
-def test_preferred_candidates_come_first_and_avoided_ones_last() -> None:
-    world = World()
-    world.has("plain", VCPU=4)
-    world.has("old", VCPU=4, traits=("CUSTOM_OLD",))
-    world.has("fast", VCPU=4, traits=("CUSTOM_FAST",))
-    choosy = structs.replace(
-        ONE_CPU, preferred=(Preferred("CUSTOM_FAST", 2.0), Preferred("CUSTOM_OLD", -1.0))
-    )
-
-    assert world.ask(choosy) == ["VCPU:1@fast", "VCPU:1@plain", "VCPU:1@old"]
-    assert world.ask(choosy, limit=1) == ["VCPU:1@fast"]
-
-
 def test_a_limit_keeps_the_best_trees_and_no_second_candidate_before_them() -> None:
     """`crowded` would be best, if its only fast device could serve both groups."""
     world = World()
@@ -346,14 +184,3 @@ def test_a_limit_keeps_the_best_trees_and_no_second_candidate_before_them() -> N
     assert [hosts(limit) for limit in (1, 2, 3)] == [["e"], ["e", "p"], ["e", "p", "c"]]
     # A fourth one is the second candidate of the best tree.
     assert hosts(4) == [*"eepc"]
-
-
-def test_in_one_tree_the_preferred_provider_comes_first() -> None:
-    world = World()
-    world.has("host")
-    for name, traits in (("d1", ()), ("d2", ("CUSTOM_FAST",)), ("d3", ())):
-        world.has(name, under="host", PGPU=1, traits=traits)
-
-    fast = structs.replace(asking("1", PGPU=1), preferred=(Preferred("CUSTOM_FAST"),))
-
-    assert world.ask(fast)[0] == "PGPU:1@d2 1=d2"

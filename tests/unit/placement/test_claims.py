@@ -8,7 +8,6 @@ from msgspec import structs
 from bus.messages.placement import SwapClaim
 from engine.inventories import (
     ConsumerId,
-    Holder,
     InventoryState,
     ProviderId,
     ResourceAmount,
@@ -24,7 +23,6 @@ from engine.refusals import (
     NotAllowed,
     Released,
     ShapeMoved,
-    Shortfall,
     Superseded,
 )
 from placement_worker.core.claims import decide_claims
@@ -33,11 +31,9 @@ from placement_worker.core.ledger import (
     ClaimChanges,
     ClaimOrder,
     Consumer,
-    GroupRow,
     Ledger,
     ProviderRow,
     Sent,
-    Touched,
     limits_in,
     used_in,
 )
@@ -46,7 +42,6 @@ from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,
     DB,
-    GROUP,
     HORIZON,
     HOST,
     MIGRATION,
@@ -125,52 +120,6 @@ def test_a_shortfall_names_the_rule_its_bound_and_what_is_free(asked: int, rule:
     assert isinstance(verdict, DoesNotFit)
     (short,) = verdict.shortfalls
     assert (short.asked, short.free, short.rule, short.bound) == (asked, 4, rule, bound)
-
-
-def test_shortfalls_come_in_the_order_of_the_amounts_asked() -> None:
-    asked = (
-        *amounts(NUMA, VCPU=9),
-        *amounts(HOST, VGPU=1),
-        *amounts(HOST, VCPU=1),
-        *amounts(OTHER_HOST, VCPU=9),
-    )
-
-    verdict = judged(a_ledger(), a_claim(a_share(HOST, asked)))
-
-    assert verdict == DoesNotFit(
-        shortfalls=(
-            Shortfall(provider=NUMA, resource="VCPU", asked=9, free=8),
-            Shortfall(provider=HOST, resource="VGPU", asked=1, free=0, rule="no_inventory"),
-            Shortfall(provider=OTHER_HOST, resource="VCPU", asked=9, free=8),
-        )
-    )
-
-
-def test_shortfalls_keep_the_order_of_a_share_that_goes_back_and_forth_between_providers() -> None:
-    asked = (*amounts(NUMA, VCPU=9), *amounts(HOST, VCPU=9), *amounts(NUMA, VGPU=1))
-
-    verdict = judged(a_ledger(), a_claim(a_share(HOST, asked)))
-
-    assert isinstance(verdict, DoesNotFit)
-    assert [(short.provider, short.resource) for short in verdict.shortfalls] == [
-        (NUMA, "VCPU"),
-        (HOST, "VCPU"),
-        (NUMA, "VGPU"),
-    ]
-
-
-def test_the_bounds_hold_for_the_sum_of_what_is_asked_in_parts() -> None:
-    parts = (*amounts(HOST, VCPU=1), *amounts(HOST, VCPU=1))
-
-    assert (
-        judged(a_ledger(inventory=InventoryState(total=8, min_unit=2)), a_claim(a_share(HOST, parts)))
-        == Claimed()
-    )
-    assert judged(a_ledger(inventory=InventoryState(total=8, max_unit=1)), a_claim(a_share(HOST, parts))) == (
-        DoesNotFit(
-            shortfalls=(Shortfall(provider=HOST, resource="VCPU", asked=2, free=8, rule="max_unit", bound=1),)
-        )
-    )
 
 
 def test_shapes_are_checked_before_amounts() -> None:
@@ -255,53 +204,6 @@ def test_providers_without_a_cell_serve_all_and_those_of_another_none() -> None:
         assert verdict.field == "share.cell"
 
 
-def test_writes_are_absolute_values_of_the_changed_rows() -> None:
-    elsewhere = structs.replace(living(DB), host=OTHER_HOST)
-    ledger = a_ledger(
-        elsewhere, held={DB: amounts(OTHER_HOST, VCPU=2)}, inventory=InventoryState(total=8, used=2)
-    )
-    asked = a_share(HOST, (*amounts(HOST, VCPU=1), *amounts(NUMA, VCPU=2)))
-
-    decision = decide(ledger, a_claim(asked, WEB, group=GROUP), a_claim(asked, DB))
-
-    assert decision.verdicts == (
-        Claimed(),
-        AlreadyClaimed(attempt=1, share=a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=2), shapes={})),
-    )
-    changes = decision.changes
-    assert [row.id for row in changes.consumers] == [WEB]
-    assert changes.forgotten == (CLEANUP, MIGRATION)
-    assert changes.held == ((WEB, asked.amounts),)
-    assert changes.touched == (Touched(HOST, 6, {"VCPU": 3}, consumers=1), Touched(NUMA, 6, {"VCPU": 4}))
-    assert changes.groups == (GroupRow(GROUP, "shop"),)
-    assert (changes.claimed, changes.ended) == ((Holder(consumer=WEB, attempt=1),), ())
-
-
-def test_a_release_touches_its_providers_without_moving_their_generation() -> None:
-    ledger = a_ledger(living(), held={WEB: amounts(HOST, VCPU=2)}, inventory=InventoryState(total=8, used=2))
-
-    changes = decide(ledger, a_release(attempt=3)).changes
-
-    assert changes.touched == (Touched(HOST, 5, {"VCPU": 0}),)
-    assert changes.held == ((WEB, ()),)
-    assert changes.ended == (Holder(consumer=WEB, attempt=1),)
-    assert [(row.attempt, row.ended_at, row.generation) for row in changes.consumers] == [(3, NOON, 1)]
-
-
-def test_a_swap_with_cleanup_moves_each_provider_by_one_generation() -> None:
-    ledger = a_ledger(living(), held={WEB: amounts(HOST, VCPU=2)}, inventory=InventoryState(total=8, used=2))
-    asked = a_share(OTHER_HOST, (*amounts(OTHER_HOST, VCPU=2), *amounts(HOST, VCPU=1)))
-
-    changes = decide(ledger, a_swap(asked, cleanup=CLEANUP)).changes
-
-    # A cleanup consumer stays on the host of its instance.
-    assert changes.touched == (
-        Touched(HOST, 6, {"VCPU": 3}, consumers=1),
-        Touched(OTHER_HOST, 6, {"VCPU": 4}, consumers=1),
-    )
-    assert changes.claimed == (Holder(consumer=CLEANUP, attempt=1), Holder(consumer=WEB, attempt=2))
-
-
 @pytest.mark.parametrize("attempt", [1, 2])
 def test_a_swap_must_lead_to_a_later_attempt(attempt: int) -> None:
     verdict = judged(a_ledger(living(attempt=2)), a_swap(a_share(OTHER_HOST), held=2, attempt=attempt))
@@ -377,14 +279,3 @@ def test_a_cleanup_that_was_released_before_its_swap_keeps_nothing() -> None:
         OTHER_HOST: {"VCPU": 3},
     }
     assert CLEANUP not in dict(decision.changes.held)
-
-
-def test_a_consumer_without_attempts_is_recognised_by_its_holdings() -> None:
-    made_over_http = Consumer(id=WEB, cell=CELL, generation=1)
-    ledger = a_ledger(made_over_http, held={WEB: amounts(NUMA, VCPU=1)})
-
-    assert judged(ledger, a_claim()) == AlreadyClaimed(
-        attempt=0, share=a_share(HOST, amounts(NUMA, VCPU=1), shapes={})
-    )
-    assert judged(ledger, a_release()) == Released(freed=True)
-    assert WEB not in decide(ledger).changes.forgotten

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 from msgspec import structs
 
-from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim
+from bus.messages.placement import ClaimResources, ReleaseClaim
 from engine.inventories import INTEGER_MAX, ConsumerId, ProviderId, ResourceAmount
-from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, NotAllowed, Released, Superseded
+from engine.refusals import Claimed, ClaimVerdict, NotAllowed, Released, Superseded
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, Sent
 from placement_worker.core.owners import ATTEMPT_AHEAD_MAX, NO_CELL
@@ -113,15 +113,6 @@ def test_an_instance_never_gets_the_id_of_a_heir_of_its_own_project(row: Consume
         assert before == books(row)
 
 
-def test_the_owner_itself_claims_again_as_ever() -> None:
-    assert isinstance(books(a_row()).judge(claim()), AlreadyClaimed)
-    assert isinstance(books(ended(a_row())).judge(claim(attempt=1)), Superseded)
-    for by in (None, "c1"):
-        again = books(ended(a_row()))
-        assert again.judge(claim(attempt=2), by) == Claimed()
-        assert again.rows[BANK].attempt == 2
-
-
 def test_the_api_level_hands_an_ended_consumer_to_another_cell_and_no_cell_takes_one() -> None:
     cells = {HOST: "c2", OTHER_HOST: "c2"}
     handed = books(ended(a_row()), cells=cells)
@@ -152,18 +143,6 @@ def test_the_api_level_never_releases_a_heir(row: Consumer, project: str | None)
 
     assert before.judge(release(project=project)) == Released(freed=False)
     assert before == books(row)
-
-
-def test_the_api_level_releases_its_instance() -> None:
-    before = books(a_row())
-
-    assert before.judge(release()) == Released(freed=True)
-    # The owner stays: other cells still may not touch it.
-    assert before.rows[BANK].cell == "c1"
-    for order in (release(2, "c2", None), claim(attempt=2, cell="c2")):
-        refused = before.judge(order, "c2")
-        assert isinstance(refused, NotAllowed)
-        assert refused.field == "cell"
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -227,16 +206,6 @@ def test_a_release_by_the_api_level_counts_although_a_cell_has_left_a_tombstone(
     assert here.judge(claim()) == Superseded(attempt=1, ended=True)
 
 
-def test_a_cell_cannot_replace_anothers_tombstone() -> None:
-    here = tombstone("c1")
-    before = here.rows[BANK]
-
-    refused = here.judge(release(7, "c2", None), "c2")
-
-    assert isinstance(refused, NotAllowed)
-    assert here.rows[BANK] == before
-
-
 @pytest.mark.parametrize("attempt", [1, ATTEMPT_AHEAD_MAX])
 def test_anothers_tombstone_keeps_no_heir_from_its_share(attempt: int) -> None:
     for kind in ("cleanup", "migration"):
@@ -250,14 +219,6 @@ def test_anothers_tombstone_keeps_no_heir_from_its_share(attempt: int) -> None:
             heir = here.rows[BANK]
             assert (heir.type, heir.cell, heir.project, heir.attempt) == (kind.upper(), "c1", "bank", 1)
             assert here.held[BANK] == THEIRS
-
-
-def test_a_heir_that_its_own_cell_released_first_inherits_nothing() -> None:
-    here = tombstone("c1")
-    here.rows[WEB], here.held[WEB] = structs.replace(a_row(), id=WEB), THEIRS
-
-    assert here.judge(a_swap(a_share(OTHER_HOST), WEB, cleanup=BANK), "c1") == Claimed()
-    assert BANK not in here.held
 
 
 # Heirs and ways back
@@ -315,14 +276,3 @@ def test_an_attempt_far_ahead_of_the_last_one_is_refused(by: str | None) -> None
             assert isinstance(refused, NotAllowed)
             assert refused.field == "attempt"
         assert isinstance(here.judge(release(last + 1, cell, project), by), Released)
-
-
-def test_a_consumer_of_an_unknown_owner_is_anyones_as_before() -> None:
-    """Programs made it over HTTP and named no project."""
-    made = Consumer(id=BANK, cell="c1", generation=1)
-    assert made.project == NO_OWNER
-
-    assert isinstance(books(made).judge(claim("shop")), AlreadyClaimed)
-    assert books(made).judge(release(1, "c1", None), "c1") == Released(freed=True)
-    refused = books(made).judge(release(1, "c2", None), "c2")
-    assert isinstance(refused, NotAllowed)

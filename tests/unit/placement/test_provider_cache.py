@@ -6,32 +6,26 @@ from functools import partial
 import pytest
 import pytest_asyncio
 
-from bus.messages.placement import ReportAccepted, ReportInventory, ReportOutdated, ReportVerdict
-from engine.inventories import ReportedProvider
-from engine.refusals import Claimed, ClaimVerdict, DoesNotFit, NotAllowed, Released, ShapeMoved
+from bus.messages.placement import ReportAccepted, ReportInventory
+from engine.refusals import Claimed, ClaimVerdict, DoesNotFit, ShapeMoved
 from kit.errors import Transient
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.store import PlacementTransaction
-from placement_worker.store_sql import SqlPlacementStore, rows
+from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
     DB,
     HORIZON,
     HOST,
     NOON,
-    OTHER_HOST,
     VOCABULARY,
     WEB,
     a_claim,
     a_host,
-    a_provider,
-    a_release,
     a_report,
     a_share,
     amounts,
-    inventories,
-    provider,
 )
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient
@@ -39,7 +33,6 @@ from tests.contracts.store_client import StoreClient
 pytestmark = pytest.mark.asyncio
 
 ONE_CPU = a_share(HOST, amounts(HOST, VCPU=1))
-NUMA = provider("numa-1")
 THREE_CPUS = a_share(HOST, amounts(HOST, VCPU=3))
 
 
@@ -62,27 +55,11 @@ async def two_stores(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Stor
             await store.close()
 
 
-async def test_claims_of_this_store_count_in_its_next_batch(
-    two_stores: tuple[StoreClient, StoreClient],
-) -> None:
-    ours, _ = two_stores
-    await ours.ask(a_claim(THREE_CPUS, WEB))
-
-    assert isinstance(await ours.ask_one(a_claim(THREE_CPUS, DB)), DoesNotFit)
-
-
 async def test_claims_of_another_store_are_seen(two_stores: tuple[StoreClient, StoreClient]) -> None:
     ours, theirs = two_stores
     await theirs.ask(a_claim(THREE_CPUS, WEB))
 
     assert isinstance(await ours.ask_one(a_claim(THREE_CPUS, DB)), DoesNotFit)
-
-
-async def test_a_report_to_the_same_store_is_seen(two_stores: tuple[StoreClient, StoreClient]) -> None:
-    ours, _ = two_stores
-    await ours.report(_grown())
-
-    assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), ShapeMoved)
 
 
 async def test_a_report_to_another_store_is_seen(two_stores: tuple[StoreClient, StoreClient]) -> None:
@@ -92,25 +69,6 @@ async def test_a_report_to_another_store_is_seen(two_stores: tuple[StoreClient, 
     assert isinstance(await ours.ask_one(a_claim(ONE_CPU)), ShapeMoved)
     of_eight = a_share(HOST, amounts(HOST, VCPU=8), {HOST: 2})
     assert await ours.ask_one(a_claim(of_eight)) == Claimed()
-
-
-async def test_a_report_about_a_child_is_seen(
-    two_stores: tuple[StoreClient, StoreClient],
-) -> None:
-    ours, theirs = two_stores
-    await theirs.report(a_report(_a_numa_node(VCPU=1)))
-    asked = amounts(NUMA, VCPU=2)
-    assert isinstance(await ours.ask_one(a_claim(a_share(HOST, asked, {HOST: 2}))), DoesNotFit)
-    await theirs.report(a_report(_a_numa_node(VCPU=2)))
-
-    assert await ours.ask_one(a_claim(a_share(HOST, asked, {HOST: 3}))) == Claimed()
-
-
-async def test_a_host_that_another_store_deleted_is_gone(two_stores: tuple[StoreClient, StoreClient]) -> None:
-    ours, theirs = two_stores
-    await theirs.report(a_report(removed=(HOST,)))
-
-    assert await ours.ask_one(a_claim(ONE_CPU)) == ShapeMoved(gone=(HOST,))
 
 
 async def test_a_host_that_another_store_created_again_is_found(
@@ -123,65 +81,6 @@ async def test_a_host_that_another_store_created_again_is_found(
     order = a_claim(a_share(HOST, amounts(HOST, VCPU=1), {HOST: state.shape}))
 
     assert await _until_settled(ours, order) == Claimed()
-
-
-async def test_a_report_finds_a_host_that_another_store_created_again(
-    two_stores: tuple[StoreClient, StoreClient],
-) -> None:
-    ours, theirs = two_stores
-    await theirs.report(a_report(removed=(HOST,)))
-    await theirs.report(a_host("host-2"), a_host("host-1"))
-    shape = (await theirs.provider(HOST)).shape
-
-    assert await _until_taken(ours, _grown()) == ReportAccepted(shape=shape + 1, shape_moved=True)
-
-
-async def test_a_report_finds_no_host_that_another_store_deleted(
-    two_stores: tuple[StoreClient, StoreClient],
-) -> None:
-    ours, theirs = two_stores
-    await theirs.report(a_report(removed=(HOST,), sequence=7))
-    late = a_report(a_provider("host-1", holds=inventories(VCPU=4)), sequence=7)
-
-    assert await ours.report_one(late) == ReportOutdated(epoch=0, sequence=7)
-
-
-async def test_a_report_finds_a_host_that_came_below_another(
-    two_stores: tuple[StoreClient, StoreClient],
-) -> None:
-    ours, theirs = two_stores
-    await theirs.report(a_report(removed=(HOST,)))
-    await theirs.report(a_report(a_provider("host-2"), a_provider("host-1", OTHER_HOST), root=OTHER_HOST))
-    # The store has cached where the host is, and then it becomes a root again.
-    below = a_report(a_provider("host-1", OTHER_HOST, inventories(VCPU=2)), root=OTHER_HOST)
-    assert isinstance(await _until_taken(ours, below), ReportAccepted)
-    assert isinstance(await _until_taken(ours, a_host("host-1")), NotAllowed)
-    await theirs.report(a_report(removed=(HOST,), root=OTHER_HOST))
-    await theirs.report(a_host("host-1"))
-
-    assert isinstance(await _until_taken(ours, _grown()), ReportAccepted)
-
-
-async def test_a_consumer_releases_a_claim_that_only_another_store_has_cached(
-    two_stores: tuple[StoreClient, StoreClient],
-) -> None:
-    ours, theirs = two_stores
-    await theirs.report(a_host("host-2"))
-    await theirs.ask(a_claim(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=3)), WEB))
-
-    assert await ours.ask_one(a_release(WEB)) == Released(freed=True)
-    assert (await theirs.provider(OTHER_HOST)).inventories["VCPU"].used == 0
-
-
-async def test_rows_evicted_from_the_cache_are_read_again(
-    two_stores: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rows, "PROVIDERS_MAX", 1)
-    ours, _ = two_stores
-    await ours.report(a_host("host-2"))
-
-    for who, host in ((WEB, OTHER_HOST), (DB, HOST)):
-        assert await ours.ask_one(a_claim(a_share(host, amounts(host, VCPU=3)), who)) == Claimed()
 
 
 async def test_a_claim_that_was_rolled_back_leaves_no_cached_row(
@@ -197,16 +96,6 @@ async def test_a_claim_that_was_rolled_back_leaves_no_cached_row(
     await _abandoned(ours, claimed)
 
     assert await ours.ask_one(a_claim(THREE_CPUS, DB)) == Claimed()
-
-
-async def test_rows_read_after_a_report_that_was_rolled_back_are_not_cached(
-    two_stores: tuple[StoreClient, StoreClient],
-) -> None:
-    ours, _ = two_stores
-
-    await _abandoned(ours, _reported_and_read)
-
-    assert await ours.ask_one(a_claim(ONE_CPU)) == Claimed()
 
 
 async def test_a_report_is_not_taken_for_the_one_in_its_place_that_was_rolled_back(
@@ -232,15 +121,6 @@ async def test_a_name_that_came_with_a_report_that_was_rolled_back_is_made_again
     assert set((await ours.providers())[HOST].inventories) == {"VCPU", "CUSTOM_GOLD"}
 
 
-async def test_two_writes_of_one_transaction_both_count(two_stores: tuple[StoreClient, StoreClient]) -> None:
-    ours, _ = two_stores
-    async with ours.store.transaction() as tx:
-        await _claim(tx, a_claim(ONE_CPU, WEB))
-        await _claim(tx, a_claim(ONE_CPU, DB))
-
-    assert (await ours.ledger(a_claim(ONE_CPU))).providers[HOST.int].used["VCPU"] == 2
-
-
 async def _abandoned(client: StoreClient, work: Callable[[PlacementTransaction], Awaitable[None]]) -> None:
     async def begun() -> None:
         async with client.store.transaction() as tx:
@@ -261,23 +141,12 @@ async def _report(tx: PlacementTransaction, report: ReportInventory) -> None:
     await tx.write_trees(decide_reports(forest, (Sent(report),), VOCABULARY).changes)
 
 
-async def _until_taken(client: StoreClient, report: ReportInventory) -> ReportVerdict:
-    try:
-        return await client.report_one(report)
-    except Transient:
-        return await client.report_one(report)
-
-
 async def _until_settled(client: StoreClient, order: ClaimOrder) -> ClaimVerdict:
     """PostgreSQL has locked rows by outdated cached values, and starts again once; by then it has the new values."""
     try:
         return await client.ask_one(order)
     except Transient:
         return await client.ask_one(order)
-
-
-def _a_numa_node(**totals: int) -> ReportedProvider:
-    return a_provider("numa-1", HOST, inventories(**totals))
 
 
 def _grown() -> ReportInventory:

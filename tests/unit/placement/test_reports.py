@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.placement import ReportAccepted, ReportInventory, ReportOutdated, ReportVerdict, TreeKept
-from engine.inventories import AggregateId, InventoryState, ProviderId, ReportedInventory, ReportedProvider
+from engine.inventories import InventoryState, ProviderId, ReportedInventory, ReportedProvider
 from engine.refusals import NotAllowed
 from placement_worker.core.ledger import Forest, ProviderBook, Sent, TreeBook, TreeChanges
 from placement_worker.core.reports import decide_reports
@@ -15,7 +15,6 @@ from tests.contracts.placement_orders import (
     VOCABULARY,
     a_provider,
     a_report,
-    an_id,
     inventories,
     provider,
 )
@@ -95,21 +94,6 @@ def test_an_invalid_report_is_refused_naming_the_field(field: str, report: Repor
     assert decision.changes == decide_reports(forest, [], VOCABULARY).changes
 
 
-def test_a_reason_names_the_value() -> None:
-    verdict = judged(a_report(a_provider("host-1", traits=("FAST",))))
-
-    assert isinstance(verdict, NotAllowed)
-    assert "'FAST'" in verdict.reason
-
-
-def test_a_tree_that_does_not_exist_needs_its_root_reported() -> None:
-    without = judged(a_report(a_provider("pci-9", NEW), root=NEW))
-
-    assert isinstance(without, NotAllowed)
-    assert without.field == "root"
-    assert judged(a_report(a_provider("new"), root=NEW)) == ReportAccepted(shape=1, shape_moved=True)
-
-
 def test_a_sender_may_report_only_its_own_cell() -> None:
     refused = judged(a_report(), speaks_for="c2")
 
@@ -126,69 +110,6 @@ def test_traits_of_an_operator_outlive_any_report() -> None:
     (tree,) = changes.trees
     assert tree.providers[HOST].traits == {"HW_CPU_X86_VMX"}
     assert tree.providers[HOST].operator_traits == {"CUSTOM_THEIRS"}
-
-
-def test_a_trait_that_an_operator_set_before_moves_nothing_when_it_is_reported() -> None:
-    report = a_report(a_provider("host-1", traits=("CUSTOM_MINE", "CUSTOM_THEIRS")))
-
-    decision = decide_reports(FOREST, [Sent(report)], VOCABULARY)
-
-    assert decision.verdicts == (ReportAccepted(shape=4, shape_moved=False),)
-    (tree,) = decision.changes.trees
-    assert tree.providers[HOST].generation == HOST_BOOK.generation
-
-
-def test_a_provider_joins_aggregates_beside_those_that_an_operator_put_it_into() -> None:
-    theirs, ours = AggregateId(an_id("rack")), AggregateId(an_id("pool"))
-    book = structs.replace(HOST_BOOK, aggregates=frozenset({theirs}))
-    tree = structs.replace(TREE, providers={**TREE.providers, HOST: book})
-    forest = Forest(trees={HOST: tree})
-    joining = a_report(structs.replace(a_provider("host-1"), joins=(ours,)))
-    alone = structs.replace(a_provider("host-1"), aggregates=(), joins=(ours,))
-
-    changes = decide_reports(forest, [Sent(joining)], VOCABULARY).changes
-    without_others = decide_reports(forest, [Sent(a_report(alone))], VOCABULARY).changes
-
-    (joined,), (only,) = changes.trees, without_others.trees
-    assert joined.providers[HOST].aggregates == {theirs, ours}
-    assert joined.shape == TREE.shape + 1
-    assert only.providers[HOST].aggregates == {ours}
-    again = Forest(trees={HOST: structs.replace(joined, sequence=0)})
-    assert judged(joining, again) == ReportAccepted(shape=joined.shape, shape_moved=False)
-
-
-def test_a_child_that_is_reported_without_a_parent_keeps_its_own() -> None:
-    assert judged(a_report(a_provider("pci-1"))) == ReportAccepted(shape=4, shape_moved=False)
-
-
-def test_when_a_child_moves_the_shape_the_root_is_written_too() -> None:
-    report = a_report(a_provider("pci-1", NUMA, inventories(VGPU=1)))
-
-    changes = decide_reports(FOREST, [Sent(report)], VOCABULARY).changes
-
-    (tree,) = changes.trees
-    assert tree.shape == 5
-    assert changes.changed == (HOST, PCI)
-    assert tree.providers[HOST].generation == HOST_BOOK.generation
-    assert tree.providers[PCI].generation == 2
-
-
-def test_parents_are_written_before_their_children_and_removed_after_them() -> None:
-    far, farther = provider("far"), provider("farther")
-    grown = a_report(a_provider("farther", far), a_provider("far", HOST), removed=(NUMA, PCI))
-
-    changes = decide_reports(FOREST, [Sent(grown)], VOCABULARY).changes
-
-    assert changes.changed == (HOST, far, farther)
-    assert changes.removed == (PCI, NUMA)
-
-
-def test_a_report_without_changes_writes_only_its_sequence() -> None:
-    changes = decide_reports(FOREST, [Sent(a_report(epoch=2, sequence=7))], VOCABULARY).changes
-
-    (tree,) = changes.trees
-    assert (tree.epoch, tree.sequence, tree.shape) == (2, 7, 4)
-    assert (changes.changed, changes.removed) == ((), ())
 
 
 def test_a_chain_may_be_deeper_than_the_interpreters_stack() -> None:
@@ -214,26 +135,6 @@ def test_a_deleted_tree_leaves_a_tombstone_with_its_counters() -> None:
 
     assert decision.verdicts == (ReportAccepted(shape=6, shape_moved=True),)
     assert decision.changes == TreeChanges(trees=(STUMP,), removed=(NEW,))
-
-
-def test_the_deletion_of_an_unknown_tree_leaves_no_tombstone() -> None:
-    empty = a_report(root=NEW, removed=(NEW,), epoch=2, sequence=7)
-
-    decision = decide_reports(FOREST, [Sent(empty)], VOCABULARY)
-
-    assert decision.verdicts == (ReportAccepted(shape=0, shape_moved=False),)
-    assert decision.changes == TreeChanges()
-
-
-def test_a_tree_created_over_a_tombstone_continues_its_shape() -> None:
-    planted = a_report(a_provider("new"), root=NEW, epoch=2, sequence=8)
-
-    decision = decide_reports(FELLED, [Sent(planted)], VOCABULARY)
-
-    assert decision.verdicts == (ReportAccepted(shape=7, shape_moved=True),)
-    (tree,) = decision.changes.trees
-    assert (tree.epoch, tree.sequence) == (2, 8)
-    assert (decision.changes.changed, decision.changes.removed) == ((NEW,), ())
 
 
 def test_a_tree_created_deleted_and_created_in_one_batch_counts_every_time() -> None:
@@ -316,13 +217,3 @@ def test_a_reporter_is_told_that_the_tree_has_another_owner_or_takes_it_over(
     )
 
     assert judged(mended, Forest(trees={root: tree}), speaks_for) == verdict
-
-
-def test_a_tree_that_is_taken_over_is_written_in_full_in_its_new_cell() -> None:
-    report = structs.replace(a_report(a_provider("host-1"), epoch=3, sequence=9), foreign="take")
-
-    changes = decide_reports(Forest(trees={HOST: WRITTEN}), [Sent(report, None)], VOCABULARY).changes
-
-    (tree,) = changes.trees
-    assert (tree.cell, tree.epoch, tree.sequence) == (CELL, 3, 9)
-    assert set(changes.changed) == {HOST, NUMA, PCI}
