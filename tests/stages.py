@@ -83,7 +83,6 @@ LONG = {
         "stories/moor/test_moor_up.py::test_a_cloud_starts_again_with_a_host_that_was_taken_out_of_use",
         "stories/moves/test_reshapes.py",
         "stories/nova/test_nova_shadow.py::test_the_same_host_as_novas",
-        "stories/placement/test_hard_questions_over_the_bus.py::test_during_any_search",
         "test_benchmarks.py::test_a_quick_run",
         "unit/brokers/test_rabbit_connecting.py::test_processes_begin_at_different_nodes",
     ),

@@ -1,17 +1,13 @@
 """Candidates asked for on the bus: each can be claimed as it is."""
 
 import asyncio
-from datetime import UTC, datetime
-from itertools import permutations
 from uuid import uuid5
 
 import pytest
-from msgspec import structs
 
 from bus.messages.administration import AskCandidates, Candidates, CandidatesFound, RequestGroup, UnknownTrait
-from bus.messages.cloud import VALUES_BYTES_MAX
 from bus.messages.placement import ReportAccepted, ReportInventory
-from engine.inventories import ProviderId, ReportedInventory, ReportedProvider
+from engine.inventories import ReportedInventory, ReportedProvider
 from engine.refusals import Claimed, NotAllowed, ShapeMoved, TooCostly
 from placement_worker import candidates
 from placement_worker.settings import PlacementSettings
@@ -27,39 +23,16 @@ from tests.stories.placement.test_placement_over_the_bus import (
 from tests.unit.placement.hard_questions import (
     Asked,
     a_tight_packing,
-    eleven_over_half_of_ten_nodes,
-    pairs_on_a_chain,
 )
 
 pytestmark = pytest.mark.asyncio
 
-DEVICES = 14
-LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 TWO_CPUS = AskCandidates(groups=(RequestGroup(resources={"VCPU": 2, "MEMORY_MB": 1024}),))
 THREE_DEVICES = AskCandidates(
     groups=tuple(RequestGroup(suffix=f"_{number}", resources={"PGPU": 1}) for number in range(3)),
     group_policy="isolate",
     limit=1_000,
 )
-
-
-def a_host_with(name: str, part: str, stock: dict[str, ReportedInventory], count: int) -> ReportInventory:
-    """A host with this many child providers, and no inventory of its own."""
-    root = ProviderId(uuid5(NAMES, name))
-    parts = tuple(
-        ReportedProvider(
-            id=ProviderId(uuid5(root, str(number))),
-            name=f"{name}-{part}-{number}",
-            parent=root,
-            inventories=stock,
-        )
-        for number in range(count)
-    )
-    return ReportInventory(cell="c1", root=root, providers=(ReportedProvider(id=root, name=name), *parts))
-
-
-def a_host_with_devices(name: str) -> ReportInventory:
-    return a_host_with(name, "gpu", {"PGPU": ReportedInventory(total=1)}, DEVICES)
 
 
 async def asked(setup: PlacementSetup, question: AskCandidates) -> object:
@@ -91,44 +64,6 @@ async def test_a_candidate_can_be_claimed_as_it_is_until_the_shape_moves(bus: st
         await setup.report(host("h1", 8, traits=("CUSTOM_FAST",)))
         (refused,) = await setup.claim(claim(3, only.share))
         assert isinstance(refused, ShapeMoved)
-
-
-@STAGES
-async def test_one_instance_is_claimed_over_two_numa_cells_of_a_host(bus: str, books: str) -> None:
-    question = AskCandidates(
-        groups=tuple(RequestGroup(suffix=f"_{cell}", resources={"VCPU": 3}) for cell in ("A", "B")),
-        group_policy="isolate",
-    )
-    async with placement_setup(bus, books) as setup:
-        await setup.report(a_host_with("h1", "numa", {"VCPU": ReportedInventory(total=4)}, 2))
-
-        one, other = (await first_of(setup, question)).candidates
-
-        assert {one.mappings["_A"], one.mappings["_B"]} == {other.mappings["_A"], other.mappings["_B"]}
-        assert await setup.claim(claim(1, one.share)) == [Claimed()]
-        providers = await setup.providers()
-        used = [providers[f"h1-numa-{cell}"].inventories["VCPU"].used for cell in (0, 1)]
-        assert used == [3, 3]
-        assert (await first_of(setup, question)).candidates == ()
-
-
-@STAGES
-async def test_an_answer_has_as_many_candidates_as_the_question_allows_each_of_them_once(
-    bus: str, books: str
-) -> None:
-    async with placement_setup(bus, books) as setup:
-        await setup.report(a_host_with_devices("h1"))
-
-        some = await first_of(setup, structs.replace(THREE_DEVICES, limit=200))
-
-        given = [
-            tuple(provider for suffix in ("_0", "_1", "_2") for provider in one.mappings[suffix])
-            for one in some.candidates
-        ]
-        assert len(given) == len(set(given)) == 200
-        host_of_all = ProviderId(uuid5(NAMES, "h1"))
-        devices = [uuid5(host_of_all, str(number)) for number in range(DEVICES)]
-        assert set(given) < set(permutations(devices, 3))
 
 
 @STAGES
@@ -226,27 +161,3 @@ async def test_a_search_over_its_budget_ends_with_its_numbers_and_claims_are_ans
         assert isinstance(cut, TooCostly)
         assert (cut.what, cut.budget) == ("steps", 1_000_000)
         assert 1_000_000 < cut.spent < 1_010_000
-
-
-@STAGES
-async def test_a_search_that_only_looks_costly_is_answered(bus: str, books: str) -> None:
-    async with placement_setup(bus, books) as setup:
-        too_large = await told_and_asked(setup, eleven_over_half_of_ten_nodes())
-        assert (await first_of(setup, too_large)).candidates == ()
-
-    async with placement_setup(bus, books) as setup:
-        on_a_chain = await told_and_asked(setup, pairs_on_a_chain())
-        (found,) = (await first_of(setup, on_a_chain)).candidates
-        assert len(found.mappings) == 40
-
-
-@STAGES
-async def test_an_answer_that_is_too_long_is_refused_with_its_length(bus: str, books: str) -> None:
-    async with placement_setup(bus, books) as setup:
-        await setup.report(a_host_with_devices("h1"))
-
-        cut = await asked(setup, THREE_DEVICES)
-
-        assert isinstance(cut, TooCostly)
-        assert (cut.what, cut.budget) == ("answer_bytes", VALUES_BYTES_MAX)
-        assert cut.spent > cut.budget

@@ -7,12 +7,7 @@ import pytest
 from bus.message import Message
 from bus.messages.administration import (
     AlreadyThere,
-    AskConsumer,
-    AskHolders,
-    AskNames,
-    AskUsages,
     ConsumerAllocations,
-    ConsumerFound,
     CreateClass,
     CreateProvider,
     CreateTrait,
@@ -20,18 +15,13 @@ from bus.messages.administration import (
     DeleteProvider,
     Done,
     HasChildren,
-    HoldersFound,
-    NamesFound,
     ProviderInventories,
     ProviderWritten,
-    RenameClass,
     Reshape,
     SetAggregates,
     SetAllocations,
     SetInventories,
     SetTraits,
-    TypeUsage,
-    UsagesFound,
     WriteAnswered,
     WriteVerdict,
 )
@@ -112,53 +102,6 @@ async def test_a_tree_is_made_filled_held_reshaped_and_deleted(bus: str, books: 
         assert await setup.providers() == {}
 
 
-@STAGES
-async def test_holders_are_answered_page_by_page(bus: str, books: str) -> None:
-    async with placement_setup(bus, books) as setup:
-        await write(
-            setup,
-            CreateProvider(id=HOST, name="h1"),
-            SetInventories(provider=HOST, generation=None, inventories=EIGHT),
-            *[CreateTrait(name=f"CUSTOM_{number}") for number in range(5)],
-            SetAllocations(consumers=tuple(holding(number, 1) for number in range(1, 6))),
-        )
-
-        assert await setup.client.ask(AskUsages(project="shop")) == UsagesFound(
-            usages=(TypeUsage(type="INSTANCE", consumers=5, used={"VCPU": 5}),)
-        )
-        found = await setup.client.ask(AskConsumer(consumer=who(1)))
-        assert isinstance(found, ConsumerFound)
-        assert found.consumer is not None
-        assert found.consumer.held == holding(1, 1).amounts
-        assert await setup.client.ask(AskConsumer(consumer=who(9))) == ConsumerFound(consumer=None)
-        assert (
-            await holders(setup, 2) == await holders(setup, 1000) == [who(number) for number in range(1, 6)]
-        )
-        assert await names(setup, 2) == [f"CUSTOM_{number}" for number in range(5)]
-
-
-async def holders(setup: PlacementSetup, limit: int) -> list[ConsumerId]:
-    found: list[ConsumerId] = []
-    page = HoldersFound(holders=())
-    while not found or page.next is not None:
-        answer = await setup.client.ask(AskHolders(provider=HOST, after=page.next, limit=limit))
-        assert isinstance(answer, HoldersFound)
-        page = answer
-        found += [holder.id for holder in page.holders]
-    return found
-
-
-async def names(setup: PlacementSetup, limit: int) -> list[str]:
-    found: list[str] = []
-    page = NamesFound(names=())
-    while not found or page.next:
-        answer = await setup.client.ask(AskNames(of="traits", after=page.next, limit=limit))
-        assert isinstance(answer, NamesFound)
-        page = answer
-        found += page.names
-    return found
-
-
 @pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), ("unix", "sqlite")])
 async def test_only_api_level_senders_write_to_the_books_directly(bus: str, books: str) -> None:
     """A message without a sender may come from a cell: it is refused, and not answered."""
@@ -179,14 +122,3 @@ async def test_a_refused_write_without_a_reply_address_is_dead_lettered(bus: str
         (letter,) = await dead_letters(setup.broker, 1)
 
         assert f"unknown_provider: provider {HOST}" in letter.reason
-
-
-@STAGES
-async def test_a_rename_to_a_taken_class_name_is_dead_lettered_too(bus: str, books: str) -> None:
-    async with placement_setup(bus, books) as setup:
-        await write(setup, CreateClass(name="CUSTOM_A"), CreateClass(name="CUSTOM_B"))
-        await setup.client.publisher.send(RenameClass(name="CUSTOM_A", to="CUSTOM_B"))
-
-        (letter,) = await dead_letters(setup.broker, 1)
-
-        assert "already_there: name CUSTOM_B" in letter.reason

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.contracts.sql_stores import empty_database
-from tests.stories.moor.moor_process import Process, moor, started
+from tests.stories.moor.moor_process import Process, started
 
 pytestmark = pytest.mark.asyncio
 
@@ -76,30 +76,3 @@ async def test_a_policy_file_says_who_may_do_what(tmp_path: Path) -> None:
         classes = await server.client.get("/resource_classes", headers=reader)
 
     assert (traits.status_code, classes.status_code) == (200, 403)
-
-
-async def test_moor_up_serves_the_placement_api(tmp_path: Path) -> None:
-    async with started("up", "--cells", "harbour", "--hosts", "3", "--data", str(tmp_path)) as process:
-        url = (await process.until_printed("placement is served at ")).rstrip().rpartition(" ")[2]
-        await process.until_printed("ready")
-        async with httpx.AsyncClient(base_url=url, headers=NEWEST) as client:
-            answer = await client.get("/allocation_candidates", params={"resources": "VCPU:1"})
-
-    assert len(answer.json()["allocation_requests"]) == 3
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ((), "needs --db"),
-        (("--db", "sqlite:////nowhere/books.db", "--listen", "[::]:0"), "lets anyone in"),
-        (("--db", "sqlite:////nowhere/books.db", "--auth", "basic"), "needs --users"),
-        (("--db", "sqlite:////nowhere/books.db", "--policy", "lax"), "policy is 'lax'"),
-        (("--db", "sqlite:////nowhere/books.db", "--tls-cert", "x", "--tls-key", "y"), "cannot be used"),
-    ],
-)
-async def test_an_invalid_option_is_reported_and_nothing_starts(options: tuple[str, ...], why: str) -> None:
-    ran = await moor("run", "placement-api", *options)
-
-    assert ran.code == 2
-    assert why in " ".join(ran.err.replace("│", " ").split())

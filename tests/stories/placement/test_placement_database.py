@@ -131,15 +131,3 @@ async def test_on_real_servers_everything_is_built_deleted_and_audited_over_two_
         assert await audited(placement_url) == ()
         assert await tables_in(placement_url) == PLACEMENT
         assert await tables_in(url) == OTHERS
-
-
-async def test_a_setting_of_the_scheduler_reaches_the_one_in_moor_up(home: Path) -> None:
-    async with up(home, "--hosts", "1", MOOR_SCHEDULER_INSTANCES_PER_HOST_MAX="1"):
-        first = await moor("boot", "--vcpus", "1", MOOR_DATA=str(home))
-        while (await moor_json("host", "list", MOOR_DATA=str(home)))[0]["instances"] < 1:
-            pass
-        second = await moor("boot", "--vcpus", "1", MOOR_DATA=str(home))
-
-    assert first.code == 0, first.err
-    assert second.code == 1
-    assert "has 1 instances, at most 1" in " ".join(second.out.split()), second.out

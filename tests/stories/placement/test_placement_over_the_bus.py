@@ -12,7 +12,7 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.codec import CODEC
-from bus.message import PLAIN, Message, Parcel
+from bus.message import Message
 from bus.messages.placement import (
     NO_OWNER,
     AskSnapshot,
@@ -30,7 +30,7 @@ from bus.messages.placement import (
     SnapshotPage,
     SwapClaim,
 )
-from bus.topology import EVENTS, PLACEMENT, Grant, user_of
+from bus.topology import EVENTS, Grant, user_of
 from bus.workers.sending import Link
 from bus.workers.station import Station, listen
 from engine.inventories import (
@@ -48,9 +48,7 @@ from engine.refusals import (
     Claimed,
     ClaimVerdict,
     DoesNotFit,
-    NotAllowed,
     Released,
-    ShapeMoved,
     Superseded,
 )
 from kit.process import run_until
@@ -60,7 +58,7 @@ from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
 from tests.contracts.placement_orders import a_release
-from tests.contracts.stage import PATIENCE_S, SETTINGS, dead_letters, declared, send
+from tests.contracts.stage import PATIENCE_S, SETTINGS, dead_letters, declared
 from tests.contracts.stores import open_store
 
 pytestmark = pytest.mark.asyncio
@@ -216,23 +214,6 @@ async def test_a_host_is_reported_claimed_swapped_and_released(bus: str, books: 
 
 
 @STAGES
-async def test_a_claim_on_a_moved_shape_gets_the_new_state_and_then_the_host(bus: str, books: str) -> None:
-    async with placement_setup(bus, books) as setup:
-        seen = await setup.report(host("h1"))
-        assert isinstance(seen, ReportAccepted)
-        moved = await setup.report(host("h1", traits=("CUSTOM_FAST",)))
-        assert isinstance(moved, ReportAccepted)
-        assert moved.shape_moved
-
-        (refused,) = await setup.claim(claim(1, share("h1", 1, seen.shape)))
-
-        assert isinstance(refused, ShapeMoved)
-        (now,) = refused.trees
-        assert (now.name, now.shape, now.traits) == ("h1", moved.shape, ("CUSTOM_FAST",))
-        assert await setup.claim(claim(1, share("h1", 1, now.shape))) == [Claimed()]
-
-
-@STAGES
 async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
     async with placement_setup(bus, books) as setup:
         link = Link(setup.broker, SETTINGS)
@@ -266,27 +247,6 @@ async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
 
 
 @STAGES
-async def test_a_plain_message_of_any_client_reports_a_host(bus: str, books: str) -> None:
-    async with placement_setup(bus, books) as setup:
-        body = b"""{
-          "message": {
-            "type": "inventory.report", "cell": "c1", "root": "1d3e8d4e-52a2-4b09-9f34-3a4f4a0f3a10",
-            "providers": [{
-              "id": "1d3e8d4e-52a2-4b09-9f34-3a4f4a0f3a10", "name": "by-hand",
-              "inventories": {"VCPU": {"total": 4}}
-            }]
-          }
-        }"""
-        await send(
-            setup.broker, Parcel(PLACEMENT, "inventory.report.c1", body, content_type=PLAIN, mandatory=True)
-        )
-
-        async with asyncio.timeout(PATIENCE_S):
-            while "by-hand" not in await setup.providers():
-                await asyncio.sleep(0.01)
-
-
-@STAGES
 async def test_a_refused_report_is_published_as_an_event(bus: str, books: str) -> None:
     async with placement_setup(bus, books) as setup:
         await setup.report(host("h1"))
@@ -307,24 +267,6 @@ async def test_a_refused_report_is_published_as_an_event(bus: str, books: str) -
         assert isinstance(told.message.verdict, InventoryInUse)
 
 
-@STAGES
-async def test_an_invalid_order_is_dead_lettered_with_its_field(bus: str, books: str) -> None:
-    async with placement_setup(bus, books) as setup:
-        await setup.report(host("h1"))
-        await setup.claim(claim(1, share("h1", 1)))
-
-        # A claim from another cell than the consumer's.
-        wrong = ReleaseClaim(
-            cell="c2", consumer=ConsumerId(UUID(int=1)), attempt=1, issued_at=datetime.now(UTC)
-        )
-        await setup.client.publisher.send(wrong)
-        (letter,) = await dead_letters(setup.broker, 1)
-
-        assert letter.reason.startswith(
-            "cell: consumer 00000000-0000-0000-0000-000000000001 is not of cell 'c2'"
-        )
-
-
 @pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), ("unix", "sqlite")])
 async def test_a_message_without_a_sender_is_refused_where_there_are_users(bus: str, books: str) -> None:
     async with placement_setup(bus, books, user="moor-placement") as setup:
@@ -338,22 +280,6 @@ async def test_a_message_without_a_sender_is_refused_where_there_are_users(bus: 
 
         page = await setup.store.snapshot_page(0, 100)
         assert [provider.name for provider in page.providers] == ["h2"]
-
-
-@STAGES
-async def test_a_cell_may_not_report_for_another(bus: str, books: str) -> None:
-    """The broker allows the cell its own keys; placement checks the cell inside the message."""
-    async with placement_setup(bus, books, user="moor-placement") as setup:
-        async with computes(setup, "c1") as ours:
-            accepted = await ours.ask(host("h1", cell="c1"))
-        async with computes(setup, "c2") as theirs:
-            refused = await theirs.ask(structs.replace(host("h1"), cell="c2"))
-            own = await theirs.ask(host("h9", cell="c2"))
-
-        verdicts = [each.verdict for each in (accepted, refused, own) if isinstance(each, ReportAnswered)]
-        assert [type(verdict) for verdict in verdicts] == [ReportAccepted, NotAllowed, ReportAccepted]
-        assert isinstance(verdicts[1], NotAllowed)
-        assert verdicts[1].field == "cell"
 
 
 @STAGES

@@ -9,16 +9,15 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.administration import SetAggregates
-from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
+from bus.messages.build import BuildRejected, InstancesFound
 from bus.messages.moves import MoveInstance
-from bus.messages.placement import ProvidersChanged
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputePace, ComputeSettings
 from engine.flavors import Flavor, RequestId
-from engine.inventories import AggregateId, ProviderState
+from engine.inventories import AggregateId
 from laboratory.computes.driver import simulated_parts
 from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost
@@ -67,21 +66,6 @@ async def a_cell(
         # Pools are reported before hosts.
         await setup.until_reported(*(host.name for host in hosts))
         yield
-
-
-async def until_used(setup: Cloud, **used: int) -> None:
-    """Wait until exactly these amounts of disk, addresses and processors are used, and nothing else."""
-
-    async def is_so() -> bool:
-        now = {
-            f"{name}:{resource}": inventory.used
-            for name, state in (await setup.providers()).items()
-            for resource, inventory in state.inventories.items()
-            if inventory.used and resource != "MEMORY_MB"
-        }
-        return now == used
-
-    await wait_until(is_so, f"used {used}")
 
 
 @STAGES
@@ -138,80 +122,6 @@ async def test_a_resize_on_a_full_host_counts_what_its_numa_node_and_its_pool_ga
 
 async def has_processors(setup: Cloud, host: str, total: int) -> bool:
     return (await setup.providers())[host].inventories["VCPU"].total == total
-
-
-def disk_used(pool: ProviderState, heard: list[Message]) -> list[int]:
-    """How much disk of the pool was in use after each write that changed it, as the feed told."""
-    return [
-        usage.used["DISK_GB"]
-        for message in heard
-        if isinstance(message, ProvidersChanged)
-        for usage in message.usage
-        if usage.id == pool.id
-    ]
-
-
-@STAGES
-async def test_a_swap_keeps_the_disk_and_the_address_and_a_delete_returns_them(bus: str, books: str) -> None:
-    async with (
-        cloud(bus, books, scripted=("c2",)) as setup,
-        setup.placement(),
-        setup.scheduler(),
-        open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, a_host("better", 16), a_host("other", 8), fails="better"),
-        setup.listening("providers.changed") as heard,
-    ):
-        providers = await setup.providers()
-        assert "DISK_GB" not in providers["better"].inventories
-        assert providers["better"].aggregates == tuple(
-            sorted((*providers[NFS].aggregates, *providers[SEGMENT].aggregates))
-        )
-        build = a_build(1, flavor=FLAVOR)
-
-        await setup.send(build)
-        state = await setup.until_state(instance_of(build), "active")
-
-        assert (state.host, [failure.host for failure in state.failures]) == ("other", ["better"])
-        held = {f"{NFS}:DISK_GB": DISK, f"{SEGMENT}:IPV4_ADDRESS": ADDRESSES}
-        await until_used(setup, **held, **{"other:VCPU": 1})
-
-        await setup.client.ask(DeleteInstance(instance=instance_of(build)))
-        await setup.until_state(instance_of(build), "deleted")
-        await until_used(setup)
-
-        async def is_told() -> bool:
-            return disk_used(providers[NFS], heard)[-1:] == [0]
-
-        await wait_until(is_told, "the release", heard)
-        # In between, no reader ever saw the share held twice, or not at all.
-        assert [*dict.fromkeys(disk_used(providers[NFS], heard))] == [DISK, 0]
-
-
-@STAGES
-async def test_a_pool_without_addresses_refuses_with_its_numbers_while_hosts_are_empty(
-    bus: str, books: str
-) -> None:
-    async with (
-        cloud(bus, books, scripted=("c2",)) as setup,
-        setup.placement(),
-        setup.scheduler(),
-        open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, a_host("one", 8), a_host("two", 8)),
-    ):
-        both, one_more = a_build(1, flavor=FLAVOR, count=2), a_build(2, flavor=FLAVOR)
-        await setup.send(both)
-        for index in range(2):
-            await setup.until_state(instance_of(both, index), "active")
-
-        await setup.send(one_more)
-        state = await setup.until_state(instance_of(one_more), "error")
-
-        assert state.no_valid_host is not None
-        (step,) = state.no_valid_host.steps
-        assert (step.step, step.removed) == ("capacity", 2)
-        assert step.example.endswith(f"group _NET: IPV4_ADDRESS asked 1, free 0 of 2 at {SEGMENT}"), (
-            step.example
-        )
 
 
 @STAGES
