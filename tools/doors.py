@@ -59,7 +59,9 @@ DOORS = {
             for store in ("store", "store_sql")
         ),
     ),
-    "the HTTP API": ("placement_worker.api.service",),
+    "the HTTP API, its callers and its policies": (
+        *("placement_worker.api.service", "placement_worker.api.auth", "placement_worker.api.policy"),
+    ),
     "a room's workers on a broker": (
         *("bus.workers.station", "bus.workers.handling", "bus.workers.sending", "ironic_sync.rest"),
         "compute_sim.libvirt.running",

@@ -54,6 +54,9 @@ class FakeKeystone:
         }
         return token
 
+    def ends_at(self, token: str) -> float:
+        return datetime.fromisoformat(str(self.tokens[token]["expires_at"])).timestamp()
+
     async def _tokens(self, request: Request) -> Response:
         await self.may_answer.wait()
         if self.is_down:

@@ -7,18 +7,12 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from placement_worker.api.routing import PAGE
-from placement_worker.api.values import (
-    CANNOT_DELETE_PARENT,
-    CONCURRENT_UPDATE,
-    DUPLICATE_NAME,
-    INVENTORY_IN_USE,
-    UNDEFINED,
-)
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Server, a_server, an_allocation
 
 pytestmark = pytest.mark.asyncio
 
+# So many are read from the store at once.
+PAGE = 1_000
 OTHER = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0006"
 
 
@@ -45,11 +39,11 @@ async def test_conflicts_are_told_apart_by_their_codes(server: Server) -> None:
     of_host = f"/resource_providers/{HOST}"
     without_vcpu = {"resource_provider_generation": 2, "inventories": {"DISK_GB": {"total": 9}}}
     for *asked, code in (
-        ("PUT", f"/allocations/{OTHER}", an_allocation(VCPU=8), UNDEFINED),
-        ("PUT", f"/allocations/{WEB}", an_allocation(generation=7, VCPU=1), CONCURRENT_UPDATE),
-        ("POST", "/resource_providers", {"name": "host"}, DUPLICATE_NAME),
-        ("PUT", f"{of_host}/inventories", without_vcpu, INVENTORY_IN_USE),
-        ("DELETE", of_host, None, CANNOT_DELETE_PARENT),
+        ("PUT", f"/allocations/{OTHER}", an_allocation(VCPU=8), "placement.undefined_code"),
+        ("PUT", f"/allocations/{WEB}", an_allocation(generation=7, VCPU=1), "placement.concurrent_update"),
+        ("POST", "/resource_providers", {"name": "host"}, "placement.duplicate_name"),
+        ("PUT", f"{of_host}/inventories", without_vcpu, "placement.inventory.inuse"),
+        ("DELETE", of_host, None, "placement.resource_provider.cannot_delete_parent"),
     ):
         (error,) = (await server.ask(*asked)).json()["errors"]
         assert (error["status"], error["code"]) == (409, code), asked

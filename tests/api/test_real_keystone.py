@@ -20,14 +20,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ironic_sync.rest import HttpIronicApi
-from kit.errors import CredentialsRefused, Unavailable
+from kit.errors import Unavailable
 from kit.health import Listen
 from kit.http_server import HttpServer
-from kit.keystone import KeystoneRefused, KeystoneTokens, OpenStackSettings
+from kit.keystone import KeystoneTokens, OpenStackSettings
 from kit.rest import RestLimits
 from kit.tls import client_tls
 from placement_worker.api.auth import KeystoneAuthentication
-from placement_worker.api.values import ApiError
+from tests.api.test_auth import guarded
 from tests.placement_servers import our_server
 from tests.servers.keystone import KeystoneAdmin, PrivateKeystone
 from tests.unit.ironic.test_rest import NODE, told
@@ -149,141 +149,26 @@ async def test_a_token_of_another_scope_is_no_token_of_the_project(cloud: Identi
     assert await status(placement, of_garden, path=USAGES.format(cloud.garden)) == 200
 
 
-async def test_a_project_of_the_same_name_in_another_domain_is_another_project(
-    cloud: Identities, placement: str
-) -> None:
-    domain = cloud.admin.domain("elsewhere")
-    shop = cloud.admin.project("shop", domain)
-    cloud.admin.user("reader", PASSWORD, {shop: "reader"}, domain)
-    token = cloud.token("reader", domain="elsewhere")
-
-    assert await status(placement, token, path=USAGES.format(shop)) == 200
-    assert await status(placement, token, path=USAGES.format(cloud.shop)) == 403
-
-
-async def test_wrong_tokens_are_refused_and_the_answer_says_where_to_get_one(
-    cloud: Identities, placement: str
-) -> None:
-    right = cloud.token("boss")
-    changed = right[:-6] + ("A" if right[-6] != "A" else "B") + right[-5:]
-    for token in ("made up", changed, right[: len(right) // 2], "gAAAAA", right[::-1]):
-        answer = await ask(placement, token)
-        assert answer.status_code == 401, token
-        assert answer.headers["www-authenticate"] == f"Keystone uri='{cloud.keystone.url}'"
-    assert await status(placement, "") == 401
-    assert await status(placement, right) == 200
-
-
-async def test_a_revoked_token_is_refused_at_the_latest_after_the_time_for_which_it_is_remembered(
-    cloud: Identities, placement: str
-) -> None:
-    never_seen, seen = cloud.token("boss"), cloud.token("boss")
-    clock = [time.time()]
-    auth = KeystoneAuthentication(cloud.account, httpx.AsyncClient(), lambda: clock[0])
-    try:
-        assert (await auth.caller({"x-auth-token": seen})).roles >= {"admin", "member", "reader"}
-        cloud.admin.revoke(never_seen)
-        cloud.admin.revoke(seen)
-        assert await status(placement, never_seen) == 401
-        assert (await auth.caller({"x-auth-token": seen})).user == cloud.users["boss"]
-        clock[0] += 301
-        with pytest.raises(ApiError, match="does not know the token, or the token has expired"):
-            await auth.caller({"x-auth-token": seen})
-    finally:
-        await auth.close()
-
-
 async def test_rights_that_end_in_keystone_end_here(cloud: Identities) -> None:
     """A role that is taken away, a user that is disabled, a password that is changed: each ends the user's tokens."""
+    token = ""
     ends = (
+        lambda _: cloud.admin.revoke(token),
         lambda user: cloud.admin.withdraw(user, cloud.shop, "admin"),
         lambda user: cloud.admin.change_user(user, enabled=False),
         lambda user: cloud.admin.change_user(user, password="another"),
     )
     clock = [time.time()]
     auth = KeystoneAuthentication(cloud.account, httpx.AsyncClient(), lambda: clock[0])
-    try:
+    async with guarded(auth) as server:
         for end in ends:
             name, user = cloud.new_user("admin")
-            headers = {"x-auth-token": cloud.token(name)}
-            assert (await auth.caller(headers)).project == cloud.shop
+            token = cloud.token(name)
+            assert await status(server.url, token) == 200
             await asyncio.to_thread(end, user)
+            assert await status(server.url, token) == 200, "it is remembered"
             clock[0] += 301
-            with pytest.raises(ApiError, match="does not know the token"):
-                await auth.caller(headers)
-    finally:
-        await auth.close()
-
-
-async def test_an_expired_token_is_refused(cloud: Identities, placement: str) -> None:
-    cloud.keystone.stop()
-    cloud.keystone.start({"OS_TOKEN__EXPIRATION": "3"})
-    try:
-        token = cloud.token("boss")
-        assert await status(placement, token) == 200
-        async with asyncio.timeout(60):
-            while await status(placement, token) == 200:
-                await asyncio.sleep(0.2)
-        answer = await ask(placement, token)
-    finally:
-        cloud.keystone.stop()
-        cloud.keystone.start()
-
-    assert (answer.status_code, "has expired" in answer.text) == (401, True)
-    # Its own token has expired as well: it gets a new one.
-    assert await status(placement, cloud.token("boss")) == 200
-
-
-async def test_while_keystone_is_away_known_tokens_go_on_and_others_wait(
-    cloud: Identities, placement: str
-) -> None:
-    known, unknown = cloud.token("boss"), cloud.token("service")
-    assert await status(placement, known) == 200
-    cloud.keystone.stop()
-    try:
-        assert await status(placement, known) == 200
-        away = await ask(placement, unknown)
-        assert (away.status_code, "cannot reach something that it needs" in away.text) == (503, True)
-    finally:
-        cloud.keystone.start()
-
-    assert await status(placement, unknown) == 200
-
-
-async def test_the_password_of_our_own_user_changes_without_a_stop(cloud: Identities, tmp_path: Path) -> None:
-    file = tmp_path / "password"
-    file.write_text(PASSWORD)
-    name, user = cloud.new_user("service")
-    clock = [0.0]
-    account = OpenStackSettings(
-        keystone_url=cloud.keystone.url, user=name, project="shop", password_file=str(file)
-    )
-    client = httpx.AsyncClient()
-    tokens = KeystoneTokens(account, client, clock_s=lambda: clock[0])
-    try:
-        first = await tokens.current()
-        cloud.admin.change_user(user, password="another")
-        tokens.forget(first)
-        with pytest.raises(KeystoneRefused, match=f"answers 401 to user '{name}' of project 'shop'"):
-            await tokens.current()
-        file.write_text("another")
-        clock[0] += 11
-        assert (await tokens.current()).text != first.text
-    finally:
-        await client.aclose()
-
-
-async def test_a_service_user_that_may_not_ask_about_tokens_is_told(cloud: Identities) -> None:
-    name, _ = cloud.new_user("member")
-    account = structs.replace(cloud.account, user=name, password=PASSWORD, project="shop")
-    auth = KeystoneAuthentication(account, httpx.AsyncClient())
-    try:
-        with pytest.raises(
-            Unavailable, match=rf"403 .* user '{name}' of project 'shop' needs the role service"
-        ):
-            await auth.caller({"x-auth-token": cloud.token("boss")})
-    finally:
-        await auth.close()
+            assert await status(server.url, token) == 401
 
 
 async def test_the_dashboard_lets_each_user_see_what_their_project_has(cloud: Identities) -> None:
@@ -328,7 +213,7 @@ class Ironic:
     async def _node(self, request: Request) -> Response:
         try:
             caller = await self.auth.caller(request.headers)
-        except ApiError:
+        except Exception:  # noqa: BLE001 - whatever Keystone says of it
             return Response(status_code=401)
         self.callers.append(caller.roles)
         return JSONResponse(told(), status_code=200 if caller.roles & {"service", "admin"} else 403)
@@ -360,22 +245,6 @@ async def test_the_client_of_ironic_logs_in_in_every_way_and_finds_it_in_the_cat
             assert node.id == NODE
             await api.close()
         assert ["service" in roles for roles in ironic.callers] == [True, False, True]
-        for account, why in (
-            (
-                of_shop(password="wrong"),
-                "answers 401 to user 'service' of project 'shop'; check MOOR_OPENSTACK_USER",
-            ),
-            (of_shop(project="garden"), "answers 401 to user 'service' of project 'garden'"),
-            (of_shop(user_domain="nowhere"), "answers 401 to user 'service'"),
-            (
-                by(application_credential_id=credential, password="wrong"),
-                f"answers 401 to application credential '{credential}'",
-            ),
-        ):
-            api = HttpIronicApi("keystone", account, limits=RestLimits(tries_max=1))
-            with pytest.raises(CredentialsRefused, match=why):
-                await api.node(NODE)
-            await api.close()
     finally:
         await ironic.server.stop()
         await running

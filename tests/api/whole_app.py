@@ -1,24 +1,23 @@
-"""The whole application over a store of its own, called without a socket."""
+"""The whole service over a store of its own, at an address of this machine."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import httpx
+from msgspec import structs
 
-from engine.candidates.budget import DEFAULT_LIMITS, SearchLimits
-from placement_worker.admin_writes import WriteBatcher
-from placement_worker.api.auth import BelievedToken
+from kit.health import Listen
+from placement_worker.api.auth import Authentication, BelievedToken
 from placement_worker.api.policy import policy_named
-from placement_worker.api.routes import routes_of
-from placement_worker.api.service import PlacementApp
-from placement_worker.api.values import NEWEST, Version, version_text
+from placement_worker.api.service import PlacementService, ServiceOptions
 from placement_worker.store import PlacementStore
-from placement_worker.view import ProviderView
-from placement_worker.wiring import STANDARD
 from tests.contracts.stores import open_store
+
+Version = tuple[int, int]
+NEWEST = (1, 39)
 
 HOST = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0001"
 NIC = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0002"
@@ -34,14 +33,27 @@ class Sent(NamedTuple):
     body: bytes | None = None
 
 
+class _ToHere(httpx.AsyncHTTPTransport):
+    """Requests to any host go to this one."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._here = httpx.URL(url)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        request.url = request.url.copy_with(host=self._here.host, port=self._here.port)
+        return await super().handle_async_request(request)
+
+
 class Server:
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self.client = client
+        self.url = url
 
     async def answer(self, sent: Sent) -> httpx.Response:
         headers = {
             "x-auth-token": "admin",
-            "openstack-api-version": f"placement {version_text(sent.version)}",
+            "openstack-api-version": "placement {}.{}".format(*sent.version),
         }
         if sent.body is not None:
             headers["content-type"] = "application/json"
@@ -93,20 +105,27 @@ def an_allocation(generation: int | None = None, **amounts: int) -> dict[str, An
 
 
 @asynccontextmanager
-async def a_server(kind: str, limits: SearchLimits = DEFAULT_LIMITS) -> AsyncIterator[Server]:
-    async with open_store(kind) as store, server_over(store, limits=limits) as server:
+async def a_server(kind: str = "memory", **options: Any) -> AsyncIterator[Server]:
+    """It has the host and the consumer of `fill`; by these options of the service."""
+    async with open_store(kind) as store, server_over(store, **options) as server:
         await server.fill()
         yield server
 
 
 @asynccontextmanager
 async def server_over(
-    store: PlacementStore, policy: str = "open", limits: SearchLimits = DEFAULT_LIMITS
+    store: PlacementStore, policy: str = "open", auth: Authentication | None = None, **options: Any
 ) -> AsyncIterator[Server]:
-    desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), ProviderView(store)
-    routes = routes_of(desk, view, store, STANDARD, limits)
-    app = PlacementApp(routes, BelievedToken(), policy_named(policy))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://placement") as client:
-        yield Server(client)
-        await view.close()
-        await desk.close()
+    listen = Listen("127.0.0.1", 0)
+    serving = structs.replace(
+        ServiceOptions(listen, auth or BelievedToken(), policy_named(policy)), **options
+    )
+    service = PlacementService(store, serving)
+    running = asyncio.create_task(service.run())
+    try:
+        transport = _ToHere(service.url)
+        async with httpx.AsyncClient(base_url="http://placement", transport=transport, timeout=60) as client:
+            yield Server(client, service.url)
+    finally:
+        await service.stop()
+        await running
