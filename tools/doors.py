@@ -33,12 +33,13 @@ DOORS = {
         *("engine.choosing.planning", "engine.choosing.explaining", "engine.picture", "engine.requests"),
         "engine.candidates",
     ),
-    "judge claims": ("placement_worker.core.claims", "placement_worker.core.ledger"),
-    "judge writes and reports": (
+    "judge claims, writes by name and reports": (
+        *("placement_worker.core.claims", "placement_worker.core.ledger"),
         *("placement_worker.core.allocation_writes", "placement_worker.core.provider_writes"),
         *("placement_worker.core.reports", "placement_worker.core.forest", "placement_worker.admin_writes"),
     ),
     "decide a cell": ("cell_conductor.core.decide", "cell_conductor.core.rows"),
+    "what happens to an instance": ("scheduler_worker.core.instances",),
     "the attempts of a host, and the guests on a machine": (
         *("compute_sim.core.attempts", "compute_sim.core.hosts", "compute_sim.core.trees"),
         *("compute_sim.libvirt.core", "compute_sim.libvirt.driver", "compute_sim.libvirt.images"),
@@ -50,7 +51,7 @@ DOORS = {
         *("bus.addresses", "bus.workers.dead_letters"),
     ),
     "a database, its roles, and the store of a room": (
-        *("kit.sql", "moor.clouds.db_command", "scheduler_worker.core.instances.rows"),
+        *("kit.sql", "moor.clouds.db_command"),
         *(
             f"{room}.{store}"
             for room in (
