@@ -320,7 +320,7 @@ class HostRegistry:
         return Counter(host.cell for host in hosts), Counter(host.cell for host in hosts if host.up)
 
     def names(self) -> list[str]:
-        return [host.name for host in self.rows()]
+        return sorted({host.name for host in self.rows()})
 
     def doubted(self) -> tuple[ProviderId, ...]:
         """The hosts of which another worker may just have written a row that this process has not read. They are those

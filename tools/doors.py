@@ -21,7 +21,15 @@ ROOMS = (
 # The language of users: messages and their values, settings, the client, commands and pages as they are served. And the kit, a
 # library that knows no message: its tests name its modules.
 LANGUAGE = (
-    *("bus.message", "bus.messages", "bus.codec", "engine.flavors", "engine.hosts", "engine.inventories"),
+    *(
+        "bus.message",
+        "bus.messages",
+        "bus.codec",
+        "bus.unreadable",
+        "engine.flavors",
+        "engine.hosts",
+        "engine.inventories",
+    ),
     *("engine.refusals", "kit", "moor.client", "moor.commands", "moor.dashboard.service"),
     *(f"{room}.settings" for room in (*ROOMS, "compute_sim.libvirt")),
     "moor.worker_settings",

@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
-from uuid import UUID
 
 from bus.broker import Broker
 from bus.message import Message
@@ -49,7 +48,6 @@ from tests.simulation.workers import BUS
 A = TypeVar("A", bound=Message)
 T = TypeVar("T")
 PAGE = 20
-UNKNOWN_ANSWER = UUID(int=0)
 
 
 class Admins:

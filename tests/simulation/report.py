@@ -9,7 +9,6 @@ from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
 from tests.simulation.plan import AggregateOrder, HostOrder, Plan, QuotaOrder
 from tests.simulation.seeds import Outcome
 
-TimelineEntry = tuple[float, str, str, tuple[object, ...]]
 _ID = re.compile(r"UUID\('([0-9a-f]{8})[-0-9a-f]*'\)")
 _COMMON = re.compile(
     r", (?:reserved=0|min_unit=1|max_unit=2147483647|step_size=1|allocation_ratio=1\.0|project='admins'|user='admin')(?=[,)])"

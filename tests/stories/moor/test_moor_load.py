@@ -20,7 +20,6 @@ from tests.stories.real_servers import real_servers
 pytestmark = pytest.mark.asyncio
 
 SMALL = ("load", "--boots", "200", "--hosts", "20", "--cells", "2")
-REAL = [pytest.mark.rabbitmq, pytest.mark.postgresql]
 
 
 def figures(file: Path) -> dict[str, Any]:

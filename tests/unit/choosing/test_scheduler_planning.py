@@ -37,7 +37,7 @@ from tests.plugins import standard_plugins
 from tests.refusals import why_not
 from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, asks_no_quota, vcpus
-from tests.unit.scheduler.test_scheduler_handlers import an_ask
+from tests.unit.scheduler.lone_scheduler import an_ask
 
 M = TypeVar("M", bound=Message)
 

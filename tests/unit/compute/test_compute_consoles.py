@@ -17,7 +17,7 @@ from laboratory.computes.driver import SimulatedDriver
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import equal_hosts
 from tests.unit.examples.values import CONSUMER
-from tests.unit.scheduler.test_scheduler_handlers import an_ask
+from tests.unit.scheduler.lone_scheduler import an_ask
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ORDER = TellConsole(

@@ -22,7 +22,7 @@ from scheduler_worker.questions import instance_questions
 from scheduler_worker.registry import CellRegistry
 from scheduler_worker.store import NewRequest
 from tests.stores_in_memory import MemorySchedulerStore
-from tests.unit.scheduler.test_scheduler_handlers import an_ask
+from tests.unit.scheduler.lone_scheduler import an_ask
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WEB = UUID("3f2a1111-0000-5000-8000-000000000001")

@@ -16,15 +16,11 @@ from scheduler_worker.core.instances.history import decoded, encoded, flavor_of
 from scheduler_worker.core.instances.lifecycle import mended
 from scheduler_worker.core.instances.moves import move_ended
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.requests.reading import RequestReader
-from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
-from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import an_id
-from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_state
+from tests.unit.scheduler.lone_scheduler import LoneScheduler
 from tests.unit.scheduler.test_moves_at_api_level import NOON, ONE, a_row, an_end, arrived, is_up
-from tests.unit.scheduler.test_scheduler_handlers import Worker
 
 pytestmark = pytest.mark.asyncio
 
@@ -51,18 +47,18 @@ WEB = Flavor(
 class Cloud:
     """A scheduler with two hosts that have everything, and one instance."""
 
-    worker: Worker
+    worker: LoneScheduler
     number: int = 100
 
     @classmethod
     async def with_instance(cls, flavor: Flavor = WEB, **request: object) -> "Cloud":
-        worker = Worker()
+        worker = LoneScheduler()
         for name in ("h1", "h2"):
             worker.picture.apply([a_state(name, dict.fromkeys(CLASSES, ROOM), traits=TRAITS)])
             worker.picture.put_hosts([a_host(each) for each in ("h1", "h2")])
         build = BuildInstance(request_id=a_row().told.request_id, flavor=flavor)
         build = structs.replace(build, **request)
-        spec = RequestReader(STANDARD, SchedulerSettings().horizon, standard_plugins()).spec_of(build)
+        spec = worker.spec_of(build)
         assert not isinstance(spec, BuildRejected), spec
         kept = encoded(spec, build)
         row = structs.replace(a_row(), spec=kept)

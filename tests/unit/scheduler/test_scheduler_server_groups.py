@@ -1,29 +1,21 @@
 """The choice of hosts for members of server groups."""
 
 from collections import Counter
-from uuid import UUID
 
 import pytest
-from msgspec import structs
 
-from engine.candidates.columns import Flags
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.hosts import Hosts, Leaving, OneHost
-from engine.choosing.plugins import Filter, HostChange
-from engine.choosing.verdicts import NewChoice, refused_by_group
 from engine.inventories import (
     ConsumerId,
     GroupId,
     GroupMember,
     GroupPolicy,
-    ProviderId,
-    ResourceAmount,
     ServerGroup,
 )
 from engine.picture.picture import Picture
-from engine.refusals import GroupRefused, NoValidHost
+from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
-from tests.contracts.placement_orders import DB, HOST, WEB, an_id, consumer, provider
+from tests.contracts.placement_orders import WEB, an_id, provider
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_picture, a_state, vcpus
 
@@ -169,75 +161,3 @@ def test_soft_policies_refuse_no_host() -> None:
 
     for policy in ("soft-affinity", "soft-anti-affinity"):
         assert hosts(chosen(picture, a_spec(policy), 2)) == ["h0", "h0"]
-
-
-def test_a_refusal_of_placement_names_group_member_and_host() -> None:
-    def refusal(policy: GroupPolicy, *members: ConsumerId, host: ProviderId = HOST) -> GroupRefused:
-        return GroupRefused(
-            group=GROUP, policy=policy, host=host, members=members, count=len(members), max_per_host=2
-        )
-
-    assert refused_by_group(refusal("affinity", WEB), "h0") == NewChoice(
-        f"server group {GROUP} (affinity) has instance {WEB} on h0"
-    )
-    assert refused_by_group(refusal("anti-affinity", WEB, DB, consumer("x")), "h0") == NewChoice(
-        f"server group {GROUP} (anti-affinity, at most 2 on a host) has instance {WEB} and 2 more on h0"
-    )
-
-
-class CountingFilter(Filter):
-    name = "counting"
-    # So it is asked in each pass.
-    woken_by = (HostChange.USAGE,)
-
-    def __init__(self) -> None:
-        self.passes_made = 0
-
-    def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
-        self.passes_made += 1
-        return hosts.everyone()
-
-    def reason(self, _host: OneHost, _spec: InstanceSpec) -> str:
-        raise AssertionError("it refuses no host")
-
-
-def passes_for(picture: Picture, specs: list[InstanceSpec]) -> int:
-    counting = CountingFilter()
-    choose(picture, specs, structs.replace(PLUGINS, filters=(*PLUGINS.filters, counting)), SALT)
-    return counting.passes_made
-
-
-def test_instances_of_as_many_new_groups_are_decided_in_one_pass() -> None:
-    def of_group(number: int) -> InstanceSpec:
-        group = ServerGroup(id=GroupId(UUID(int=number)), policy="anti-affinity")
-        return InstanceSpec(amounts=(("VCPU", 1),), server_group=group)
-
-    picture = a_cloud(0, 0, 0)
-    specs = [of_group(number) for number in range(1, 9)]
-
-    assert passes_for(picture, specs) == 1
-    picture.groups.join([a_member(WEB, "h0", GroupId(UUID(int=1)))])
-    assert passes_for(picture, specs) == 2, "one of the groups has a member now"
-    assert passes_for(picture, [*specs[1:], of_group(2)]) == 2, "one of the groups is named twice"
-
-
-def test_an_instance_that_stays_on_its_host_meets_neither_its_own_share_nor_its_place_nor_its_membership() -> (
-    None
-):
-    full = a_state("h0", vcpus(16, 14), internal=1, consumers=2)
-    picture = a_picture(full)
-    picture.groups.join([a_member(WEB, "h0")])
-    then = a_spec("anti-affinity", vcpu=12)
-    plugins = standard_plugins(instances_max=2)
-    held = (ResourceAmount(provider=provider("h0"), resource="VCPU", amount=10),)
-    leaving = Leaving(picture.row_of(provider("h0")), held, then.server_group)
-
-    for before in ((), (leaving,), (), (leaving,)):
-        (found,) = choose(picture, [then], plugins, SALT, leaving=before)
-        assert isinstance(found, Chosen if before else NoValidHost)
-    (too_much,) = choose(picture, [a_spec("anti-affinity", vcpu=13)], plugins, SALT, leaving=(leaving,))
-    assert isinstance(too_much, NoValidHost)
-    (step,) = too_much.steps
-    assert step.example == "h0: VCPU asked 13, free 12 of 16"
-    picture.groups.join([a_member(DB, "h0")])
-    assert isinstance(choose(picture, [then], plugins, SALT, leaving=(leaving,))[0], NoValidHost)

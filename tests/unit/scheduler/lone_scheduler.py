@@ -1,0 +1,102 @@
+"""A scheduler without placement, cells or a broker: messages in, messages out, and its rows and picture between them."""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+from uuid import UUID
+
+from bus.memory import MemoryBroker
+from bus.message import Message
+from bus.messages.build import BuildInstance, BuildRejected
+from bus.messages.placement import ReleaseClaim
+from bus.workers.handling import Answer, ReadOnly, Received, Said, Tell, Weighed
+from bus.workers.station import Station
+from engine.hosts import HostState
+from engine.picture.picture import Picture
+from scheduler_worker.settings import SchedulerPace, SchedulerSettings
+from scheduler_worker.wiring import Deciders, Given, Knowledge, Queues, Sending
+from tests.plugins import standard_plugins
+from tests.stores_in_memory import MemorySchedulerStore
+
+M = TypeVar("M", bound=Message)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def an_ask(message: M, *, reply_to: str = "", attempts: int = 0) -> Received[M]:
+    return Received(message=message, id="7", trace="", sender="", reply_to=reply_to, attempts=attempts)
+
+
+async def _nothing() -> None: ...
+
+
+class LoneScheduler:
+    def __init__(self, settings: SchedulerSettings | None = None) -> None:
+        self.store = MemorySchedulerStore()
+        self.picture = Picture()
+        given = Given(
+            station=Station(MemoryBroker().as_user(), "s", asks=True),
+            cells={},
+            cells_at={},
+            store=self.store,
+            settings=settings or SchedulerSettings(),
+            pace=SchedulerPace(),
+            clock=lambda: NOON,
+            chance=random.Random(1),
+            picture=self.picture,
+            plugins=standard_plugins(),
+        )
+        known = Knowledge(given)
+        # There is nothing more to know, and nobody to ask.
+        known.replica.catch_up = _nothing  # type: ignore[method-assign]
+        self.hosts = known.hosts
+        sending = Sending(given)
+        self._outbox = sending.outbox
+        deciders = Deciders(given, known)
+        self.spec_of = deciders.reader.spec_of
+        queues = Queues(given, known, deciders, sending)
+        self._requests = queues.read_requests.keywords
+        self._questions = queues.read_questions.keywords["handlers"]
+
+    async def has(self, hosts: Sequence[HostState]) -> None:
+        """These hosts are registered, and heard."""
+        async with self.store.transaction() as transaction:
+            await transaction.save_hosts(hosts, NOON)
+        self.hosts.learn(hosts)
+
+    async def handle(self, *messages: Message, attempts: int = 0) -> Sequence[Said]:
+        handler = self._requests["handlers"][type(messages[0])]
+        asked = [an_ask(message, attempts=attempts, reply_to="answers.someone") for message in messages]
+        if isinstance(handler, ReadOnly):
+            return await handler.handle(asked)
+        handle = handler.handle if isinstance(handler, Weighed) else handler
+        async with self._outbox.transaction() as transaction:
+            said: Sequence[Said] = await handle(asked, transaction)
+        return said
+
+    async def ask(self, question: Message) -> Message:
+        (said,) = await self._questions[type(question)].handle([an_ask(question)])
+        assert isinstance(said, Answer)
+        return said.message
+
+    async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
+        """What is said before it becomes a dead letter. `with_a_row=False`: the database has refused each of its rows."""
+        end, release = self._requests["before_burial"][BuildInstance]
+        async with self._outbox.transaction() as transaction:
+            said: Sequence[Said] = await (end if with_a_row else release)(
+                [an_ask(build, attempts=19)], transaction
+            )
+        return said
+
+
+def rejection(said: Sequence[Said]) -> BuildRejected:
+    (answer,) = [each.message for each in said if isinstance(each, Answer)]
+    assert isinstance(answer, BuildRejected), answer
+    return answer
+
+
+def released(said: Sequence[Said]) -> list[UUID]:
+    """Whose claims are given back."""
+    told = [each.message for each in said if isinstance(each, Tell)]
+    return [each.consumer for each in told if isinstance(each, ReleaseClaim)]

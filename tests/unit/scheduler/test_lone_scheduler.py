@@ -1,0 +1,165 @@
+"""What a scheduler refuses, and by which field; how requests end that nobody can carry out; and what it counts of a cloud."""
+
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.codec import encode
+from bus.memory import MemoryBroker
+from bus.message import Envelope, Message
+from bus.messages.build import BuildInstance, InstanceFailed
+from bus.messages.cloud import AskOverview, AskTiles, HostCount, Overview, Tiles
+from bus.messages.hosts import AskHosts, HostsFound, SetHost
+from bus.unreadable import Unreadable
+from bus.workers.handling import Bury, Tell
+from bus.workers.station import Station
+from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
+from engine.inventories import InventoryState
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import InstanceQuery
+from scheduler_worker.wiring import scheduler_parts
+from tests.stores_in_memory import MemorySchedulerStore
+from tests.unit.choosing.scheduler_worlds import a_host, a_state
+from tests.unit.scheduler.lone_scheduler import NOON, LoneScheduler, rejection, released
+
+REQUEST = RequestId(UUID(int=9 << 80))
+NEIGHBOUR = InstanceId(UUID(int=77))
+SMALL = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=1))
+
+
+def changed(**fields: object) -> BuildInstance:
+    return structs.replace(SMALL, **fields)
+
+
+UNREADABLE = Unreadable(b"", "Expected `uuid`", kind="instance.delete", field="instance")
+HOSTS = (
+    a_host("web-1"),
+    a_host("twin", cell="c1"),
+    structs.replace(a_host("twin", cell="c2"), id=UUID(int=5)),
+)
+
+
+@pytest.mark.parametrize(
+    ("order", "field", "reason"),
+    [
+        (changed(flavor=Flavor(vcpus=-1)), "flavor.vcpus", "an amount is 0 to"),
+        (changed(same_host=(NEIGHBOUR,)), "same_host[0]", "no instance has this id"),
+        (
+            changed(different_host=(NEIGHBOUR,), project="shop"),
+            "different_host[0]",
+            "no instance of project shop",
+        ),
+        (
+            SetHost(host="web-9", mode="draining"),
+            "host",
+            "there is no host of this name; did you mean web-1?",
+        ),
+        (SetHost(host="web-1", mode="dead"), "sure", "its instances may still run"),
+        (SetHost(host="twi", mode="draining"), "host", "did you mean twin?"),
+        (SetHost(host="twin", mode="draining"), "host", "c1/twin or c2/twin"),
+        (UNREADABLE, "instance", "Expected `uuid`"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+@pytest.mark.asyncio
+async def test_a_refusal_names_the_field_and_the_reason(order: Message, field: str, reason: str) -> None:
+    scheduler = LoneScheduler()
+    await scheduler.has(HOSTS)
+    answer = rejection(await scheduler.handle(order))
+    assert answer.field == field
+    assert reason in answer.reason
+
+
+@pytest.mark.asyncio
+async def test_an_order_that_cannot_be_read_is_kept_for_a_person() -> None:
+    _, letter = await LoneScheduler().handle(UNREADABLE)
+    assert isinstance(letter, Bury)
+    assert letter.reason == "Expected `uuid`"
+
+
+@pytest.mark.asyncio
+async def test_a_refused_request_that_comes_back_lets_go_of_what_it_may_have_claimed() -> None:
+    said = await LoneScheduler().handle(changed(same_host=(NEIGHBOUR,)), attempts=1)
+    assert released(said) == [instance_id_of(REQUEST, 0)]
+
+
+@pytest.mark.asyncio
+async def test_a_request_that_is_buried_before_it_was_written_ends_in_error_and_lets_go() -> None:
+    scheduler = LoneScheduler()
+    said = await scheduler.bury(changed(count=2, name="a name"))
+    instances = [instance_id_of(REQUEST, index) for index in range(2)]
+    assert sorted(released(said)) == sorted(instances)
+    told = [each.message for each in said if isinstance(each, Tell)]
+    ended = [each.instance for each in told if isinstance(each, InstanceFailed)]
+    assert sorted(each.id for each in ended) == sorted(instances)
+    assert {(each.state, each.name) for each in ended} == {("error", "")}
+    # A worker that has a copy of it finds that, and releases its claims.
+    again = await scheduler.handle(changed(count=2, name="a name"), attempts=1)
+    assert {each.message for each in again if isinstance(each, Tell)} >= set(told)
+
+
+@pytest.mark.asyncio
+async def test_a_buried_request_of_which_no_row_can_be_written_lets_go_all_the_same() -> None:
+    scheduler = LoneScheduler()
+    assert released(await scheduler.bury(SMALL, with_a_row=False)) == [instance_id_of(REQUEST, 0)]
+    assert await scheduler.bury(changed(flavor=Flavor(vcpus=-1))) == []
+    assert await scheduler.store.instances(InstanceQuery()) == []
+
+
+@pytest.mark.asyncio
+async def test_a_cloud_is_counted_by_what_its_hosts_can_take() -> None:
+    scheduler = LoneScheduler()
+    scheduler.hosts.learn([a_host("h1"), a_host("h2"), a_host("h3")])
+    for name, used in (("h1", 5), ("h2", 0)):
+        scheduler.picture.apply([a_state(name, {"VCPU": InventoryState(total=8, used=used)})])
+
+    overview = await scheduler.ask(AskOverview(once=True))
+    tiles = await scheduler.ask(AskTiles(in_cell="c1", named=True))
+
+    assert isinstance(overview, Overview)
+    assert overview.made_at == NOON
+    assert HostCount(state="up", cell="c1", kind="", count=3) in overview.hosts
+    assert [(each.resource_class, each.used, each.capacity) for each in overview.uses] == [("VCPU", 5, 16)]
+    assert isinstance(tiles, Tiles)
+    assert (tiles.names, tiles.hosts, len(tiles.tiles)) == (("h1", "h2", "h3"), 3, 3)
+
+
+@pytest.mark.asyncio
+async def test_pages_of_tiles_cover_all_hosts_and_fit_into_a_message() -> None:
+    scheduler = LoneScheduler()
+    scheduler.hosts.learn([a_host(f"{number:05}-{'x' * 200}") for number in range(6000)])
+    names: list[str] = []
+    while len(names) < 6000:
+        page = await scheduler.ask(AskTiles(in_cell="c1", skipped=len(names), named=True))
+        assert isinstance(page, Tiles)
+        assert len(page.names) == len(page.tiles) > 0
+        assert len(encode(Envelope(message=page, id="", version=1))) < 256 * 1024
+        names += page.names
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+@pytest.mark.asyncio
+async def test_hosts_of_one_name_are_on_one_page_so_that_no_page_leaves_one_out(limit: int) -> None:
+    scheduler = LoneScheduler()
+    names = ["h1", "h2", "h2", "h3"]
+    rows = [
+        structs.replace(a_host(name, cell=f"c{cell}"), id=UUID(int=cell)) for cell, name in enumerate(names)
+    ]
+    await scheduler.has(rows)
+    listed: list[str] = []
+    after = ""
+    while after or not listed:
+        page = await scheduler.ask(AskHosts(after=after, limit=limit))
+        assert isinstance(page, HostsFound)
+        listed += [host.name for host in page.hosts]
+        after = page.next
+    assert listed == names
+
+
+def test_cells_that_are_waited_for_are_down_before_their_hosts_are() -> None:
+    station = Station(MemoryBroker().as_user(), "scheduler", asks=True)
+    settings = SchedulerSettings(when_cell_down="wait", cell_down_s=60.0)
+    with pytest.raises(ValueError, match=r"cell_down_s is 60.0 .* must be less than bus.host_down_s \(60.0\)"):
+        scheduler_parts(station, MemorySchedulerStore(), settings)
