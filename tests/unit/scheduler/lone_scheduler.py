@@ -35,8 +35,9 @@ class LoneScheduler:
     def __init__(self, settings: SchedulerSettings | None = None) -> None:
         self.store = MemorySchedulerStore()
         self.picture = Picture()
+        self.station = Station(MemoryBroker().as_user(), "s", asks=True)
         given = Given(
-            station=Station(MemoryBroker().as_user(), "s", asks=True),
+            station=self.station,
             cells={},
             cells_at={},
             store=self.store,
@@ -52,7 +53,7 @@ class LoneScheduler:
         known.replica.catch_up = _nothing  # type: ignore[method-assign]
         self.hosts = known.hosts
         sending = Sending(given)
-        self._outbox = sending.outbox
+        self.outbox = sending.outbox
         deciders = Deciders(given, known)
         self.spec_of = deciders.reader.spec_of
         queues = Queues(given, known, deciders, sending)
@@ -71,7 +72,7 @@ class LoneScheduler:
         if isinstance(handler, ReadOnly):
             return await handler.handle(asked)
         handle = handler.handle if isinstance(handler, Weighed) else handler
-        async with self._outbox.transaction() as transaction:
+        async with self.outbox.transaction() as transaction:
             said: Sequence[Said] = await handle(asked, transaction)
         return said
 
@@ -83,7 +84,7 @@ class LoneScheduler:
     async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
         """What is said before it becomes a dead letter. `with_a_row=False`: the database has refused each of its rows."""
         end, release = self._requests["before_burial"][BuildInstance]
-        async with self._outbox.transaction() as transaction:
+        async with self.outbox.transaction() as transaction:
             said: Sequence[Said] = await (end if with_a_row else release)(
                 [an_ask(build, attempts=19)], transaction
             )

@@ -1,5 +1,6 @@
 """What a scheduler refuses, and by which field; how requests end that nobody can carry out; and what it counts of a cloud."""
 
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -16,8 +17,11 @@ from bus.workers.handling import Bury, Tell
 from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
 from engine.inventories import InventoryState
+from kit.errors import NotFound
+from scheduler_worker.core.instances.lifecycle import deleted
+from scheduler_worker.core.instances.rows import accepted, messages_of
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import InstanceQuery
+from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.wiring import scheduler_parts
 from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_state
@@ -108,6 +112,27 @@ async def test_a_buried_request_of_which_no_row_can_be_written_lets_go_all_the_s
 
 
 @pytest.mark.asyncio
+async def test_a_message_that_cannot_be_sent_keeps_its_note() -> None:
+    scheduler = LoneScheduler()
+    (row,) = accepted(SMALL, [instance_id_of(REQUEST, 0)], NOON, NOON)
+    over = deleted(row, NOON)
+    assert over is not None
+    async with scheduler.store.transaction() as transaction:
+        await transaction.accept([NewRequest(REQUEST, b"", (over,))])
+        (kept,) = await transaction.note([[over]])
+
+    # Nothing is declared there.
+    with pytest.raises(NotFound):
+        await scheduler.outbox.publish(
+            [Tell(each, None, kept) for each in messages_of(over)], scheduler.station.publisher
+        )
+
+    (note,) = await scheduler.store.unconfirmed(NOON + timedelta(days=1), None, 10)
+    assert [each.id for each in note.rows] == [row.id]
+    await scheduler.station.close()
+
+
+@pytest.mark.asyncio
 async def test_a_cloud_is_counted_by_what_its_hosts_can_take() -> None:
     scheduler = LoneScheduler()
     scheduler.hosts.learn([a_host("h1"), a_host("h2"), a_host("h3")])
@@ -161,5 +186,7 @@ async def test_hosts_of_one_name_are_on_one_page_so_that_no_page_leaves_one_out(
 def test_cells_that_are_waited_for_are_down_before_their_hosts_are() -> None:
     station = Station(MemoryBroker().as_user(), "scheduler", asks=True)
     settings = SchedulerSettings(when_cell_down="wait", cell_down_s=60.0)
-    with pytest.raises(ValueError, match=r"cell_down_s is 60.0 .* must be less than bus.host_down_s \(60.0\)"):
+    with pytest.raises(
+        ValueError, match=r"cell_down_s is 60.0 .* must be less than bus.host_down_s \(60.0\)"
+    ):
         scheduler_parts(station, MemorySchedulerStore(), settings)
