@@ -25,6 +25,7 @@ from bus.messages.cell import (
 )
 from bus.messages.hosts import (
     CheckHost,
+    HeldAttempt,
     HostHolds,
     HostsAlive,
     HostsNotHere,
@@ -36,8 +37,8 @@ from bus.workers.handling import Handlers, Received, Said
 from bus.workers.sending import Link
 from bus.workers.station import Station, listen
 from compute_sim.core.hosts import Load
-from compute_sim.handlers import ComputeStore, Elapsed
 from compute_sim.settings import ComputePace, ComputeSettings
+from compute_sim.store_sql import SqlComputeStore
 from compute_sim.wiring import compute_parts
 from engine.flavors import Flavor
 from engine.hosts import HostFacts
@@ -54,6 +55,7 @@ from kit.process import run_until
 from laboratory.computes.driver import SimulatedDriver, root_of, simulated_parts
 from laboratory.computes.faults import (
     Changes,
+    FailsToBuild,
     FaultScript,
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts
@@ -137,7 +139,7 @@ class ComputeSetup:
         hosts: Sequence[SimulatedHost],
         faults: FaultScript | None = None,
         settings: ComputeSettings = QUICK,
-        store: ComputeStore | None = None,
+        store: SqlComputeStore | None = None,
         *,
         clock: HeldClock | None = None,
         pace: ComputePace = QUICK_PACE,
@@ -245,11 +247,6 @@ def stopped(number: int, host: str, failure: str = "", move: int = 1) -> Instanc
     )
 
 
-def started(number: int, host: str) -> InstanceSpawned:
-    """Again, by the first move."""
-    return structs.replace(spawned(number, host), number=1)
-
-
 @BUSES
 async def test_hosts_appear_in_placement_and_in_events_and_send_heartbeats(bus: str) -> None:
     async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 3, HostSize(numa_nodes=2))):
@@ -290,6 +287,16 @@ async def test_builds_beyond_the_limit_of_a_host_wait_for_their_turn_and_may_be_
         clock.move(0.3)
         await until(lambda: len(setup.answers) == 7)
         assert set(setup.answers[5:]) == {spawned(5, host), spawned(6, host)}
+
+
+async def test_builds_that_fail_make_room_for_those_that_wait() -> None:
+    host, script = "c1-host-00001", FaultScript(spawn_ms=1, faults=(FailsToBuild(reason="no image"),))
+    one_at_once = structs.replace(QUICK, builds_at_once_max=1)
+    async with compute_setup("memory") as setup, setup.computing(equal_hosts("c1", 1), script, one_at_once):
+        await setup.order(*[spawn(number, host) for number in range(5)])
+        await until(lambda: len(setup.answers) == 5)
+
+        assert {each.reason for each in setup.answers if isinstance(each, SpawnFailed)} == {"no image"}
 
 
 @BUSES
@@ -333,7 +340,8 @@ async def test_only_changes_are_reported_and_an_operators_settings_survive(bus: 
 
 async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() -> None:
     host = "c1-host-00001"
-    async with compute_setup("memory") as setup, open_again("sqlite", Elapsed()) as again:
+    clock_s = asyncio.get_running_loop().time
+    async with compute_setup("memory") as setup, open_again("sqlite", clock_s) as again:
         killed, clock, slow = await again("c1"), HeldClock(), FaultScript(spawn_ms=200)
         async with setup.computing(equal_hosts("c1", 1), slow, store=killed, clock=clock):
             await setup.order(spawn(1, host))
@@ -350,9 +358,12 @@ async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() 
 
         async with setup.computing(equal_hosts("c1", 1), store=left):
             await until(lambda: setup.answers == [spawned(1, host)])
+            # A host lists what it has when its compute starts.
+            has = (HeldAttempt(instance=ConsumerId(UUID(int=1)), attempt=1),)
+            await until(lambda: [each.attempts for each in setup.listed] == [has])
 
 
-async def _until_it_has(store: ComputeStore, host: str, load: Load) -> None:
+async def _until_it_has(store: SqlComputeStore, host: str, load: Load) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while (await store.loads([root_of(host)]))[root_of(host)] != load:
             await asyncio.sleep(0.005)

@@ -19,13 +19,12 @@ from bus.messages.placement import (
     ReportAnswered,
     ReportInventory,
 )
-from compute_sim.handlers import ComputeStore
 from compute_sim.settings import USUAL_PACE, ComputeSettings
 from engine.inventories import ResourceAmount, Share
 from engine.refusals import AlreadyClaimed, Claimed
 from kit.times import now
 from laboratory.computes.driver import root_of
-from laboratory.computes.faults import Changes, FaultScript
+from laboratory.computes.faults import Changes, FallsSilent, FaultScript
 from laboratory.computes.hosts import equal_hosts
 from placement_worker.settings import FeedPace
 from tests.contracts.memory_under_test import UnixUnderTest
@@ -56,19 +55,22 @@ def what_it_has(host: str, *instances: int) -> HostHolds:
     return HostHolds(cell="c1", host=root_of(host), number=0, attempts=attempts)
 
 
-def test_a_host_lists_what_it_has_when_its_compute_starts_again() -> None:
+def test_a_silent_host_sends_no_heartbeats_and_lists_what_it_has_when_it_is_back() -> None:
+    script = FaultScript(spawn_ms=5, faults=(FallsSilent(hosts=(HOST,), after_s=50, for_s=60),))
+
     async def scenario() -> None:
-        store = ComputeStore(asyncio.get_running_loop().time)
-        hosts = equal_hosts("c1", 2)
-        async with compute_setup("memory", PACE) as setup:
-            async with setup.computing(hosts, None, SETTINGS, store=store):
-                await until_s(50)
-                await setup.order(spawn(1, HOST))
-                await until_s(100)
-                assert setup.listed == [], "it had nothing when its compute started"
-            async with setup.computing(hosts, None, SETTINGS, store=store):
-                await until_s(200)
-        assert setup.listed == [what_it_has(HOST, 1)]
+        async with (
+            compute_setup("memory", PACE) as setup,
+            setup.computing(equal_hosts("c1", 2), script, SETTINGS),
+        ):
+            await setup.order(spawn(1, HOST))
+            await until_s(60)
+            setup.heard.clear()
+            await until_s(100)
+            assert {*setup.beats()} == {frozenset({root_of("c1-host-00002")})}
+            assert setup.listed == []
+            await until_s(150)
+            assert setup.listed == [what_it_has(HOST, 1)]
 
     run_simulated(scenario())
 

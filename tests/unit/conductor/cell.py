@@ -267,7 +267,7 @@ class Cell:
         decision = decide(self.rows, inputs, self.now, RULES, self.hosts, draw=self.draw)
         self.rows |= {row.id: row for row in decision.rows}
         for each in decision.forgotten:
-            del self.rows[each]
+            self.rows.pop(each, None)
         said: list[Message] = [saying.message for saying in decision.said]
         for self.asked in decision.swaps:
             said.append(self.asked)
