@@ -2,14 +2,10 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from msgspec import structs
-from sqlalchemy import Connection
 
 from bus.messages.build import AttemptFailed, InstanceDeleted, InstanceState
 from bus.messages.cell import DestroyInstance, PlaceInCell, SpawnInstance
@@ -18,14 +14,11 @@ from bus.messages.placement import ReleaseClaim
 from bus.workers.handling import OutboxKey
 from cell_conductor.core.rows import CellHost, Cleanup, HeardHost, HeldClaim, Instance, OutboxMessage, Pending
 from cell_conductor.store import SILENT_KEPT, ConductorStore
-from cell_conductor.tables import metadata
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import HostMode, HostSetting
 from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, ServerGroup, Share
 from kit.errors import Transient
-from kit.sql import open_database, upgrade, version_table
 from tests.contracts.conductor_stores import STORES, open_conductor_store, open_conductor_stores
-from tests.contracts.sql_stores import empty_database
 
 pytestmark = pytest.mark.asyncio
 EACH_STORE = pytest.mark.parametrize("kind", STORES)
@@ -312,21 +305,6 @@ async def test_cells_that_share_a_database_do_not_see_each_other(kind: str) -> N
         await save(other, a_row(1))
         await save(other, forgotten=(instance_id(1),))
         assert len(await one.read([instance_id(1)])) == 1
-
-
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
-async def test_the_migrations_make_the_table_that_the_code_believes_in(kind: str) -> None:
-    async with empty_database(kind) as url:
-        await upgrade(url, "cell_conductor")
-        database = open_database(url)
-        async with database.writing() as transaction:
-            assert await transaction.run(_differences) == []
-        await database.close()
-
-
-def _differences(connection: Connection) -> list[Any]:
-    options = {"version_table": version_table("cell_conductor"), "compare_type": True}
-    return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
 
 
 def a_host(number: int, mode: HostMode, setting: int, *, cleaned: int = 0) -> CellHost:

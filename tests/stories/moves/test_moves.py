@@ -15,7 +15,7 @@ from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import SUPPORTS, HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
-from tests.stories.layouts import EMBEDDED, STAGES
+from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_scheduler_host_facts import a_cell
 
 pytestmark = pytest.mark.asyncio
@@ -117,29 +117,6 @@ async def test_a_reverted_resize_is_where_it_was_with_the_size_that_it_had(bus: 
         back = await here.until(instance, "active", "reverted")
         assert (back.host, back.attempt) == ("h1", 3)
         await here.until_used(h1=1, h2=0)
-
-
-@EMBEDDED
-async def test_a_resize_in_place_that_only_fits_without_its_present_share_is_granted(
-    bus: str, books: str
-) -> None:
-    ram_mb = HostSize().ram_mb
-    async with movers(bus, books, "h1") as here:
-        build = a_build(1, flavor=Flavor(vcpus=1, ram_mb=ram_mb * 6 // 10, root_gb=1), hosts=("h1",))
-        await here.setup.send(build)
-        instance = instance_of(build)
-        await here.setup.until_state(instance, "active")
-        larger = Flavor(vcpus=2, ram_mb=ram_mb * 8 // 10, root_gb=1)
-
-        nowhere = await here.move(instance, "resize", flavor=larger)
-        taken = await here.move(
-            instance, "resize", request_id=RequestId(UUID(int=1001)), flavor=larger, hosts=("h1",)
-        )
-
-        assert isinstance(nowhere, BuildRejected)
-        assert isinstance(taken, InstancesFound), taken
-        assert (await here.until(instance, "moved")).host == "h1"
-        await here.until_used(h1=2)
 
 
 @STAGES

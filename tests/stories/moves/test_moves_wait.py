@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
@@ -11,17 +10,11 @@ from msgspec import structs
 from bus.messages.build import DeleteInstance, InstancesFound, InstanceState
 from bus.messages.hosts import SetHost
 from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MovesFound, MoveWait
-from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim, SwapClaim
 from bus.messages.stored_names import CreateGroup
-from bus.topology import CELL0
-from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, Wait
-from engine.inventories import ConsumerId, ResourceAmount, Share
-from engine.refusals import Claimed
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
-from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import QUICK, Cloud, InterferingOnce, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import QUICK, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_groups_move import GROUP
 from tests.stories.moves.test_moves import NARROW, SMALL, Movers, movers
@@ -206,138 +199,6 @@ async def test_members_of_an_affinity_group_wait_together_for_one_host(bus: str,
         await deleted(here, full[1])
         for each in (pair[0], pair[2]):
             assert (await here.until(each, "active", "confirmed")).host == "h3"
-
-
-class Rival:
-    """Takes the memory of host h2 just before a cell asks placement to move the first claim there."""
-
-    def __init__(self) -> None:
-        self.setup: Cloud | None = None
-        self.took: ClaimResources | None = None
-        self.coming = InterferingOnce(self._take, before=lambda question: isinstance(question, SwapClaim))
-
-    async def _take(self) -> None:
-        assert self.setup is not None
-        host = (await self.setup.providers())["h2"]
-        memory = host.inventories["MEMORY_MB"]
-        free = int((memory.total - memory.reserved) * memory.allocation_ratio) - memory.used
-        amount = ResourceAmount(provider=host.id, resource="MEMORY_MB", amount=free)
-        self.took = ClaimResources(
-            cell="c1",
-            consumer=ConsumerId(UUID(int=666)),
-            attempt=1,
-            issued_at=datetime.now(UTC),
-            share=Share(host=host.id, amounts=(amount,)),
-        )
-        async with self._scheduler() as other:
-            answer = await other.ask(self.took)
-        assert isinstance(answer, ClaimAnswered)
-        assert answer.verdict == Claimed()
-
-    async def go(self) -> None:
-        took = self.took
-        assert took is not None
-        release = ReleaseClaim(cell=CELL0, consumer=took.consumer, attempt=1, issued_at=took.issued_at)
-        async with self._scheduler() as other:
-            await other.publisher.send(release)
-
-    @asynccontextmanager
-    async def _scheduler(self) -> AsyncIterator[Station]:
-        assert self.setup is not None
-        other = Station(self.setup.brokers.at_api("scheduler"), "other", settings=SETTINGS, asks=True)
-        async with self.setup.running((other,), other):
-            yield other
-
-
-@asynccontextmanager
-async def pair_that_lost_its_room(
-    bus: str, books: str
-) -> AsyncIterator[tuple[Movers, Rival, list[InstanceId]]]:
-    """Two members of an affinity group on h1 that began to move to h2, where a rival has taken the room: they wait again."""
-    rival = Rival()
-    async with (
-        cloud(bus, books, scripted=("c2",)) as setup,
-        setup.placement(),
-        setup.scheduler(settings=QUICK),
-        open_conductor_store(books, "c1") as rows,
-        a_cell(
-            setup,
-            rows,
-            *[SimulatedHost(name=name, size=NARROW) for name in ("h1", "h2")],
-            station=rival.coming.station,
-        ),
-    ):
-        rival.setup = setup
-        await setup.until_reported("h1", "h2")
-        await setup.client.ask(CreateGroup(id=GROUP, policy="affinity", name="pair"))
-        pair = []
-        for number in (1, 2):
-            build = a_build(number, flavor=SMALL, hosts=("h1",), group=JoinedGroup(id=GROUP))
-            await setup.send(build)
-            await setup.until_state(instance_of(build), "active")
-            pair.append(instance_of(build))
-        here = Movers(setup)
-        answer = await here.move(pair[0], "migrate", with_group=True, wait=LONG)
-        assert isinstance(answer, InstancesFound), answer
-        assert {each.state for each in answer.instances} == {"moving"}
-        for each in pair:
-            await until_it_waits(here, each)
-        yield here, rival, pair
-
-
-async def until_it_waits(here: Movers, instance: InstanceId) -> None:
-    seen: list[InstanceState | None] = []
-
-    async def is_so() -> bool:
-        seen[:] = [await here.setup.instance(instance)]
-        return seen[0] is not None and seen[0].waiting is not None
-
-    await wait_until(is_so, f"the move of {instance} waits", seen)
-
-
-@STAGES
-async def test_members_that_lose_their_room_before_their_cell_has_it_wait_again_together(
-    bus: str, books: str
-) -> None:
-    async with pair_that_lost_its_room(bus, books) as (here, rival, pair):
-        for each in pair:
-            told = await waits(here, each)
-            assert (told.state, told.host) == ("active", "h1")
-            assert told.waiting is not None
-            assert told.waiting.reason.startswith("others got the room: h2: ")
-
-        await rival.go()
-
-        for each in pair:
-            assert (await here.until(each, "active", "confirmed")).host == "h2"
-        await here.until_used(h1=0, h2=2)
-
-
-@EMBEDDED
-async def test_an_abort_ends_the_wait_of_one_alone(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2") as here:
-        pair = []
-        for number in (1, 2):
-            build = a_build(number, flavor=SMALL, hosts=("h1",))
-            await here.setup.send(build)
-            await here.setup.until_state(instance_of(build), "active")
-            pair.append(instance_of(build))
-        # It takes what both would need.
-        full = await booted(here, 8, "h2")
-        await here.setup.client.ask(SetHost(host="h2", mode="draining"))
-        await here.move(pair[0], "migrate", together=(pair[1],), wait=LONG)
-        await waits(here, pair[1])
-
-        answer = await here.end(pair[1], "abort")
-
-        assert isinstance(answer, InstancesFound), answer
-        assert (await ends(here, pair[1], "aborted")).host == "h1"
-        await waits(here, pair[0])
-        await here.setup.client.ask(SetHost(host="h2", mode="up"))
-        await deleted(here, full)
-        assert (await here.until(pair[0], "moved")).host == "h2", (
-            "it moves alone now, and waits to be confirmed"
-        )
 
 
 @STAGES

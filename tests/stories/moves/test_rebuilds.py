@@ -4,14 +4,13 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import BuildRejected, InstancesFound, RebuildInstance
+from bus.messages.build import InstancesFound, RebuildInstance
 from engine.flavors import Image, InstanceId, RequestId
 from laboratory.ironic import available_nodes
 from tests.contracts.placement_orders import an_id
 from tests.stories.cloud import wait_until
 from tests.stories.layouts import STAGES
 from tests.stories.metal.test_deploys import (
-    IN_MEMORY,
     LONG_DEPLOYS,
     DeploySetup,
     deploy_setup,
@@ -71,32 +70,6 @@ async def test_an_active_instance_is_rebuilt_in_place_and_a_repeated_request_cha
         await metal.delete(instance)
         await metal.cloud.until_state(instance, "deleted")
         await metal.until_free(*nodes)
-
-
-@IN_MEMORY
-async def test_an_invalid_rebuild_is_refused_with_field_and_value(bus: str, books: str) -> None:
-    nodes = available_nodes(1)
-    async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d1"):
-        unknown = InstanceId(an_id("nobody"))
-        instance = await an_active_instance(metal)
-        begun = await ask(metal, a_rebuild(instance, 1))
-        assert isinstance(begun, InstancesFound)
-        refusals = [
-            (a_rebuild(unknown, 2), "there is no such instance"),
-            (a_rebuild(instance, 2, project="others"), "there is no such instance"),
-            (a_rebuild(instance, 2), "it is rebuilt already, by request"),
-        ]
-        for order, why in refusals:
-            refused = await ask(metal, order)
-            assert isinstance(refused, BuildRejected)
-            assert (refused.field, refused.value) == ("instance", str(order.instance))
-            assert why in refused.reason
-        await metal.until_active(instance)
-        await metal.delete(instance)
-        await metal.cloud.until_state(instance, "deleted")
-        refused = await ask(metal, a_rebuild(instance, 2))
-        assert isinstance(refused, BuildRejected)
-        assert "it is deleted: only an active instance can be rebuilt" in refused.reason
 
 
 @STAGES

@@ -10,9 +10,6 @@ from bus.messages.build import AskInstances, BuildRejected, InstancesFound, Rebu
 from bus.messages.hosts import SetHost
 from bus.messages.stored_names import CreateImage, NamedImage
 from engine.flavors import Image, InstanceId, RequestId
-from scheduler_worker.core.instances.history import request_of
-from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.store import InstanceQuery
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
 from tests.stories.cloud import wait_until
 from tests.stories.layouts import BOTH, STAGES
@@ -31,11 +28,6 @@ PINNED = NamedImage(name="pinned", source="http://images/pinned", properties={"h
 async def rebuild(here: Movers, instance: InstanceId, number: int = 1, **fields: object) -> Message:
     order = RebuildInstance(request_id=RequestId(UUID(int=2000 + number)), instance=instance, image=NEW)
     return await here.setup.client.ask(structs.replace(order, **fields))
-
-
-async def row_of(here: Movers, instance: InstanceId) -> InstanceRow:
-    (row,) = await here.setup.rows.instances(InstanceQuery(instances=(instance,)))
-    return row
 
 
 async def until_begun(driver: HeldDriver) -> None:
@@ -73,18 +65,13 @@ async def test_a_stored_image_counts_with_its_properties_for_the_host_and_for_la
         found = await ask(AskInstances(instances=(instance,)))
         assert isinstance(found, InstancesFound)
         assert [each.image for each in found.details] == ["intel"]
-        kept = request_of((await row_of(here, instance)).current_spec)
-        assert kept is not None
-        assert kept.image_properties == INTEL.properties
+        assert active.rebuild.image_properties == INTEL.properties
 
         # An image of its own has no properties: those of the stored one stay. It is no stored image any more.
         await rebuild(here, instance, 3)
-        assert (await here.until(instance, "active")).rebuild is not None
-        row = await row_of(here, instance)
-        assert (row.told.rebuild.image_properties if row.told.rebuild else None) == INTEL.properties
-        kept = request_of(row.current_spec)
-        assert kept is not None
-        assert kept.image_properties == INTEL.properties
+        active = await here.until(instance, "active")
+        assert active.rebuild is not None
+        assert (active.rebuild.image_name, active.rebuild.image_properties) == ("", INTEL.properties)
         await here.move(instance)
         await here.until(instance, "moved")
         await here.end(instance, "confirm")

@@ -11,7 +11,6 @@ from bus.messages.moves import EndMove
 from engine.flavors import InstanceId, RequestId
 from laboratory.computes.hosts import HostSize
 from moor.client.bus_client import answer_of
-from moor.showing import facts_of_host
 from tests.asking import hosts_of as moor_hosts
 from tests.stories.moves.books_stage import BooksStage, a_site, equal_hosts, stage_on, wait_until
 from tests.stories.moves.test_audit import STAGES
@@ -69,9 +68,9 @@ async def test_a_refused_shape_shows_at_the_host_until_it_succeeds() -> None:
 
             await wait_until(are_refused, f"{full} are refused")
             await stage.until_silent()
-            shown = {each.name: dict(facts_of_host(each)) for each in await moor_hosts(stage.client)}
-            reason = shown[where[ids[0]]]["refused"]
-            assert "placement has an older state of it: the host cannot get its new shape: consumer" in reason
+            shown = {each.name: each.report_refused for each in await moor_hosts(stage.client)}
+            reason = shown[where[ids[0]]]
+            assert reason.startswith("the host cannot get its new shape: consumer")
             assert "holds MEMORY_MB 1024, VCPU 2 of" in reason
             assert (await providers_in_use(stage))["host"] == {"VCPU", "MEMORY_MB"}
 

@@ -20,7 +20,6 @@ from cell_conductor.store_sql import (
 from engine.flavors import Image
 from tests.unit.conductor.cell import (
     NOON,
-    REMOVE,
     Cell,
     a_node,
     adopt,
@@ -43,7 +42,7 @@ ON_NODE = Cell(place_on_node(a_node("n2"), image=Image(source="debian"), ports=(
 @pytest.mark.parametrize(
     "row",
     [
-        Cell(REMOVE).row,
+        structs.replace(PLACED, state="deleting", order=None, host=None, alternates=()),
         PLACED,
         structs.replace(PLACED, host=choice("h3"), alternates=()),
         structs.replace(DESTROYS, host=choice("h2"), alternates=(choice("h3"),)),
