@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -12,9 +11,9 @@ import httpx
 import pytest
 from msgspec import structs
 
-from engine.inventories import ConsumerId, ProviderId
+from engine.inventories import ProviderId
 from ironic_sync.applying import NodeWriter
-from ironic_sync.core.notifications import AllocationNotified, NodeNotified
+from ironic_sync.core.notifications import NodeNotified
 from ironic_sync.core.offers import CellMap
 from ironic_sync.core.ordering import NOT_LISTED, Belief
 from ironic_sync.core.ring import Owned
@@ -28,7 +27,7 @@ from kit.parts import PartState, statuses
 from kit.rest import RestLimits
 from laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
 from tests.contracts.stage import until
-from tests.ironic_clients.nodes import create, delete
+from tests.ironic_clients.nodes import delete
 from tests.stores_in_memory import MemoryIronicStore
 
 pytestmark = pytest.mark.asyncio
@@ -157,9 +156,6 @@ class Stand:
         known = self.rows[node].node
         return known is not None and known.maintenance
 
-    def are_deleted(self, nodes: Sequence[ProviderId]) -> bool:
-        return all(self.rows[node].is_deleted for node in nodes)
-
     def hide(self, hidden: set[ProviderId]) -> None:
         """From lists, and by 404."""
         names = {str(each) for each in hidden}
@@ -171,54 +167,9 @@ class Stand:
         self.wire.says = say
 
 
-def path_of(node: ProviderId) -> str:
-    return f"/v1/nodes/{node}"
-
-
 LIST = "/v1/nodes"
 
 
-async def test_a_node_that_is_written_while_the_list_is_read_is_read_again_by_itself() -> None:
-    stand = Stand(3)
-    node = stand.ids[1]
-    async with stand.running():
-        # No word of it comes.
-        stand.ironic.set_maintenance(str(node), is_on=True)
-        stand.wire.meanwhile[LIST] = lambda _: stand.hear(node, power_state="power on")
-
-        await stand.sweep()
-
-        await until(lambda: stand.is_in_maintenance(node), "what Ironic says is on the row")
-        assert stand.wire.asked.count(path_of(node)) == 1
-
-
-async def test_a_node_in_doubt_that_is_written_while_it_is_read_is_read_once_more() -> None:
-    stand = Stand(3)
-    node = stand.ids[1]
-    async with stand.running():
-        stand.ironic.set_maintenance(str(node), is_on=True)
-        stand.wire.meanwhile[path_of(node)] = lambda _: stand.hear(node, power_state="power on")
-
-        await stand.writer.change({node: lambda row: structs.replace(row, doubts=("why not",))})
-
-        await until(lambda: stand.is_in_maintenance(node) and not stand.rows[node].doubts, "it is settled")
-        assert stand.wire.asked == [path_of(node)] * 2
-
-
-async def test_a_sweep_for_all_daemons_that_fails_is_repeated_for_all_of_them() -> None:
-    stand = Stand(6)
-    async with stand.running(owners=("d1", "d2")):
-        for node in stand.ids:
-            stand.ironic.set_maintenance(str(node), is_on=True)
-        stand.wire.fails[LIST] = 503
-
-        await stand.sweep()
-
-        assert LIST not in stand.wire.fails, "Ironic was away once"
-        assert all(map(stand.is_in_maintenance, stand.ids))
-
-
-CHANGES = "/v1/nodes/detail"
 LOOKING = structs.replace(RARELY, changes_s=0.01)
 
 
@@ -242,154 +193,6 @@ async def test_a_change_of_which_no_notification_came_is_found_soon(ahead_s: int
         assert not stand.is_in_maintenance(others[0]), "its owner looks itself"
         assert stand.sweeper.sweeps == 1
         assert LIST not in stand.wire.asked
-
-
-async def test_a_node_that_was_created_without_a_notification_and_never_changed_is_found_soon() -> None:
-    stand = Stand(300, LOOKING)
-    async with stand.running():
-        await until(lambda: stand.sweeper.change_looks >= 1, "the first look")
-        for ahead_s in (0, 60):
-            stand.ironic_at_s += ahead_s
-            made = create(stand.ironic, {"driver": "fake-hardware"})
-            assert made.updated_at is None
-            new = ProviderId(UUID(made.uuid))
-            await until(lambda new=new: new in stand.rows, "it is found")  # type: ignore[misc]
-        assert stand.sweeper.sweeps == 1
-
-        # Nodes that were created together and are known are not listed at each look.
-        stand.wire.asked.clear()
-        looks = stand.sweeper.change_looks
-        await until(lambda: stand.sweeper.change_looks >= looks + 3, "some looks")
-        assert len(stand.wire.asked) <= 4 * (stand.sweeper.change_looks - looks + 1)
-
-
-async def test_a_look_for_changed_nodes_asks_for_one_node_if_none_has_changed() -> None:
-    stand = Stand(50, LOOKING)
-    async with stand.running():
-        stand.ironic.set_maintenance(str(stand.ids[7]), is_on=True)
-        await until(lambda: stand.is_in_maintenance(stand.ids[7]), "the change is found")
-        # As long as the overlap lasts, the change is looked at again.
-        stand.ironic_at_s += 60
-        stand.ironic.set_maintenance(str(stand.ids[8]), is_on=True)
-        await until(lambda: stand.is_in_maintenance(stand.ids[8]), "the change is found")
-        sizes: list[int] = []
-        stand.wire.says = lambda body: sizes.append(len(body["nodes"])) if "nodes" in body else None
-        stand.wire.asked.clear()
-        looks = stand.sweeper.change_looks
-        await until(lambda: stand.sweeper.change_looks >= looks + 4, "some looks")
-
-        assert {*stand.wire.asked} == {CHANGES}
-        assert max(sizes[0::2]) == 1
-
-
-async def test_changes_are_looked_for_from_where_the_last_look_succeeded() -> None:
-    stand = Stand(3, LOOKING)
-    async with stand.running():
-        await until(lambda: stand.sweeper.change_looks >= 1, "the first look")
-        for number in range(3):
-            stand.wire.fails[CHANGES] = 503
-            stand.ironic_at_s += 60
-            stand.at_us += 60 * SECOND_US
-            stand.ironic.set_maintenance(str(stand.ids[number]), is_on=True)
-            await until(lambda: CHANGES not in stand.wire.fails, "Ironic was away")
-
-        await until(lambda: all(map(stand.is_in_maintenance, stand.ids)), "all changes are found")
-
-
-async def test_nodes_are_seen_in_an_epoch_when_their_owner_reads_them_and_knows_that_they_are_its_own() -> (
-    None
-):
-    """The ring finds nodes that it was given among those that are not read."""
-    stand = Stand(4)
-    async with stand.running(owners=("d1", "d2")):
-        for node in stand.ids:
-            await stand.writer.change({node: lambda row: structs.replace(row, epoch=2, doubts=("why not",))})
-        await until(lambda: not any(row.doubts for row in stand.rows.values()), "all are read")
-        await stand.sweep()
-        assert {row.seen_epoch for row in stand.rows.values()} == {1}
-
-        stand.sweeper.gained(stand.place.gain(2))
-        await until(lambda: max(row.seen_epoch for row in stand.rows.values()) == 2, "they are read again")
-        await stand.sweep()
-
-        await until(
-            lambda: not any(row.owner == "d1" and row.needs_read for row in stand.rows.values()), "all"
-        )
-
-
-async def test_a_node_that_was_gained_and_lost_again_is_not_read() -> None:
-    stand = Stand(4)
-    async with stand.running():
-        first, second, *_ = stand.ids
-        stand.sweeper.gained([Owned(each, "d1", 1) for each in (first, second)])
-        stand.sweeper.lost([first])
-        await until(lambda: bool(stand.wire.asked), "the other is read")
-
-        assert stand.wire.asked == [path_of(second)]
-
-
-async def test_the_node_of_an_allocation_is_read_also_when_ironic_answers_only_the_second_time() -> None:
-    stand = Stand(3)
-    node, allocation = stand.ids[1], ConsumerId(UUID(int=77))
-    path = f"/v1/allocations/{allocation}"
-    said = AllocationNotified(allocation=allocation, node=None, kind="update")
-    async with stand.running():
-        stand.ironic.patch(str(node), [{"op": "add", "path": "/instance_uuid", "value": str(allocation)}])
-        stand.wire.fails[path] = 503
-        stand.wire.answers[path] = {"uuid": str(allocation), "node_uuid": str(node), "state": "active"}
-
-        stand.sweeper.look_into([said])
-
-        def is_known() -> bool:
-            known = stand.rows[node].node
-            return known is not None and known.instance_uuid == allocation
-
-        await until(is_known, "the node is known to be taken")
-        assert stand.wire.asked == [path, path, path_of(node)]
-        stand.sweeper.gained([Owned(stand.ids[0], "d1", 1)])
-        await until(lambda: len(stand.wire.asked) > 3, "another node is read")
-        assert stand.wire.asked.count(path) == 2, "the allocation is not asked for again"
-
-
-async def test_a_node_that_cannot_be_read_from_the_list_is_not_missing() -> None:
-    stand = Stand(3)
-    broken = stand.ids[0]
-
-    def say(body: dict[str, Any]) -> None:
-        for each in body.get("nodes", ()):
-            if each["uuid"] == str(broken):
-                each["provision_state"] = 5
-
-    async with stand.running():
-        stand.wire.says = say
-        await stand.sweep()
-        await stand.sweep()
-
-    assert stand.wire.asked == [LIST] * 2
-    assert NOT_LISTED not in stand.rows[broken].doubts
-
-
-async def test_a_node_that_is_back_is_no_longer_deleted_nor_missing_though_nothing_else_differs() -> None:
-    stand = Stand(4)
-    async with stand.running():
-        deleted, missing, doubted, unseen = stand.ids
-        stand.wire.fails |= dict.fromkeys(map(path_of, stand.ids), 503)
-        stand.place.gain(2)
-        await stand.writer.change(
-            {
-                deleted: lambda row: structs.replace(row, is_deleted=True),
-                missing: lambda row: structs.replace(row, missing_since_us=T0_US),
-                doubted: lambda row: structs.replace(row, is_doubted=True),
-                unseen: lambda row: structs.replace(row, epoch=2),
-            }
-        )
-
-        await stand.sweep()
-
-        def is_settled(row: NodeRow) -> bool:
-            return not (row.is_deleted or row.missing_since_us or row.needs_read)
-
-        await until(lambda: all(map(is_settled, stand.rows.values())), "the list settles all of it")
 
 
 async def test_nodes_that_go_a_few_at_a_time_are_held_as_if_they_went_at_once() -> None:
@@ -421,49 +224,3 @@ async def test_nodes_that_go_a_few_at_a_time_are_held_as_if_they_went_at_once() 
         await stand.sweep()
         await until(lambda: not any(NOT_LISTED in row.doubts for row in stand.rows.values()), "decided")
         assert all(stand.rows[id_].is_deleted for id_ in last)
-
-
-async def test_a_loss_that_was_not_true_counts_for_nothing_when_a_node_is_truly_lost() -> None:
-    stand = Stand(10)
-    async with stand.running():
-        for wave in (0, 2):
-            lost = stand.ids[wave : wave + 2]
-            stand.hide({*lost})
-            stand.wire.missing.update(map(path_of, lost))
-            await stand.sweep()
-            await until(partial(stand.are_deleted, lost), "they are believed to be gone")
-            stand.hide(set())
-            stand.wire.missing.clear()
-            await stand.sweep()
-            await until(lambda: not any(row.is_deleted for row in stand.rows.values()), "they are back")
-
-        last = stand.ids[9]
-        stand.ironic.set_maintenance(str(last), is_on=True)
-        delete(stand.ironic, str(last))
-        await stand.sweep()
-        await until(lambda: stand.rows[last].is_deleted or bool(stand.rows[last].missing_since_us), "decided")
-        assert stand.rows[last].is_deleted
-
-
-@pytest.mark.parametrize("jump_us", [6 * HOUR_US, -6 * HOUR_US], ids=["ahead", "back"])
-async def test_nodes_are_missing_for_an_hour_of_time_and_not_of_a_clock_that_jumps(jump_us: int) -> None:
-    stand = Stand(10)
-    async with stand.running():
-        lost = stand.ids[:8]
-        for node in lost:
-            stand.ironic.set_maintenance(str(node), is_on=True)
-            delete(stand.ironic, str(node))
-        await stand.sweep()
-        await until(lambda: all(stand.rows[id_].missing_since_us for id_ in lost), "they are held")
-
-        for jump in (jump_us, 0, -jump_us, 0):
-            stand.at_us += jump + 600 * SECOND_US
-            stand.at_s += 600.0
-            await stand.sweep()
-            await asyncio.sleep(0.02)
-            assert not any(stand.rows[id_].is_deleted for id_ in lost), "it is not an hour"
-        for _ in range(6):
-            stand.at_us += 600 * SECOND_US
-            stand.at_s += 600.0
-            await stand.sweep()
-        await until(lambda: all(stand.rows[id_].is_deleted for id_ in lost), "more than an hour is over")

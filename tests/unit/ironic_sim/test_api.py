@@ -8,14 +8,12 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from laboratory.ironic import IronicScript, IronicTransport, available_nodes
-from laboratory.ironic.script import NodeLocked
+from laboratory.ironic import IronicTransport, available_nodes
 from tests.unit.ironic_sim.worlds import World
 
 pytestmark = pytest.mark.asyncio
 VERSION = "X-OpenStack-Ironic-API-Version"
 INSTANCE = "11111111-2222-3333-4444-555555555555"
-OTHER_INSTANCE = "21111111-2222-3333-4444-555555555555"
 NODE = "/v1/nodes/node-00000"
 
 
@@ -75,26 +73,6 @@ async def test_versions_are_told_and_a_wrong_one_is_not_acceptable(api: Api) -> 
         await api.refused(406, "GET", "/v1/nodes", version=wrong)
 
 
-async def test_nodes_are_listed_with_all_their_fields(api: Api) -> None:
-    detailed = (await api.get("/v1/nodes/detail"))["nodes"]
-
-    assert [node["name"] for node in detailed] == [f"node-0000{n}" for n in range(5)]
-    assert {"shard", "reservation", "traits", "updated_at", "driver_info", "allocation_uuid"} < set(
-        detailed[0]
-    )
-    assert detailed[0]["provision_updated_at"].endswith("+00:00")
-
-
-async def test_fields_are_chosen_and_updated_at_is_refused(api: Api) -> None:
-    fields = "uuid,traits,reservation,shard,provision_updated_at,properties"
-    node = (await api.get(f"/v1/nodes?fields={fields}"))["nodes"][0]
-
-    assert set(node) == {*fields.split(",")}
-    assert "updated_at" in await api.refused(400, "GET", "/v1/nodes?fields=uuid,updated_at")
-    await api.refused(400, "GET", "/v1/nodes?fields=nonsense")
-    await api.refused(400, "GET", f"{NODE}?fields=updated_at")
-
-
 async def test_pages_are_followed_to_the_end(api: Api) -> None:
     names, path = [], "/v1/nodes?limit=2&fields=name,uuid"
     while path:
@@ -105,12 +83,6 @@ async def test_pages_are_followed_to_the_end(api: Api) -> None:
     assert names == [f"node-0000{n}" for n in range(5)]
     await api.refused(404, "GET", f"/v1/nodes?marker={INSTANCE}")
     await api.refused(400, "GET", "/v1/nodes?limit=0")
-
-
-async def test_a_full_last_page_has_an_empty_next_one(api: Api) -> None:
-    page = await api.get("/v1/nodes/detail?limit=5")
-
-    assert (await api.get(page["next"])) == {"nodes": []}
 
 
 async def test_the_node_of_an_instance_is_found_and_the_last_changed_come_first(api: Api) -> None:
@@ -128,20 +100,6 @@ async def test_the_node_of_an_instance_is_found_and_the_last_changed_come_first(
     await api.refused(400, "GET", "/v1/nodes?nonsense=1")
     await api.refused(400, "GET", "/v1/nodes?sort_key=name")
     await api.refused(400, "GET", "/v1/nodes?instance_uuid=x")
-
-
-async def test_an_instance_is_set_only_where_none_is(api: Api) -> None:
-    await api.done(200, "PATCH", NODE, patch("instance_uuid", INSTANCE))
-    # A repeated change has no effect and is accepted.
-    await api.done(200, "PATCH", NODE, patch("instance_uuid", INSTANCE))
-    taken = await api.refused(409, "PATCH", NODE, patch("instance_uuid", OTHER_INSTANCE))
-    elsewhere = await api.refused(409, "PATCH", "/v1/nodes/node-00001", patch("instance_uuid", INSTANCE))
-    await api.done(200, "PATCH", NODE, [{"op": "remove", "path": "/instance_uuid"}])
-    await api.done(200, "PATCH", NODE, patch("instance_uuid", OTHER_INSTANCE))
-
-    assert INSTANCE in taken
-    assert INSTANCE in elsewhere
-    assert api.world.event_types().count("node.update.error") == 2
 
 
 @pytest.mark.parametrize(
@@ -171,89 +129,6 @@ async def test_a_patch_that_makes_no_sense_is_refused_and_changes_nothing(api: A
     assert api.world.node("node-00000") == before
 
 
-async def test_a_patch_reaches_inside_of_objects(api: Api) -> None:
-    await api.done(200, "PATCH", NODE, patch("extra", {"a": {"b~/": 1}}))
-    await api.done(200, "PATCH", NODE, [{"op": "replace", "path": "/extra/a/b~0~1", "value": 0}])
-    await api.done(200, "PATCH", NODE, [{"op": "add", "path": "/extra/a/c", "value": 2}])
-    answer = await api.done(200, "PATCH", NODE, [{"op": "add", "path": "/properties/cpus", "value": 1}])
-
-    assert answer.json()["extra"] == {"a": {"b~/": 0, "c": 2}}
-    assert answer.json()["properties"]["cpus"] == 1
-    await api.done(200, "PATCH", NODE, [{"op": "remove", "path": "/extra/a/c"}])
-    await api.refused(400, "PATCH", NODE, [{"op": "remove", "path": "/extra/a/c"}])
-
-
-async def test_a_retired_node_is_not_made_available(api: Api) -> None:
-    await api.done(202, "PUT", f"{NODE}/states/provision", {"target": "active"})
-    await api.done(200, "PATCH", NODE, patch("retired", True))
-    await api.done(202, "PUT", f"{NODE}/states/provision", {"target": "deleted"})
-
-    assert (await api.get(NODE))["provision_state"] == "manageable"
-    await api.refused(400, "PUT", f"{NODE}/states/provision", {"target": "provide"})
-
-
-async def test_a_node_in_transition_is_not_patched(api: Api) -> None:
-    answer = await api.call("PUT", f"{NODE}/states/provision", {"target": "active"})
-    assert (answer.status_code, answer.content) == (202, b"")
-    await api.refused(409, "PATCH", NODE, patch("instance_uuid", INSTANCE))
-    await api.refused(409, "PUT", f"{NODE}/states/provision", {"target": "active"})
-    assert (await api.get(NODE))["reservation"] == "ironic-sim-1"
-
-
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        (400, None),
-        (400, {"target": 7}),
-        (400, {"target": "nonsense"}),
-        (400, {"target": "rescue"}),
-        (400, {"target": "active", "nonsense": 1}),
-    ],
-)
-async def test_a_provision_order_that_makes_no_sense_is_refused(api: Api, status: int, body: Any) -> None:
-    await api.refused(status, "PUT", f"{NODE}/states/provision", body)
-    assert api.world.said == []
-
-
-async def test_secrets_are_masked_in_answers_and_notifications(api: Api) -> None:
-    await api.done(
-        200, "PATCH", NODE, [*patch("driver_info", {"password": "p"}), *patch("instance_info/image_url", "u")]
-    )
-    order = {"target": "active", "configdrive": {"meta_data": {}}}
-    await api.done(202, "PUT", f"{NODE}/states/provision", order)
-    node = await api.get(NODE)
-
-    assert node["driver_info"] == {"password": "******"}
-    assert node["instance_info"] == {"image_url": "******", "configdrive": "******"}
-    assert api.world.said[-1].data["instance_info"] == {"image_url": "******", "configdrive": "******"}
-
-
-async def test_maintenance_and_power_are_shown(api: Api) -> None:
-    await api.done(202, "PUT", f"{NODE}/maintenance", {"reason": "disk"})
-    await api.done(202, "PUT", f"{NODE}/states/power", {"target": "power on"})
-    node = await api.get(NODE)
-    await api.done(202, "DELETE", f"{NODE}/maintenance")
-
-    assert (node["maintenance"], node["maintenance_reason"], node["power_state"]) == (
-        True,
-        "disk",
-        "power on",
-    )
-    assert node["target_power_state"] is None
-    assert (await api.get(NODE))["maintenance_reason"] is None
-    await api.refused(400, "PUT", f"{NODE}/states/power", {"target": "nonsense"})
-
-
-async def test_a_console_is_switched(api: Api) -> None:
-    off = await api.get(f"{NODE}/states/console")
-    await api.done(202, "PUT", f"{NODE}/states/console", {"enabled": True})
-    on = await api.get(f"{NODE}/states/console")
-    await api.refused(400, "PUT", f"{NODE}/states/console", {"enabled": "yes"})
-
-    assert off == {"console_enabled": False, "console_info": None}
-    assert (on["console_enabled"], on["console_info"]["type"]) == (True, "shellinabox")
-
-
 async def test_vifs_are_attached_to_free_ports_and_leave_with_the_instance(api: Api) -> None:
     await api.done(204, "POST", f"{NODE}/vifs", {"id": "vif-1"})
     await api.refused(409, "POST", f"{NODE}/vifs", {"id": "vif-1"})
@@ -265,39 +140,6 @@ async def test_vifs_are_attached_to_free_ports_and_leave_with_the_instance(api: 
     await api.done(202, "PUT", f"{NODE}/states/provision", {"target": "active"})
     await api.done(202, "PUT", f"{NODE}/states/provision", {"target": "deleted"})
     assert (await api.get(f"{NODE}/vifs")) == {"vifs": []}
-
-
-async def test_a_node_is_validated(api: Api) -> None:
-    api = Api(World(available_nodes(1, deploy_interface="direct")))
-    before = await api.get(f"{NODE}/validate")
-    await api.refused(500, "PUT", f"{NODE}/states/provision", {"target": "active"})
-    await api.done(200, "PATCH", NODE, patch("instance_info/image_source", "http://x/i"))
-    after = await api.get(f"{NODE}/validate")
-
-    assert before["deploy"]["result"] is False
-    assert "image_source" in before["deploy"]["reason"]
-    assert after["deploy"] == {"result": True}
-    assert {"power", "network", "boot", "storage"} < set(after)
-    await api.client.aclose()
-
-
-async def test_a_locked_node_is_refused_and_free_later(api: Api) -> None:
-    api.world.ironic.script = IronicScript(faults=(NodeLocked(nodes=("node-00000",)),))
-    assert "locked" in await api.refused(409, "PATCH", NODE, patch("instance_uuid", INSTANCE))
-    api.world.ironic.script = IronicScript()
-    await api.done(200, "PATCH", NODE, patch("instance_uuid", INSTANCE))
-
-
-async def test_while_ironic_is_away_its_api_answers_503_or_not_at_all(api: Api) -> None:
-    api.world.ironic.go_away(10)
-    away = await api.call("GET", "/v1/nodes")
-    api.world.ironic.go_away(10, refuses=True)
-    with pytest.raises(httpx.ConnectError):
-        await api.call("GET", "/v1/nodes")
-    api.world.pass_s(11)
-
-    assert away.status_code == 503
-    assert len((await api.get("/v1/nodes"))["nodes"]) == 5
 
 
 async def test_what_is_not_there_and_what_is_no_json_is_refused(api: Api) -> None:

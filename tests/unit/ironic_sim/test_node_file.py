@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from laboratory.ironic import NodeFile, SimulatedIronic, available_nodes, nodes_in_groups, states
-from laboratory.ironic.simulated import LINES_LEAST, NodeChange
+from laboratory.ironic import NodeFile, SimulatedIronic, available_nodes, states
+from laboratory.ironic.simulated import LINES_LEAST
 from tests.ironic_clients.nodes import delete
 
 NODE = "node-00000"
@@ -77,40 +77,6 @@ def test_work_that_was_under_way_goes_on(tmp_path: Path, after_s: float) -> None
     assert (node.power_state, node.target_power_state, node.reservation) == (states.POWER_ON, None, None)
 
 
-# The simulated conductor never waits in these states.
-NEVER = {states.INSPECT_WAIT, states.RESCUE_WAIT}
-
-
-@pytest.mark.parametrize("state", sorted({*states.UNSTABLE} - NEVER))
-def test_no_node_stays_where_a_conductor_worked_on_it(tmp_path: Path, state: str) -> None:
-    world = World(tmp_path / "nodes")
-    (node,) = available_nodes(1, provision_state=state, reservation="ironic-sim-1")
-    world.file.keep(NodeChange(node.uuid, node))
-
-    world.killed()
-    world.pass_s(30)
-
-    assert world.state(NODE) not in states.UNSTABLE
-
-
-def test_a_deployed_node_is_on_and_stays_on_when_its_process_is_killed(tmp_path: Path) -> None:
-    world = World(tmp_path / "nodes")
-    world.ironic.provision(NODE, "active")
-    world.pass_s(3)
-
-    world.killed()
-
-    node = world.ironic.node(NODE)
-    assert node is not None
-    assert (node.provision_state, node.power_state) == (states.ACTIVE, states.POWER_ON)
-    world.ironic.provision(NODE, "deleted")
-    world.pass_s(3)
-    world.pass_s(3)
-    node = world.ironic.node(NODE)
-    assert node is not None
-    assert (node.provision_state, node.power_state) == (states.AVAILABLE, states.POWER_OFF)
-
-
 def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "nodes"
     world = World(path)
@@ -157,10 +123,3 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="is not the file of a simulated Ironic's nodes"):
         NodeFile(path)
-
-
-def test_nodes_are_dealt_out_to_groups_in_turn() -> None:
-    groups = [node.conductor_group for node in nodes_in_groups(5, ("a", "b"))]
-
-    assert groups == ["a", "b", "a", "b", "a"]
-    assert {node.conductor_group for node in nodes_in_groups(2, ())} == {""}
