@@ -13,14 +13,12 @@ from bus.messages.administration import (
     DeleteClass,
     DeleteTrait,
     Done,
-    NameInUse,
     RenameClass,
     SetInventories,
     SetTraits,
     UnknownClass,
     UnknownTrait,
 )
-from engine.refusals import NotAllowed
 from tests.contracts.admin_client import AdminClient, an_admin_client
 from tests.contracts.placement_orders import HOST, a_provider, a_report, inventories
 from tests.contracts.stores import STORES
@@ -44,30 +42,6 @@ async def traits(admin: AdminClient) -> tuple[str, ...]:
     return await admin.store.custom_names("traits", "", 100)
 
 
-async def test_a_name_is_made_once(admin: AdminClient) -> None:
-    assert await admin.write(CreateClass(name=GOLD)) == Done()
-    assert await admin.write(CreateClass(name=GOLD)) == AlreadyThere(name=GOLD)
-    assert await admin.write(CreateTrait(name=GOLD)) == Done()
-    assert await admin.write(CreateTrait(name=GOLD)) == AlreadyThere(name=GOLD)
-    assert (await classes(admin), await traits(admin)) == ((GOLD,), (GOLD,))
-
-
-async def test_a_name_goes_and_comes_back(admin: AdminClient) -> None:
-    await admin.write(CreateClass(name=GOLD))
-    await admin.write(CreateTrait(name=GOLD))
-
-    assert await admin.write(DeleteClass(name=GOLD)) == Done()
-    assert await admin.write(DeleteTrait(name=GOLD)) == Done()
-    assert await admin.write(DeleteClass(name=GOLD)) == UnknownClass(names=(GOLD,))
-    assert await admin.write(DeleteTrait(name=GOLD)) == UnknownTrait(names=(GOLD,))
-    assert (await classes(admin), await traits(admin)) == ((), ())
-    assert await admin.write(CreateClass(name=GOLD)) == Done()
-    assert await admin.write(CreateTrait(name=GOLD)) == Done()
-    await admin.add_provider("host-1", CUSTOM_GOLD=4)
-    await admin.write(SetTraits(provider=HOST, generation=None, traits=(GOLD,)))
-    assert (await admin.provider(HOST)).traits == (GOLD,)
-
-
 async def test_a_name_that_went_is_unknown_until_somebody_brings_it_along_again(admin: AdminClient) -> None:
     """Reports create the names they use; administrators' writes need existing ones."""
     await admin.report_one(a_report(a_provider("host-1", holds=inventories(CUSTOM_GOLD=1), traits=(GOLD,))))
@@ -85,30 +59,6 @@ async def test_a_name_that_went_is_unknown_until_somebody_brings_it_along_again(
     state = await admin.provider(HOST)
     assert (state.inventories[GOLD].total, state.traits) == (2, (GOLD,))
     assert (await classes(admin), await traits(admin)) == ((GOLD,), (GOLD,))
-
-
-async def test_a_name_that_is_in_use_stays(admin: AdminClient) -> None:
-    await admin.write(CreateClass(name=GOLD))
-    await admin.write(CreateTrait(name=GOLD))
-    await admin.add_provider("host-1", CUSTOM_GOLD=4)
-    await admin.write(SetTraits(provider=HOST, generation=None, traits=(GOLD,)))
-    in_use = NameInUse(name=GOLD, provider=HOST)
-
-    assert await admin.write(DeleteClass(name=GOLD)) == in_use
-    assert await admin.write(DeleteTrait(name=GOLD)) == in_use
-    assert await admin.write(RenameClass(name=GOLD, to="CUSTOM_IRON")) == in_use
-    await admin.write(SetInventories(provider=HOST, generation=None, inventories={}))
-    await admin.write(SetTraits(provider=HOST, generation=None, traits=()))
-    assert await admin.write(DeleteClass(name=GOLD)) == Done()
-    assert await admin.write(DeleteTrait(name=GOLD)) == Done()
-
-
-async def test_a_standard_name_stays(admin: AdminClient) -> None:
-    stays = NotAllowed(field="name", reason="'VCPU' is a standard name; only custom names can be changed")
-
-    assert await admin.write(DeleteClass(name="VCPU")) == stays
-    assert await admin.write(RenameClass(name="VCPU", to=GOLD)) == stays
-    assert isinstance(await admin.write(DeleteTrait(name="STORAGE_DISK_SSD")), NotAllowed)
 
 
 async def test_a_class_that_nobody_has_takes_another_name(admin: AdminClient) -> None:

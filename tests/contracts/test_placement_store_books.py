@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
 
 import pytest
 import pytest_asyncio
@@ -10,7 +9,6 @@ from msgspec import structs
 
 from bus.messages.administration import ConsumerMoved, Done, UnknownClass, UnknownProvider, WriteVerdict
 from bus.messages.audit import BookEntry, MendConsumer, MendedClaim, SeenConsumer
-from engine.inventories import ShapeSeen
 from engine.refusals import DoesNotFit, NotAllowed, Released
 from kit.sql import open_database, write_once
 from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
@@ -28,7 +26,6 @@ from tests.contracts.placement_orders import (
     a_host,
     a_release,
     a_share,
-    a_swap,
     amounts,
     consumer,
     provider,
@@ -89,33 +86,6 @@ async def test_the_consumers_that_hold_something_come_page_by_page(client: Mendi
     assert (ended.ended, ended.held, ended.host) == (True, (), None)
 
 
-async def test_an_entry_has_all_that_is_known_of_a_consumer(client: MendingClient) -> None:
-    await client.ask(a_claim(a_share(), WEB, group=GROUP))
-    await client.ask(a_swap(a_share(OTHER_HOST), group=GROUP))
-
-    assert await client.entry() == BookEntry(
-        id=WEB,
-        type="INSTANCE",
-        project="shop",
-        user="ann",
-        cell="c1",
-        generation=2,
-        attempt=2,
-        host=OTHER_HOST,
-        group=GROUP.id,
-        held=amounts(OTHER_HOST, VCPU=1),
-    )
-
-
-async def test_a_consumer_is_new_as_long_as_the_log_says_so(client: MendingClient) -> None:
-    await client.ask(a_claim())
-    entry = await client.entry()
-    long_ago, soon = NOON - timedelta(days=365), NOON + timedelta(days=36500)
-
-    assert await client.store.book_entries([WEB], long_ago) == (structs.replace(entry, is_new=True),)
-    assert await client.store.book_entries([WEB], soon) == (entry,)
-
-
 async def test_a_mend_corrects_amounts_host_and_row_at_once(client: MendingClient) -> None:
     await client.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=3))))
     group = structs.replace(GROUP, policy="affinity")
@@ -131,46 +101,6 @@ async def test_a_mend_corrects_amounts_host_and_row_at_once(client: MendingClien
     assert await client.mend(mend) == (ConsumerMoved(consumer=WEB, seen=1, current=2),)
     # The instance's own life goes on by its attempt.
     assert await client.ask_one(a_release(WEB)) == Released(freed=True)
-
-
-async def test_a_mend_creates_what_is_missing_and_a_later_release_frees_it(client: MendingClient) -> None:
-    mend = MendConsumer(consumer=WEB, claim=structs.replace(CLAIM, attempt=3))
-
-    assert await client.mend(mend) == (Done(),)
-    assert (await client.entry()).attempt == 3
-    assert await client.mend(mend) == (ConsumerMoved(consumer=WEB, seen=None, current=3),)
-    assert await client.ask_one(a_release(WEB, attempt=3)) == Released(freed=True)
-    # An attempt that has ended lives again, if its row is as it was seen.
-    again = MendConsumer(
-        consumer=WEB, seen=seen(await client.entry()), claim=structs.replace(CLAIM, attempt=3)
-    )
-    assert await client.mend(again) == (Done(),)
-    assert not (await client.entry()).ended
-
-
-async def test_a_mend_frees_an_orphan_unless_it_has_moved(client: MendingClient) -> None:
-    await client.ask(a_claim())
-    end = MendConsumer(consumer=WEB, seen=seen(await client.entry()))
-    await client.ask(a_swap(a_share(OTHER_HOST)))
-
-    assert await client.mend(end) == (ConsumerMoved(consumer=WEB, seen=1, current=2),)
-    end = MendConsumer(consumer=WEB, seen=seen(await client.entry()))
-    # Twice in one batch: the second finds it ended.
-    assert await client.mend(end, end) == (Done(), ConsumerMoved(consumer=WEB, seen=2, current=2))
-    assert (await client.entry()).held == ()
-
-
-async def test_what_a_mend_adds_must_fit_and_what_is_held_already_need_not(client: MendingClient) -> None:
-    await client.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=3))), a_claim(a_share(HOST), DB))
-    before = seen(await client.entry())
-    more = structs.replace(CLAIM, share=a_share(HOST, amounts(HOST, VCPU=4)))
-    (refused,) = await client.mend(MendConsumer(consumer=WEB, seen=before, claim=more))
-
-    assert isinstance(refused, DoesNotFit)
-    assert [(short.asked, short.free) for short in refused.shortfalls] == [(4, 3)]
-    await client.report(a_host("host-1", VCPU=1))
-    less = structs.replace(CLAIM, share=a_share(HOST, amounts(HOST, VCPU=2)))
-    assert await client.mend(MendConsumer(consumer=WEB, seen=before, claim=less)) == (Done(),)
 
 
 async def test_a_mend_that_names_what_does_not_exist_is_refused(client: MendingClient) -> None:
@@ -192,23 +122,6 @@ async def test_a_mend_that_names_what_does_not_exist_is_refused(client: MendingC
     (refused,) = await client.mend(MendConsumer(consumer=WEB, claim=other_group))
     assert isinstance(refused, NotAllowed)
     assert refused.field == "group.policy"
-
-
-async def test_shapes_are_not_asked_of_a_mend(client: MendingClient) -> None:
-    share = structs.replace(CLAIM.share, shapes=(ShapeSeen(OTHER_HOST, 77),))
-
-    assert await client.mend(MendConsumer(consumer=WEB, claim=structs.replace(CLAIM, share=share))) == (
-        Done(),
-    )
-
-
-async def test_a_recount_of_right_numbers_changes_nothing(client: MendingClient) -> None:
-    await client.ask(a_claim(), a_claim(a_share(OTHER_HOST), DB))
-    before = await client.store.snapshot_page(0, 10)
-
-    await _recount(client.store)
-
-    assert (await client.store.snapshot_page(0, 10)).providers == before.providers
 
 
 WRONG = (

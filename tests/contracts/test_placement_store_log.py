@@ -1,23 +1,27 @@
-"""Contract of all stores: pages, the change log, the audit, and pruning."""
+"""The change log and its readers: what they are told, by whom, page by page, and the views that follow it."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.placement import LogPosition
-from engine.inventories import Holder, ProviderUsage
+from bus.messages.administration import ConsumerAllocations, Done, SetAllocations
+from bus.messages.placement import LogPosition, SnapshotPage
+from engine.inventories import Holder, ProviderState
 from engine.refusals import AlreadyClaimed, Claimed, Released, TooOld
 from kit.errors import Transient
 from kit.sql import open_database, write_once
+from placement_worker import admin_writes as writes
 from placement_worker.core.claims import keys_of_orders
 from placement_worker.core.ledger import ClaimChanges, Touched
-from placement_worker.store import ChangeFeed, Unpublished
+from placement_worker.store import ChangeFeed, PlacementStore, Unpublished
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.store_sql.log import begin_term
+from placement_worker.view import ProviderReplica, ProviderView
 from tests.contracts.placement_orders import (
     CLEANUP,
     DB,
@@ -26,6 +30,7 @@ from tests.contracts.placement_orders import (
     LONG_AGO,
     NOON,
     OTHER_HOST,
+    VOCABULARY,
     WEB,
     a_claim,
     a_host,
@@ -40,7 +45,7 @@ from tests.contracts.placement_orders import (
     provider,
 )
 from tests.contracts.sql_stores import migrated_database
-from tests.contracts.store_client import StoreClient, names
+from tests.contracts.store_client import StoreClient, names, used
 from tests.contracts.stores import STORES, open_store
 
 pytestmark = pytest.mark.asyncio
@@ -86,42 +91,6 @@ async def test_pages_together_hold_every_provider_once_by_internal_id(client: St
     assert names(together) == ["host-1", "host-2", "host-3", "host-5", "host-6", "host-7", "numa-1"]
     internals = [state.internal for state in together]
     assert internals == sorted(set(internals))
-
-
-async def test_a_full_last_page_says_that_it_is_the_last(client: StoreClient) -> None:
-    page = await client.store.snapshot_page(0, limit=2)
-
-    assert len(page.providers) == 2
-    assert page.next is None
-
-
-async def test_an_empty_store_has_one_empty_page(client: StoreClient) -> None:
-    await client.report(a_report(removed=(HOST,)), a_report(root=OTHER_HOST, removed=(OTHER_HOST,)))
-
-    page = await client.store.snapshot_page(0, limit=2)
-
-    assert (page.providers, page.next) == ((), None)
-
-
-async def test_trees_are_read_whole(client: StoreClient) -> None:
-    await client.report(a_report(a_provider("numa-1", HOST, inventories(VGPU=1), ("CUSTOM_A",))))
-
-    async with client.store.transaction() as tx:
-        trees = await tx.read_trees([HOST, provider("nowhere")])
-
-    assert names(trees) == ["host-1", "numa-1"]
-    states = await client.providers()
-    assert trees == tuple(states[state.id] for state in trees)
-
-
-async def test_the_feed_tells_what_was_committed_whole(client: StoreClient) -> None:
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
-        read = await feed.read()
-
-    states = await client.providers()
-    assert read.providers == (states[HOST], states[OTHER_HOST])
-    assert read.gone == ()
 
 
 async def test_the_feed_is_read_in_pages_that_together_tell_everything_once(
@@ -177,67 +146,6 @@ async def test_the_feed_tells_once_what_is_marked_and_again_what_is_not(
     assert feed.published.position == 3
 
 
-async def test_the_feed_tells_of_claims_what_is_used_and_on_which_revision_that_stands(
-    client: StoreClient, feed: ChangeFeed
-) -> None:
-    before = await client.provider(HOST)
-    await client.ask(a_claim())
-    await client.ask(a_claim(a_share(), DB), a_release(DB))
-
-    read = await feed.read()
-
-    after = await client.provider(HOST)
-    assert read.providers == ()
-    assert read.usage == (
-        ProviderUsage(
-            internal=after.internal,
-            id=HOST,
-            base=before.revision,
-            revision=after.revision,
-            generation=after.generation,
-            used={resource: stock.used for resource, stock in after.inventories.items()},
-            consumers=1,
-        ),
-    )
-    assert after.revision > before.revision
-
-
-@pytest.mark.parametrize("is_claimed_first", [True, False])
-async def test_a_provider_of_which_more_changed_than_what_is_used_is_told_whole(
-    client: StoreClient, feed: ChangeFeed, *, is_claimed_first: bool
-) -> None:
-    if is_claimed_first:
-        await client.ask(a_claim())
-    await client.report(a_report(a_provider("host-1", None, inventories(VCPU=99))))
-    reported = await client.provider(HOST)
-    if not is_claimed_first:
-        await client.ask(a_claim(a_share(shapes={HOST: reported.shape})))
-
-    read = await feed.read()
-    assert (read.providers, read.usage) == ((await client.provider(HOST),), ())
-
-    await feed.mark(2, read.cursor)
-    await client.ask(a_release())
-    rest = await feed.read()
-    assert rest.providers == ()
-    assert [(usage.id, usage.base) for usage in rest.usage] == [(HOST, reported.revision)]
-
-
-async def test_the_feed_tells_a_provider_as_it_is_now_however_often_it_changed(
-    client: StoreClient, feed: ChangeFeed
-) -> None:
-    await client.ask(a_claim())
-    await client.ask(a_release())
-
-    read = await feed.read()
-
-    now = await client.provider(HOST)
-    assert [(usage.revision, usage.used) for usage in read.usage] == [
-        (now.revision, {resource: stock.used for resource, stock in now.inventories.items()})
-    ]
-    assert read.claimed == read.ended == (Holder(consumer=WEB, attempt=1),)
-
-
 async def test_the_feed_tells_both_sides_of_a_swap(client: StoreClient, feed: ChangeFeed) -> None:
     await client.ask(a_claim())
     await feed.mark(2, (await feed.read()).cursor)
@@ -262,29 +170,6 @@ async def test_the_feed_tells_which_provider_is_gone_at_which_revision(
     assert (read.providers, read.usage) == ((), ())
     assert [(gone.id, gone.internal) for gone in read.gone] == [(HOST, last.internal)]
     assert read.gone[0].revision > last.revision
-
-
-async def test_the_feed_tells_a_provider_that_went_and_came_again_as_two(
-    client: StoreClient, feed: ChangeFeed
-) -> None:
-    last = await client.provider(HOST)
-    await client.report(a_report(removed=(HOST,)))
-    await client.report(a_host("host-1"))
-
-    read = await feed.read()
-
-    assert [gone.internal for gone in read.gone] == [last.internal]
-    assert read.providers == (await client.provider(HOST),)
-    assert read.providers[0].internal > last.internal
-
-
-async def test_what_changes_nothing_is_not_told(client: StoreClient, feed: ChangeFeed) -> None:
-    await client.report(a_host("host-1"))
-    await client.ask(a_claim(a_share(HOST, shapes={HOST: 9})), a_release(DB))
-
-    read = await feed.read()
-
-    assert read == Unpublished(cursor=read.cursor)
 
 
 async def test_what_was_rolled_back_is_not_told(client: StoreClient, feed: ChangeFeed) -> None:
@@ -413,34 +298,6 @@ async def test_the_changes_since_a_cursor_are_what_was_written_since(client: Sto
     assert later.providers == ()
 
 
-async def test_changes_are_told_whether_or_not_they_were_published(
-    client: StoreClient, feed: ChangeFeed
-) -> None:
-    since = (await client.store.snapshot_page(0, 10)).cursor
-    await client.ask(a_claim())
-    await feed.mark(2, (await feed.read()).cursor)
-    await client.ask(a_claim(a_share(OTHER_HOST), DB))
-
-    page = await client.store.changes_page(since, 0, 10)
-
-    assert page is not None
-    assert names(page.providers) == ["host-1", "host-2"]
-    assert page.published == feed.published
-
-
-async def test_the_cursor_of_the_feed_is_one_since_which_changes_can_be_asked(
-    client: StoreClient, feed: ChangeFeed
-) -> None:
-    await client.ask(a_claim())
-    since = (await feed.read()).cursor
-    await client.ask(a_claim(a_share(OTHER_HOST), DB))
-
-    page = await client.store.changes_page(since, 0, 10)
-
-    assert page is not None
-    assert names(page.providers) == ["host-2"]
-
-
 async def test_changes_come_in_pages_by_internal_id(client: StoreClient) -> None:
     since = (await client.store.snapshot_page(0, 10)).cursor
     for number in range(3, 8):
@@ -455,18 +312,6 @@ async def test_changes_come_in_pages_by_internal_id(client: StoreClient) -> None
         after = page.next
 
     assert pages == [["host-3", "host-4"], ["host-5", "host-6"], ["host-7"]]
-
-
-async def test_the_changes_tell_who_is_gone(client: StoreClient) -> None:
-    since = (await client.store.snapshot_page(0, 10)).cursor
-    last = await client.provider(HOST)
-    await client.report(a_report(removed=(HOST,)))
-
-    page = await client.store.changes_page(since, 0, 10)
-
-    assert page is not None
-    assert page.providers == ()
-    assert [(gone.id, gone.internal) for gone in page.gone] == [(HOST, last.internal)]
 
 
 async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
@@ -510,25 +355,6 @@ async def test_since_a_cursor_of_other_books_nothing_can_be_told(client: StoreCl
     assert await client.store.changes_since(cursor) is None
 
 
-async def test_who_follows_by_itself_is_told_of_claims_only_what_is_used(client: StoreClient) -> None:
-    since = (await client.store.snapshot_page(0, 10)).cursor
-    nothing = await client.store.changes_since(since)
-    assert nothing is not None
-    assert nothing == Unpublished(cursor=nothing.cursor)
-
-    await client.ask_one(a_claim(a_share(asked=amounts(HOST, VCPU=3))))
-    await client.report(a_host("host-2", VCPU=9), a_host("host-3"))
-    changes = await client.store.changes_since(since)
-    assert changes is not None
-    assert [(usage.id, usage.used["VCPU"]) for usage in changes.usage] == [(HOST, 3)]
-    assert names(changes.providers) == ["host-2", "host-3"]
-
-    await client.report(a_report(removed=(OTHER_HOST,), root=OTHER_HOST))
-    later = await client.store.changes_since(changes.cursor)
-    assert later is not None
-    assert ([one.id for one in later.gone], later.usage, later.providers) == ([OTHER_HOST], (), ())
-
-
 async def test_revisions_are_those_of_all_providers(client: StoreClient) -> None:
     await client.ask(a_claim(), a_release())
     await client.report(a_host("host-3"))
@@ -541,3 +367,94 @@ async def test_revisions_are_those_of_all_providers(client: StoreClient) -> None
     assert (len(first.internals), second.next) == (2, None)
     assert first.internals + second.internals == tuple(state.internal for state in states)
     assert first.revisions + second.revisions == tuple(state.revision for state in states)
+
+
+def names_in(replica: ProviderReplica) -> set[str]:
+    return {state.name for state in replica}
+
+
+def the_host(replica: ProviderReplica) -> ProviderState:
+    state = replica.get(HOST)
+    assert state is not None
+    return state
+
+
+class _RestoredBooks:
+    """The books of one store, and from some moment on those of another one: the database was restored from a backup."""
+
+    def __init__(self, store: PlacementStore) -> None:
+        self.store = store
+
+    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
+        return await self.store.snapshot_page(after, limit)
+
+    async def changes_since(self, since: str) -> Unpublished | None:
+        return await self.store.changes_since(since)
+
+
+async def test_a_view_shows_what_a_restored_database_has_though_it_has_seen_later_revisions() -> None:
+    async with open_store("sqlite") as lost, open_store("sqlite") as backup:
+        await StoreClient(backup).report(a_host("host-1"))
+        await StoreClient(lost).report(a_host("host-1"))
+        await StoreClient(lost).ask(a_claim(a_share(asked=amounts(HOST, VCPU=3))))
+        await StoreClient(lost).report(a_host("host-2"))
+        books = _RestoredBooks(lost)
+        view = ProviderView(books)
+        assert used(the_host(await view.caught_up()))["VCPU"] == 3
+
+        books.store = backup
+        replica = await view.caught_up()
+
+        assert used(the_host(replica))["VCPU"] == 0
+        assert names_in(replica) == {"host-1"}
+        await StoreClient(backup).report(a_host("host-3"))
+        assert names_in(await view.caught_up()) == {"host-1", "host-3"}
+        await view.close()
+
+
+@asynccontextmanager
+async def two_processes(kind: str) -> AsyncIterator[tuple[list[SqlPlacementStore], list[ProviderView]]]:
+    """Two stores as of two processes: each with its own connections and view."""
+    async with migrated_database(kind) as url:
+        stores = [SqlPlacementStore(url), SqlPlacementStore(url)]
+        views = [ProviderView(store) for store in stores]
+        try:
+            yield stores, views
+        finally:
+            for view in views:
+                await view.close()
+            for store in stores:
+                await store.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def test_whoever_wrote_sees_it_wherever_it_asks_however_many_write_and_ask_at_once(kind: str) -> None:
+    async with two_processes(kind) as (stores, views):
+        generations = {provider(f"host-{number}"): 0 for number in range(5)}
+        batchers = [writes.WriteBatcher(store, VOCABULARY, lambda: NOON) for store in stores]
+        await StoreClient(stores[0]).report(*[a_host(f"host-{number}", VCPU=1_000) for number in range(5)])
+
+        async def write_and_ask(number: int) -> None:
+            who, host = consumer(f"consumer-{number}"), provider(f"host-{number % 5}")
+            for turn in range(5):
+                share = ConsumerAllocations(
+                    consumer=who,
+                    amounts=amounts(host, VCPU=turn + 1),
+                    project="shop",
+                    user="ann",
+                    generation=turn or None,
+                )
+                assert await batchers[number % 2].ask(SetAllocations(consumers=(share,))) == Done()
+                state = (await views[(number + turn) % 2].caught_up()).get(host)
+                assert state is not None
+                # Four others write to the same host: its usage is at least what this consumer holds.
+                assert state.inventories["VCPU"].used >= turn + 1
+                generations[host] = max(generations[host], state.generation)
+
+        await asyncio.gather(*[write_and_ask(number) for number in range(20)])
+
+        for view in views:
+            replica = await view.caught_up()
+            assert [used(state) for state in replica] == [{"VCPU": 20}] * 5
+            assert all(state.generation >= generations[state.id] for state in replica)
+            assert view.readings_of_all == 1

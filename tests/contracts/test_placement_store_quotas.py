@@ -1,36 +1,31 @@
-"""Contract of all stores: what a project's quota counts, and which claims and swaps it refuses."""
+"""Quotas and server groups in the books."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
 from bus.messages.administration import (
-    AllClaimed,
     ConsumerAllocations,
     DeleteAllocations,
     Done,
-    RefusedPlace,
     SetAllocations,
     SetQuota,
-    UnknownClass,
     WriteVerdict,
 )
 from bus.messages.placement import ClaimResources
-from engine.inventories import INSTANCES, ProviderId, QuotaState, Share
-from engine.refusals import AlreadyClaimed, Claimed, OverLimit, QuotaExceeded, Released
+from engine.inventories import INSTANCES, ConsumerId, GroupMember, Holder, ProviderId, ServerGroup, Share
+from engine.refusals import Claimed, GroupRefused, NotAllowed, OverLimit, QuotaExceeded, Released
 from kit.errors import Transient
 from placement_worker.admin_writes import write_allocations, write_quotas
-from placement_worker.core.claims import decide_together, keys_of_orders
-from placement_worker.core.ledger import ClaimChanges, Sent, keys_of_shares
+from placement_worker.core.ledger import ClaimChanges, keys_of_shares
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
     CLEANUP,
     DB,
-    HORIZON,
+    GROUP,
     HOST,
-    MIGRATION,
     NOON,
     OTHER_HOST,
     VOCABULARY,
@@ -42,6 +37,7 @@ from tests.contracts.placement_orders import (
     a_swap,
     amounts,
     consumer,
+    provider,
 )
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient
@@ -54,10 +50,10 @@ SHOP = "shop"
 
 @pytest_asyncio.fixture(params=STORES)
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[StoreClient]:
-    """Two hosts with four VCPU each. At the end the audit must find nothing: so each quota counts right."""
+    """Three hosts with four VCPU each. At the end the audit must find nothing."""
     async with open_store(request.param) as store:
         client = StoreClient(store)
-        await client.report(a_host("host-1"), a_host("host-2"))
+        await client.report(a_host("host-1"), a_host("host-2"), a_host("host-3"))
         yield client
         assert await store.audit() == ()
 
@@ -91,28 +87,6 @@ def over(name: str, limit: int, used: int, asked: int) -> QuotaExceeded:
     return QuotaExceeded(project=SHOP, over=(OverLimit(name=name, limit=limit, used=used, asked=asked),))
 
 
-async def test_a_claim_over_the_quota_is_refused_with_limit_used_and_asked(client: StoreClient) -> None:
-    await limit(client, VCPU=4, instances=10)
-
-    assert await client.ask(claiming("a", 3)) == (Claimed(),)
-    assert await client.ask(claiming("b", 2, OTHER_HOST)) == (over("VCPU", 4, 3, 2),)
-
-    assert await used(client) == {"VCPU": 3, INSTANCES: 1}
-    assert await client.held(consumer("b")) == frozenset()
-
-
-async def test_a_refusal_names_each_limit_that_is_exceeded(client: StoreClient) -> None:
-    await limit(client, VCPU=1, instances=0, DISK_GB=5)
-
-    (verdict,) = await client.ask(claiming("a", 2))
-
-    assert isinstance(verdict, QuotaExceeded)
-    assert [(each.name, each.limit, each.used, each.asked) for each in verdict.over] == [
-        ("VCPU", 1, 0, 2),
-        (INSTANCES, 0, 0, 1),
-    ]
-
-
 async def test_claims_of_one_batch_are_judged_one_by_one(client: StoreClient) -> None:
     await limit(client, instances=2)
 
@@ -132,15 +106,6 @@ async def test_claims_of_one_batch_are_judged_one_by_one(client: StoreClient) ->
     assert await used(client) == {"VCPU": 2, INSTANCES: 2}
 
 
-async def test_a_repeated_claim_is_told_what_it_holds_although_the_quota_is_full(client: StoreClient) -> None:
-    await limit(client, instances=1)
-    await client.ask(claiming("a"))
-
-    (again,) = await client.ask(claiming("a"))
-
-    assert isinstance(again, AlreadyClaimed)
-
-
 async def test_the_first_limit_counts_what_is_held_already(client: StoreClient) -> None:
     await client.ask(claiming("a", 2), claiming("b", 1), claiming("other", 1, project="bank"))
     await client.ask(a_release(consumer("b")))
@@ -149,36 +114,6 @@ async def test_the_first_limit_counts_what_is_held_already(client: StoreClient) 
 
     assert await used(client) == {"VCPU": 2, INSTANCES: 1}
     assert await client.ask(claiming("c", 1)) == (over("VCPU", 2, 2, 1),)
-
-
-async def test_another_limit_needs_no_new_count(client: StoreClient) -> None:
-    await limit(client, instances=9)
-    await client.ask(claiming("a", 2))
-
-    await limit(client, VCPU=2)
-
-    assert await client.store.quotas("", "", 9) == (
-        QuotaState(project=SHOP, limits={INSTANCES: 9, "VCPU": 2}, used={"VCPU": 2, INSTANCES: 1}),
-    )
-    assert await client.ask(claiming("b")) == (over("VCPU", 2, 2, 1),)
-
-
-async def test_a_project_without_limits_has_no_quota(client: StoreClient) -> None:
-    await limit(client, VCPU=1)
-    await client.ask(claiming("a"))
-
-    await limit(client, VCPU=None)
-
-    assert await client.store.quotas("", "", 9) == ()
-    assert await client.ask(claiming("b")) == (Claimed(),)
-    await limit(client, VCPU=3)
-    assert await used(client) == {"VCPU": 2, INSTANCES: 2}
-
-
-async def test_an_unknown_class_has_no_limit(client: StoreClient) -> None:
-    assert await limit(client, VCPUS=1, instances=4) == UnknownClass(names=("VCPUS",))
-
-    assert await client.store.quotas("", "", 9) == ()
 
 
 async def test_quotas_are_read_page_by_page(client: StoreClient) -> None:
@@ -190,73 +125,6 @@ async def test_quotas_are_read_page_by_page(client: StoreClient) -> None:
 
     assert [each.project for each in (*first, *rest)] == ["bank", "mill", SHOP]
     assert [each.project for each in await client.store.quotas("mill", "", 2)] == ["mill"]
-
-
-async def test_nothing_is_taken_from_a_project_whose_limit_was_lowered(client: StoreClient) -> None:
-    await client.ask(claiming("a", 3))
-    await limit(client, VCPU=1)
-
-    # An alternate, an evacuation from a silent host, and a migration are no growth.
-    assert await client.ask(a_swap(on(OTHER_HOST, 3), consumer("a"))) == (Claimed(),)
-    assert await client.ask(a_swap(on(HOST, 3), consumer("a"), 2, 3, cleanup=CLEANUP)) == (Claimed(),)
-    await client.ask(a_release(CLEANUP, 2))
-    assert await client.ask(a_swap(on(OTHER_HOST, 3), consumer("a"), 3, 4, migration=MIGRATION)) == (
-        Claimed(),
-    )
-    assert await used(client) == {"VCPU": 3, INSTANCES: 1}
-    # But growth is: larger by one, and a new one.
-    await client.ask(a_release(MIGRATION, 3))
-    assert await client.ask(a_swap(on(HOST, 4), consumer("a"), 4, 5)) == (over("VCPU", 1, 3, 1),)
-    assert await client.ask(claiming("b", 1)) == (over("VCPU", 1, 3, 1),)
-
-
-async def test_what_a_silent_host_still_holds_is_not_the_projects(client: StoreClient) -> None:
-    await limit(client, VCPU=4)
-    await client.ask(claiming("a", 4))
-
-    assert await client.ask(a_swap(on(OTHER_HOST, 4), consumer("a"), cleanup=CLEANUP)) == (Claimed(),)
-
-    assert await used(client) == {"VCPU": 4, INSTANCES: 1}
-
-
-@pytest.mark.parametrize("there", [HOST, OTHER_HOST])
-async def test_a_smaller_instance_counts_its_old_size_until_it_cannot_come_back(
-    client: StoreClient, there: ProviderId
-) -> None:
-    """Otherwise others would take what a revert needs, and the revert would exceed the quota."""
-    await limit(client, VCPU=4)
-    await client.ask(claiming("web", 3))
-
-    await client.ask(a_swap(on(there, 1), migration=MIGRATION))
-
-    assert await used(client) == {"VCPU": 3, INSTANCES: 1}
-    assert await client.ask(claiming("b", 2, OTHER_HOST)) == (over("VCPU", 4, 3, 2),)
-    await limit(client, VCPU=1)
-    assert await client.ask(a_swap(on(HOST, 3), held=2, attempt=3, returns=MIGRATION)) == (Claimed(),)
-    assert await used(client) == {"VCPU": 3, INSTANCES: 1}
-
-
-async def test_a_confirmed_smaller_instance_counts_its_new_size(client: StoreClient) -> None:
-    await client.ask(claiming("web", 3))
-    await client.ask(a_swap(on(OTHER_HOST, 1), migration=MIGRATION))
-    # The limit comes while the instance moves.
-    await limit(client, VCPU=4)
-    assert await used(client) == {"VCPU": 3, INSTANCES: 1}
-
-    await client.ask(a_release(MIGRATION, 1))
-
-    assert await used(client) == {"VCPU": 1, INSTANCES: 1}
-
-
-async def test_a_larger_instance_counts_its_new_size_at_once(client: StoreClient) -> None:
-    await limit(client, VCPU=4)
-    await client.ask(claiming("web", 2))
-
-    assert await client.ask(a_swap(on(OTHER_HOST, 4), migration=MIGRATION)) == (Claimed(),)
-
-    assert await used(client) == {"VCPU": 4, INSTANCES: 1}
-    assert await client.ask(a_swap(on(HOST, 2), held=2, attempt=3, returns=MIGRATION)) == (Claimed(),)
-    assert await used(client) == {"VCPU": 2, INSTANCES: 1}
 
 
 async def test_a_write_by_name_counts_and_is_not_refused(client: StoreClient) -> None:
@@ -284,36 +152,6 @@ async def test_a_write_by_name_counts_and_is_not_refused(client: StoreClient) ->
     assert await written(client, DeleteAllocations(consumer=DB)) == Done()
     assert await used(client) == {}
     assert await used(client, "bank") == {"VCPU": 2, INSTANCES: 1}
-
-
-async def test_a_claim_for_many_is_refused_whole_with_what_all_ask(client: StoreClient) -> None:
-    await limit(client, instances=2)
-    claims = [Sent(claiming(name)) for name in ("a", "b", "c")]
-
-    assert await together(client, claims) == tuple(
-        RefusedPlace(consumer=consumer(name), verdict=over(INSTANCES, 2, 0, 3)) for name in ("a", "b", "c")
-    )
-    assert await used(client) == {}
-    assert await together(client, claims[:2]) == AllClaimed(is_new=True)
-    assert await together(client, claims[:2]) == AllClaimed(is_new=False)
-    assert await used(client) == {"VCPU": 2, INSTANCES: 2}
-
-
-async def test_a_claim_for_many_that_finds_no_room_counts_nothing(client: StoreClient) -> None:
-    await limit(client, VCPU=9)
-
-    refused = await together(client, [Sent(claiming("a", 3)), Sent(claiming("b", 3))])
-
-    assert isinstance(refused, tuple)
-    assert await used(client) == {}
-
-
-async def together(client: StoreClient, claims: Sequence[Sent[ClaimResources]]) -> object:
-    async with client.store.transaction() as tx:
-        ledger = await tx.lock_claims(keys_of_orders([each.order for each in claims]))
-        decision = decide_together(ledger, [claims], NOON, HORIZON)
-        await tx.write_claims(decision.changes)
-    return decision.verdicts[0]
 
 
 async def test_a_wrong_count_is_found_and_corrected(client: StoreClient) -> None:
@@ -349,3 +187,116 @@ async def test_a_worker_that_does_not_know_of_a_first_limit_yet_tries_again(book
         assert await theirs.ask(claiming("c")) == (over(INSTANCES, 2, 2, 1),)
         await one.close()
         await other.close()
+
+
+THIRD_HOST = provider("host-3")
+TOGETHER = replace(GROUP, policy="affinity")
+
+
+def member_on(host: ProviderId) -> Share:
+    return a_share(host, amounts(host, VCPU=1))
+
+
+def refused(
+    group: ServerGroup, host: ProviderId, *members: ConsumerId, count: int | None = None
+) -> GroupRefused:
+    return GroupRefused(
+        group=group.id,
+        policy=group.policy,
+        host=host,
+        members=tuple(sorted(members, key=lambda each: each.int)),
+        count=len(members) if count is None else count,
+        max_per_host=group.max_per_host,
+    )
+
+
+def a_member(who: ConsumerId, host: ProviderId, attempt: int = 1) -> GroupMember:
+    return GroupMember(group=GROUP.id, consumer=who, attempt=attempt, host=host)
+
+
+async def members(client: StoreClient) -> dict[ConsumerId, GroupMember]:
+    found: dict[ConsumerId, GroupMember] = {}
+    after: int | None = 0
+    while after is not None:
+        page = await client.store.members_page(after, 1)
+        found |= {member.consumer: member for member in page.members}
+        after = page.next
+    return found
+
+
+async def test_anti_affinity_refuses_a_second_member_on_a_host_and_names_the_first(
+    client: StoreClient,
+) -> None:
+    assert await client.ask_one(a_claim(member_on(HOST), WEB, group=GROUP)) == Claimed()
+
+    assert await client.ask_one(a_claim(member_on(HOST), DB, group=GROUP)) == refused(GROUP, HOST, WEB)
+
+    assert await client.used(HOST) == {"VCPU": 1, "MEMORY_MB": 0}
+    assert (await client.row(DB)).attempt == 0, "a refused claim leaves nothing behind"
+    assert await client.ask_one(a_claim(member_on(OTHER_HOST), DB, group=GROUP)) == Claimed()
+    assert await members(client) == {WEB: a_member(WEB, HOST), DB: a_member(DB, OTHER_HOST)}
+
+
+async def test_another_definition_under_a_known_id_is_refused(client: StoreClient) -> None:
+    await client.ask(a_claim(member_on(HOST), WEB, group=GROUP))
+
+    other_policy = await client.ask_one(a_claim(member_on(OTHER_HOST), DB, group=TOGETHER))
+    other_number = await client.ask_one(
+        a_claim(member_on(OTHER_HOST), DB, group=replace(GROUP, max_per_host=2))
+    )
+
+    assert isinstance(other_policy, NotAllowed)
+    assert other_policy.field == "group.policy"
+    assert "'anti-affinity'" in other_policy.reason
+    assert isinstance(other_number, NotAllowed)
+    assert other_number.field == "group.max_per_host"
+
+
+async def test_the_swap_of_a_member_names_its_group(client: StoreClient) -> None:
+    await client.ask(a_claim(member_on(HOST), WEB, group=GROUP))
+    another = replace(GROUP, id=consumer("another group"))
+
+    for group in (None, another):
+        verdict = await client.ask_one(a_swap(member_on(OTHER_HOST), WEB, group=group))
+        assert isinstance(verdict, NotAllowed)
+        assert verdict.field == "group"
+        assert str(GROUP.id) in verdict.reason
+    assert (await client.row(WEB)).host == HOST
+
+
+async def test_the_feed_tells_who_joined_and_who_left(client: StoreClient) -> None:
+    async with client.store.lead_feed() as feed:
+        assert feed is not None
+        await feed.mark(1, (await feed.read()).cursor)
+        before = (await client.store.snapshot_page(0, 10)).cursor
+        await client.ask(a_claim(member_on(HOST), WEB, group=GROUP), a_claim(member_on(THIRD_HOST), DB))
+        await client.ask(a_swap(member_on(OTHER_HOST), WEB, cleanup=CLEANUP, group=GROUP))
+        await client.ask(a_release(CLEANUP), a_release(DB))
+        await client.ask(a_release(WEB, 7))
+
+        changes = await feed.read()
+
+    assert changes.joined == (
+        a_member(WEB, HOST),
+        a_member(CLEANUP, HOST),
+        a_member(WEB, OTHER_HOST, 2),
+    )
+    assert changes.left == (Holder(consumer=CLEANUP, attempt=1), Holder(consumer=WEB, attempt=7))
+    page = await client.store.changes_page(before, 0, 10)
+    assert page is not None
+    assert (page.joined, page.left) == (changes.joined, changes.left)
+    assert await members(client) == {}
+
+
+async def test_a_group_is_forgotten_when_its_last_member_has_left(client: StoreClient) -> None:
+    await client.ask(a_claim(member_on(HOST), WEB, group=GROUP))
+
+    await client.store.prune(NOON, NOON)
+    assert isinstance(await client.ask_one(a_claim(member_on(OTHER_HOST), DB, group=TOGETHER)), NotAllowed)
+    await client.ask(a_release(WEB))
+    assert isinstance(await client.ask_one(a_claim(member_on(OTHER_HOST), DB, group=TOGETHER)), NotAllowed)
+    await client.store.prune(NOON, NOON)
+    assert await client.ask_one(a_claim(member_on(OTHER_HOST), DB, group=TOGETHER)) == Claimed()
+
+
+# Members that leave together

@@ -59,64 +59,6 @@ async def statements_of(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[s
     monkeypatch.setattr(PostgresSession, "__init__", opened)
 
 
-async def test_each_read_is_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with statements_of(monkeypatch) as said, a_reader() as (_, reader, client):
-        view = ProviderView(reader)
-        await view.caught_up()
-        # Names of classes and types of values are read once.
-        await reader.consumer(orders.WEB)
-        await view.caught_up()
-        for _ in range(3):
-            await asyncio.sleep(0)
-        said.clear()
-
-        found = await reader.consumer(orders.WEB)
-        assert found is not None
-        assert found.held == orders.amounts(HOST, VCPU=1)
-        assert await reader.consumer(orders.DB) is None
-        await view.caught_up()
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert ["FROM consumers" in each for each in said] == [True, True, False], said
-
-        await client.ask_one(a_claim(orders.DB))
-        state = (await view.caught_up()).get(HOST)
-        assert state is not None
-        assert state.inventories["VCPU"].used == 2
-        await view.close()
-
-
-async def test_what_claims_have_changed_is_read_without_a_transaction(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with statements_of(monkeypatch) as said, a_reader() as (_, reader, client):
-        view = ProviderView(reader)
-        await view.caught_up()
-        # The first reading of a usage learns the names of classes.
-        await client.ask_one(a_claim(orders.DB))
-        await view.caught_up()
-        await client.ask_one(a_claim(orders.MIGRATION))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        said.clear()
-
-        state = (await view.caught_up()).get(HOST)
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert state is not None
-        assert state.inventories["VCPU"].used == 3
-        assert len(said) == 1, said
-        assert not any("BEGIN" in each for each in said)
-
-        # More than claims: the whole provider is read.
-        await client.report_one(orders.a_host("host-1", VCPU=8))
-        state = (await view.caught_up()).get(HOST)
-        assert state is not None
-        assert (state.inventories["VCPU"].total, state.inventories["VCPU"].used) == (8, 3)
-        assert view.readings_of_all == 1
-        await view.close()
-
-
 async def test_a_poll_of_the_feed_is_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         statements_of(monkeypatch) as said,
