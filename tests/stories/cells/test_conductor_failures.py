@@ -1,4 +1,4 @@
-"""Conductors of one cell when one of them dies, when placement is away, and when two of them compete."""
+"""Conductors of one cell when one of them dies, and when two of them compete."""
 
 import asyncio
 from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+import pytest
 from msgspec import structs
 
 from bus.messages.placement import InventoryInUse, ReportAccepted, ReportOutdated
@@ -27,54 +28,46 @@ def tree(*providers: TreeProvider) -> ProviderTree:
     return ProviderTree(HOST, {each.id: each for each in providers})
 
 
-def test_a_first_report_has_all_providers_of_the_driver_parents_first() -> None:
-    report = report_of_changes(NOTHING, tree(NUMA, ROOT), "c1", 7)
-
-    assert report is not None
-    assert [each.name for each in report.providers] == ["h1", "h1_NUMA0"]
-    assert (report.epoch, report.sequence, report.removed) == (0, 7, ())
-
-
-def test_only_providers_that_differ_are_reported_and_nothing_if_none_does() -> None:
-    taken = ReportState(tree(ROOT, NUMA), 7)
-    marked = structs.replace(NUMA, traits=frozenset({"CUSTOM_B", "CUSTOM_A"}))
-
-    assert report_of_changes(taken, tree(NUMA, ROOT), "c1", 9) is None
-    report = report_of_changes(taken, tree(ROOT, marked), "c1", 9)
-
-    assert report is not None
-    assert [(each.name, each.traits) for each in report.providers] == [("h1_NUMA0", ("CUSTOM_A", "CUSTOM_B"))]
-
-
-def test_a_driver_that_names_no_traits_and_aggregates_reports_none() -> None:
-    report = report_of_changes(NOTHING, tree(ROOT), "c1", 2)
-
-    assert report is not None
-    assert report.providers[0].traits == ()
-    assert report.providers[0].aggregates is None
+MARKED = structs.replace(NUMA, traits=frozenset({"CUSTOM_B", "CUSTOM_A"}))
+JOINED = structs.replace(ROOT, aggregates=frozenset({AggregateId(UUID(int=9))}))
+# What placement last accepted, by a sequence; the present tree; then the providers, those that are removed and the sequence of the report.
+REPORTS: dict[str, tuple[ProviderTree, int, ProviderTree, list[object], tuple[object, ...], int]] = {
+    "all, parents first": (tree(), 0, tree(NUMA, ROOT), [("h1", (), None), ("h1_NUMA0", (), None)], (), 9),
+    "nothing": (tree(ROOT, NUMA), 7, tree(NUMA, ROOT), [], (), 0),
+    "what differs": (
+        tree(ROOT, NUMA),
+        7,
+        tree(ROOT, MARKED),
+        [("h1_NUMA0", ("CUSTOM_A", "CUSTOM_B"), None)],
+        (),
+        9,
+    ),
+    "aggregates": (tree(ROOT), 1, tree(JOINED), [("h1", (), (UUID(int=9),))], (), 9),
+    "what is gone": (tree(ROOT, NUMA), 7, tree(ROOT), [], (CHILD,), 9),
+    "a clock that did not rise": (tree(), 100, tree(ROOT), [("h1", (), None)], (), 101),
+}
 
 
-def test_aggregates_are_reported_only_by_a_driver_that_says_which() -> None:
-    ours = structs.replace(ROOT, aggregates=frozenset({AggregateId(UUID(int=9))}))
+@pytest.mark.parametrize(
+    ("before", "sequence", "now", "told", "removed", "by"), REPORTS.values(), ids=REPORTS
+)
+def test_a_report_has_what_differs(
+    *,
+    before: ProviderTree,
+    sequence: int,
+    now: ProviderTree,
+    told: list[object],
+    removed: tuple[object, ...],
+    by: int,
+) -> None:
+    report = report_of_changes(ReportState(before, sequence), now, "c1", 9)
 
-    report = report_of_changes(ReportState(tree(ROOT), 1), tree(ours), "c1", 2)
-
-    assert report is not None
-    assert report.providers[0].aggregates == (UUID(int=9),)
-
-
-def test_a_provider_that_no_longer_exists_is_removed() -> None:
-    report = report_of_changes(ReportState(tree(ROOT, NUMA), 7), tree(ROOT), "c1", 9)
-
-    assert report is not None
-    assert (report.providers, report.removed) == ((), (CHILD,))
-
-
-def test_sequences_rise_even_if_the_clock_does_not() -> None:
-    report = report_of_changes(ReportState(tree(), 100), tree(ROOT), "c1", 9)
-
-    assert report is not None
-    assert report.sequence == 101
+    if report is None:
+        assert not told
+        assert not removed
+        return
+    assert [(each.name, each.traits, each.aggregates) for each in report.providers] == told
+    assert (report.epoch, report.sequence, report.removed) == (0, by, removed)
 
 
 def test_an_answer_contains_the_hosts_current_sequence() -> None:

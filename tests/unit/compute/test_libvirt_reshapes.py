@@ -28,35 +28,25 @@ def in_cells() -> ProviderTree:
     return ProviderTree(ROOT, {ROOT: root, CELL: cell})
 
 
-@pytest.mark.parametrize("resource", ["PCPU", PAGES])
-def test_a_bound_guest_keeps_the_shape(resource: str) -> None:
-    held = ResourceAmount(provider=ROOT, resource=resource, amount=2)
-
-    refused = bound_guests(in_cells(), {GUEST: (held,)})
-
-    assert isinstance(refused, CannotReshape)
-    assert f"{GUEST} is bound to its 2 {resource}" in refused.reason
-
-
-@pytest.mark.parametrize("resource", ["VCPU", "MEMORY_MB"])
-def test_a_guest_with_cells_of_its_own_keeps_the_shape(resource: str) -> None:
-    held = ResourceAmount(provider=ROOT, resource=resource, amount=2)
-
-    refused = bound_guests(in_cells(), {GUEST: (held,)}, {GUEST.int})
-
-    assert isinstance(refused, CannotReshape)
-    assert f"{GUEST} is bound to its 2 {resource}" in refused.reason
-    stays = structs.replace(held, provider=CELL)
-    assert bound_guests(in_cells(), {GUEST: (stays,)}, {GUEST.int}) is None
-
-
 @pytest.mark.parametrize(
-    ("provider", "resource"), [(ROOT, "VCPU"), (ROOT, "MEMORY_MB"), (CELL, "PCPU"), (ROOT, "DISK_GB")]
+    ("provider", "resource", "has_cells", "is_bound"),
+    [
+        *[(ROOT, resource, False, True) for resource in ("PCPU", PAGES)],
+        *[(ROOT, resource, True, True) for resource in ("VCPU", "MEMORY_MB")],
+        *[(CELL, resource, True, False) for resource in ("VCPU", "MEMORY_MB")],
+        *[(ROOT, resource, False, False) for resource in ("VCPU", "MEMORY_MB", "DISK_GB")],
+        (CELL, "PCPU", False, False),
+    ],
 )
-def test_a_guest_that_floats_or_stays_does_not(provider: ProviderId, resource: str) -> None:
+def test_a_guest_keeps_the_shape_if_what_it_is_bound_to_would_be_elsewhere(
+    provider: ProviderId, resource: str, *, has_cells: bool, is_bound: bool
+) -> None:
     held = ResourceAmount(provider=provider, resource=resource, amount=2)
 
-    assert bound_guests(in_cells(), {GUEST: (held,)}) is None
+    refused = bound_guests(in_cells(), {GUEST: (held,)}, {GUEST.int} if has_cells else frozenset())
+
+    words = refused.reason if isinstance(refused, CannotReshape) else ""
+    assert (f"{GUEST} is bound to its 2 {resource}" in words) == is_bound
 
 
 MIXED = specs(2, 512, cpu_policy="mixed", cpu_dedicated_mask="1")
