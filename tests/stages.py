@@ -99,7 +99,6 @@ KEPT = {
         "adversity/test_killed_workers.py",
         "adversity/test_late_reader.py",
         "adversity/test_mixed_releases.py::test_old_and_new_workers_run_together_and_nothing_is_lost_or_doubled[placement ",
-        "adversity/test_planted_contradictions.py",
     ),
     "conformance": (
         "conformance/test_gabbi.py::test_every_step_passes[postgresql-allocations",

@@ -15,13 +15,11 @@ from sqlalchemy.engine import make_url
 
 from bus.messages.administration import (
     ConsumerMoved,
-    DeleteProvider,
     Done,
     ProviderWritten,
     SetInventories,
     SetQuota,
     SetTraits,
-    UnknownProvider,
     UpdateProvider,
     WriteVerdict,
 )
@@ -186,23 +184,6 @@ async def test_what_others_write_meanwhile_is_judged_as_if_it_had_waited(
     assert written == [False]
 
 
-async def test_a_provider_that_is_deleted_meanwhile_is_unknown(
-    placement: Placement, written: list[bool]
-) -> None:
-    await placement.second.add_provider("host-3", VCPU=40)
-    gone = provider("host-3")
-    for name in ("first", "second"):
-        assert await placement.claim(name, gone) == Done()
-    for name in ("first", "second"):
-        emptied = holding(consumer(name), generation=1)
-        assert await placement.second.write(allocations(emptied)) == Done()
-    await placement.second.write(DeleteProvider(id=gone))
-    written.clear()
-
-    assert isinstance(await placement.claim("third", gone), UnknownProvider)
-    assert written == [False]
-
-
 async def test_a_writer_between_its_two_comparisons_ends_it_and_it_is_decided_anew(
     placement: Placement, written: list[bool]
 ) -> None:
@@ -269,20 +250,3 @@ async def test_two_servers_with_many_clients_fill_the_hosts_to_the_last_place(
     assert [row[0] for row in used] == [f'{{"{vcpu}":40}}'] * 2
     # Without both, this would prove nothing.
     assert {*written} == {True, False}
-
-
-async def test_a_statement_that_does_not_compare_again_after_its_wait_would_be_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    careless = postgres_claims.CLAIM.replace(
-        "(SELECT count(*) FROM made) = 1 AND", "(SELECT count(*) FROM made) = 1 AND providers.id = seen.id OR"
-    )
-    assert careless != postgres_claims.CLAIM
-    monkeypatch.setattr(postgres_claims, "CLAIM", careless)
-    with pytest.raises(AssertionError):
-        await _filled_and_audited()
-
-
-async def _filled_and_audited() -> None:
-    async with a_placement() as there:
-        await _claims_of_many(there)

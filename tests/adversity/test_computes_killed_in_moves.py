@@ -16,17 +16,13 @@ from bus.messages.build import InstanceState
 from bus.messages.moves import EndMove
 from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
 from tests.adversity.test_killed_workers import (
-    HOLDINGS,
     a_build,
-    audited,
     instance_of,
     kill_and_start_again,
-    nothing_is_buried,
     send,
 )
 from tests.adversity.test_moves_under_kills import (
     CELL,
-    HELD,
     HOSTS,
     KINDS,
     MOVES,
@@ -68,19 +64,6 @@ async def test_computes_that_keep_their_instances_are_killed_in_the_middle_of_mo
         await here.until_at_rest(flavor_of)
 
 
-async def test_computes_that_forget_their_instances_are_killed_in_the_middle_of_moves() -> None:
-    async with real_cloud(CELL, HOSTS_PER_CELL=str(HOSTS), SPAWN_MS="400") as here:
-        states = await moved_under_kills(here)
-
-        assert [state for state in states if state.state == "error" and not state.reason] == []
-        await nothing_is_left_over(here)
-        # Also one in error keeps its share, on the host that it names: its owner decides.
-        ids = {host.name: host.id for host in await here.hosts()}
-        held = await here.rows(HOLDINGS)
-        assert len(held) == len(set(held))
-        assert set(held) <= {(state.id, ids[state.host]) for state in states}
-
-
 async def moved_under_kills(here: RealCloud) -> list[InstanceState]:
     """The instances, when all moves have ended."""
     await here.start(*WORKERS)
@@ -116,19 +99,6 @@ async def until_all(here: RealCloud, condition: Callable[[InstanceState], bool])
 
     await wait_until(are_so, "every move has ended", seen)
     return states
-
-
-async def nothing_is_left_over(here: RealCloud) -> None:
-    """Neither a share of a move nor a dead letter; and the books agree."""
-    types: list[object] = []
-
-    async def is_so() -> bool:
-        types[:] = await here.rows(HELD)
-        return {type_ for type_, _ in await here.rows(HELD)} <= {"INSTANCE"}
-
-    await wait_until(is_so, "no share of a move is left", types)
-    assert await audited(here) == ()
-    await nothing_is_buried(here)
 
 
 async def until_some_move(here: RealCloud) -> None:

@@ -26,7 +26,7 @@ from bus.workers.station import Station
 from engine.refusals import Claimed
 from kit.errors import Locked, TookTooLong, Unavailable
 from kit.process import Part, run_until
-from kit.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade
+from kit.sql import DatabaseSettings, open_database, upgrade
 from kit.times import now
 from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore, SqlPlacementTransaction
@@ -218,45 +218,6 @@ async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has
         await database.close()
 
 
-async def test_a_session_has_the_limits_that_it_was_opened_with(url: str) -> None:
-    # Opening a session may take long on a busy machine; that time is not checked here.
-    database = open_database(url, settings=varied(LIMITS, CONNECT_S=30.0))
-    try:
-        async with database.reading() as transaction:
-            told = await transaction.run(limits_of, [*LIMITS.of_sessions])
-    finally:
-        await database.close()
-
-    assert told == LIMITS.of_sessions
-
-
-async def test_a_session_that_cannot_be_rolled_back_is_not_used_again(url: str) -> None:
-    """Otherwise the next transaction would commit what was left in this one."""
-    database = open_database(url, pool_size=1, settings=USUAL)
-    assert isinstance(database, PostgresDatabase)
-    drivers, asking = [], set()
-
-    async def leave_while_it_is_asked() -> None:
-        async with database.writing() as transaction:
-            drivers.append(await transaction.driver())
-            asking.add(asyncio.create_task(drivers[0].execute("SELECT pg_sleep(0.1)")))
-            await asyncio.sleep(0)
-            # Now this connection can run no other statement.
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        await leave_while_it_is_asked()
-    await asyncio.gather(*asking, return_exceptions=True)
-    async with database.writing() as transaction:
-        assert await transaction.driver() is not drivers[0]
-    await database.close()
-
-
-def limits_of(connection: Connection, names: list[str]) -> dict[str, str]:
-    asked = sa.text("SELECT name, setting FROM pg_settings WHERE name = ANY(:names)")
-    return {row.name: row.setting for row in connection.execute(asked, {"names": names})}
-
-
 def sleep(connection: Connection, seconds: float) -> None:
     connection.execute(sa.select(sa.func.pg_sleep(seconds)))
 
@@ -270,17 +231,6 @@ def lock(connection: Connection) -> None:
 
 
 # Locks of another session
-
-
-async def test_a_table_that_somebody_else_has_locked(url: str) -> None:
-    @asynccontextmanager
-    async def locked() -> AsyncIterator[None]:
-        async with a_session(url) as other, other.transaction():
-            await other.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
-            yield
-
-    async with scene(url) as here:
-        await here.work_through(locked())
 
 
 # Sessions that are ended repeatedly
@@ -351,11 +301,6 @@ async def by_proxy(url: str) -> AsyncIterator[tuple[Proxy, str]]:
     async with await asyncio.start_server(proxy.meet, "127.0.0.1", 0) as server:
         by_proxy = there.set(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
         yield proxy, by_proxy.render_as_string(hide_password=False)
-
-
-async def test_a_network_that_says_nothing(url: str) -> None:
-    async with by_proxy(url) as (proxy, through), scene(through) as here:
-        await here.work_through(proxy.silent())
 
 
 @pytest.mark.parametrize("lost", ["the answer to a statement", "the answer to a rollback"])

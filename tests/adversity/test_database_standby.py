@@ -10,8 +10,7 @@ from functools import partial
 import asyncpg
 import pytest
 
-from kit.errors import Unavailable
-from kit.sql import open_database, upgrade
+from kit.sql import upgrade
 from tests.adversity.real_cloud import cloud_on
 from tests.adversity.test_broker_cluster import until_active
 from tests.adversity.test_killed_workers import SMALL, a_build, audited, send
@@ -91,37 +90,3 @@ async def test_a_promoted_standby_is_found_and_nothing_that_was_committed_is_los
         assert Counter(each.state for each in await here.instances()) == {"active": BOOTS}
         assert sum(host.instances for host in await here.hosts()) == BOOTS
         assert await audited(here) == ()
-
-
-async def test_sessions_are_only_opened_on_the_primary_whatever_the_order_of_the_hosts(pair: Pair) -> None:
-    reversed_hosts = f"postgresql+asyncpg://postgres@{pair.standby.address},{pair.primary.address}/postgres"
-    database = open_database(reversed_hosts)
-    try:
-        async with database.writing() as transaction:
-            assert await transaction.fetch("SELECT pg_is_in_recovery() AS standby") == [(False,)]
-        await asyncio.to_thread(pair.primary.kill)
-        with pytest.raises(
-            Unavailable,
-            match=rf"{pair.standby.address}: database: it is a standby, and the primary is needed",
-        ):
-            async with database.writing() as transaction:
-                await transaction.fetch("SELECT 1")
-    finally:
-        await database.close()
-
-
-async def test_a_session_whose_server_only_reads_is_not_used_again(pair: Pair) -> None:
-    """The URL names the standby alone, so a session is opened on it; it is replaced once the server refuses to write."""
-    database = open_database(pair.standby.url)
-    try:
-        for _ in range(2):
-            with pytest.raises(Unavailable, match="read-only"):
-                async with database.writing() as transaction:
-                    await transaction.fetch("CREATE TABLE never ()")
-        async with database.reading() as transaction:
-            (row,) = await transaction.fetch(
-                "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
-            )
-            assert row[0] == 1
-    finally:
-        await database.close()

@@ -118,36 +118,3 @@ async def test_a_rival_that_takes_ids_which_could_be_derived_hinders_no_move(
         # What the rival has built is its own.
         assert await victim.held_by(each)
         await victim.rival_deletes(each)
-
-
-async def test_a_rivals_failed_build_under_the_id_of_a_migration_frees_nothing_of_it(victim: Victim) -> None:
-    await victim.moves()
-    migration = await victim.migration()
-    before = await victim.held_by(migration)
-    rivals = await victim.rival_builds(migration)
-    assert rivals.state == "error"
-    assert "taken" in rivals.reason
-    assert "bank" not in rivals.reason
-    assert str(victim.id) not in rivals.reason
-    await victim.rival_deletes(migration)
-
-    assert await victim.held_by(migration) == before > 0
-    ended = await victim.ends("revert")
-    assert (ended.state, ended.host) == ("active", victim.source)
-    assert ended.move is not None
-    assert ended.move.outcome == "reverted"
-    await victim.until_no_heirs()
-
-
-async def test_a_rival_does_not_run_on_the_share_of_a_migration(victim: Victim) -> None:
-    await victim.moves()
-    migration = await victim.migration()
-    rivals = await victim.rival_builds(migration)
-    ended = await victim.ends("confirm")
-    await victim.until_no_heirs()
-
-    assert rivals.state == "error"
-    assert await victim.here.rows(f"SELECT 1 FROM cell_instances WHERE id = '{migration}'") == []  # noqa: S608
-    assert (ended.state, ended.host == victim.source) == ("active", False)
-    assert await victim.held_by(victim.id)
-    assert await victim.held_by(migration) == 0

@@ -20,10 +20,8 @@ from kit.errors import Transient
 from kit.sql import open_database
 from placement_worker import tables
 from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.ledger import ClaimOrder, GroupRow, Sent
+from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.postgres_claims import PostgresClaims
-from placement_worker.store_sql.rows import ClaimRows
 from tests.contracts.placement_orders import (
     HORIZON,
     NOON,
@@ -73,23 +71,6 @@ async def test_groups_are_kept_while_six_connections_claim_swap_and_release(url:
     for verdict in ("Claimed", "GroupRefused", "Released", "AlreadyClaimed"):
         assert run.verdicts[verdict] > 0, run.verdicts
     assert run.swapped > 0
-
-
-async def test_members_that_are_read_without_the_lock_would_be_noticed(url: str) -> None:
-    store = _TrapStore(url, pool_size=2)
-    first, second = list(MEMBERS)[:2]
-    try:
-        await StoreClient(store).report(a_host(HOSTS[0], VCPU=50))
-        share = a_share(provider(HOSTS[0]), amounts(provider(HOSTS[0]), VCPU=1))
-
-        verdicts = await asyncio.gather(
-            *(_ask(store, [a_claim(share, who, group=APART)]) for who in (first, second))
-        )
-
-        assert verdicts == [(Claimed(),), (Claimed(),)]
-        assert await _crowded(url) != []
-    finally:
-        await store.close()
 
 
 HEIRS = ("cleanup", "migration")
@@ -189,20 +170,3 @@ def _wrong(connection: Connection) -> list[str]:
         *(f"{host} has {count} members that are kept apart" for host, count in apart.items() if count > 1),
         *([f"members that are kept together are on {together}"] if len(together) > 1 else []),
     ]
-
-
-class _Trap(PostgresClaims):
-    """Finds the groups without a lock, and goes on only when another transaction has read the members, too."""
-
-    both_have_read = asyncio.Barrier(2)
-
-    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[GroupRow]:
-        return [GroupRow(each) for each in groups]
-
-    async def _add_groups(self, locked: ClaimRows, known: Sequence[GroupRow]) -> None:
-        await super()._add_groups(locked, known)
-        await self.both_have_read.wait()
-
-
-class _TrapStore(SqlPlacementStore):
-    postgres_claims = _Trap

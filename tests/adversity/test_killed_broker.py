@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from bus.broker import Connection, Receipt
-from bus.codec import CODEC
-from bus.topology import PLACEMENT, Grant, objects_of
 from bus.unix_socket.client import UnixBroker
-from bus.workers.sending import Link
-from bus.workers.station import Station, listen
 from kit.errors import ConnectionLost, Interrupted
 from tests.adversity.keeping_broker import serving
 from tests.contracts.small_world import (
@@ -24,29 +20,17 @@ from tests.contracts.small_world import (
     drain,
     parcel,
     publish_bodies,
-    within_patience,
     world,
 )
 from tests.contracts.stage import (
-    CELLS,
-    SETTINGS,
-    Remembering,
-    number_of,
-    order,
-    station,
     until,
-    until_empty,
-    working,
 )
-from tests.contracts.test_asking import Answering, answering, ask
-from tests.varied import varied
 
 pytestmark = pytest.mark.asyncio
 
 KILLS = 5
 IN_FLIGHT = 50
 PREFETCH = 200
-PER_LIFE = 100
 # The body of parcels that are not counted.
 LANDMARK = 0
 
@@ -137,69 +121,3 @@ async def all_waiting(connection: Connection) -> list[int]:
     """The numbers in the order of arrival; without landmarks, which arrive another way."""
     deliveries = await drain(connection, WORK.name, await connection.depth(WORK.name))
     return [number for number in bodies(deliveries) if number != LANDMARK]
-
-
-async def test_stations_go_on_when_their_broker_is_killed_and_started_again(directory: Path) -> None:
-    """Each kill happens with parcels arriving, waiting, and delivered but unacknowledged."""
-    broker, memory = broker_in(directory), Remembering()
-    sender = Station(broker, "sender", settings=varied(SETTINGS, PARCEL_ITEMS_MAX=5))
-    said: list[asyncio.Future[None]] = []
-    async with serving(directory) as process:
-        await declare_all(broker)
-        async with working(broker, memory):
-            for life in range(KILLS):
-                orders = range(life * PER_LIFE, (life + 1) * PER_LIFE)
-                said += [sender.publisher.send(order(number)) for number in orders]
-                await until(lambda first=orders[0]: max(memory.handled, default=-1) >= first)  # type: ignore[misc]
-                await process.kill()
-                await process.start()
-            await within_patience(asyncio.gather(*said))
-            await until(lambda: len({*memory.handled}) == KILLS * PER_LIFE)
-            await until_empty(broker)
-        await sender.close()
-
-    assert {*memory.handled} == {*range(KILLS * PER_LIFE)}
-
-
-async def test_who_asks_and_who_answers_go_on_with_the_broker_that_came_after(directory: Path) -> None:
-    broker, gate = broker_in(directory), asyncio.Event()
-    answers = Answering(gate)
-    async with serving(directory) as process:
-        await declare_all(broker)
-        async with answering(broker, answers), station(broker, asks=True) as client:
-            asking = asyncio.ensure_future(ask(client, 1, 2, 3))
-            await until(lambda: answers.asked >= 3)
-            await process.kill()
-            gate.set()
-            await process.start()
-
-            assert await within_patience(asking) == [1, 2, 3]
-
-
-async def test_who_listens_hears_that_it_missed_something_and_what_is_said_from_then_on(
-    directory: Path,
-) -> None:
-    broker = broker_in(directory)
-    link = Link(broker, SETTINGS)
-    feed = listen(
-        link, (Grant(PLACEMENT, ("release.*",)),), process="a-listener", settings=SETTINGS, codec=CODEC
-    )
-    async with serving(directory) as process, station(broker, "sender") as sender:
-        await declare_all(broker)
-        assert not await within_patience(anext(feed))
-        await sender.publisher.send(order(1))
-        assert [number_of(each.message) for each in await within_patience(anext(feed))] == [1]
-        await process.kill()
-        await process.start()
-
-        # The feed exists again.
-        assert not await within_patience(anext(feed))
-        await within_patience(sender.publisher.send(order(2)))
-        assert [number_of(each.message) for each in await within_patience(anext(feed))] == [2]
-        await feed.aclose()
-        await link.close()
-
-
-async def declare_all(broker: UnixBroker) -> None:
-    async with connected(broker, objects_of(CELLS)):
-        pass

@@ -4,7 +4,7 @@ PostgreSQL numbers rows when they are written, and shows them when their transac
 that remembers the highest number it saw misses rows that commit below it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,15 +14,13 @@ from sqlalchemy import Connection
 
 from bus.messages.placement import ClaimResources
 from engine.inventories import Holder
-from engine.refusals import Claimed
 from kit.errors import Unavailable
-from kit.sql import PostgresDatabase, open_database
+from kit.sql import open_database
 from kit.times import now
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import Sent
 from placement_worker.store import ChangeFeed, PlacementTransaction
-from placement_worker.store_sql import SqlPlacementStore, log
-from placement_worker.tables import change_log
+from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
     DB,
     HORIZON,
@@ -77,27 +75,6 @@ async def test_what_commits_late_is_found_by_the_next_reading(client: StoreClien
     assert afterwards.claimed == (Holder(consumer=WEB, attempt=1),)
 
 
-async def test_a_reader_that_goes_by_numbers_passes_over_what_commits_late(
-    client: StoreClient, url: str
-) -> None:
-    """Shows the trap itself: without it, the test above would prove nothing."""
-    database = open_database(url)
-    assert isinstance(database, PostgresDatabase)
-    try:
-        position = await _last_position(database)
-        async with client.store.transaction() as late:
-            await _write(late, LATE)
-            await client.ask(EARLY)
-            meanwhile = await _claimed_after(database, position)
-            position = await _last_position(database)
-        afterwards = await _claimed_after(database, position)
-    finally:
-        await database.close()
-
-    assert meanwhile == (Holder(consumer=DB, attempt=1),)
-    assert afterwards == ()
-
-
 async def test_what_commits_late_is_in_none_of_the_pages_before_and_in_the_next(client: StoreClient) -> None:
     """Pages end between transactions. The cursor of a page does not include a transaction that began before the page's
     end and is still open.
@@ -141,18 +118,6 @@ async def test_what_commits_late_is_among_the_changes_since_a_cursor_that_did_no
     assert [state.id for state in page.providers] == [HOST]
 
 
-async def test_a_reading_that_was_not_marked_is_read_again(client: StoreClient) -> None:
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
-        await _mark_all(feed)
-        await client.ask(EARLY)
-        await feed.read()
-
-        again = await feed.read()
-
-    assert again.claimed == (Holder(consumer=DB, attempt=1),)
-
-
 async def test_late_rows_are_not_pruned_before_they_were_read(client: StoreClient) -> None:
     async with client.store.lead_feed() as feed:
         assert feed is not None
@@ -166,34 +131,6 @@ async def test_late_rows_are_not_pruned_before_they_were_read(client: StoreClien
         afterwards = await feed.read()
 
     assert afterwards.claimed == (Holder(consumer=WEB, attempt=1),)
-
-
-async def test_a_transaction_left_open_anywhere_makes_no_reader_catch_up_with_all(
-    client: StoreClient,
-) -> None:
-    """No reader has seen what it wrote, so nothing of it was forgotten."""
-    async with client.store.lead_feed() as feed, client.store.transaction() as left_open:
-        assert feed is not None
-        behind = (await client.store.snapshot_page(0, 10)).cursor
-        await _write(left_open, LATE)
-        await client.ask(EARLY)
-        await _mark_all(feed)
-        remembered = (await client.store.snapshot_page(0, 10)).cursor
-
-        assert await client.store.prune(ended_before=NOON, logged_before=now()) > 0
-
-        for cursor in (remembered, (await client.store.snapshot_page(0, 10)).cursor):
-            since = await client.store.changes_since(cursor)
-            page = await client.store.changes_page(cursor, 0, 10)
-            assert since is not None
-            assert (since.usage, since.providers) == ((), ())
-            assert page is not None
-            assert page.providers == ()
-        assert await client.store.changes_since(behind) is None
-        assert await client.store.changes_page(behind, 0, 10) is None
-    changes = await client.store.changes_since(remembered)
-    assert changes is not None
-    assert [usage.id for usage in changes.usage] == [HOST]
 
 
 async def test_who_did_not_see_what_was_committed_late_and_forgotten_is_told_so(client: StoreClient) -> None:
@@ -245,14 +182,6 @@ async def test_whoever_publishes_and_loses_its_connection_leads_no_longer(
         await other.close()
 
 
-async def test_a_connection_that_broke_while_nobody_used_it_is_replaced_unnoticed(
-    client: StoreClient, url: str
-) -> None:
-    await _end_other_sessions(url)
-
-    assert await client.ask_one(EARLY) == Claimed()
-
-
 async def _write(transaction: PlacementTransaction, order: ClaimResources) -> None:
     ledger = await transaction.lock_claims(keys_of_orders([order]))
     await transaction.write_claims(decide_claims(ledger, [Sent(order)], NOON, HORIZON).changes)
@@ -262,24 +191,8 @@ async def _mark_all(feed: ChangeFeed) -> None:
     await feed.mark(1, (await feed.read()).cursor)
 
 
-async def _last_position(database: PostgresDatabase) -> int:
-    async with database.reading() as transaction:
-        return int(await transaction.run(_scalar, sa.select(sa.func.max(change_log.c.position))))
-
-
 def _scalar(connection: Connection, query: sa.Select[Any]) -> Any:
     return connection.scalar(query)
-
-
-async def _claimed_after(database: PostgresDatabase, position: int) -> tuple[Holder, ...]:
-    query = sa.select(change_log.c.body).where(change_log.c.position > position)
-    async with database.reading() as transaction:
-        bodies = await transaction.run(_column, query)
-    return tuple(holder for body in bodies for holder in log.decode(body).claimed)
-
-
-def _column(connection: Connection, query: sa.Select[Any]) -> Sequence[Any]:
-    return connection.scalars(query).all()
 
 
 async def _end_other_sessions(url: str) -> None:

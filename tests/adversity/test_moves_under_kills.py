@@ -30,10 +30,6 @@ LARGE = Flavor(name="large", vcpus=2, ram_mb=128, root_gb=1)
 KINDS: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize", "resize")
 # These wait to be confirmed, and are reverted.
 REVERTED = len(KINDS) - 1
-# How many consumers of each type hold something.
-HELD = """
-    SELECT c.type, count(*) FROM holders h JOIN consumers c ON c.id = h.consumer_id GROUP BY c.type
-"""
 
 
 def a_move(number: int) -> MoveInstance:

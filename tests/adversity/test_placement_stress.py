@@ -9,7 +9,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -25,8 +25,6 @@ from placement_worker import tables
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.store_sql.postgres_claims import PostgresClaims
-from placement_worker.store_sql.rows import ClaimRows, UsageRow
 from tests.contracts.placement_orders import (
     HORIZON,
     NOON,
@@ -75,12 +73,6 @@ async def test_six_connections_never_break_the_books(url: str) -> None:
     for verdict in ("Claimed", "AlreadyClaimed", "DoesNotFit", "Superseded", "Released"):
         assert run.verdicts[verdict] > 0, run.verdicts
     assert run.committed == WORKERS * BATCHES_PER_WORKER
-
-
-async def test_a_lock_in_the_statement_that_checks_would_be_noticed(url: str) -> None:
-    run = await _run(_TrapStore(url, pool_size=WORKERS), url)
-
-    assert run.faults != []
 
 
 class _Run:
@@ -243,33 +235,3 @@ def _lost(connection: Connection, revisions: dict[ProviderId, int]) -> list[str]
         for which, revision in rows
         if revision != revisions[which]
     ]
-
-
-_LOCK_AND_READ = """
-SELECT providers.id, providers.root_id, providers.base, providers.generation, providers.shape, providers.used,
-       providers.consumers
-FROM providers JOIN providers AS root ON root.id = providers.root_id
-WHERE providers.id = ANY($1)
-ORDER BY root.id, providers.id
-FOR NO KEY UPDATE OF root
-"""
-
-
-class _Trap(PostgresClaims):
-    def _roots_with_consumers(self, locked: ClaimRows) -> Sequence[int]:  # noqa: ARG002 - none are
-        return ()
-
-    async def _lock_rows(
-        self,
-        numbers: Collection[int],
-        roots: Collection[int],  # noqa: ARG002 - the statement joins them
-    ) -> list[UsageRow]:
-        driver = await self._transaction.driver()
-        rows: list[UsageRow] = await driver.fetch(_LOCK_AND_READ, [*numbers])
-        return rows
-
-
-class _TrapStore(SqlPlacementStore):
-    """Locks the roots in the same statement that reads the rows below them."""
-
-    postgres_claims = _Trap

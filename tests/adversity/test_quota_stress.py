@@ -7,8 +7,7 @@ this, to show that they are noticed.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
-from typing import Any
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
@@ -20,11 +19,10 @@ from bus.messages.administration import SetQuota
 from engine.inventories import INSTANCES
 from engine.refusals import QuotaExceeded
 from kit.errors import Transient
-from kit.sql import Transaction
 from placement_worker.admin_writes import write_quotas
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimOrder, Sent
-from placement_worker.store_sql import SqlPlacementStore, claims, consumers
+from placement_worker.store_sql import SqlPlacementStore, consumers
 from tests.contracts.placement_orders import (
     HORIZON,
     NOON,
@@ -91,15 +89,6 @@ async def test_a_limit_that_comes_while_six_connections_claim_holds_and_counts_r
         assert run.verdicts[verdict] > 0, run.verdicts
 
 
-async def test_a_quota_read_before_its_lock_would_be_noticed(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (claims, consumers):
-        monkeypatch.setattr(module, "LOCK_QUOTAS", ReadsWithoutLock())
-
-    assert (await stressed(url)).problems != []
-
-
 async def test_a_first_limit_that_waits_for_no_claims_would_be_noticed(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,14 +98,6 @@ async def test_a_first_limit_that_waits_for_no_claims_would_be_noticed(
         if (await stressed(url)).problems:
             return
     pytest.fail(f"not noticed in {TRIES} runs")
-
-
-class ReadsWithoutLock:
-    """In place of the statement that locks quotas."""
-
-    async def fetch(self, transaction: Transaction, projects: Collection[str]) -> Any:
-        statement = "SELECT project_id, limits, used FROM quotas WHERE project_id = ANY ($1::text[])"
-        return await transaction.fetch(statement, [*projects])
 
 
 async def stressed(url: str) -> Run:

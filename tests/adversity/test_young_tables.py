@@ -2,7 +2,6 @@
 tables.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
@@ -167,25 +166,6 @@ async def test_to_become_active_writes_no_index() -> None:
         assert in_place > 150
 
 
-async def test_a_load_writes_no_index_of_hosts() -> None:
-    async with empty_database("postgresql") as url:
-        await upgrade(url, "scheduler_worker")
-        await _without_autovacuum(url, "known_hosts")
-        store = SqlSchedulerStore(url)
-        try:
-            await add_to_the_scheduler(store, numbers := range(1, 201))
-            for report in range(1, 11):
-                await write_loads(store, numbers, report)
-                # PostgreSQL itself makes room on a page, but not at once while transactions of other databases go on.
-                await _vacuum(url, "known_hosts")
-        finally:
-            await store.close()
-
-        changed, in_place = await _updates(url, "known_hosts")
-        assert changed == 2000
-        assert in_place > 1500
-
-
 async def test_claims_write_no_index_of_providers() -> None:
     """A page of providers has room for the versions that claims write, while a reader still needs the old ones."""
     numbers = range(1, 401)
@@ -235,44 +215,6 @@ async def test_who_reads_providers_by_their_keys_scans_no_table() -> None:
         assert await _rows_scanned(url) - scanned < 50
 
 
-async def test_who_reads_the_notes_of_a_cell_passes_over_those_that_are_gone() -> None:
-    """A note comes and goes with each batch, and PostgreSQL keeps them all until it vacuums their table."""
-    async with empty_database("postgresql") as url:
-        await upgrade(url, "cell_conductor")
-        await _without_autovacuum(url, "cell_notes")
-        store = SqlConductorStore(url, "c1")
-        row = conductor.a_row(1, outbox=conductor.pending(1, 101))
-        (kept,) = await conductor.save(store, row)
-        gone = [*await conductor.save(store, conductor.a_row(2, outbox=conductor.pending(2, 101)))]
-        for _ in range(400):
-            async with store.transaction() as transaction:
-                note = await transaction.save([], [], [(row.id.bytes, number) for number in range(40)])
-            assert note is not None
-            gone.append(note)
-        await conductor.confirm(store, *gone)
-        await store.close()
-
-        async def pages_read() -> int:
-            before = await _pages_read(url, "cell_notes")
-            another = SqlConductorStore(url, "c1")
-            async with another.transaction() as transaction:
-                assert await transaction.load([row.id]) == {row.id: row}
-            await another.close()
-            return await _pages_read(url, "cell_notes") - before
-
-        # One reader finds out what is gone, as soon as no transaction can see it any more.
-        async with asyncio.timeout(30):
-            while await pages_read() > 10:
-                await asyncio.sleep(0.1)
-        assert kept not in gone
-
-
-async def _vacuum(url: str, table: str) -> None:
-    connection = await _connected(url)
-    await connection.execute(f"VACUUM {table}")
-    await connection.close()
-
-
 async def _without_autovacuum(url: str, table: str) -> None:
     """While autovacuum looks at a table, its old rows stay, and take the room of new ones."""
     connection = await _connected(url)
@@ -288,16 +230,6 @@ async def _updates(url: str, table: str) -> tuple[int, int]:
     )
     await connection.close()
     return changed, in_place
-
-
-async def _pages_read(url: str, table: str) -> int:
-    connection = await _connected(url)
-    read = await connection.fetchval(
-        "SELECT heap_blks_hit + heap_blks_read FROM pg_statio_user_tables WHERE relname = $1", table
-    )
-    await connection.close()
-    assert isinstance(read, int)
-    return read
 
 
 async def _analyze(url: str) -> None:
