@@ -10,17 +10,14 @@ from collections.abc import Iterator
 OF_SOFTWARE = {
     "QEMU": (
         "libvirt/test_libvirt_adoption.py",
-        "libvirt/test_libvirt_away.py",
         "libvirt/test_libvirt_builds.py",
         "libvirt/test_libvirt_demo.py",
         "libvirt/test_libvirt_domains.py",
-        "libvirt/test_libvirt_dripping.py",
         "libvirt/test_libvirt_kill_sweep.py",
         "libvirt/test_libvirt_kills.py",
         "libvirt/test_libvirt_mediated.py",
         "libvirt/test_libvirt_moves.py",
         "libvirt/test_libvirt_page.py",
-        "libvirt/test_libvirt_process.py",
         "libvirt/test_libvirt_shapes.py",
         "libvirt/test_libvirt_sharing.py",
         "test_benchmarks.py::test_real_guests_are_measured_and_removed",

@@ -6,13 +6,11 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from msgspec import structs
 
 from bus.messages.cell import (
     AdoptGuest,
     DestroyInstance,
     LeaveGuest,
-    RespawnInstance,
     StartInstance,
     StopInstance,
 )
@@ -20,7 +18,7 @@ from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder
 from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
-from engine.flavors import Flavor, Image
+from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import libvirt_settings, virsh
@@ -169,35 +167,6 @@ def test_an_adoption_whose_folder_cannot_be_written_leaves_the_guest_to_its_owne
     assert host.disk.exists()
 
 
-def test_an_adopted_guest_is_rebuilt_as_a_guest_that_was_built_here(host: Adopter, tmp_path: Path) -> None:
-    assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
-    adoption = host.adoption()
-    rebuild = RespawnInstance(
-        cell="c1",
-        instance=THEIRS,
-        attempt=1,
-        host=adoption.host,
-        flavor=adoption.flavor,
-        share=adoption.share,
-        number=2,
-        image=Image(source="tiny"),
-    )
-
-    # Without the image it runs on, as it was.
-    assert host.obey(rebuild, AttemptState.REBUILDING).startswith("image 'tiny' is not in ")
-    assert host.is_running()
-    assert host.disk.exists()
-    until(lambda: [each.state for each in host.driver.has("c1")] == [AttemptState.BUILT])
-
-    write_image(tmp_path / "images" / "tiny")
-    assert host.obey(structs.replace(rebuild, number=3), AttemptState.REBUILDING) == ""
-    assert virsh(host.uri, "list", "--all", "--name").split() == [f"moor-{THEIRS}-1"]
-    assert not host.disk.exists()
-    destroy = DestroyInstance(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)
-    assert host.obey(destroy, AttemptState.DESTROYED) == ""
-    assert virsh(host.uri, "list", "--all", "--name").split() == []
-
-
 def test_a_guest_that_is_left_runs_on_and_is_foreign_again(host: Adopter) -> None:
     assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
     assert host.metadata()
@@ -211,18 +180,6 @@ def test_a_guest_that_is_left_runs_on_and_is_foreign_again(host: Adopter) -> Non
     assert not host.folder.exists()
     until(lambda: host.reserved_mb() == 32)
     until(lambda: host.driver.has("c1") == [])
-
-
-def test_a_refused_adoption_and_its_destroy_touch_nothing(host: Adopter) -> None:
-    reason = host.obey(host.adoption(resource="PCPU"), AttemptState.BUILDING)
-    assert reason == f"domain {NAME} has 0 dedicated CPUs (none), and 1 are claimed for it"
-
-    destroy = DestroyInstance(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)
-    assert host.obey(destroy, AttemptState.DESTROYED) == ""
-    assert host.is_running()
-    assert host.disk.exists()
-    assert not host.metadata()
-    assert not host.folder.exists()
 
 
 @pytest.mark.parametrize("noted", ["noted", "not noted"])
@@ -246,22 +203,3 @@ def test_a_compute_that_ends_in_the_middle_of_an_adoption_adopts_or_touches_noth
     assert host.is_running()
     assert host.disk.exists()
     assert (failure == "", host.metadata()) == (is_noted, is_noted)
-
-
-def test_a_guest_that_is_left_stays_if_the_compute_ends_meanwhile(host: Adopter) -> None:
-    assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
-    host.driver.close()
-    host.driver = host.started()
-    left = AttemptRecord(
-        cell="c1",
-        host=host.driver.root,
-        instance=THEIRS,
-        attempt=1,
-        state=AttemptState.DESTROYED,
-        is_left=True,
-    )
-
-    assert host.end_of(left) == ""
-    assert host.is_running()
-    assert not host.metadata()
-    assert host.disk.exists()

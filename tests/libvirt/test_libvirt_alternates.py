@@ -8,21 +8,16 @@ from typing import Any
 
 import libvirt
 import pytest
-from msgspec import structs
 
 from bus.messages.build import InstanceState
 from compute_sim.libvirt.settings import LibvirtRules
-from tests.libvirt.host_devices import HostDevices, host_at_work
-from tests.libvirt.libvirt_cloud import TINY, LibvirtCloud, files, libvirt_cloud, libvirt_settings
+from tests.libvirt.host_devices import host_at_work
+from tests.libvirt.libvirt_cloud import LibvirtCloud, files, libvirt_cloud, libvirt_settings
 
 pytestmark = pytest.mark.asyncio
 
 # Both hosts are shares of libvirt's one test machine, which lives in this process.
 URI = "test:///default"
-DEVICE = "pci_0000_03_00_0"
-OTHER = """<domain type='test'><name>{name}</name><uuid>00000000-0000-0000-0000-0000000000aa</uuid>
-<memory unit='MiB'>1</memory><os><type>hvm</type></os></domain>"""
-WITH_DEVICE = structs.replace(TINY, extra_specs={"resources:CUSTOM_PCI_144D_A808": "1"})
 
 
 def two_hosts(folder: Path, **more: Any) -> dict[str, LibvirtRules]:
@@ -62,50 +57,6 @@ async def delete(cloud: LibvirtCloud, folder: Path, web: InstanceState) -> None:
     await (await cloud.client.delete(web.id)).until_done()
     assert files(folder) == []
     assert await cloud.problems() == []
-
-
-async def test_a_device_that_vanishes_between_claim_and_build_is_named_and_the_alternate_has_one(
-    tmp_path: Path, connection: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    devices = HostDevices(monkeypatch, h1=[DEVICE], h2=[DEVICE])
-    lost_on: list[str] = []
-
-    def vanish(step: str) -> None:
-        if step == "define: plan" and not lost_on:
-            lost_on.append(host_at_work())
-            devices.of[lost_on[0]] = []
-
-    async with libvirt_cloud(tmp_path, two_hosts(tmp_path, devices=("144d:a808",)), at_step=vanish) as cloud:
-        web = await cloud.boot(flavor=WITH_DEVICE)
-
-        why = check_taken(tmp_path, web, lost_on[0])
-        assert why == (
-            f"{lost_on[0]}_0000:03:00.0 is not on this host any more; 1 CUSTOM_PCI_144D_A808 of it are claimed"
-        )
-        text = connection.lookupByUUIDString(str(web.id)).XMLDesc()
-        assert "<address domain='0x0000' bus='0x03' slot='0x00' function='0x0'/>" in text
-        await delete(cloud, tmp_path, web)
-
-
-async def test_a_domain_that_libvirt_refuses_is_built_on_the_alternate(
-    tmp_path: Path, connection: Any
-) -> None:
-    refused_on: list[str] = []
-
-    def take_its_name(step: str) -> None:
-        if step == "define: define" and not refused_on:
-            refused_on.append(host_at_work())
-            (folder,) = (tmp_path / "instances" / refused_on[0]).iterdir()
-            name = f"moor-{folder.name.replace('.', '-')}"
-            connection.defineXML(OTHER.format(name=name))
-
-    async with libvirt_cloud(tmp_path, two_hosts(tmp_path), at_step=take_its_name) as cloud:
-        web = await cloud.boot()
-
-        why = check_taken(tmp_path, web, refused_on[0])
-        assert why.startswith("libvirt: operation failed: domain 'moor-")
-        assert "already exists with uuid 00000000-0000-0000-0000-0000000000aa" in why
-        await delete(cloud, tmp_path, web)
 
 
 async def test_a_disk_that_is_full_is_named_and_the_alternate_is_taken(

@@ -9,11 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bus.messages.build import AttemptFailed, InstanceState
+from bus.messages.build import InstanceState
 from engine.flavors import RequestId
-from laboratory import private_libvirtd
-from laboratory.demo_guests import GuestFindings, problems_of, why_not_done
-from moor.client import NotDone
+from laboratory.demo_guests import GuestFindings, problems_of
 from tests.libvirt.libvirt_cloud import until
 from tests.stories.moor.moor_process import moor, started
 from tests.unit.examples.values import CONSUMER, REQUEST
@@ -76,34 +74,6 @@ async def test_nothing_is_left_of_a_demo_that_was_stopped(
     await until(lambda: not left_in(place))
 
 
-@pytest.mark.asyncio
-async def test_what_must_be_installed_is_named(place: Path) -> None:
-    ran = await moor("demo", "--libvirt", TMPDIR=str(place), PATH=str(place))
-
-    missing = [name for name in private_libvirtd.NEEDED if name != "libvirtd"]
-    assert ran.code == 1
-    assert f"{', '.join(missing)} not found: on Debian, apt-get install libvirt-clients" in ran.err
-    assert "Traceback" not in ran.err
-    on_a_bus = await moor("demo", "--libvirt", "--bus", "amqp://h/", "--db", "postgresql+asyncpg://u@h/d")
-    assert (on_a_bus.code, "leave --bus and --db out" in on_a_bus.err) == (2, True)
-
-
-def test_what_the_machines_own_libvirt_has_learnt_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = tmp_path / "own"
-    (tmp_path / "copy").mkdir()
-    monkeypatch.setattr(private_libvirtd, "own_cache", lambda: (own, "qemu/capabilities"))
-
-    private_libvirtd.copy_learnt(tmp_path / "copy")
-    assert list((tmp_path / "copy").iterdir()) == []
-
-    (own / "qemu" / "capabilities").mkdir(parents=True)
-    (own / "qemu" / "capabilities" / "1.xml").write_text("learnt")
-    private_libvirtd.copy_learnt(tmp_path / "copy")
-    assert (tmp_path / "copy" / "qemu" / "capabilities" / "1.xml").read_text() == "learnt"
-
-
 def seen(**changes: object) -> GuestFindings:
     active = InstanceState(id=CONSUMER, request_id=RequestId(REQUEST), sequence=1, state="active")
     well: dict[str, object] = {
@@ -119,28 +89,6 @@ def seen(**changes: object) -> GuestFindings:
         "defined": {"h1": ["moor-a-1"], "h2": []},
     }
     return GuestFindings(**{**well, **changes})  # type: ignore[arg-type]
-
-
-def test_a_machine_whose_qemu_does_not_work_is_told_once_and_in_its_words() -> None:
-    failures = tuple(
-        AttemptFailed(attempt=number, host=f"h{number}", reason="libvirt: no KVM here") for number in (1, 2)
-    )
-    states = [
-        InstanceState(
-            id=CONSUMER,
-            request_id=REQUEST,
-            sequence=1,
-            state="error",
-            name=f"web-{number}",
-            reason="no alternate is left",
-            failures=failures,
-        )
-        for number in (1, 2)
-    ]
-
-    assert why_not_done(NotDone(states, "the build has failed", REQUEST)) == (
-        "not done for 2 of 2 guests, such as web-1: no alternate is left; h2: libvirt: no KVM here"
-    )
 
 
 @pytest.mark.parametrize(

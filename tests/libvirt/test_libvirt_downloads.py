@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from bus.messages.cell import StopInstance
-from compute_sim.core.attempts import AttemptRecord, AttemptState, Work, begun
+from compute_sim.core.attempts import AttemptRecord, Work, begun
 from engine.flavors import Image
 from laboratory.demo_guests import bootable_image
 from tests.libvirt.hostile_server import HostileServer
@@ -179,22 +179,6 @@ def test_a_download_that_does_not_end_well_fails_with_words_and_leaves_nothing(
         host.close()
 
 
-def test_a_config_drive_is_small_also_if_it_is_cached_as_something_else(
-    tmp_path: Path, server: HostileServer
-) -> None:
-    server.content = bytes(65 * MIB)
-    url = f"{server.url}/whole"
-    host = Host(tmp_path, image_servers=(server.url,))
-    try:
-        assert host.end_of(host.spawn(1, image=Image(source="tiny", kernel=url))) == ""
-
-        failure = host.end_of(host.spawn(2, config_drive=url))
-
-        assert failure == "config_drive has more than 67108864 bytes"
-    finally:
-        host.close()
-
-
 DRIPPING = ("drip", "headers", "silent", "drip/2", "drip/3", "headers/2", "silent/2", "drip")
 
 
@@ -220,26 +204,6 @@ def test_downloads_that_drip_hold_up_no_other_order(tmp_path: Path, server: Host
         host.close()
 
 
-def test_a_process_ends_while_downloads_drip_and_the_next_one_begins_them_anew(
-    tmp_path: Path, server: HostileServer
-) -> None:
-    host = Host(tmp_path, image_servers=(server.url,), image_s=600.0)
-    try:
-        dripping = begin_to_drip(host, server)
-
-        host.restart()
-
-        found = host.driver.has("c1")
-        assert [each.state for each in found] == [AttemptState.BUILDING] * len(dripping)
-        assert all(host.driver.look_at(each, 0.0).left_ms for each in found)
-        wait_for(lambda: len(server.asked) == 2 * len(dripping))
-        for number in range(10, 10 + len(dripping)):
-            assert host.destroy(number) == ""
-        assert host.left == []
-    finally:
-        host.close()
-
-
 def begin_to_drip(host: Host, server: HostileServer) -> list[AttemptRecord]:
     """Builds, from number 10 on, whose downloads do not end."""
     orders = [
@@ -249,24 +213,6 @@ def begin_to_drip(host: Host, server: HostileServer) -> list[AttemptRecord]:
     attempts = [begun(each, host.driver.begin(each, 0.0), 0.0) for each in orders]
     wait_for(lambda: len(server.asked) == len(attempts))
     return attempts
-
-
-def test_an_image_whose_first_build_is_given_up_is_fetched_for_the_next(
-    tmp_path: Path, server: HostileServer
-) -> None:
-    host = Host(tmp_path, image_servers=(server.url,), image_s=600.0)
-    image = Image(source=f"{server.url}/held/whole")
-    try:
-        begun_ = [host.spawn(number, image=image) for number in (1, 2)]
-        attempts = [begun(each, host.driver.begin(each, 0.0), 0.0) for each in begun_]
-        wait_for(lambda: len(server.asked) == len(attempts))
-
-        assert host.destroy(1) == ""
-        server.release.set()
-
-        assert host.end_of_attempt(attempts[1]) == ""
-    finally:
-        host.close()
 
 
 def test_qemu_img_is_told_each_format_and_may_have_little_memory(

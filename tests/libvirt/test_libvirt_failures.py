@@ -1,8 +1,6 @@
 """What goes wrong on a host: the attempt fails with the words of what refused it, and nothing is left there."""
 
-import errno
 import hashlib
-import os
 import subprocess
 import threading
 import time
@@ -15,12 +13,10 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance, StartInstance
+from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, Silent, Work, begun
 from compute_sim.libvirt.driver import LibvirtDriver
-from compute_sim.libvirt.guest_folders import GuestFolder
 from compute_sim.libvirt.images import CachedImages
-from compute_sim.libvirt.work import WorkFailed
 from engine.flavors import Flavor, Image
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from tests.libvirt.guest_images import write_image
@@ -175,22 +171,6 @@ def test_a_guest_has_its_files_and_none_is_left_after_its_end(host: Host) -> Non
     assert host.left == []
 
 
-def test_a_kernel_of_the_image_is_started_with_its_command_line(host: Host) -> None:
-    for name in ("kernel", "initramfs"):
-        (host.settings.images_folder / name).write_bytes(name.encode())
-    image = Image(source="tiny", kernel="kernel", ramdisk="initramfs")
-    assert (
-        host.end_of(host.spawn(image=image, image_properties={"os_command_line": "console=ttyS0 quiet"}))
-        == ""
-    )
-
-    with libvirt_at(host.driver) as connection:
-        text = connection.lookupByName(host.domains[0]).XMLDesc()
-    assert "<cmdline>console=ttyS0 quiet</cmdline>" in text
-    kernel = text.partition("<kernel>")[2].partition("</kernel>")[0]
-    assert Path(kernel).read_bytes() == b"kernel"
-
-
 def write_wrong_images(folder: Path) -> None:
     make = ("qemu-img", "create", "-q", "-f", "qcow2")
     subprocess.run((*make, "-b", "/etc/passwd", "-F", "raw", folder / "backed", "1M"), check=True)
@@ -290,60 +270,6 @@ def test_a_guest_that_cannot_be_rebuilt_runs_on_as_it_was(
     assert host.left == []
 
 
-def test_a_guest_that_is_off_and_cannot_be_rebuilt_is_broken_and_keeps_its_disk(host: Host) -> None:
-    assert host.end_of(host.spawn()) == ""
-    (disk,) = (host.folder / "instances").glob("*/*/disk")
-    with libvirt_at(host.driver) as connection:
-        connection.lookupByName(host.domains[0]).destroy()
-
-    work = host.work_of(host.respawn(2, image=Image(source="unknown")))
-
-    assert "image 'unknown' is not in " in work.failure
-    assert not work.runs_on
-    assert disk.exists()
-    assert host.work_of(host.respawn(3)) == Work()
-    assert host.running == ["moor-00000000-0000-0000-0000-000000000001-1"]
-
-
-def test_a_full_disk_leaves_the_guest_that_was_to_be_rebuilt(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert host.end_of(host.spawn()) == ""
-    write_image(host.settings.images_folder / "tiny", "another text")
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(CachedImages, "_fetch", full)
-    monkeypatch.setattr(GuestFolder, "write", full)
-    work = host.work_of(host.respawn(2))
-
-    assert "No space left on device" in work.failure
-    assert work.runs_on
-    assert host.running == ["moor-00000000-0000-0000-0000-000000000001-1"]
-
-
-def test_a_definition_that_libvirt_refuses_fails_with_its_words(host: Host) -> None:
-    assert host.end_of(host.spawn(1)) == ""
-    # A domain of this name is there, and none of ours.
-    with libvirt_at(host.driver) as connection:
-        taken = (
-            connection.lookupByName("test")
-            .XMLDesc()
-            .replace("<name>test</name>", "<name>moor-00000000-0000-0000-0000-000000000002-1</name>")
-        )
-        begin, end = taken.index("<uuid>"), taken.index("</uuid>")
-        connection.defineXML(taken[:begin] + "<uuid>00000000-0000-0000-0000-0000000000aa" + taken[end:])
-
-    failure = host.end_of(host.spawn(2))
-
-    with libvirt_at(host.driver) as connection:
-        connection.lookupByUUIDString("00000000-0000-0000-0000-0000000000aa").undefine()
-    assert failure.startswith("libvirt: ")
-    assert "already" in failure
-    assert [each for each in files(host.folder) if "0002" in each] == []
-
-
 def test_a_guest_gets_no_cpu_of_a_guest_of_another_cloud(tmp_path: Path) -> None:
     with closing(Host(tmp_path, cpus_dedicated="0-1")) as host, libvirt_at(host.driver) as connection:
         connection.defineXML(
@@ -357,27 +283,6 @@ def test_a_guest_gets_no_cpu_of_a_guest_of_another_cloud(tmp_path: Path) -> None
         assert host.end_of(structs.replace(spawn, share=structs.replace(spawn.share, amounts=amounts))) == ""
         text = connection.lookupByUUID(spawn.instance.bytes).XMLDesc()
         assert "<vcpupin vcpu='0' cpuset='1'/>" in text
-
-
-def test_a_full_disk_fails_the_build_and_leaves_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise WorkFailed("qemu-img: Could not write: No space left on device")
-
-    monkeypatch.setattr("compute_sim.libvirt.disks.make_overlay", full)
-
-    assert host.end_of(host.spawn()).endswith("No space left on device")
-    assert host.left == []
-
-
-def test_an_image_is_fetched_once_for_many_builds_and_again_when_it_changes(host: Host) -> None:
-    for number in range(1, 4):
-        assert host.end_of(host.spawn(number)) == ""
-    assert len(list((host.folder / "cache").glob("*.json"))) == 1
-
-    write_image(host.settings.images_folder / "tiny", "another text")
-    assert host.end_of(host.spawn(4)) == ""
-    assert len(list((host.folder / "cache").glob("*.json"))) == 2
-    assert host.driver.images() == ("tiny",)
 
 
 def test_a_destroy_that_overtakes_a_build_ends_it(host: Host) -> None:
@@ -422,40 +327,6 @@ def test_a_build_whose_libvirt_goes_away_fails_only_when_its_domain_is_gone(host
 
     assert host.end_of_attempt(attempt).startswith("libvirt at test:///nowhere is away: ")
     assert host.left == []
-
-
-@pytest.mark.parametrize("has_started", [True, False])
-def test_a_start_whose_libvirt_goes_away_tells_what_is_so(host: Host, *, has_started: bool) -> None:
-    spawn = host.spawn()
-    assert host.end_of(structs.replace(spawn, stopped=True)) == ""
-    order = StartInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
-    with libvirt_at(host.driver) as connection:
-        domain = connection.lookupByName(host.domains[0])
-
-    attempt = begun_without_libvirt(host, order, "start: start", domain.create if has_started else None)
-
-    failure = host.end_of_attempt(attempt)
-    assert failure == "" if has_started else failure.startswith("libvirt at test:///nowhere is away: ")
-    assert host.running == (host.domains if has_started else [])
-
-
-def test_an_order_that_cannot_be_obeyed_yet_holds_up_no_other(tmp_path: Path) -> None:
-    host = Host(tmp_path, work_at_once_max=1)
-    try:
-        in_the_way = host.settings.images_folder / f"{UUID(int=1)}-1"
-        in_the_way.mkdir()
-        of = host.spawn()
-        order = DestroyInstance(cell="c1", instance=of.instance, attempt=1, host=of.host, saved_until=1)
-        stuck = begun(order, host.driver.begin(order, 0.0), 0.0)
-        wait_for(lambda: "wait" in host.steps)
-
-        assert host.end_of(host.spawn(2)) == ""
-        assert host.destroy(2) == ""
-        assert host.driver.look_at(stuck, 0.0).left_ms
-        in_the_way.rmdir()
-        assert host.end_of_attempt(stuck) == ""
-    finally:
-        host.close()
 
 
 def begun_without_libvirt(

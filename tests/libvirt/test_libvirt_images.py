@@ -110,48 +110,6 @@ def test_an_image_that_no_disk_needs_goes_after_a_while(tmp_path: Path) -> None:
         assert other.left == []
 
 
-def test_an_image_stays_while_a_file_that_may_name_it_cannot_be_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with closing(Host(tmp_path)) as host:
-        assert host.end_of(host.spawn()) == ""
-        assert host.destroy() == ""
-        (before,) = cached(tmp_path)
-        unreadable = tmp_path / "instances" / "h1" / "order.json"
-        # Reading it is an error, also for root.
-        unreadable.symlink_to("/proc/self/mem")
-        with cleaning(tmp_path):
-            wait_for(lambda: "unused images stay in the cache: " in caplog.text)
-            assert str(unreadable) in caplog.text
-            assert before in cached(tmp_path)
-            unreadable.unlink()
-            wait_for(lambda: cached(tmp_path) == [])
-
-
-def test_an_image_is_not_removed_between_its_download_and_the_disk(tmp_path: Path) -> None:
-    with closing(Host(tmp_path)) as host, cleaning(tmp_path) as other:
-        for number in range(1, 11):
-            write_image(host.settings.images_folder / f"tiny{number}", f"{number}")
-            assert host.end_of(host.spawn(number, image=Image(source=f"tiny{number}"))) == ""
-        see_it_clean(other)
-        assert len(cached(tmp_path)) == 10
-
-
-def test_a_compute_that_starts_leaves_the_downloads_of_another_one(tmp_path: Path) -> None:
-    with closing(Host(tmp_path)) as host:
-        others: list[Host] = []
-        host.interrupts["disks: download"] = lambda: others.append(Host(tmp_path, name="h2"))
-        assert host.end_of(host.spawn()) == ""
-        (other,) = others
-        with closing(other):
-            # Both need it at once, too.
-            write_image(host.settings.images_folder / "tiny", "another text")
-            ends: list[str] = []
-            host.interrupts["disks: download"] = lambda: ends.append(other.end_of(other.spawn(2)))
-            assert host.end_of(host.spawn(3)) == ""
-            assert ends == [""]
-
-
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 
 
@@ -245,17 +203,6 @@ def test_an_image_of_others_counts_as_not_there(owned: Host, case: dict[str, Any
     assert words in owned.work_of(rebuild).failure
 
 
-def test_images_of_one_name_in_two_projects_are_two(owned: Host) -> None:
-    images = owned.settings.images_folder
-    for project, text in (("bank", "theirs"), ("shop", "ours!!")):
-        write_image(images / "projects" / project / "same", text)
-        os.utime(images / "projects" / project / "same", (1_000_000, 1_000_000))
-    for number, project in ((1, "bank"), (2, "shop")):
-        order = owned.spawn(number, image=Image(source="same"), project=project)
-        assert owned.end_of(order) == ""
-    assert len(cached(owned.folder)) == 2
-
-
 @pytest.mark.parametrize("project", ["", "shop", "..", "a/b"])
 def test_a_saved_disk_is_of_its_project_and_goes_with_the_order_that_says_so(
     tmp_path: Path, project: str
@@ -281,15 +228,6 @@ def test_a_saved_disk_is_of_its_project_and_goes_with_the_order_that_says_so(
         assert host.end_of(forget(host, until=9)) == ""
         assert [*images.rglob(f"*{FIRST}-*")] == []
         assert (images / "projects" / "bank" / f"{SECOND}-5").exists()
-
-
-@pytest.mark.parametrize("name", ["tiny", f"{SECOND}-5", f"{FIRST}-x", f"../{FIRST}-5", f"{FIRST}"])
-def test_a_disk_is_saved_under_no_other_name(tmp_path: Path, name: str) -> None:
-    with closing(Host(tmp_path)) as host:
-        before = {each: each.read_bytes() for each in host.settings.images_folder.iterdir()}
-        assert host.end_of(host.spawn()) == ""
-        assert f"save_as is {name!r}, must be the id of the instance" in host.end_of(stop(host, 5, name))
-        assert {each: each.read_bytes() for each in host.settings.images_folder.iterdir()} == before
 
 
 def stop(host: Host, number: int, save_as: str, project: str = "") -> StopInstance:

@@ -66,16 +66,6 @@ class Sweep:
                 stderr=log,
             )
 
-    def break_folder(self, how: str) -> None:
-        """Have the compute's folder of guests `hang`, or be `stale`; heal it if `how` is empty."""
-        part = self.folder / "fault.part"
-        part.write_text(how)
-        part.rename(self.folder / "fault")
-
-    def kill_compute(self) -> None:
-        assert self._compute is not None
-        self._compute.kill()
-
     async def end(self) -> None:
         if self._compute is not None:
             self._compute.kill()

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,12 +11,11 @@ import libvirt
 import msgspec
 import pytest
 
-from bus.messages.cell import DestroyInstance, StartInstance
+from bus.messages.cell import StartInstance
 from compute_sim.core.attempts import (
     WELL,
     AttemptRecord,
     AttemptState,
-    HostOrder,
     Silent,
     Work,
     begun,
@@ -28,9 +26,7 @@ from compute_sim.handlers import ComputeStore
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.running import adopt
-from compute_sim.libvirt.settings import LibvirtRules
-from engine.flavors import Image
-from tests.libvirt.broken_folder import BrokenFolder, LoopWaits
+from tests.libvirt.broken_folder import BrokenFolder
 from tests.libvirt.test_libvirt_failures import PATIENCE_S, Host, libvirt_at, wait_for
 
 # How long a host may be unseen before it is silent.
@@ -131,88 +127,6 @@ def test_a_look_is_tried_again_whatever_it_meets(
         driver.close()
 
 
-def of_running(host: Host) -> list[HostOrder]:
-    return [
-        host.respawn(2),
-        DestroyInstance(cell="c1", instance=host.spawn().instance, attempt=1, host=host.driver.root),
-    ]
-
-
-@pytest.mark.parametrize("number", [0, 1, 2], ids=["spawn", "respawn", "destroy"])
-def test_no_order_makes_the_event_loop_wait_for_the_folder(
-    host: Host, folder: BrokenFolder, number: int
-) -> None:
-    web = built(host) if number else None
-    order = [host.spawn(), *of_running(host)][number]
-    folder.hang()
-
-    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
-    wait_for(lambda: folder.waiting > 0)
-    assert host.driver.look_at(attempt, 0.0).left_ms
-    assert (host.driver.images(), host.driver.stopped([web] if web else [])) == (("tiny",) if web else (), [])
-    folder.heal()
-
-    assert host.end_of_attempt(attempt) == ""
-
-
-def test_settings_are_read_without_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(_: object) -> NoReturn:
-        raise LoopWaits
-
-    # A worker reads them again on its event loop, at a SIGHUP.
-    monkeypatch.setattr(shutil, "disk_usage", hang)
-    settings = LibvirtRules(folder=str(tmp_path))
-    with pytest.raises(LoopWaits):
-        settings.offer(settings.all_hosts()[0], "kvm")
-
-
-def test_a_destroy_is_told_when_the_guest_is_gone_and_not_while_its_folder_is_stale(
-    host: Host, folder: BrokenFolder
-) -> None:
-    built(host)
-    stale(folder)
-    (_, order) = of_running(host)
-
-    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
-    wait_for(lambda: "wait" in host.steps)
-    assert host.driver.look_at(attempt, 0.0).left_ms
-    assert host.running == host.domains == ["moor-00000000-0000-0000-0000-000000000001-1"]
-    folder.heal()
-
-    assert host.end_of_attempt(attempt) == ""
-    assert host.left == []
-
-
-def test_a_build_whose_folder_becomes_stale_fails_when_nothing_is_left_of_it(
-    host: Host, folder: BrokenFolder
-) -> None:
-    host.interrupts["build: start"] = lambda: stale(folder)
-    order = host.spawn()
-    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
-    wait_for(lambda: "wait" in host.steps)
-    assert host.driver.look_at(attempt, 0.0).left_ms
-    folder.heal()
-
-    assert host.end_of_attempt(attempt).startswith(STALE)
-    assert host.left == []
-
-
-def test_an_image_whose_note_is_empty_is_fetched_again_and_looks_go_on(host: Host) -> None:
-    web = built(host)
-    (note,) = (host.folder / "cache").glob("*.json")
-    note.write_bytes(b"")
-    host.restart()
-    note.write_bytes(b"")
-
-    # It is fetched for the next guest, or the look has removed it: both need a look that lives.
-    assert host.end_of(host.spawn(2)) == ""
-    assert host.destroy(1) == host.destroy(2) == ""
-    note.write_bytes(b"")
-    wait_for(lambda: list((host.folder / "cache").iterdir()) == [])
-    assert host.driver.why_not_seen == ""
-    assert web.state is AttemptState.BUILT
-
-
 def test_a_broken_file_of_one_guest_hides_no_other_from_the_next_process(host: Host) -> None:
     for number in (1, 2, 3):
         assert host.end_of(host.spawn(number)) == ""
@@ -226,19 +140,6 @@ def test_a_broken_file_of_one_guest_hides_no_other_from_the_next_process(host: H
     found = asyncio.run(store.living((), None, limit=10))
     assert [each.state for each in found] == [AttemptState.BUILT] * 3
     (two / "adopted.json").unlink()
-
-
-def test_the_last_failed_builds_can_be_asked_for_again_and_the_first_are_dropped(host: Host) -> None:
-    orders = [host.spawn(number, image=Image(source="unknown")) for number in range(1, 103)]
-    attempts = [begun(order, host.driver.begin(order, 0.0), 0.0) for order in orders]
-    for attempt in attempts:
-        assert host.end_of_attempt(attempt).startswith("image 'unknown' is not in ")
-
-    # Nothing is left of the first: it would be built anew.
-    assert host.driver.look_at(attempts[0], 0.0).left_ms
-    assert host.end_of_attempt(attempts[0]).startswith("image 'unknown' is not in ")
-    for attempt in attempts[3:]:
-        assert host.driver.look_at(attempt, 0.0).failure.startswith("image 'unknown' is not in ")
 
 
 def test_a_host_whose_folder_cannot_be_made_can_be_closed(host: Host) -> None:

@@ -4,10 +4,8 @@ The GPU is one of another machine, by libvirt's own description. QEMU's libvirt 
 finds no GPU to make it from. That a real one makes it, and that a guest sees it, is not tested anywhere.
 """
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import UUID
 
 import libvirt
 import pytest
@@ -16,12 +14,12 @@ from msgspec import structs
 from compute_sim.libvirt.core.layout import read_mediated
 from compute_sim.libvirt.core.machine import attribute, child, read_xml, text_at
 from compute_sim.libvirt.core.planning import plan_guest
-from compute_sim.libvirt.core.plans import ForeignGuest, GuestPlan, PlannedMediated
-from compute_sim.libvirt.guest_domains import make_mediated, mediated_xml, remove_mediated
+from compute_sim.libvirt.core.plans import GuestPlan
+from compute_sim.libvirt.guest_domains import make_mediated, remove_mediated
 from tests.libvirt.host_devices import HostDevices
 from tests.libvirt.libvirt_cloud import TINY, domains, files, libvirt_cloud, libvirt_settings
 from tests.servers.libvirtd import PrivateLibvirtd
-from tests.unit.compute.libvirt_machines import a_layout, an_offer, an_order, samples
+from tests.unit.compute.libvirt_machines import a_layout, an_offer, an_order
 
 GPU, MADE = "pci_0000_5e_00_0", "mdev_0f6c5b1e_3c0b_4a57_9a5e_7f5a5f0b7a01_0000_5e_00_0"
 WITH_VGPU = structs.replace(TINY, extra_specs={"resources:VGPU": "1"})
@@ -55,22 +53,6 @@ async def test_a_guest_whose_device_cannot_be_made_fails_in_libvirts_words_and_l
         assert (domains(libvirtd.uri), files(tmp_path)) == ([], [])
         await (await cloud.client.delete(web.id)).until_done()
         assert await cloud.problems() == []
-
-
-def test_libvirt_reads_the_order_to_make_a_device(tmp_path: Path, libvirtd: PrivateLibvirtd) -> None:
-    path = tmp_path / "device.xml"
-    path.write_text(mediated_xml(PlannedMediated(UUID(int=7), "nvidia-222", "0000:5e:00.0")))
-
-    def words() -> str:
-        command = ("virsh", "-c", libvirtd.uri, "nodedev-create", str(path))
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode
-        return done.stderr
-
-    assert "parent" in words()
-    # It does read it: what is wrong is said.
-    path.write_text(path.read_text().replace(str(UUID(int=7)), "no-uuid"))
-    assert "uuid" in words().lower()
 
 
 class NodeDevices:
@@ -129,18 +111,3 @@ def test_only_what_does_not_exist_is_made_and_only_the_guests_own_is_removed() -
     remove_mediated(devices, second)
     remove_mediated(devices, second)
     assert devices.made == made
-
-
-def test_the_devices_of_a_foreign_guest_are_left_alone() -> None:
-    devices = NodeDevices()
-    guest = ForeignGuest(name="theirs", uuid=UUID(int=1), mediated=(UUID(int=7),))
-    make_mediated(devices, guest)
-    assert devices.made == {}
-    make_mediated(devices, plan_with(UUID(int=7)))
-    remove_mediated(devices, guest)
-    assert len(devices.made) == 1
-
-
-def plan_with(uuid: UUID) -> GuestPlan:
-    plan = next(each for each in samples() if each.mediated)
-    return structs.replace(plan, mediated=(PlannedMediated(uuid, "nvidia-222", "0000:5e:00.0"),))

@@ -95,23 +95,6 @@ async def test_a_guest_is_migrated_resized_rebuilt_and_shelved(
         assert await cloud.problems() == []
 
 
-async def test_a_resize_that_is_reverted_runs_as_before(
-    tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
-) -> None:
-    async with libvirt_cloud(tmp_path, two_hosts(tmp_path, libvirtds)) as cloud:
-        web = await cloud.boot(hosts=("h1",))
-        larger = Flavor(name="larger", vcpus=2, ram_mb=64)
-        await cloud.client.resize(web.id, size=larger, hosts=("h1",), confirm_s=600)
-        await cloud.until(web, "moved")
-        await (await cloud.client.revert(web.id)).until_done()
-
-        (name,) = domains(libvirtds[0].uri)
-        assert name == f"moor-{web.id}-1"
-        assert "CPU(s):         1" in virsh(libvirtds[0].uri, "dominfo", name)
-        await (await cloud.client.delete(web.id)).until_done()
-        assert await cloud.problems() == []
-
-
 async def test_a_guest_moves_live(tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]) -> None:
     async with libvirt_cloud(tmp_path, two_hosts(tmp_path, libvirtds)) as cloud:
         web = await cloud.boot(hosts=("h1",))

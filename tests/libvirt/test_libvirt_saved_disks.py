@@ -51,15 +51,3 @@ async def test_only_its_project_has_a_saved_disk_until_it_runs_again(tmp_path: P
         for each in (bank, shop, other):
             await (await cloud.client.delete(each.id)).until_done()
         await until(lambda: files(tmp_path) == [])
-
-
-@pytest.mark.parametrize("project", ["", "bank"])
-async def test_a_saved_disk_goes_with_its_instance(tmp_path: Path, project: str) -> None:
-    async with libvirt_cloud(tmp_path, two_hosts(tmp_path)) as cloud:
-        web = await cloud.boot(project=project)
-        await offloaded(cloud, web, tmp_path)
-
-        await (await cloud.client.delete(web.id)).until_done()
-
-        await until(lambda: saved_of(tmp_path, web) == [])
-        assert await cloud.problems() == []

@@ -1,6 +1,5 @@
 """Hosts share a storage pool of libvirt: placement counts its disk once, and guests have their disks there."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ from tests.unit.compute.test_libvirt_shared_pools import STORAGE
 WITH_DISK = structs.replace(TINY, root_gb=1, swap_mb=4)
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 2}
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
-NETWORK = """<network><name>guests</name><bridge name='moorsh0'/><ip address='192.0.2.1' netmask='255.255.255.0'>
-<dhcp><range start='192.0.2.10' end='192.0.2.19'/></dhcp></ip></network>"""
 
 
 @pytest.fixture(scope="module")
@@ -149,43 +146,6 @@ async def make_provider(cloud: LibvirtCloud, name: str, aggregate: AggregateId, 
     await cloud.write(SetInventories(provider=provider, generation=0, inventories=inventory))
     await cloud.write(SetTraits(provider=provider, generation=1, traits=(SHARES,)))
     await cloud.write(SetAggregates(provider=provider, generation=2, aggregates=(aggregate,)))
-
-
-@pytest.mark.asyncio
-async def test_an_address_of_a_shared_network_is_claimed_and_the_guest_has_a_card_there(
-    tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
-) -> None:
-    uri = libvirtds[0].uri
-    (tmp_path / "network.xml").write_text(NETWORK)
-    virsh(uri, "net-define", str(tmp_path / "network.xml"))
-    settings = settings_of(tmp_path, libvirtds[0], shared_networks=("guests",))
-    async with libvirt_cloud(tmp_path, {"c1": settings}) as cloud:
-        pool, _ = await pool_and_hosts(cloud)
-        assert (pool.name, pool.inventories["IPV4_ADDRESS"].total) == ("c1-guests", 10)
-        flavor = structs.replace(TINY, extra_specs={"resources_NET:IPV4_ADDRESS": "1"})
-
-        # The network is not started, and libvirt says so: the card is in the domain.
-        request = await cloud.client.boot(flavor, image="tiny")
-        (web,) = await request.until_ended()
-        assert "network 'guests' is not active" in web.failures[0].reason
-        await (await cloud.client.delete(web.id)).until_done()
-        assert (domains(uri), files(tmp_path)) == ([], [])
-        assert await cloud.problems() == []
-    virsh(uri, "net-undefine", "guests")
-
-
-@pytest.mark.asyncio
-async def test_a_pool_that_libvirt_does_not_have_is_named_and_the_host_is_not_reported(
-    tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd], caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = settings_of(tmp_path, libvirtds[0], storage_pools=("nowhere",))
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(2), libvirt_cloud(tmp_path, {"c1": settings}):
-            pass
-    # It says so once, and waits.
-    assert caplog.text.count("is not seen") == 1
-    assert "is not seen yet" not in caplog.text
-    assert "host h1: storage_pools has 'nowhere', which its libvirt does not have: " in caplog.text
 
 
 def test_a_pool_is_reported_once_and_not_if_hosts_see_different_ones() -> None:
