@@ -39,24 +39,29 @@ DOORS = {
     "place, plan and explain requests; find candidates": (
         *("engine.choosing.choosing", "engine.choosing.plugins", "engine.choosing.plugin_settings"),
         *("engine.choosing.planning", "engine.choosing.explaining", "engine.picture", "engine.requests"),
-        "engine.candidates",
+        *("engine.candidates", "engine.guests"),
     ),
     "judge claims, writes by name and reports": (
         *("placement_worker.core.claims", "placement_worker.core.ledger"),
         *("placement_worker.core.allocation_writes", "placement_worker.core.provider_writes"),
         *("placement_worker.core.reports", "placement_worker.core.forest", "placement_worker.admin_writes"),
     ),
-    "decide a cell": ("cell_conductor.core.decide", "cell_conductor.core.rows"),
-    "what happens to an instance": ("scheduler_worker.core.instances",),
+    "decide a cell, and what happens to an instance": (
+        *("cell_conductor.core.decide", "cell_conductor.core.rows", "scheduler_worker.core.instances"),
+    ),
     "the attempts of a host, and the guests on a machine": (
         *("compute_sim.core.attempts", "compute_sim.core.hosts", "compute_sim.core.trees"),
         *("compute_sim.libvirt.core", "compute_sim.libvirt.driver", "compute_sim.libvirt.images"),
     ),
     "the next step of a node": ("ironic_sync.core",),
+    "what Nova asks, and is answered": (
+        *("nova_bridge.envelope", "nova_bridge.request_spec", "nova_bridge.selection", "nova_bridge.cloud"),
+        *("nova_bridge.placement_api", "nova_bridge.serving"),
+    ),
     "audit books": ("moor.books", "cell_conductor.core.books"),
     "a broker, its users, their rights, and its dead letters": (
         *("bus.broker", "bus.memory", "bus.rabbit", "bus.unix_socket", "bus.topology", "bus.definitions"),
-        *("bus.addresses", "bus.workers.dead_letters"),
+        *("bus.addresses", "bus.queues", "bus.workers.authority", "bus.workers.dead_letters"),
     ),
     "a database, its roles, and the store of a room": (
         *("kit.sql", "moor.clouds.db_command"),
@@ -72,7 +77,8 @@ DOORS = {
         *("placement_worker.api.service", "placement_worker.api.auth", "placement_worker.api.policy"),
     ),
     "a room's workers on a broker": (
-        *("bus.workers.station", "bus.workers.handling", "bus.workers.sending", "ironic_sync.rest"),
+        *("bus.workers.station", "bus.workers.handling", "bus.workers.sending", "bus.workers.worker"),
+        "ironic_sync.rest",
         "compute_sim.libvirt.running",
         *(
             f"{room}.wiring"
