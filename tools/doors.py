@@ -31,6 +31,7 @@ LANGUAGE = (
         "engine.inventories",
     ),
     *("engine.refusals", "kit", "moor.client", "moor.commands", "moor.dashboard.service"),
+    "bus.workers.health_server",
     *(f"{room}.settings" for room in (*ROOMS, "compute_sim.libvirt")),
     "moor.worker_settings",
 )
@@ -53,7 +54,7 @@ DOORS = {
         *("compute_sim.core.attempts", "compute_sim.core.hosts", "compute_sim.core.trees"),
         *("compute_sim.libvirt.core", "compute_sim.libvirt.driver", "compute_sim.libvirt.images"),
     ),
-    "the next step of a node": ("ironic_sync.core",),
+    "the next step of a node, and who takes it": ("ironic_sync.core", "ironic_sync.membership"),
     "what Nova asks, and is answered": (
         *("nova_bridge.envelope", "nova_bridge.request_spec", "nova_bridge.selection", "nova_bridge.cloud"),
         *("nova_bridge.placement_api", "nova_bridge.serving"),

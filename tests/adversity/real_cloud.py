@@ -22,7 +22,6 @@ from engine.hosts import HostState
 from engine.inventories import ProviderId
 from kit.process import run_until
 from laboratory.at_rest import Asked, problems_of
-from laboratory.load.orders import amounts_of
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.store import InstanceQuery
 from scheduler_worker.store_sql import SqlSchedulerStore
@@ -40,6 +39,10 @@ DATABASE_AWAY_S = 2.0
 
 
 of_the_tests = partial(migrated_database, "postgresql")
+
+
+def _amounts(flavor: Flavor) -> dict[str, int]:
+    return {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": flavor.root_gb}
 
 
 class BrokerOfCloud(Protocol):
@@ -195,7 +198,7 @@ class CloudOn(Generic[B]):
 
         async def is_so() -> bool:
             states = await self.instances()
-            asked = {each.id: Asked(each.state, amounts_of(flavor_of(each))) for each in states}
+            asked = {each.id: Asked(each.state, _amounts(flavor_of(each))) for each in states}
             problems[:] = await problems_of(self.client, connection, asked)
             return not problems
 
