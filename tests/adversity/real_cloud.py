@@ -42,7 +42,8 @@ of_the_tests = partial(migrated_database, "postgresql")
 
 
 def _amounts(flavor: Flavor) -> dict[str, int]:
-    return {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": flavor.root_gb}
+    named = {key.removeprefix("resources:"): int(amount) for key, amount in flavor.extra_specs.items()}
+    return {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": flavor.root_gb} | named
 
 
 class BrokerOfCloud(Protocol):
