@@ -1,5 +1,6 @@
 """Any damage to the books of an instance is found; its mends make the audit silent; and things in flight are no faults."""
 
+import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -26,7 +27,7 @@ from engine.inventories import (
 )
 from moor.books import instance_rules
 from moor.books.instance_rules import faults_of
-from moor.books.views import Fault, InstanceView, OnHost, Places, Sight, in_present_shape
+from moor.books.views import Fault, InstanceView, OnHost, Places, Sight
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)
@@ -293,28 +294,65 @@ def test_a_cell_that_does_not_answer_is_not_judged(view: InstanceView, damage: t
     assert [*faults_of(harmed, structs.replace(SIGHT, cells=frozenset()), PLACES)] == []
 
 
-def test_a_boot_between_its_claim_and_its_row_is_no_orphan() -> None:
-    claimed = structs.replace(a_view(), at_api=None, in_cells=(), on_hosts=())
-
-    assert [each.kind for each in faults(claimed)] == [instance_rules.ORPHAN]
-    assert faults(_consumer(is_new=True)(claimed)) == []
-    accepted = structs.replace(a_view(), in_cells=(), on_hosts=())
-    assert faults(_row(state="accepted", cell="")(accepted)) == []
+def gone(view: InstanceView, *names: str) -> InstanceView:
+    """The view without these books."""
+    nothing: dict[str, object] = {"at_api": None, "consumer": None, "in_cells": (), "on_hosts": ()}
+    return structs.replace(view, **{name: nothing[name] for name in names})
 
 
-def test_what_a_program_allocated_for_itself_is_no_orphan() -> None:
-    claimed = structs.replace(a_view(), at_api=None, in_cells=(), on_hosts=())
+ACTIVE, DELETED = a_view(), a_view("deleted")
+CLAIMED = gone(ACTIVE, "at_api", "in_cells", "on_hosts")
+HOLDS = _consumer(held=share_on(0).amounts, ended=False)(DELETED)
+WAITS = structs.replace(HOLDS.in_cells[0], claims=(ExpectedClaim(consumer=ID, attempt=1),))
+STRAYED = InstanceView(id=ID, on_hosts=(OnHost("c1", HostEntry(ID, HOSTS[0], 1)),))
+GIVEN_UP = [structs.replace(ACTIVE, in_cells=a_view(state).in_cells) for state in ("deleted", "error")]
+ALIVE = structs.replace(DELETED, consumer=ACTIVE.consumer, on_hosts=ACTIVE.on_hosts)
+IN_C2 = structs.replace(ACTIVE.in_cells[0], instance=structs.replace(ACTIVE.in_cells[0].instance, cell="c2"))
+MOVED = (ResourceAmount(HOSTS[0], "VCPU", 2), *share_on(0).amounts[1:])
+# The cell's row comes from an old backup, in which the instance had not moved yet.
+OLD = structs.replace(a_view(on=1, attempt=2), in_cells=a_view(on=0, attempt=1).in_cells)
+Found = tuple[str, type | None]
+ORPHAN, FREED = (instance_rules.ORPHAN, None), (instance_rules.ORPHAN, MendConsumer)
 
-    assert faults(_consumer(attempt=0)(claimed)) == []
-    assert faults(_consumer(type="VOLUME")(claimed)) == []
 
-
-def test_after_a_reshape_the_sums_of_the_tree_count() -> None:
-    moved = (ResourceAmount(HOSTS[0], "VCPU", 2), *share_on(0).amounts[1:])
-
-    assert [each.kind for each in faults(_consumer(held=moved)(a_view()))] == [instance_rules.AMOUNTS]
-    assert faults(_consumer(held=moved, generation=2)(a_view())) == []
-    assert faults(_consumer(held=moved[1:], generation=2)(a_view())) != []
+@pytest.mark.parametrize(
+    ("view", "found"),
+    [
+        (CLAIMED, [FREED]),
+        # A boot between its claim and its row, and what a program allocated for itself.
+        (_consumer(is_new=True)(CLAIMED), []),
+        (_row(state="accepted", cell="")(gone(ACTIVE, "in_cells", "on_hosts")), []),
+        (_consumer(attempt=0)(CLAIMED), []),
+        (_consumer(type="VOLUME")(CLAIMED), []),
+        (_consumer(cell="nowhere")(CLAIMED), [ORPHAN]),
+        # A deleted instance still holds something, unless its host must clean up; and what its host has must go first.
+        (HOLDS, [FREED]),
+        (structs.replace(HOLDS, in_cells=(WAITS,)), []),
+        (ALIVE, [ORPHAN, (instance_rules.STRAY, DestroyInstance)]),
+        (gone(ALIVE, "on_hosts"), [FREED]),
+        (STRAYED, [(instance_rules.STRAY, None)]),
+        (
+            structs.replace(STRAYED, in_cells=DELETED.in_cells, at_api=DELETED.at_api),
+            [(instance_rules.STRAY, DestroyInstance)],
+        ),
+        *[(each, [(getattr(instance_rules, kind), None) for kind in ("ORPHAN", "DRIFT", "STRAY")]) for each in GIVEN_UP],
+        *[(gone(a_view(state), "on_hosts"), [(instance_rules.LOST, None)]) for state in ("active", "moved", "broken")],
+        (structs.replace(ACTIVE, in_cells=(*ACTIVE.in_cells, IN_C2)), [(instance_rules.TWICE, None)]),
+        # After a reshape the sums of the tree count.
+        (_consumer(held=MOVED)(ACTIVE), [(instance_rules.AMOUNTS, MendConsumer)]),
+        (_consumer(held=MOVED, generation=2)(ACTIVE), []),
+        (
+            OLD,
+            [(getattr(instance_rules, kind), None) for kind in ("HOST", "ATTEMPT", "DRIFT", "STRAY", "LOST")],
+        ),
+    ],
+    ids=itertools.count(),
+)  # fmt: skip
+def test_what_is_found_and_what_may_be_mended(view: InstanceView, found: list[Found]) -> None:
+    told = [*faults(view)]
+    pairs = [(each.kind, type(each.mend) if each.mend else None) for each in told]
+    assert sorted(pairs, key=str) == sorted(found, key=str)
+    assert all(each.mend or each.advice for each in told)
 
 
 def with_cells(*stocks: int) -> Places:
@@ -352,104 +390,3 @@ def test_a_lost_claim_is_mended_on_the_present_providers_of_a_host_with_another_
     assert [each.kind for each in faults_of(_consumer(held=less)(a_view()), SIGHT, with_cells(1, 2))] == [
         instance_rules.AMOUNTS
     ]
-
-
-@pytest.mark.parametrize(
-    ("free", "parts"), [((1, 1), [(400, 1), (401, 1)]), ((0, 1), [(401, 1), (NUMA[0].int, 1)])]
-)
-def test_what_no_present_provider_has_alone_is_mended_in_parts_and_the_rest_is_left_to_placement(
-    free: tuple[int, int], parts: list[tuple[int, int]]
-) -> None:
-    share = in_present_shape(share_on(0), with_cells(*free))
-
-    assert [(each.provider.int, each.amount) for each in share.amounts if each.resource == "VCPU"] == parts
-
-
-def test_a_deleted_instance_that_still_holds_something_is_an_orphan_unless_its_host_must_clean_up() -> None:
-    deleted = _consumer(held=share_on(0).amounts, ended=False)(a_view("deleted"))
-    (fault,) = faults(deleted)
-    waits = structs.replace(deleted.in_cells[0], claims=(ExpectedClaim(consumer=ID, attempt=1),))
-
-    assert fault.kind == instance_rules.ORPHAN
-    assert isinstance(fault.mend, MendConsumer)
-    assert fault.mend.claim is None
-    assert faults(structs.replace(deleted, in_cells=(waits,))) == []
-
-
-@pytest.mark.parametrize("state", ["active", "moved", "broken"])
-def test_a_host_without_the_instance_that_it_should_have_is_found_only_if_it_could_be_asked(
-    state: str,
-) -> None:
-    lost = structs.replace(a_view(state), on_hosts=())
-
-    assert [(each.kind, each.mend) for each in faults(lost)] == [(instance_rules.LOST, None)]
-    unasked = structs.replace(SIGHT, asked=frozenset())
-    assert [*faults_of(lost, unasked, PLACES)] == []
-
-
-def test_what_no_row_knows_on_a_host_is_left_there() -> None:
-    stray = InstanceView(id=ID, on_hosts=(OnHost("c1", HostEntry(ID, HOSTS[0], 1)),))
-    (fault,) = faults(stray)
-    (known,) = faults(
-        structs.replace(stray, in_cells=a_view("deleted").in_cells, at_api=a_view("deleted").at_api)
-    )
-
-    assert (fault.kind, fault.mend) == (instance_rules.STRAY, None)
-    assert fault.advice
-    assert isinstance(known.mend, DestroyInstance)
-
-
-def test_two_cells_with_one_instance_are_told_and_not_chosen_between() -> None:
-    view = a_view()
-    other = structs.replace(view.in_cells[0], instance=structs.replace(view.in_cells[0].instance, cell="c2"))
-
-    (fault,) = faults(structs.replace(view, in_cells=(*view.in_cells, other)))
-
-    assert (fault.kind, fault.mend) == (instance_rules.TWICE, None)
-
-
-def test_a_row_older_than_what_a_host_has_is_not_followed() -> None:
-    """The cell's row comes from an old backup, in which the instance had not moved yet."""
-    now, old = a_view(on=1, attempt=2), a_view(on=0, attempt=1)
-    found = faults(structs.replace(now, in_cells=old.in_cells))
-
-    assert {instance_rules.HOST, instance_rules.ATTEMPT, instance_rules.DRIFT, instance_rules.STRAY} <= {
-        each.kind for each in found
-    }
-    assert [each.mend for each in found if each.mend] == []
-    assert all(each.advice for each in found)
-
-
-@pytest.mark.parametrize("state", ["deleted", "error"])
-def test_an_instance_that_only_its_cells_row_gives_up_keeps_what_it_holds(state: str) -> None:
-    there, gone = a_view(), a_view(state)
-    given_up = structs.replace(there, in_cells=gone.in_cells)
-
-    assert {each.kind for each in faults(given_up)} == {
-        instance_rules.ORPHAN,
-        instance_rules.DRIFT,
-        instance_rules.STRAY,
-    }
-    assert [each.mend for each in faults(given_up) if each.mend] == []
-    # Without an instance on its host there is nothing to lose.
-    assert all(each.mend for each in faults(structs.replace(given_up, on_hosts=())))
-
-
-def test_the_claim_of_a_deleted_instance_is_freed_only_when_no_host_has_it() -> None:
-    deleted = structs.replace(a_view("deleted"), consumer=a_view().consumer, on_hosts=a_view().on_hosts)
-
-    assert [(each.kind, type(each.mend)) for each in faults(deleted)] == [
-        (instance_rules.ORPHAN, type(None)),
-        (instance_rules.STRAY, DestroyInstance),
-    ]
-    (orphan,) = faults(structs.replace(deleted, on_hosts=()))
-    assert isinstance(orphan.mend, MendConsumer)
-
-
-def test_a_claim_in_the_name_of_an_unknown_cell_is_named_and_kept() -> None:
-    (orphan,) = faults(
-        _consumer(cell="nowhere")(structs.replace(a_view(), at_api=None, in_cells=(), on_hosts=()))
-    )
-
-    assert (orphan.kind, orphan.mend) == (instance_rules.ORPHAN, None)
-    assert "'nowhere'" in orphan.advice

@@ -9,25 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from engine.choosing.aggregate_filters import (
-    AggregateExtraSpecs,
-    AggregateFlavors,
-    AggregateImageProperties,
-    AggregateTenants,
-    AggregateTraits,
-    OwnAggregates,
-)
 from engine.choosing.choosing import choose
-from engine.choosing.hosts import Draft, Hosts, OneHost
-from engine.choosing.plugins import Filter, as_read
-from engine.choosing.weighers import FreeAmount, Spread
+from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
 from engine.hosts import Aggregate
 from engine.inventories import AggregateId
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
-from tests.plugins import standard_plugins
 from tests.properties.bounds import BOUNDED
+from tests.properties.test_scheduler_plugins import refused_by
 from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state, vcpus
 
 NAMES = tuple(f"h{number}" for number in range(6))
@@ -108,18 +98,17 @@ def traits_met(of: Metadata, spec: InstanceSpec) -> bool:
     )
 
 
-SLOW: Sequence[tuple[Filter, Callable[[Metadata, InstanceSpec], bool]]] = (
-    (AggregateTenants(), lambda of, spec: not tenants(of) or spec.project in tenants(of)),
-    (OwnAggregates(), lambda of, spec: not has_own(spec) or spec.project in tenants(of)),
-    (OwnAggregates(required=True), lambda of, spec: spec.project in tenants(of)),
-    (
-        AggregateFlavors(),
-        lambda of, spec: not allowed(of, "instance_type") or spec.flavor in allowed(of, "instance_type"),
+SLOW: Mapping[str, Callable[[Metadata, InstanceSpec], bool]] = {
+    "aggregate_tenants": lambda of, spec: not tenants(of) or spec.project in tenants(of),
+    "own_aggregates": lambda of, spec: not has_own(spec) or spec.project in tenants(of),
+    "required_own_aggregates": lambda of, spec: spec.project in tenants(of),
+    "aggregate_flavors": lambda of, spec: (
+        not allowed(of, "instance_type") or spec.flavor in allowed(of, "instance_type")
     ),
-    (AggregateTraits(), traits_met),
-    (AggregateImageProperties(), images_met),
-    (AggregateExtraSpecs(), extra_specs_met),
-)
+    "aggregate_traits": traits_met,
+    "aggregate_image_properties": images_met,
+    "aggregate_extra_specs": extra_specs_met,
+}
 
 memberships = st.lists(
     st.sets(st.integers(0, len(METADATA) - 1), max_size=3), min_size=len(NAMES), max_size=len(NAMES)
@@ -140,23 +129,19 @@ def the_picture(of: Sequence[set[int]], instances: Sequence[int] = (), room: int
     return picture
 
 
-@pytest.mark.parametrize(("plugin", "slow"), SLOW, ids=[plugin.name for plugin, _ in SLOW])
-def test_a_filter_by_metadata_passes_the_hosts_that_the_slow_way_passes(
-    plugin: Filter, slow: Callable[[Metadata, InstanceSpec], bool]
-) -> None:
+@pytest.mark.parametrize("name", SLOW)
+def test_a_filter_by_metadata_passes_the_hosts_that_the_slow_way_passes(name: str) -> None:
     met: Counter[bool] = Counter()
 
-    @settings(BOUNDED, max_examples=120)
+    @settings(BOUNDED, max_examples=60)
     @given(of=memberships, specs=st.permutations(SPECS))
     def check(of: list[set[int]], specs: list[InstanceSpec]) -> None:
         picture = the_picture(of)
-        hosts = Hosts(Draft(picture))
         for spec in specs:
-            passed = plugin.passes(hosts, as_read(spec, picture)).tolist()
-            assert passed == [slow([METADATA[each] for each in aggregates], spec) for aggregates in of], spec
-            met.update(passed)
-            for at in (at for at, is_good in enumerate(passed) if not is_good):
-                assert plugin.reason(OneHost(hosts, at), spec)
+            passes = [SLOW[name]([METADATA[each] for each in aggregates], spec) for aggregates in of]
+            refused = {host for host, passed in zip(NAMES, passes, strict=True) if not passed}
+            assert refused_by(name, picture, spec) == refused, spec
+            met.update(passes)
 
     check()
     assert min(met[True], met[False]) > 100, met
@@ -185,9 +170,17 @@ def in_racks(racks: Sequence[str], instances: Sequence[int]) -> Picture:
 def test_each_instance_goes_to_a_rack_with_the_fewest(hosts: list[tuple[str, int]], asked: list[int]) -> None:
     racks, instances = zip(*hosts, strict=True)
     picture = in_racks(racks, instances)
+    spreading = chosen_plugins(
+        PluginSettings(
+            weighers=("spread", "cpu"),
+            spread_over=("rack",),
+            spread_weight_multiplier=1e5,
+            io_ops_per_host_max=0,
+            instances_per_host_max=0,
+        )
+    )
     spreading = structs.replace(
-        standard_plugins(io_ops_max=0, instances_max=0),
-        weighers=(Spread(("rack",), 1e5), FreeAmount("cpu", "VCPU")),
+        spreading, weighers=tuple(each for each in spreading.weighers if each.name in ("spread", "cpu"))
     )
     load = Counter(dict.fromkeys(racks, 0))
     for rack, busy in hosts:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from engine.hosts import Aggregate
 from engine.inventories import AggregateId
@@ -75,43 +76,31 @@ class World:
 
     def do(self, kind: str, what: Any, told: Any) -> None:
         self.count += 1
-        getattr(self, f"_{kind}")(what, told)
-
-    def _placement(self, host: str, ids: set[AggregateId]) -> None:
-        state = a_state(
-            host, aggregates=tuple(ids), revision=self.count, shape=self.count, internal=self._internal(host)
-        )
-        self.picture.apply([state])
-        self.reference.members[host] = ids
-
-    def _gone(self, host: str, _: None) -> None:
-        self.picture.forget([provider(host)])
-        self.reference.members.pop(host, None)
-
-    def _registry(self, host: str, zone: str) -> None:
-        known = a_host(host, availability_zone=zone, sequence=self.count)
-        self.picture.put_hosts([known])
-        self.reference.zones[host] = zone
-
-    def _forgotten(self, host: str, _: None) -> None:
-        self.picture.remove_hosts([provider(host)])
-        self.reference.zones.pop(host, None)
-
-    def _metadata(self, drawn: Aggregate, _: None) -> None:
-        aggregate = named(drawn)
-        self.picture.put_aggregates([aggregate])
-        known = self.reference.known.get(aggregate.id)
-        if known is None or known.sequence < aggregate.sequence:
-            self.reference.known[aggregate.id] = aggregate
-
-    def _deleted(self, drawn: Aggregate, _: None) -> None:
-        self.picture.remove_aggregate(named(drawn))
-        known = self.reference.known.get(drawn.id)
-        if known is not None and known.sequence <= drawn.sequence:
-            del self.reference.known[drawn.id]
-
-    def _internal(self, host: str) -> int:
-        return 1 + HOSTS.index(host)
+        picture, reference = self.picture, self.reference
+        match kind:
+            case "placement":
+                state = a_state(what, revision=self.count, shape=self.count, internal=1 + HOSTS.index(what))
+                picture.apply([structs.replace(state, aggregates=tuple(told))])
+                reference.members[what] = told
+            case "gone":
+                picture.forget([provider(what)])
+                reference.members.pop(what, None)
+            case "registry":
+                picture.put_hosts([a_host(what, availability_zone=told, sequence=self.count)])
+                reference.zones[what] = told
+            case "forgotten":
+                picture.remove_hosts([provider(what)])
+                reference.zones.pop(what, None)
+            case "metadata":
+                picture.put_aggregates([named(what)])
+                known = reference.known.get(what.id)
+                if known is None or known.sequence < what.sequence:
+                    reference.known[what.id] = named(what)
+            case "deleted":
+                picture.remove_aggregate(named(what))
+                known = reference.known.get(what.id)
+                if known is not None and known.sequence <= what.sequence:
+                    del reference.known[what.id]
 
     def check(self) -> None:
         picture, reference = self.picture, self.reference

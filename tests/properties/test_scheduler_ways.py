@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from engine.choosing.choosing import WAYS_OF_ALTERNATE, choose, other_way
-from engine.choosing.compounds import WAYS_PER_HOST
 from engine.hosts import HostState
 from engine.inventories import Choice, InventoryState, ProviderId, ProviderState
 from engine.picture.picture import Picture
@@ -26,6 +25,8 @@ TRAITS = ("CUSTOM_FAST", "CUSTOM_BLUE", "CUSTOM_OLD")
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "PCI_DEVICE")
 # The parent of each place.
 LAYOUTS = ((-1,), (-1, 0), (-1, 0, 0), (-1, 0, 0, 1, 2), (-1, 0, 0, 1, 1), (-1, 0, 0, 0, 1, 2))
+# So many ways of a host are looked at.
+WAYS_PER_HOST = 8
 Free = Mapping[tuple[ProviderId, str], int]
 
 

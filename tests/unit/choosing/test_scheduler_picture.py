@@ -7,10 +7,11 @@ import pytest
 from msgspec import structs
 
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.hosts import Draft, Hosts
+from engine.choosing.planning import plan
 from engine.hosts import NODE, HostSetting, Supported
 from engine.inventories import ProviderState, ProviderUsage, Share, tree_fingerprint
 from engine.picture.picture import Picture
+from engine.requests import InstanceSpec
 from tests.contracts.placement_orders import DB, WEB, amounts, provider
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, usage_of, vcpus
@@ -19,8 +20,8 @@ PLUGINS = standard_plugins()
 
 
 def free_of(picture: Picture, name: str, resource: str = "VCPU") -> int:
-    (row,) = picture.rows_named(name)
-    return int(Hosts(Draft(picture)).free(resource)[row])
+    spec = InstanceSpec(amounts=((resource, 1),), hosts=(name.lower(),))
+    return plan(picture, spec, standard_plugins(io_ops_max=0, instances_max=0)).fit
 
 
 def a_share_of(name: str, vcpu: int) -> Share:
@@ -75,17 +76,6 @@ def test_a_provider_that_is_gone_stays_gone_when_its_past_comes_late() -> None:
     assert len(picture) == 0
 
 
-def test_a_host_that_is_made_again_is_another_provider_under_the_same_id() -> None:
-    old = a_state("h", vcpus(4), internal=1, revision=70)
-    new = a_state("h", vcpus(8), internal=2, revision=1)
-    for order in permutations((old, new)):
-        picture = a_picture(*order)
-
-        picture.prune([old.internal])
-
-        assert free_of(picture, "h") == 8
-
-
 def test_a_choice_counts_from_when_it_is_held_until_it_is_dropped() -> None:
     picture = a_picture(a_state("h", vcpus(16, used=4)))
 
@@ -98,19 +88,6 @@ def test_a_choice_counts_from_when_it_is_held_until_it_is_dropped() -> None:
     picture.drop([(WEB, 1)])
 
     assert free_of(picture, "h") == 10
-
-
-def test_what_is_held_is_kept_apart_from_what_placement_says_is_used() -> None:
-    picture = a_picture(a_state("h"))
-    picture.hold([(WEB, 1, a_share_of("h", 3))])
-
-    picture.apply([a_state("h", vcpus(16, used=3), revision=2)])
-    assert free_of(picture, "h") == 10
-    picture.apply([a_state("h", vcpus(8, used=3), revision=3, shape=2)])
-    assert free_of(picture, "h") == 2
-    picture.drop([(WEB, 1)])
-
-    assert free_of(picture, "h") == 5
 
 
 def rows_of(picture: Picture) -> dict[str, object]:

@@ -25,7 +25,7 @@ from engine.choosing.planning import plan, reasons
 from engine.flavors import Flavor
 from engine.inventories import AggregateId, InventoryState, ServerGroup
 from engine.picture.picture import Picture
-from engine.refusals import ExhaustedPool, HostVerdict, Miss, PlannedCell, Relaxation
+from engine.refusals import ExhaustedPool, HostVerdict, Miss, PlannedCell
 from engine.requests import Alternative, InstanceSpec
 from engine.requests.spec import GranularGroup
 from scheduler_worker.questions import Ask, Planner
@@ -34,7 +34,6 @@ from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import an_id, provider
 from tests.plugins import standard_plugins
-from tests.refusals import why_not
 from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, asks_no_quota, vcpus
 from tests.unit.scheduler.lone_scheduler import an_ask
@@ -114,24 +113,37 @@ def test_asked_hosts_come_first_in_a_plan_and_those_that_qualify_need_no_reason(
     )
 
 
-def test_relaxations_name_each_demand_that_keeps_hosts_out_and_how_many() -> None:
-    spec = structs.replace(a_spec(6), required=(FAST,), ignore_hosts=("tight",))
-
+@pytest.mark.parametrize(
+    ("spec", "relaxations"),
+    [
+        # Each demand that keeps hosts out, and how many; none that helps no host.
+        (
+            structs.replace(a_spec(6), required=(FAST,), ignore_hosts=("tight",)),
+            [(f"without trait {FAST}", 1)],
+        ),
+        (structs.replace(a_spec(1), required=(FAST,)), [(f"without trait {FAST}", 3)]),
+        (a_spec(100), [("with 16 VCPU in place of 100", 1)]),
+        # As many together as must be, and none further than needed.
+        (
+            structs.replace(a_spec(6), required=(FAST, SLOW), hosts=("tight", "roomy")),
+            [
+                (f"without trait {FAST} and without trait {SLOW}", 1),
+                (f"without trait {SLOW} and with 3 VCPU in place of 6", 1),
+            ],
+        ),
+        (
+            structs.replace(a_spec(60), required=(FAST, SLOW), availability_zone="z", ignore_hosts=("off",)),
+            [(f"in any zone and without trait {SLOW} and with 3 VCPU in place of 60", 1)],
+        ),
+    ],
+    ids=["other host", "other trait", "less", "two", "three"],
+)
+def test_demands_are_relaxed_as_far_as_hosts_have_room(
+    spec: InstanceSpec, relaxations: list[tuple[str, int]]
+) -> None:
     found = plan(mixed(), spec, PLUGINS)
 
-    assert found.fit == 0
-    assert found.relaxations == (Relaxation(change=f"without trait {FAST}", hosts=1),)
-
-
-def test_two_demands_are_relaxed_together_only_if_one_is_not_enough() -> None:
-    spec = structs.replace(a_spec(6), required=(FAST, SLOW), hosts=("tight", "roomy"))
-
-    found = plan(mixed(), spec, PLUGINS)
-
-    assert found.relaxations == (
-        Relaxation(change=f"without trait {FAST} and without trait {SLOW}", hosts=1),
-        Relaxation(change=f"without trait {SLOW} and with 3 VCPU in place of 6", hosts=1),
-    )
+    assert [(each.change, each.hosts) for each in found.relaxations] == relaxations
 
 
 def test_every_field_of_a_spec_is_relaxed_or_no_demand() -> None:
@@ -145,30 +157,6 @@ def test_every_field_of_a_spec_is_relaxed_or_no_demand() -> None:
         *(planning.DEMANDS_BY_ITEM | planning.DEMANDS_AS_A_WHOLE),
         *(no_demands | of_who_asks | otherwise),
     }
-
-
-def test_the_largest_amount_is_told_for_which_a_host_has_room() -> None:
-    assert plan(mixed(), a_spec(100), PLUGINS).relaxations == (
-        Relaxation(change="with 16 VCPU in place of 100", hosts=1),
-    )
-
-
-def test_as_many_demands_are_relaxed_as_must_be_and_none_further_than_needed() -> None:
-    spec = structs.replace(a_spec(60), required=(FAST, SLOW), availability_zone="z", ignore_hosts=("off",))
-
-    assert plan(mixed(), spec, PLUGINS).relaxations == (
-        Relaxation(
-            change=f"in any zone and without trait {SLOW} and with 3 VCPU in place of 60",
-            hosts=1,
-        ),
-    )
-
-
-def test_no_relaxation_is_offered_that_helps_no_host() -> None:
-    found = plan(mixed(), structs.replace(a_spec(1), required=(FAST,)), PLUGINS)
-
-    assert found.qualify == 1
-    assert found.relaxations == (Relaxation(change=f"without trait {FAST}", hosts=3),)
 
 
 def test_a_pool_that_ran_out_is_named_with_its_numbers_and_the_hosts_that_need_it() -> None:
@@ -191,19 +179,6 @@ def test_filling_compound_hosts_ends_at_a_limit_and_says_so(monkeypatch: pytest.
     found = plan(pooled(disk=900), a_spec(1, DISK_GB=10), PLUGINS)
 
     assert (found.fit, found.is_cut) == (3, True)
-
-
-@pytest.mark.parametrize("vcpu", [1, 3, 17])
-@pytest.mark.parametrize("limit", [1, 2, 100])
-def test_every_host_has_its_first_reason_on_some_page(vcpu: int, limit: int) -> None:
-    picture, spec = mixed(), a_spec(vcpu)
-
-    verdicts = all_reasons(picture, spec, limit)
-
-    assert [each.host for each in verdicts] == sorted(["full", "off", "roomy", "tight", "tree"])
-    refused = [Miss(host=each.host, reason=f"{each.step}: {each.reason}") for each in verdicts if each.step]
-    assert tuple(refused) == why_not(picture, spec, PLUGINS)
-    assert sum(each.fit for each in verdicts) == plan(picture, spec, PLUGINS).fit
 
 
 def test_reasons_of_one_step_alone_and_of_hosts_that_qualify() -> None:
