@@ -1,16 +1,18 @@
 """decide_claims alone: cases that the stores' contract cannot show, or not as clearly."""
 
+import itertools
 from collections.abc import Mapping
 
 import pytest
 from msgspec import structs
 
-from bus.messages.placement import SwapClaim
 from engine.inventories import (
+    INSTANCES,
     ConsumerId,
     InventoryState,
     ProviderId,
     ResourceAmount,
+    ServerGroup,
     Share,
     capacity_of,
 )
@@ -19,8 +21,10 @@ from engine.refusals import (
     Claimed,
     ClaimVerdict,
     DoesNotFit,
+    GroupRefused,
     HostFull,
     NotAllowed,
+    QuotaExceeded,
     Released,
     ShapeMoved,
     Superseded,
@@ -31,17 +35,20 @@ from placement_worker.core.ledger import (
     ClaimChanges,
     ClaimOrder,
     Consumer,
+    GroupBook,
+    GroupRow,
     Ledger,
     ProviderRow,
+    Quota,
     Sent,
     limits_in,
     used_in,
 )
-from placement_worker.core.owners import NO_CELL
 from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,
     DB,
+    GROUP,
     HORIZON,
     HOST,
     MIGRATION,
@@ -122,40 +129,117 @@ def test_a_shortfall_names_the_rule_its_bound_and_what_is_free(asked: int, rule:
     assert (short.asked, short.free, short.rule, short.bound) == (asked, 4, rule, bound)
 
 
-def test_shapes_are_checked_before_amounts() -> None:
-    asked = a_share(HOST, amounts(HOST, VCPU=99), shapes={HOST: 1, OTHER_HOST: 7})
-
-    assert judged(a_ledger(), a_claim(asked)) == ShapeMoved(roots=(OTHER_HOST,))
-
-
-def test_a_claim_that_names_its_trees_takes_from_no_other() -> None:
-    # A provider that an operator moved out of the host's tree, and that the sender took for a part of it.
-    taken = (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1))
-
-    assert judged(a_ledger(), a_claim(a_share(HOST, taken, shapes={HOST: 1}))) == ShapeMoved(
-        roots=(OTHER_HOST,)
-    )
-    assert judged(a_ledger(), a_claim(a_share(HOST, taken, shapes={HOST: 1, OTHER_HOST: 1}))) == Claimed()
+HELD = amounts(HOST, VCPU=1)
+THERE = a_share(OTHER_HOST)
+FAR_ONE = structs.replace(living(FAR), cell="c2", type="MIGRATION")
+ALL = a_ledger(living(), living(DB), FAR_ONE, held=dict.fromkeys((WEB, DB, FAR), HELD))
+ENDED = structs.replace(living(), ended_at=NOON, host=None)
+IN_TWO = (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1))
 
 
-def test_for_a_root_that_became_a_child_the_refusal_names_the_new_tree() -> None:
-    assert judged(a_ledger(), a_claim(a_share(HOST, shapes={NUMA: 1}))) == ShapeMoved(roots=(HOST,))
+@pytest.mark.parametrize(
+    ("ledger", "order", "verdict"),
+    [
+        # Shapes are judged before amounts.
+        (
+            a_ledger(),
+            a_claim(a_share(HOST, amounts(HOST, VCPU=99), shapes={HOST: 1, OTHER_HOST: 7})),
+            ShapeMoved(roots=(OTHER_HOST,)),
+        ),
+        # An operator moved a provider out of the host's tree, and the sender took it for a part of it.
+        (a_ledger(), a_claim(a_share(HOST, IN_TWO, shapes={HOST: 1})), ShapeMoved(roots=(OTHER_HOST,))),
+        (a_ledger(), a_claim(a_share(HOST, IN_TWO, shapes={HOST: 1, OTHER_HOST: 1})), Claimed()),
+        # A root became a child: the refusal names the new tree.
+        (a_ledger(), a_claim(a_share(HOST, shapes={NUMA: 1})), ShapeMoved(roots=(HOST,))),
+        (a_ledger(), a_claim(a_share(NUMA, shapes={})), "share.host"),
+        # Otherwise the host could be deleted while the consumer still counts on it.
+        (a_ledger(), a_claim(a_share(HOST, amounts(OTHER_HOST, VCPU=1))), "share.amounts"),
+        (a_ledger(), a_claim(a_share(HOST, amounts(NUMA, VCPU=1))), Claimed()),
+        # Providers without a cell serve all, and those of another none.
+        (a_ledger(cells={OTHER_HOST: ""}), a_claim(a_share(HOST, IN_TWO)), Claimed()),
+        (a_ledger(cells={OTHER_HOST: "c2"}), a_claim(a_share(HOST, IN_TWO)), "share.cell"),
+        (a_ledger(cells={HOST: "c2"}), a_claim(a_share(HOST, IN_TWO)), "share.cell"),
+        # A swap is of the attempt that is held, and leads to a later one.
+        *[(a_ledger(living(attempt=2)), a_swap(THERE, held=2, attempt=each), "attempt") for each in (1, 2)],
+        (a_ledger(), a_swap(THERE), Superseded(attempt=0, ended=False)),
+        (a_ledger(ENDED), a_swap(THERE), Superseded(attempt=1, ended=True)),
+        (
+            a_ledger(living(attempt=3), held={WEB: HELD}),
+            a_swap(THERE, held=1, attempt=2),
+            Superseded(attempt=3, ended=False),
+        ),
+        # What it names beside its own consumer.
+        *[(ALL, a_swap(THERE, cleanup=each), "heir.id") for each in (WEB, DB)],
+        *[(ALL, a_swap(THERE, migration=each), "heir.id") for each in (WEB, DB, FAR)],
+        *[(ALL, a_swap(THERE, returns=each), "returns") for each in (WEB, DB)],
+        (ALL, a_swap(THERE, returns=CLEANUP, cleanup=CLEANUP), "heir.id"),
+        (ALL, a_swap(THERE, returns=CLEANUP, migration=MIGRATION), "heir.type"),
+    ],
+    ids=itertools.count(),
+)
+def test_an_order_gets_this_verdict_or_is_refused_by_this_field(
+    ledger: Ledger, order: ClaimOrder, verdict: ClaimVerdict | str
+) -> None:
+    decision = decide(ledger, order)
+
+    (said,) = decision.verdicts
+    assert (said.field if isinstance(said, NotAllowed) and said.reason else said) == verdict
+    assert bool(decision.changes.touched) == (said == Claimed())
 
 
-def test_a_host_that_is_no_root_is_refused() -> None:
-    verdict = judged(a_ledger(), a_claim(a_share(NUMA, shapes={})))
-
-    assert isinstance(verdict, NotAllowed)
-    assert verdict.field == "share.host"
+AWAY = structs.replace(living(DB), host=OTHER_HOST)
+PAIRS, TOGETHER = (structs.replace(GROUP, max_per_host=2), structs.replace(GROUP, policy="affinity"))
 
 
-def test_a_claim_must_take_something_from_its_hosts_tree() -> None:
-    # Otherwise the host could be deleted while the consumer still counts on it.
-    verdict = judged(a_ledger(), a_claim(a_share(HOST, amounts(OTHER_HOST, VCPU=1))))
+def with_group(group: ServerGroup, *members: ConsumerId, of: str = "shop") -> Ledger:
+    """The first host has an instance of the group, and these, too; the second has nobody."""
+    there = (DB, *members)
+    rows = [structs.replace(living(who), group=group.id) for who in there]
+    book = GroupBook(GroupRow(group, of), tuple((who, HOST) for who in there))
+    return structs.replace(a_ledger(*rows, held=dict.fromkeys(there, HELD)), groups={group.id: book})
 
-    assert isinstance(verdict, NotAllowed)
-    assert verdict.field == "share.amounts"
-    assert judged(a_ledger(), a_claim(a_share(HOST, amounts(NUMA, VCPU=1)))) == Claimed()
+
+def with_quota(**used: int) -> Ledger:
+    quota = Quota("shop", limits={"VCPU": 4, INSTANCES: 2}, used=used)
+    return structs.replace(a_ledger(living(), held={WEB: amounts(HOST, VCPU=2)}), quotas={"shop": quota})
+
+
+def of_vcpus(amount: int, who: ConsumerId = MIGRATION) -> ClaimOrder:
+    return a_claim(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=amount)), who)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "order", "said"),
+    [
+        # A group's members are kept apart or together, by claims and by swaps, but for those that leave.
+        (with_group(GROUP), a_claim(group=GROUP), GroupRefused),
+        (with_group(GROUP), a_claim(THERE, group=GROUP), Claimed),
+        (with_group(PAIRS), a_claim(group=PAIRS), Claimed),
+        (with_group(PAIRS, MIGRATION), a_claim(group=PAIRS), GroupRefused),
+        (with_group(TOGETHER), a_claim(group=TOGETHER), Claimed),
+        (with_group(TOGETHER), a_claim(THERE, group=TOGETHER), GroupRefused),
+        (with_group(TOGETHER, WEB), a_swap(THERE, group=TOGETHER), GroupRefused),
+        (with_group(GROUP, WEB), a_swap(THERE, group=GROUP), Claimed),
+        # The API level has claimed a member for the project that a group is of; cells bring no other into it.
+        (with_group(PAIRS, of="bank"), a_claim(group=PAIRS), NotAllowed),
+        (with_group(PAIRS, of=""), a_claim(group=PAIRS), Claimed),
+        # A project has what its quota allows; a larger instance is judged by what it has more.
+        (with_quota(VCPU=2, instances=1), of_vcpus(2), Claimed),
+        (with_quota(VCPU=2, instances=1), of_vcpus(3), QuotaExceeded),
+        (with_quota(VCPU=2, instances=2), of_vcpus(1), QuotaExceeded),
+        (with_quota(VCPU=2, instances=2), a_swap(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=4))), Claimed),
+        (
+            with_quota(VCPU=2, instances=2),
+            a_swap(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=5))),
+            QuotaExceeded,
+        ),
+    ],
+    ids=itertools.count(),
+)
+def test_groups_and_quotas_allow_this_or_refuse_it(ledger: Ledger, order: ClaimOrder, said: type) -> None:
+    decision = decide_claims(ledger, [Sent(order, CELL)], NOON, HORIZON)
+
+    assert [type(each) for each in decision.verdicts] == [said], decision.verdicts
 
 
 def test_a_sender_may_change_only_its_own_cell() -> None:
@@ -170,7 +254,7 @@ def test_a_sender_may_change_only_its_own_cell() -> None:
 
 
 def test_an_api_level_sender_releases_consumers_of_any_cell() -> None:
-    ended = structs.replace(a_release(cell=NO_CELL), project=a_claim().project)
+    ended = structs.replace(a_release(cell="cell0"), project=a_claim().project)
 
     assert decide(a_ledger(), a_claim(), ended).verdicts == (Claimed(), Released(freed=True))
     late = decide(a_ledger(), ended, a_claim()).verdicts
@@ -192,68 +276,6 @@ def test_a_claim_repeated_for_another_cell_is_told_what_is_held() -> None:
         a_ledger(cells={OTHER_HOST: "c2"}), [Sent(a_claim()), Sent(elsewhere, "c2")], NOON, HORIZON
     ).verdicts
     assert isinstance(refused, NotAllowed)
-
-
-def test_providers_without_a_cell_serve_all_and_those_of_another_none() -> None:
-    pool = a_share(HOST, (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1)))
-
-    assert judged(a_ledger(cells={OTHER_HOST: ""}), a_claim(pool)) == Claimed()
-    for cells in ({OTHER_HOST: "c2"}, {HOST: "c2"}):
-        verdict = judged(a_ledger(cells=cells), a_claim(pool))
-        assert isinstance(verdict, NotAllowed)
-        assert verdict.field == "share.cell"
-
-
-@pytest.mark.parametrize("attempt", [1, 2])
-def test_a_swap_must_lead_to_a_later_attempt(attempt: int) -> None:
-    verdict = judged(a_ledger(living(attempt=2)), a_swap(a_share(OTHER_HOST), held=2, attempt=attempt))
-
-    assert isinstance(verdict, NotAllowed)
-    assert verdict.field == "attempt"
-
-
-def test_a_swap_of_an_attempt_that_is_not_held_is_superseded() -> None:
-    held = {WEB: amounts(HOST, VCPU=1)}
-    ended = structs.replace(living(attempt=1), ended_at=NOON, host=None)
-    swap = a_swap(a_share(OTHER_HOST), held=1, attempt=2)
-
-    assert judged(a_ledger(), swap) == Superseded(attempt=0, ended=False)
-    assert judged(a_ledger(ended), swap) == Superseded(attempt=1, ended=True)
-    assert judged(a_ledger(living(attempt=3), held=held), swap) == Superseded(attempt=3, ended=False)
-
-
-def test_a_cleanup_consumer_must_not_hold_anything_before() -> None:
-    holders = living(), living(DB)
-    held = {WEB: amounts(HOST, VCPU=1), DB: amounts(HOST, VCPU=1)}
-
-    for heir in (WEB, DB):
-        verdict = judged(a_ledger(*holders, held=held), a_swap(a_share(OTHER_HOST), cleanup=heir))
-        assert isinstance(verdict, NotAllowed)
-        assert verdict.field == "heir.id"
-
-
-@pytest.mark.parametrize(
-    ("swap", "field"),
-    [
-        (a_swap(a_share(OTHER_HOST), migration=WEB), "heir.id"),
-        (a_swap(a_share(OTHER_HOST), migration=DB), "heir.id"),
-        (a_swap(a_share(OTHER_HOST), migration=FAR), "heir.id"),
-        (a_swap(a_share(OTHER_HOST), returns=WEB), "returns"),
-        (a_swap(a_share(OTHER_HOST), returns=DB), "returns"),
-        (a_swap(a_share(OTHER_HOST), returns=CLEANUP, cleanup=CLEANUP), "heir.id"),
-        (a_swap(a_share(OTHER_HOST), returns=CLEANUP, migration=MIGRATION), "heir.type"),
-    ],
-)
-def test_a_swap_that_names_a_wrong_consumer_is_refused_by_its_field(swap: SwapClaim, field: str) -> None:
-    holders = living(), living(DB), structs.replace(living(FAR), cell="c2", type="MIGRATION")
-    ledger = a_ledger(*holders, held={who.id: amounts(HOST, VCPU=1) for who in holders})
-
-    decision = decide(ledger, swap)
-
-    (verdict,) = decision.verdicts
-    assert isinstance(verdict, NotAllowed)
-    assert (verdict.field, bool(verdict.reason)) == (field, True)
-    assert decision.changes.touched == ()
 
 
 def test_a_way_back_to_a_host_without_a_place_there_is_held_to_the_limit() -> None:

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 import pytest
 from msgspec import structs
 
-from bus.messages.placement import ClaimResources, ReleaseClaim
+from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim
 from engine.inventories import INTEGER_MAX, ConsumerId, ProviderId, ResourceAmount
 from engine.refusals import Claimed, ClaimVerdict, NotAllowed, Released, Superseded
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, Sent
-from placement_worker.core.owners import ATTEMPT_AHEAD_MAX, NO_CELL
 from tests.contracts.placement_orders import (
+    CLEANUP,
+    DB,
     HORIZON,
     HOST,
+    MIGRATION,
     NOON,
     OTHER_HOST,
     WEB,
@@ -27,6 +29,8 @@ from tests.contracts.placement_orders import (
 )
 from tests.unit.placement.test_claims import a_ledger
 
+# What orders of the API level name as their cell; and how far an attempt may be ahead of the last one.
+NO_CELL, ATTEMPT_AHEAD_MAX = "cell0", 1_000_000
 BANK = consumer("bank")
 THEIRS = amounts(HOST, VCPU=1)
 
@@ -219,6 +223,36 @@ def test_anothers_tombstone_keeps_no_heir_from_its_share(attempt: int) -> None:
             heir = here.rows[BANK]
             assert (heir.type, heir.cell, heir.project, heir.attempt) == (kind.upper(), "c1", "bank", 1)
             assert here.held[BANK] == THEIRS
+
+
+ROOM_OF_C1, ROOM_OF_C2 = ("c1", NO_OWNER), ("c2", NO_OWNER)
+OF_C2 = a_release(DB, cell="c2")
+OF_SHOP, OF_BANK = (
+    structs.replace(a_release(who, cell=NO_CELL), project=project)
+    for who, project in ((CLEANUP, "shop"), (MIGRATION, "bank"))
+)
+
+
+@pytest.mark.parametrize(
+    ("releases", "room", "rows"),
+    [
+        ([a_release(each) for each in (WEB, DB, CLEANUP)], {ROOM_OF_C1: 2}, {WEB, DB}),
+        ([a_release(WEB)], {ROOM_OF_C1: 0}, set()),
+        (
+            [a_release(WEB), OF_C2, OF_SHOP, OF_BANK],
+            {ROOM_OF_C1: 0, ROOM_OF_C2: 1, (NO_CELL, "shop"): 0, (NO_CELL, "bank"): 1},
+            {DB, MIGRATION},
+        ),
+    ],
+    ids=["so many", "none", "each owner"],
+)
+def test_each_owner_leaves_no_more_tombstones_than_there_is_room_for(
+    releases: list[ReleaseClaim], room: dict[tuple[str, str], int], rows: set[ConsumerId]
+) -> None:
+    decision = decide_claims(a_ledger(), [Sent(each) for each in releases], NOON, HORIZON, room)
+
+    assert {*decision.verdicts} == {Released(freed=False)}
+    assert {row.id for row in decision.changes.consumers} == rows
 
 
 # Heirs and ways back

@@ -94,14 +94,6 @@ def test_an_invalid_report_is_refused_naming_the_field(field: str, report: Repor
     assert decision.changes == decide_reports(forest, [], VOCABULARY).changes
 
 
-def test_a_sender_may_report_only_its_own_cell() -> None:
-    refused = judged(a_report(), speaks_for="c2")
-
-    assert isinstance(refused, NotAllowed)
-    assert refused.field == "cell"
-    assert judged(a_report(), speaks_for=CELL) == ReportAccepted(shape=4, shape_moved=False)
-
-
 def test_traits_of_an_operator_outlive_any_report() -> None:
     report = a_report(a_provider("host-1", traits=("HW_CPU_X86_VMX",)))
 
@@ -148,40 +140,45 @@ def test_a_tree_created_deleted_and_created_in_one_batch_counts_every_time() -> 
     assert [tree.shape for tree in decision.changes.trees] == [3]
 
 
-def test_a_late_report_of_a_deleted_tree_is_outdated() -> None:
-    for epoch, sequence in ((1, 9), (2, 6), (2, 7)):
-        late = a_report(a_provider("new"), root=NEW, epoch=epoch, sequence=sequence)
-        assert judged(late, FELLED) == ReportOutdated(epoch=2, sequence=7)
-
-
-def test_a_host_that_comes_back_in_another_cell_is_judged_by_the_reports_of_that_cell() -> None:
-    planted = a_report(a_provider("new"), root=NEW, cell="c2", epoch=1, sequence=1)
-
-    decision = decide_reports(FELLED, [Sent(planted, speaks_for="c2")], VOCABULARY)
-
-    assert decision.verdicts == (ReportAccepted(shape=7, shape_moved=True),)
-    (tree,) = decision.changes.trees
-    assert (tree.cell, tree.epoch, tree.sequence) == ("c2", 1, 1)
-
-
-def test_a_late_report_of_another_cell_does_not_bring_back_a_node_that_was_removed() -> None:
-    """A ring of daemons reports the nodes of all cells: the node had gone to this cell, and is deleted."""
-    late = structs.replace(
-        a_report(a_provider("new"), root=NEW, cell="c2", epoch=2, sequence=6), foreign="leave"
+def of_new(
+    epoch: int, sequence: int, cell: str = CELL, *, gone: bool = False, foreign: str = ""
+) -> ReportInventory:
+    told = () if gone else (a_provider("new"),)
+    return structs.replace(
+        a_report(*told, root=NEW, cell=cell, epoch=epoch, sequence=sequence), foreign=foreign
     )
 
-    assert judged(late, FELLED) == ReportOutdated(epoch=2, sequence=7)
-    next_one = structs.replace(late, sequence=8)
-    assert judged(next_one, FELLED) == ReportAccepted(shape=7, shape_moved=True)
+
+GROWN, LATE = ReportAccepted(shape=7, shape_moved=True), ReportOutdated(epoch=2, sequence=7)
 
 
-def test_another_cell_cannot_make_a_tombstone_forget_its_last_report() -> None:
-    empty = a_report(root=NEW, cell="c2", epoch=1, sequence=1)
+@pytest.mark.parametrize(
+    ("forest", "report", "speaks_for", "verdict"),
+    [
+        (FOREST, a_report(), CELL, ReportAccepted(shape=4, shape_moved=False)),
+        (FOREST, a_report(), "c2", "cell"),
+        (FELLED, of_new(1, 9), None, LATE),
+        (FELLED, of_new(2, 6), None, LATE),
+        (FELLED, of_new(2, 7), None, LATE),
+        (FELLED, of_new(2, 8), None, GROWN),
+        # The reports of another cell have numbers of their own, but a ring of daemons reports the nodes of all cells.
+        (FELLED, of_new(1, 1, "c2"), "c2", GROWN),
+        (FELLED, of_new(2, 6, "c2", foreign="leave"), None, LATE),
+        (FELLED, of_new(2, 8, "c2", foreign="leave"), None, GROWN),
+        # Another cell cannot make a tombstone forget its last report.
+        (FELLED, of_new(1, 1, "c2", gone=True), None, ReportAccepted(shape=6, shape_moved=False)),
+    ],
+)
+def test_a_report_counts_by_its_sender_and_its_number(
+    forest: Forest, report: ReportInventory, speaks_for: str | None, verdict: ReportVerdict | str
+) -> None:
+    said = judged(report, forest, speaks_for)
 
-    decision = decide_reports(FELLED, [Sent(empty)], VOCABULARY)
-
-    assert decision.verdicts == (ReportAccepted(shape=6, shape_moved=False),)
-    assert decision.changes == TreeChanges()
+    assert (said.field if isinstance(said, NotAllowed) else said) == verdict
+    changes = decide_reports(forest, [Sent(report, speaks_for)], VOCABULARY).changes
+    assert [(each.cell, each.epoch, each.sequence) for each in changes.trees if each.root == NEW] == (
+        [(report.cell, report.epoch, report.sequence)] if said == GROWN else []
+    )
 
 
 WRITTEN = structs.replace(TREE, cell="")
