@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 
 from kit.keystone import OpenStackSettings
+from placement_worker.api import auth
 from placement_worker.api.auth import (
     Authentication,
     BadPasswordFileError,
@@ -50,8 +51,8 @@ def basic(user: str, password: str = PASSWORD) -> Headers:
     return {"authorization": f"Basic {encoded}"}
 
 
-def guarded(auth: Authentication, policy: str = "legacy") -> AbstractAsyncContextManager[Server]:
-    return server_over(MemoryPlacementStore(), policy, auth)
+def guarded(login: Authentication, policy: str = "legacy") -> AbstractAsyncContextManager[Server]:
+    return server_over(MemoryPlacementStore(), policy, login)
 
 
 async def status(server: Server, headers: Headers, path: str = PROVIDERS, address: str = "") -> int:
@@ -118,9 +119,9 @@ async def test_a_file_of_users_is_what_htpasswd_writes_and_a_project_and_a_role(
     file.write_text(
         f"# operators\n\nann:{hashed}\nbob:$2y${hashed[4:]}:shop\ncai:{hashed}:shop:reader\ndee:{hashed}:shop:member\n"
     )
-    auth = BasicAuthentication(users_in(file))
+    login = BasicAuthentication(users_in(file))
 
-    callers = [await auth.caller(basic(name)) for name in ("ann", "bob", "cai", "dee")]
+    callers = [await login.caller(basic(name)) for name in ("ann", "bob", "cai", "dee")]
 
     assert {"admin", "service"} <= callers[0].roles
     assert [each.roles for each in callers[1:]] == [{"reader"}, {"reader"}, {"reader", "member"}]
@@ -161,8 +162,8 @@ async def test_a_file_with_anything_else_in_it_is_refused(tmp_path: Path, text: 
 )
 async def test_a_project_reads_its_own_usages_and_nothing_else(headers: Headers, policy: str) -> None:
     store = MemoryPlacementStore()
-    auth = BasicAuthentication({"ron": User(HASHED, "shop")}) if "authorization" in headers else None
-    async with server_over(store) as admin, server_over(store, policy, auth) as server:
+    login = BasicAuthentication({"ron": User(HASHED, "shop")}) if "authorization" in headers else None
+    async with server_over(store) as admin, server_over(store, policy, login) as server:
         await admin.fill()
         headers = {**headers, "openstack-api-version": "placement 1.39"}
         own = await server.client.get(OWN, headers=headers)
@@ -210,12 +211,25 @@ async def test_keystone_is_asked_once_about_a_token_and_again_after_a_while_or_i
             assert await status(server, headers) == 401
 
 
+async def test_of_too_many_tokens_keystone_is_asked_about_the_oldest_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auth, "REMEMBERED_MAX", 2)
+    keystone = FakeKeystone()
+    first, *_, last = tokens = [keystone.issue() for _ in range(3)]
+    async with guarded(KeystoneAuthentication(ACCOUNT, keystone.client())) as server:
+        for token in (*tokens, last, first):
+            assert await status(server, {"x-auth-token": token}) == 200
+
+    assert keystone.asked == [*tokens, first]
+
+
 async def test_keystone_tells_project_and_roles_and_no_made_up_token_is_known() -> None:
     keystone = FakeKeystone()
     keystone.people["ann", "of ann", "demo"] = {"roles": [{"id": "r-2", "name": "admin"}]}
-    auth = KeystoneAuthentication(ACCOUNT, keystone.client())
-    async with guarded(auth) as server:
-        by_password = await auth.token_by_password("ann", "of ann", "demo", "")
+    login = KeystoneAuthentication(ACCOUNT, keystone.client())
+    async with guarded(login) as server:
+        by_password = await login.token_by_password("ann", "of ann", "demo", "")
         assert await status(server, {"x-auth-token": by_password}) == 200
         token = {
             "x-auth-token": keystone.issue(project={"id": "shop"}, roles=[{"id": "r", "name": "reader"}])
@@ -259,13 +273,13 @@ async def tried(logins: Sequence[tuple[Headers, str]]) -> Counter[int]:
 
 @pytest.mark.parametrize("name", ["ann", "nobody"])
 async def test_floods_are_bounded_by_name_whether_it_exists_or_not(name: str) -> None:
-    auth = BasicAuthentication({"ann": User(HASHED)})
-    tries = [auth.caller(basic(name, f"guess-{number}")) for number in range(40)]
+    login = BasicAuthentication({"ann": User(HASHED)})
+    tries = [login.caller(basic(name, f"guess-{number}")) for number in range(40)]
 
     answers = await asyncio.gather(*tries, return_exceptions=True)
 
     assert Counter(getattr(each, "status", 200) for each in answers) == {401: 16, 429: 24}
-    assert (await auth.caller(basic("ann"))).user == "ann"
+    assert (await login.caller(basic("ann"))).user == "ann"
 
 
 @pytest.mark.parametrize(
@@ -283,15 +297,15 @@ async def test_floods_are_bounded_by_name_whether_it_exists_or_not(name: str) ->
     ],
 )
 async def test_floods_are_bounded_by_address_but_for_this_machine(addresses: list[str], checked: int) -> None:
-    auth = BasicAuthentication({"ann": User(HASHED)})
+    login = BasicAuthentication({"ann": User(HASHED)})
     logins = [(basic(f"n-{number}", "x"), addresses[number % len(addresses)]) for number in range(40)]
 
-    answers = await asyncio.gather(*(auth.caller(*each) for each in logins), return_exceptions=True)
+    answers = await asyncio.gather(*(login.caller(*each) for each in logins), return_exceptions=True)
 
     assert Counter(getattr(each, "status", 200) for each in answers) == Counter(
         {401: checked, 429: 40 - checked}
     )
-    assert (await auth.caller(basic("ann"), addresses[0])).user == "ann"
+    assert (await login.caller(basic("ann"), addresses[0])).user == "ann"
 
 
 async def test_behind_a_proxy_floods_are_bounded_by_the_address_that_it_says() -> None:
@@ -301,21 +315,21 @@ async def test_behind_a_proxy_floods_are_bounded_by_the_address_that_it_says() -
 
 
 async def test_a_flood_holds_up_no_right_login_and_unknown_names_cost_no_checks() -> None:
-    auth = BasicAuthentication({"ann": COSTLY, "bob": User(HASHED)})
+    login = BasicAuthentication({"ann": COSTLY, "bob": User(HASHED)})
 
     async def cpu_s(*headers: Headers) -> float:
         before_s = process_time()
-        await asyncio.gather(*map(auth.caller, headers), return_exceptions=True)
+        await asyncio.gather(*map(login.caller, headers), return_exceptions=True)
         return process_time() - before_s
 
     one_s = await cpu_s(basic("ann", "wrong"))
     assert await cpu_s(*(basic(f"nobody-{number}", "x") for number in range(100))) < 10 * one_s
     guesses = [basic(f"nobody-{number % 25}", f"{number}") for number in range(400)]
     guesses += [basic("ann", f"{number}") for number in range(16)]
-    flood = [asyncio.create_task(auth.caller(each)) for each in guesses]
+    flood = [asyncio.create_task(login.caller(each)) for each in guesses]
     await asyncio.sleep(0)
 
-    assert (await auth.caller(basic("bob"))).user == "bob"
+    assert (await login.caller(basic("bob"))).user == "bob"
 
     assert sum(not each.done() for each in flood) > len(flood) // 2
     await asyncio.gather(*flood, return_exceptions=True)
@@ -326,17 +340,17 @@ async def test_a_flood_holds_up_no_right_login_and_unknown_names_cost_no_checks(
 )
 async def test_a_flood_of_ones_own_name_does_not_lock_out(address: str, *, was_there: bool) -> None:
     clock = Clock()
-    auth = BasicAuthentication({"ann": User(HASHED)}, clock)
-    await auth.caller(basic("ann"), address if was_there else "203.0.113.99")
+    login = BasicAuthentication({"ann": User(HASHED)}, clock)
+    await login.caller(basic("ann"), address if was_there else "203.0.113.99")
     clock.now += 301
     others = ["203.0.113.7", "203.0.113.8"] * 8
     flood = [
-        asyncio.create_task(auth.caller(basic("ann", f"guess-{number}"), other))
+        asyncio.create_task(login.caller(basic("ann", f"guess-{number}"), other))
         for number, other in enumerate(others)
     ]
     await asyncio.sleep(0)
 
-    assert (await auth.caller(basic("ann"), address)).user == "ann"
+    assert (await login.caller(basic("ann"), address)).user == "ann"
 
     # From elsewhere it waits for its turn.
     assert all(each.done() for each in flood) is not was_there

@@ -13,7 +13,7 @@ from uuid import uuid4
 import httpx
 import pytest
 import trustme
-from msgspec import Struct, structs
+from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -31,7 +31,6 @@ from tests.api.test_auth import guarded
 from tests.placement_servers import our_server
 from tests.servers.keystone import KeystoneAdmin, PrivateKeystone
 from tests.unit.ironic.test_rest import NODE, told
-from tests.unit.moor.dashboard_visits import GARDENS, SHOPS, Visited
 
 # The first one installs Keystone into an environment of its own.
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900)]
@@ -169,33 +168,6 @@ async def test_rights_that_end_in_keystone_end_here(cloud: Identities) -> None:
             assert await status(server.url, token) == 200, "it is remembered"
             clock[0] += 301
             assert await status(server.url, token) == 401
-
-
-async def test_the_dashboard_lets_each_user_see_what_their_project_has(cloud: Identities) -> None:
-    clock = [time.time()]
-    auth = KeystoneAuthentication(cloud.account, httpx.AsyncClient(), lambda: clock[0])
-    visited = Visited(auth)
-    visited.cloud.instances[SHOPS] = structs.replace(visited.cloud.instances[SHOPS], project=cloud.shop)
-    name, user = cloud.new_user("member")
-    member, boss = visited.browser(), visited.browser()
-    try:
-        wrong = await member.log_in(user=name, password="wrong", project="shop")
-        assert (wrong.status_code, "answers 401" in wrong.text) == (401, True)
-        other = await member.log_in(user=name, password=PASSWORD, project="garden")
-        assert (other.status_code, "answers 401" in other.text) == (401, True)
-        assert (await member.log_in(user=name, password=PASSWORD, project="shop")).status_code == 303
-        assert (await boss.log_in(token=cloud.token("boss"))).status_code == 303
-        page = (await member.get("/instances")).text
-        assert (str(SHOPS) in page, str(GARDENS) in page) == (True, False)
-        assert (await member.get("/hosts")).status_code == 403
-        assert (await boss.get("/hosts")).status_code == 200
-
-        cloud.admin.change_user(user, enabled=False)
-        clock[0] += 301
-        assert (await member.get("/instances")).status_code == 303
-        assert len(visited.sessions) == 1
-    finally:
-        await auth.close()
 
 
 # The client of Ironic

@@ -64,15 +64,3 @@ async def test_basic_authentication_accepts_the_users_of_its_file(tmp_path: Path
         let_in = await server.client.get("/traits", auth=("ann", "open sesame"))
 
     assert (refused.status_code, let_in.status_code) == (401, 200)
-
-
-async def test_a_policy_file_says_who_may_do_what(tmp_path: Path) -> None:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text('"placement:traits:list": "role:reader"\n')
-    url = f"sqlite:///{tmp_path / 'books.db'}"
-    reader = {"x-auth-token": "ron", "x-roles": "reader"}
-    async with api("--db", url, "--auth", "noauth2", "--policy", str(policy)) as server:
-        traits = await server.client.get("/traits", headers=reader)
-        classes = await server.client.get("/resource_classes", headers=reader)
-
-    assert (traits.status_code, classes.status_code) == (200, 403)

@@ -13,13 +13,10 @@ from sqlalchemy.engine import make_url
 
 from cell_conductor.tables import metadata as conductor_tables
 from compute_sim.tables import metadata as compute_tables
-from ironic_sync.tables import metadata as ironic_tables
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.tables import metadata as placement_tables
 from scheduler_worker.tables import metadata as scheduler_tables
-from tests.contracts.sql_stores import empty_database
-from tests.stories.moor.moor_process import Process, moor, moor_json, started
-from tests.stories.real_servers import real_servers
+from tests.stories.moor.moor_process import Process, moor_json, started
 
 pytestmark = pytest.mark.asyncio
 
@@ -28,7 +25,6 @@ OTHERS = {
     *(name for each in (scheduler_tables, conductor_tables, compute_tables) for name in each.tables),
     *(f"{room}_version" for room in ("scheduler", "cell_conductor", "compute_sim")),
 }
-IRONIC = {*ironic_tables.tables, "ironic_sync_version"}
 
 
 @pytest.fixture
@@ -78,31 +74,6 @@ async def providers_served(*arguments: str) -> list[str]:
     return sorted(provider["name"] for provider in answer.json()["resource_providers"])
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
-async def test_tables_are_made_only_where_they_belong(kind: str) -> None:
-    async with (
-        empty_database(kind) as url,
-        empty_database(kind) as placement_url,
-        empty_database(kind) as ironic_url,
-    ):
-        alone = await moor("db", "upgrade", MOOR_PLACEMENT_DB_URL=placement_url)
-        assert alone.code == 0, alone.err
-        assert await tables_in(placement_url) == PLACEMENT
-        third = await moor("db", "upgrade", MOOR_IRONIC_DB_URL=ironic_url)
-        assert third.code == 0, third.err
-        assert await tables_in(ironic_url) == IRONIC
-        all_three = ("--db", url, "--placement-db", placement_url, "--ironic-db", ironic_url)
-        upgraded = await moor("db", "upgrade", *all_three)
-        assert upgraded.code == 0, upgraded.err
-
-        assert await tables_in(placement_url) == PLACEMENT
-        assert await tables_in(ironic_url) == IRONIC
-        assert await tables_in(url) == OTHERS
-        one = await moor("db", "upgrade", "--db", url, "--placement-db", placement_url)
-        assert one.code == 0, one.err
-        assert await tables_in(url) == OTHERS | IRONIC
-
-
 async def test_moor_up_keeps_placements_tables_in_the_given_database(home: Path) -> None:
     apart = f"sqlite:///{home / 'placement.db'}"
     async with up(home, "--hosts", "2", MOOR_PLACEMENT_DB_URL=apart):
@@ -117,17 +88,3 @@ async def test_moor_up_keeps_placements_tables_in_the_given_database(home: Path)
     assert await tables_in(apart) == PLACEMENT
     assert await tables_in(f"sqlite:///{home / 'moor.db'}") == OTHERS
     assert await providers_served("--placement-db", apart) == ["c1-host-00001", "c1-host-00002"]
-
-
-@pytest.mark.rabbitmq
-@pytest.mark.postgresql
-@pytest.mark.timeout(300)
-async def test_on_real_servers_everything_is_built_deleted_and_audited_over_two_databases() -> None:
-    async with real_servers() as (bus, url), empty_database("postgresql") as placement_url:
-        ran = await moor("demo", "--boots", "300", "--bus", bus, "--db", url, "--placement-db", placement_url)
-        assert ran.code == 0, ran.err + ran.out
-        assert "instances are deleted again" in ran.out
-
-        assert await audited(placement_url) == ()
-        assert await tables_in(placement_url) == PLACEMENT
-        assert await tables_in(url) == OTHERS

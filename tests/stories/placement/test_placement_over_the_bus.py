@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from uuid import UUID, uuid5
 
 import pytest
-from msgspec import structs
 
 from bus.broker import Broker
 from bus.codec import CODEC
@@ -18,8 +17,6 @@ from bus.messages.placement import (
     AskSnapshot,
     ClaimAnswered,
     ClaimResources,
-    InventoryInUse,
-    InventoryRefused,
     LogPosition,
     ProvidersChanged,
     ReleaseClaim,
@@ -58,7 +55,7 @@ from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
 from tests.contracts.placement_orders import a_release
-from tests.contracts.stage import PATIENCE_S, SETTINGS, dead_letters, declared
+from tests.contracts.stage import PATIENCE_S, SETTINGS, declared
 from tests.contracts.stores import open_store
 
 pytestmark = pytest.mark.asyncio
@@ -244,42 +241,6 @@ async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
         assert {name for name, _, _ in told} == {"h1"}
         assert [revision for _, revision, _ in told] == sorted(revision for _, revision, _ in told)
         assert told[-1][2] == 8
-
-
-@STAGES
-async def test_a_refused_report_is_published_as_an_event(bus: str, books: str) -> None:
-    async with placement_setup(bus, books) as setup:
-        await setup.report(host("h1"))
-        await setup.claim(claim(1, share("h1", 1)))
-        link = Link(setup.broker, SETTINGS)
-        feed = listen(
-            link, [Grant(EVENTS, ("inventory.refused.c1",))], process="ears", settings=SETTINGS, codec=CODEC
-        )
-        await anext(feed)
-
-        gone = structs.replace(host("h1"), providers=(), removed=(host("h1").root,))
-        await setup.client.publisher.send(gone)
-        (told,) = await anext(feed)
-        await feed.aclose()
-        await link.close()
-
-        assert isinstance(told.message, InventoryRefused)
-        assert isinstance(told.message.verdict, InventoryInUse)
-
-
-@pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), ("unix", "sqlite")])
-async def test_a_message_without_a_sender_is_refused_where_there_are_users(bus: str, books: str) -> None:
-    async with placement_setup(bus, books, user="moor-placement") as setup:
-        await setup.client.publisher.send(host("h1"))
-        (letter,) = await dead_letters(setup.broker, 1)
-        assert letter.reason == "sent without a user_id: set AMQP's user_id to the name of your user"
-        async with computes(setup, "c1") as cell:
-            answer = await cell.ask(host("h2"))
-        assert isinstance(answer, ReportAnswered)
-        assert isinstance(answer.verdict, ReportAccepted)
-
-        page = await setup.store.snapshot_page(0, 100)
-        assert [provider.name for provider in page.providers] == ["h2"]
 
 
 @STAGES
