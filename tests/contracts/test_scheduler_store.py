@@ -2,26 +2,16 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any
-from uuid import UUID
 
 import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, InstanceState, RebuildInstance
-from bus.messages.moves import MoveInstance
-from engine.flavors import Flavor, Image, InstanceId, RequestId
-from scheduler_worker.core.instances.lifecycle import SEQUENCE_AHEAD_MAX, deleted, deleted_unseen, heard
-from scheduler_worker.core.instances.moves import moved
-from scheduler_worker.core.instances.resizes import rebuilt
+from bus.messages.build import BuildInstance
+from scheduler_worker.core.instances.lifecycle import SEQUENCE_AHEAD_MAX, deleted, deleted_unseen
 from scheduler_worker.core.instances.rows import (
-    ACCEPTED,
-    ACTIVE,
     DELETED,
     ERROR,
-    HostDecision,
-    InstanceRow,
     accepted,
     failed,
 )
@@ -29,7 +19,6 @@ from scheduler_worker.store import (
     InstanceQuery,
     Known,
     NewRequest,
-    OutboxNote,
     SchedulerStore,
 )
 from tests.contracts.scheduler_rows import (
@@ -119,39 +108,6 @@ async def test_instances_are_found_by_id_by_request_by_state_and_in_pages(store:
     assert await found(InstanceQuery(state=DELETED)) == [12]
 
 
-async def test_instances_are_found_by_name_and_by_the_beginning_of_an_id(store: SchedulerStore) -> None:
-    web, other = UUID("3f2a0000-0000-5000-8000-000000000001"), UUID("3f2affff-0000-5000-8000-000000000002")
-    first, second = UUID("aaaa1111-0000-7000-8000-000000000003"), UUID("aaaa2222-0000-7000-8000-000000000004")
-
-    def asked(request: UUID, id_: UUID, name: str, project: str) -> NewRequest:
-        build = BuildInstance(request_id=RequestId(request), name=name, project=project)
-        return NewRequest(RequestId(request), b"", accepted(build, [InstanceId(id_)], NOON, LATER))
-
-    await accept(store, asked(first, web, "web", "shop"), asked(second, other, "web", ""))
-
-    async def found(**query: Any) -> list[UUID]:
-        return [row.id for row in await store.instances(InstanceQuery(**query))]
-
-    assert await found(name="web") == [web, other]
-    assert await found(name="web", project="shop") == [web]
-    assert await found(name="we") == []
-    assert await found(name="WEB") == []
-    assert await found(id_prefix="3f2a") == [web, other]
-    assert await found(id_prefix="3f2af") == [other]
-    assert await found(id_prefix="3f2a", project="shop") == [web]
-    assert await found(id_prefix=web.hex) == [web]
-    assert await found(id_prefix="3f2b") == []
-    assert await found(request_prefix="aaaa1") == [web]
-    assert await found(request_prefix="aaaa", id_prefix="3f2a0") == [web]
-
-    async with store.transaction() as transaction:
-        rows = await transaction.lock([InstanceId(web)])
-        await transaction.save([over for row in rows.values() if (over := deleted(row, LATER)) is not None])
-
-    assert await found(name="web") == [web, other]
-    assert await found(name="web", living=True) == [other]
-
-
 async def test_a_name_may_be_as_long_as_a_request_and_a_number_make_it(store: SchedulerStore) -> None:
     build = BuildInstance(request_id=request_id(1), name="w" * 255, count=2)
     rows = accepted(build, [instance(1), instance(2)], NOON, LATER)
@@ -184,36 +140,6 @@ async def test_instances_are_found_by_the_host_that_they_live_on(store: Schedule
     assert await found(InstanceQuery(host="H7")) == []
 
 
-async def test_how_a_host_was_chosen_is_kept_and_read_with_what_was_asked(store: SchedulerStore) -> None:
-    (row,) = a_placed(a_request(1)).rows
-    # Without any trouble, too.
-    row = structs.replace(row, told=structs.replace(row.told, refusals=()))
-    await accept(store, NewRequest(request_id(1), b"same", (row,)))
-    async with store.transaction() as transaction:
-        await transaction.apply_events([an_active(1)])
-
-    (read,) = await store.instances(InstanceQuery(instances=(instance(1),)))
-
-    assert row.decision is not None
-    assert (read.told.state, read.told.host, read.decision, read.spec) == (
-        *(ACTIVE, "h8", row.decision, b"a spec"),
-    )
-
-
-async def test_an_instance_keeps_all_that_is_told_of_it(store: SchedulerStore) -> None:
-    await accept(store, a_request(1))
-    (row,) = await rows_of(store, 1)
-
-    assert row.told == InstanceState(
-        id=instance(1),
-        request_id=request_id(1),
-        sequence=1,
-        state=ACCEPTED,
-        name="web",
-        changed_at=NOON,
-    )
-
-
 async def test_a_request_is_forgotten_when_all_of_it_was_deleted_long_ago_and_has_said_so(
     store: SchedulerStore,
 ) -> None:
@@ -236,41 +162,6 @@ async def test_a_request_is_forgotten_when_all_of_it_was_deleted_long_ago_and_ha
     ]
 
 
-async def test_a_delete_whose_request_never_came_is_forgotten_too(store: SchedulerStore) -> None:
-    async with store.transaction() as transaction:
-        await transaction.save([deleted_unseen(instance(1), NOON), deleted_unseen(instance(2), LATER)])
-
-    assert await store.prune(LATER, 10) == 1
-
-    async with store.transaction() as transaction:
-        assert list(await transaction.lock([instance(1), instance(2)])) == [instance(2)]
-
-
-async def test_a_rebuild_and_the_requests_of_those_before_are_written_and_read(store: SchedulerStore) -> None:
-    await accept(store, a_placed(a_request(1)))
-    (row,) = await rows_of(store, 1)
-    active = heard(row, an_active(1), LATER)
-    assert active is not None
-    order = RebuildInstance(
-        request_id=request_id(70),
-        instance=instance(1),
-        image=Image(source="http://images/2", checksum="1b2c"),
-    )
-
-    rebuilding = rebuilt(active, order, LATER, timeout_s=60, why_no_work=lambda _cell, _host: "")
-
-    assert isinstance(rebuilding, InstanceRow)
-    await save(store, rebuilding)
-    async with store.transaction() as transaction:
-        (kept,) = await transaction.note([[rebuilding]])
-    assert await rows_of(store, 1) == [rebuilding]
-    assert OutboxNote(kept, (rebuilding,)) in await store.unconfirmed(LATER + timedelta(days=1), None, 10)
-    # The fast path must not take "active": the instance was active before.
-    async with store.transaction() as transaction:
-        assert await transaction.apply_events([an_active(1, sequence=200)]) == 0
-    assert await rows_of(store, 1) == [rebuilding]
-
-
 @pytest.mark.parametrize("ahead", [1, 2**31, 2**61 - 2 - SEQUENCE_AHEAD_MAX])
 async def test_an_event_with_an_absurd_sequence_is_not_taken_in_passing(
     store: SchedulerStore, ahead: int
@@ -285,21 +176,3 @@ async def test_an_event_with_an_absurd_sequence_is_not_taken_in_passing(
 
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(1, sequence=2 + SEQUENCE_AHEAD_MAX)]) == 1
-
-
-async def test_a_row_that_has_moved_is_read_as_it_was_written(store: SchedulerStore) -> None:
-    await accept(store, a_placed(a_request(1)))
-    (row,) = await rows_of(store, 1)
-    active = heard(row, an_active(1), LATER)
-    assert active is not None
-    order = MoveInstance(
-        request_id=request_id(7), instance=instance(1), kind="resize", flavor=Flavor(vcpus=4)
-    )
-    new = moved(active, order, (), LATER, timeout_s=60, confirm_s=60, next_spec=b"a spec")
-    choice = HostDecision(LATER, 3, 2, "h2", ("h3",), what="resize", request_id=order.request_id)
-    new = structs.replace(new, resized_spec=b"the one before", move_decision=choice)
-    assert len(new.change_digests) == len(new.changes) == 1
-
-    await save(store, new)
-
-    assert await rows_of(store, 1) == [new]

@@ -8,9 +8,7 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.build import DeleteInstance, Size
 from bus.messages.moves import Change, MovePlace
-from scheduler_worker.core.instances.lifecycle import after_delete
 from scheduler_worker.store import ChangeQuery, SchedulerStore
 from tests.contracts.scheduler_rows import LATER, NOON, a_request, accept, instance, request_id, rows_of
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store
@@ -47,37 +45,6 @@ async def write(store: SchedulerStore, *changes: Change) -> None:
             await transaction.save([structs.replace(row, history=(change,))])
 
 
-async def test_a_change_is_renewed_by_what_came_of_it_and_who_asked_stays(store: SchedulerStore) -> None:
-    await write(store, a_move(5))
-    await write(store, a_move(5, by="", asked_at=LATER, destination="h2"))
-    await write(store, a_move(5, by="", ended_by="moor-app-shop"))
-    await write(store, a_move(5, by="", outcome="reverted", ended_at=LATER))
-
-    (found,) = await store.changes(ChangeQuery(instance=instance(1), ended=True))
-
-    assert found == a_move(5, destination="h2", ended_by="moor-app-shop", outcome="reverted", ended_at=LATER)
-
-
-async def test_the_size_of_a_resize_is_kept_as_it_was_ordered(store: SchedulerStore) -> None:
-    size = Size(flavor="large", amounts={"VCPU": 4, "MEMORY_MB": 8192})
-    await write(store, a_move(5, what="resize", size=size), a_move(6, of=2))
-    await write(store, a_move(5, what="resize", by="", outcome="confirmed", ended_at=LATER))
-
-    (resize,) = await store.changes(ChangeQuery(instance=instance(1), ended=True))
-    (migrate,) = await store.changes(ChangeQuery(instance=instance(2), ended=True))
-
-    assert (resize.size, resize.outcome, migrate.size) == (size, "confirmed", None)
-
-
-async def test_changes_of_an_instance_come_in_their_order_a_page_at_a_time(store: SchedulerStore) -> None:
-    await write(store, a_move(7), a_move(5, what="rebuild"), a_move(6, of=2))
-
-    first = await store.changes(ChangeQuery(instance=instance(1), ended=True, limit=1))
-    second = await store.changes(ChangeQuery(instance=instance(1), ended=True, after=5))
-
-    assert ([each.number for each in first], [each.number for each in second]) == ([5], [7])
-
-
 async def test_moves_of_all_instances_come_newest_first_by_host_and_if_they_go_on(
     store: SchedulerStore,
 ) -> None:
@@ -101,26 +68,6 @@ async def test_moves_of_all_instances_come_newest_first_by_host_and_if_they_go_o
     assert await numbers(ChangeQuery(ended=True, limit=1)) == [7]
     async with store.transaction() as transaction:
         assert sorted(each.number for each in await transaction.lock_moves()) == [5, 7]
-
-
-async def test_what_waits_does_not_count_and_what_is_said_of_it_ends_when_it_begins(
-    store: SchedulerStore,
-) -> None:
-    await write(store, a_move(5, outcome="waiting", failure="no host among 3"), a_move(6, of=2))
-    async with store.transaction() as transaction:
-        assert [each.number for each in await transaction.lock_moves()] == [6]
-    assert (await store.work_counts()).moves == {"migrate": 1}
-    assert [each.number for each in await store.changes(ChangeQuery())] == [6, 5]
-
-    await write(store, a_move(5, outcome="waiting", failure="others got the room"))
-    (waits,) = await store.changes(ChangeQuery(instance=instance(1)))
-    assert (waits.outcome, waits.failure) == ("waiting", "others got the room")
-    await write(store, a_move(5, by="", destination="h2"))
-
-    (begun,) = await store.changes(ChangeQuery(instance=instance(1)))
-    assert (begun.outcome, begun.failure, begun.destination) == ("", "", "h2")
-    async with store.transaction() as transaction:
-        assert sorted(each.number for each in await transaction.lock_moves()) == [5, 6]
 
 
 async def test_who_counts_the_moves_waits_for_another_who_adds_one(store: SchedulerStore) -> None:
@@ -149,17 +96,3 @@ async def test_moves_of_one_moment_are_all_on_some_page(store: SchedulerStore) -
 
     assert (first.number, second.number) == (5, 6)
     assert await store.changes(ChangeQuery(behind=MovePlace(NOON, second.instance))) == []
-
-
-async def test_a_forgotten_instance_leaves_no_history(store: SchedulerStore) -> None:
-    await write(store, a_move(5), a_move(6, of=2))
-    (row,) = await rows_of(store, 1)
-    gone = after_delete(row, DeleteInstance(instance=row.id), NOON)
-    assert gone is not None
-    async with store.transaction() as transaction:
-        await transaction.lock([row.id])
-        await transaction.save([structs.replace(gone, unsaid=False)])
-
-    assert await store.prune(LATER, 10) == 1
-
-    assert [each.number for each in await store.changes(ChangeQuery(ended=True))] == [6]

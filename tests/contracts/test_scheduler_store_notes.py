@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from scheduler_worker.core.instances.lifecycle import deleted, heard, is_whole
+from scheduler_worker.core.instances.lifecycle import deleted, heard
 from scheduler_worker.core.instances.rows import ERROR, failed
 from scheduler_worker.store import (
-    Known,
     OutboxNote,
     SchedulerStore,
 )
@@ -36,40 +35,6 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[SchedulerStore]
         yield store
 
 
-async def test_an_order_is_noted_until_it_is_confirmed_and_kept_until_its_cell_speaks(
-    store: SchedulerStore,
-) -> None:
-    await accept(store, a_request(1))
-    (now,) = a_placed(a_request(1)).rows
-    async with store.transaction() as transaction:
-        assert await transaction.decide([now]) == {}
-        (kept,) = await transaction.note([[now]])
-
-    assert await unsaid(store) == [now]
-    await confirm(store, kept)
-    assert await store.unconfirmed(LATER, None, 10) == []
-    assert await accept(store, a_request(1)) == [Known((now,))]
-    async with store.transaction() as transaction:
-        assert await transaction.apply_events([an_active(1)]) == 1
-    (heard_of,) = await rows_of(store, 1)
-    assert (heard_of.order, heard_of.unsaid) == (None, False)
-    assert await accept(store, a_request(1)) == [Known((heard_of,))]
-
-
-async def test_what_a_cell_has_spoken_of_is_not_found_by_its_note(store: SchedulerStore) -> None:
-    new = [a_placed(a_request(number)) for number in (1, 2)]
-    async with store.transaction() as transaction:
-        await transaction.accept(new)
-        (kept,) = await transaction.note([[row for each in new for row in each.rows]])
-    async with store.transaction() as transaction:
-        assert await transaction.apply_events([an_active(1)]) == 1
-    assert await store.unconfirmed(LATER, None, 10) == [OutboxNote(kept, new[1].rows)]
-
-    async with store.transaction() as transaction:
-        assert await transaction.apply_events([an_active(2)]) == 1
-    assert await store.unconfirmed(LATER, None, 10) == [OutboxNote(kept, ())]
-
-
 async def test_notes_are_read_behind_one_and_until_they_have_so_many_rows(store: SchedulerStore) -> None:
     new = [a_placed(a_request(number)) for number in range(1, 7)]
     rows = [row for each in new for row in each.rows]
@@ -88,37 +53,6 @@ async def test_notes_are_read_behind_one_and_until_they_have_so_many_rows(store:
     assert await store.unconfirmed(LATER, first, 2) == found[1:3]
     assert await store.unconfirmed(LATER, fourth, 2) == []
     assert await store.unconfirmed(NOON, None, 100) == []
-
-
-async def test_who_is_noted_anew_is_found_by_the_new_note_alone(store: SchedulerStore) -> None:
-    new = [a_placed(a_request(number)) for number in (1, 2)]
-    rows = [row for each in new for row in each.rows]
-    await accept(store, *new)
-    (old,) = await note(store, rows)
-
-    async with store.transaction() as transaction:
-        names = await transaction.note([[row] for row in rows])
-        await transaction.drop_notes([old])
-
-    assert await store.unconfirmed(LATER, None, 10) == [
-        OutboxNote(name, (row,)) for name, row in zip(names, rows, strict=True)
-    ]
-    assert len({old, *names}) == 3
-
-
-async def test_what_a_cell_says_of_who_was_placed_is_heard_without_looking(store: SchedulerStore) -> None:
-    new = [a_placed(a_request(number)) for number in (1, 2)]
-    await accept(store, *new)
-    words = [an_active(2), an_active(1)]
-    assert all(map(is_whole, words))
-
-    async with store.transaction() as transaction:
-        assert await transaction.apply_events(words) == 2
-
-    expected = [
-        heard(request.rows[0], an_active(number), LATER) for number, request in enumerate(new, start=1)
-    ]
-    assert await rows_of(store, 1, 2) == expected
 
 
 async def test_a_word_that_is_no_news_or_not_of_who_was_placed_is_not_heard_without_looking(
@@ -154,15 +88,4 @@ async def test_what_is_unsaid_is_so_until_it_is_confirmed_by_its_sequence(store:
 
     await confirm(store, second, second)
     assert await store.unconfirmed(LATER, None, 10) == []
-    assert not (await rows_of(store, 1))[0].unsaid
-
-
-async def test_who_is_confirmed_by_two_notes_at_once_is_so_by_the_later(store: SchedulerStore) -> None:
-    await accept(store, a_request(1))
-    await save(store, failed((await rows_of(store, 1))[0], NOON, reason="no"))
-    before = await rows_of(store, 1)
-    await save(store, deleted(before[0], NOON))
-
-    await confirm(store, *await note(store, await rows_of(store, 1), before))
-
     assert not (await rows_of(store, 1))[0].unsaid

@@ -9,14 +9,14 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, Waiting
+from bus.messages.build import BuildInstance
 from bus.messages.moves import MoveInstance
 from engine.flavors import InstanceId, RequestId
 from engine.refusals import NoValidHost
-from scheduler_worker.core.instances.lifecycle import deleted, overdue
+from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.core.instances.moves import MoveWaits, move_waits
-from scheduler_worker.core.instances.rows import ERROR, WAITING, InstanceRow, KeptRequest, accepted, waits
-from scheduler_worker.store import InstanceQuery, NewRequest, SchedulerStore, WaitingInstance, WorkCounts
+from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest, accepted, waits
+from scheduler_worker.store import NewRequest, SchedulerStore
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store
 
 pytestmark = pytest.mark.asyncio
@@ -67,54 +67,6 @@ async def next_of(store: SchedulerStore, *digests: bytes, limit: int = 100) -> l
         return [each.id.int for each in await transaction.next_waiting(digests, limit)]
 
 
-async def test_what_waits_is_told_so_and_listed_until_it_ends(store: SchedulerStore) -> None:
-    row = await begin(store, 1, priority=7)
-
-    (read,) = await store.instances(InstanceQuery(state=WAITING))
-    assert read.told == row.told
-    assert read.told.waiting == Waiting(until=ENDS, priority=7)
-    assert (read.unsaid, read.kept, read.has_waited) == (True, None, False)
-    assert set(await store.waiting_digests(None)) == {b"s"}
-    assert list(await store.one_waiting_of_each([b"t", b"s"])) == [WaitingInstance(instance(1), b"s", BUILD)]
-    assert list(await store.overdue(ENDS - S, 10)) == []
-    assert list(await store.overdue(ENDS, 10)) == [instance(1)]
-    assert await store.work_counts() == WorkCounts(1, row.issued_at)
-
-    ended = overdue(read, ENDS)
-    assert ended is not None
-    async with store.transaction() as transaction:
-        await transaction.save([ended])
-    (read,) = await store.instances(InstanceQuery(state=ERROR))
-    assert read.told.waiting is None
-    assert set(await store.waiting_digests(None)) == set()
-    assert list(await store.one_waiting_of_each([b"s"])) == []
-    assert await store.work_counts() == WorkCounts()
-    assert list(await store.overdue(ENDS, 10)) == []
-
-
-async def test_a_copy_of_the_request_does_not_decide_over_what_waits(store: SchedulerStore) -> None:
-    row = await begin(store, 1)
-    again = structs.replace(row, told=structs.replace(row.told, reason="another search"))
-
-    async with store.transaction() as transaction:
-        others = await transaction.decide([again])
-
-    assert others[instance(1)].told == row.told
-    assert await next_of(store, b"s") == [1]
-
-
-async def test_the_digests_of_some_instances_are_told(store: SchedulerStore) -> None:
-    for number, digest in ((1, b"s"), (2, b"s"), (3, b"t")):
-        await begin(store, number, digest=digest)
-
-    assert set(await store.waiting_digests({instance(1), instance(2)})) == {b"s"}
-    assert set(await store.waiting_digests({instance(3), instance(9)})) == {b"t"}
-    assert set(await store.waiting_digests(None)) == {b"s", b"t"}
-    # More than one statement looks up.
-    looked_up = await store.one_waiting_of_each([*(b"%d" % each for each in range(250)), b"t", b"s"])
-    assert [each.digest for each in looked_up] == [b"t", b"s"]
-
-
 async def test_priority_goes_first_then_age_then_the_id(store: SchedulerStore) -> None:
     chance = Random(13)
     drawn = [
@@ -128,29 +80,6 @@ async def test_priority_goes_first_then_age_then_the_id(store: SchedulerStore) -
     wanted = [number for number, _, _, digest in turns if digest in (b"s", b"t")]
     assert await next_of(store, b"s", b"t") == wanted
     assert await next_of(store, b"s", b"t", limit=4) == wanted[:4]
-
-
-async def test_what_is_tried_is_marked_until_it_waits_again_or_ends(store: SchedulerStore) -> None:
-    rows = [await begin(store, number) for number in (1, 2, 3)]
-    assert not await store.some_are_woken()
-
-    async with store.transaction() as transaction:
-        await transaction.wake([instance(2), instance(3)])
-    assert await store.some_are_woken()
-    async with store.transaction() as transaction:
-        assert [each.id.int for each in await transaction.woken(10)] == [2, 3]
-        await transaction.let_wait([instance(3)])
-    async with store.transaction() as transaction:
-        assert [each.id.int for each in await transaction.woken(10)] == [2]
-        gone = deleted(rows[1], NOON)
-        assert gone is not None
-        await transaction.save([gone])
-    assert not await store.some_are_woken()
-    assert await next_of(store, b"s") == [1, 3]
-
-    async with store.transaction() as transaction:
-        await transaction.unlist([instance(1)])
-    assert await next_of(store, b"s") == [3]
 
 
 async def test_one_worker_at_a_time_has_the_lease(store: SchedulerStore) -> None:
@@ -173,17 +102,6 @@ async def test_one_worker_at_a_time_has_the_lease(store: SchedulerStore) -> None
     assert await lease(ONE, NOON + 13 * S) is None
     # A lease of tomorrow was taken by a clock that was wrong.
     assert await lease(OTHER, NOON - timedelta(days=1)) is None
-
-
-async def test_the_lease_to_count_is_another_one(store: SchedulerStore) -> None:
-    async with store.transaction() as transaction:
-        assert await transaction.lease_waking(ONE, NOON, NOON + 10 * S) is None
-        assert await transaction.lease_counting(OTHER, NOON, NOON + 20 * S) is None
-        assert await transaction.lease_counting(ONE, NOON + S, NOON + 21 * S) == NOON + 20 * S
-        assert await transaction.lease_waking(OTHER, NOON + S, NOON + 11 * S) == NOON + 10 * S
-        await transaction.release_waking(ONE)
-        assert await transaction.lease_waking(OTHER, NOON + S, NOON + 11 * S) is None
-        assert await transaction.lease_counting(ONE, NOON + 2 * S, NOON + 22 * S) == NOON + 20 * S
 
 
 @pytest.mark.postgresql
@@ -233,34 +151,6 @@ async def test_moves_and_builds_wait_in_one_order(store: SchedulerStore) -> None
     await begin(store, 3, after_s=10)
     await a_move_that_waits(store, 4, priority=101, after_s=30)
     assert await next_of(store, b"s") == [4, 1, 3, 2]
-
-
-async def test_a_move_that_waits_is_read_as_it_was_written_and_is_due_when_its_time_is_up(
-    store: SchedulerStore,
-) -> None:
-    row = await a_move_that_waits(store, 1)
-    (read,) = await store.instances(InstanceQuery(instances=(row.id,)))
-    assert (read.told, read.kept_move, read.move_waits) == (row.told, row.kept_move, True)
-    assert read.kept_move is not None
-    assert read.kept_move.order == b"the order"
-    assert await store.overdue(NOON + 59 * S, 10) == []
-    assert await store.overdue(NOON + 60 * S, 10) == [row.id]
-
-    async with store.transaction() as transaction:
-        (locked,) = (await transaction.lock([row.id])).values()
-        ended = overdue(locked, NOON + 60 * S)
-        assert ended is not None
-        await transaction.save([ended])
-
-    assert await next_of(store, b"s") == []
-    assert await store.overdue(NOON + 60 * S, 10) == []
-    (over,) = await store.instances(InstanceQuery(instances=(row.id,)))
-    assert (over.told.state, over.told.waiting, over.told.no_valid_host) == ("offloaded", None, None)
-    assert over.told.move is not None
-    assert (over.told.move.outcome, over.told.move.failure.partition(", until")[0]) == (
-        "failed",
-        "no valid host: it waited 60 s for room",
-    )
 
 
 async def test_a_delete_takes_a_move_that_waits_from_the_list(store: SchedulerStore) -> None:

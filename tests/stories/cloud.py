@@ -140,10 +140,6 @@ def is_claim(question: Message) -> bool:
     )
 
 
-def is_probe(question: Message) -> bool:
-    return isinstance(question, ClaimResources) and question.cell == CELL0
-
-
 class InterferingOnce:
     """Runs an action once, between a scheduler's choice and its first claim (or before the first question that is
     `before`); records placement's verdicts on its claims.

@@ -1,15 +1,13 @@
 """Requests whose instances are all placed at once, or not at all."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 from msgspec import structs
 
-from bus.message import Message
-from bus.messages.administration import AllClaimed, ClaimTogether, NoneClaimed
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
@@ -18,21 +16,14 @@ from bus.messages.build import (
     InstancesFound,
     InstanceState,
 )
-from bus.messages.hosts import HostsReported
 from bus.messages.placement import ClaimAnswered, ClaimResources
-from bus.messages.stored_names import CreateGroup
-from bus.workers.station import Station
-from engine.flavors import JoinedGroup
-from engine.hosts import HostFacts
 from engine.inventories import ProviderId, ResourceAmount, Share
-from engine.refusals import AlreadyClaimed, Claimed, Superseded
+from engine.refusals import Claimed, Superseded
 from moor.client.bus_client import pages_of
 from scheduler_worker.claiming import all_or_nothing
 from tests.stories.cloud import (
-    QUICK,
     QUICK_PACE,
     Cloud,
-    DiesAfterItsClaim,
     InterferingOnce,
     a_build,
     a_host,
@@ -41,8 +32,8 @@ from tests.stories.cloud import (
     instance_of,
     wait_until,
 )
-from tests.stories.layouts import SQL_STAGES, STAGES
-from tests.stories.scheduling.test_server_groups import GROUP, OTHER
+from tests.stories.layouts import SQL_STAGES
+from tests.stories.scheduling.test_server_groups import OTHER
 
 pytestmark = pytest.mark.asyncio
 
@@ -144,64 +135,6 @@ async def test_a_request_whose_claim_does_not_fit_into_a_message_is_refused_with
         await until_all(setup, build, "active")
 
 
-async def test_a_refused_claim_is_made_again_for_all_with_what_was_learnt() -> None:
-    interfering = InterferingOnce(nothing)
-    async with (
-        cloud("memory", "memory") as setup,
-        setup.placement(),
-        setup.scheduler(station=interfering.station),
-    ):
-        await hosts(setup, h1=4, h2=4)
-        # Three would be placed on each host.
-        interfering.action = lambda: claim_some(setup, "h1", 2)
-        build = all_of(1, 6)
-        # Not asked: a question that is repeated is claimed twice.
-        await setup.send(build)
-        placed = await until_all(setup, build, "active")
-
-        assert interfering.verdicts[:2] == [NoneClaimed, AllClaimed]
-        assert await setup.used() == {"h1": 4, "h2": 4}
-        assert Counter(state.host for state in placed) == {"h1": 2, "h2": 4}
-        assert any("VCPU asked 1, free 0" in refusal.reason for each in placed for refusal in each.refusals)
-
-
-async def test_a_refused_claim_that_leaves_too_little_room_claims_nothing_and_says_how_many_fit() -> None:
-    interfering = InterferingOnce(nothing)
-    async with (
-        cloud("memory", "memory") as setup,
-        setup.placement(),
-        setup.scheduler(station=interfering.station),
-    ):
-        await hosts(setup, h1=3, h2=3)
-        interfering.action = lambda: claim_some(setup, "h1", 1)
-        build = all_of(1, 6)
-        await setup.send(build)
-        failed = await until_all(setup, build, "error")
-
-        assert NoneClaimed in interfering.verdicts
-        assert {state.reason for state in failed} == {
-            "all or nothing: 6 instances are asked for, and 5 would fit"
-        }
-        assert await setup.used() == {"h1": 1, "h2": 0}
-
-
-async def test_fifty_instances_that_are_kept_apart_get_fifty_hosts() -> None:
-    async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
-        await hosts(setup, **{f"h{number}": 8 for number in range(50)})
-        await setup.client.ask(CreateGroup(id=GROUP, policy="anti-affinity", name="web"))
-        build = all_of(1, 50, group=JoinedGroup(id=GROUP))
-        await setup.send(build)
-        placed = await until_all(setup, build, "active")
-        one_more = all_of(2, 2, group=JoinedGroup(id=GROUP))
-        await setup.send(one_more)
-        failed = await until_all(setup, one_more, "error")
-
-        assert len({state.host for state in placed}) == 50
-        assert {state.reason for state in failed} == {
-            "all or nothing: 2 instances are asked for, and 0 would fit"
-        }
-
-
 Interference = Callable[[Cloud, BuildInstance], Awaitable[object]]
 
 
@@ -263,73 +196,6 @@ async def test_if_one_ends_before_all_are_claimed_none_is_built(
         assert Counter(state.state for state in states) == ends
         assert setup.placed == []
         await setup.until_used(h1=0)
-
-
-async def test_if_one_is_deleted_after_the_claim_and_before_the_orders_none_is_built() -> None:
-    async with cloud("memory", "memory") as setup, setup.placement():
-        build = all_of(1, 4)
-
-        class Slow(Station):
-            async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
-                answers = await super().ask_all(questions)
-                if any(isinstance(question, ClaimTogether) for question in questions):
-                    await delete_one(setup, build)
-                return answers
-
-        one_by_one = structs.replace(QUICK_PACE, batches_in_flight=1)
-        async with setup.scheduler(station=Slow, pace=one_by_one):
-            await hosts(setup, h1=8)
-            await setup.send(build)
-            states = await until_all(setup, build, "error", "deleted")
-
-            assert Counter(state.state for state in states) == {"deleted": 1, "error": 3}
-            assert setup.placed == []
-            await setup.until_used(h1=0)
-
-
-@STAGES
-async def test_a_scheduler_that_dies_after_its_claim_leaves_it_to_the_next_one(bus: str, books: str) -> None:
-    dying = DiesAfterItsClaim()
-    async with cloud(bus, books) as setup, setup.placement():
-        build = all_of(1, 6)
-        async with setup.scheduler("first", station=dying.station, drain_s_max=0.1):
-            await hosts(setup, h1=4, h2=4)
-            await setup.send(build)
-            await dying.claimed.wait()
-            assert sum((await setup.used()).values()) == 6
-        interfering = InterferingOnce(nothing)
-        async with setup.scheduler("second", station=interfering.station):
-            await until_all(setup, build, "active")
-
-        assert set(interfering.verdicts) <= {NoneClaimed, AlreadyClaimed, AllClaimed}
-        assert sum((await setup.used()).values()) == 6
-        assert len({order.instance for order in setup.placed}) == 6
-
-
-@STAGES
-async def test_room_that_deletes_have_left_is_there_before_the_hosts_have_told_it(
-    bus: str, books: str
-) -> None:
-    """The hosts' last reports say that they are full, and come again some time later."""
-    limited = structs.replace(QUICK, instances_per_host_max=4)
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(settings=limited):
-        await hosts(setup, h1=8, h2=8)
-        first = all_of(1, 8)
-        await setup.send(first)
-        states = await until_all(setup, first, "active")
-        late = tuple(HostFacts(id=host_id(name), name=name, instances=4) for name in ("h1", "h2"))
-        await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=late, sequence=9))
-        await setup.send(*[DeleteInstance(instance=each.id) for each in states])
-        await until_all(setup, first, "deleted")
-        await setup.until_used(h1=0, h2=0)
-
-        second = all_of(2, 8)
-        await setup.send(second)
-
-        await until_all(setup, second, "active")
-        one_more = a_build(3)
-        await setup.send(one_more)
-        assert (await setup.until_state(instance_of(one_more), "active", "error")).state == "error"
 
 
 async def test_claims_that_are_refused_again_and_again_end_all_instances() -> None:

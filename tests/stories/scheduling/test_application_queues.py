@@ -9,19 +9,17 @@ from msgspec import structs
 
 from bus.broker import Broker, Receipt
 from bus.message import PLAIN, Message, Parcel
-from bus.messages.build import AskInstances, BuildAccepted, BuildRejected
+from bus.messages.build import BuildAccepted, BuildRejected
 from bus.messages.stored_names import SetApplication
 from bus.topology import (
     API,
     API_QUEUES,
     Application,
-    Objects,
-    answers_queue,
     application_queue,
     objects_of_application,
 )
 from tests.contracts.broker_under_test import BANK, SHOP
-from tests.contracts.stage import dead_letters, line, until
+from tests.contracts.stage import line
 from tests.stories.cloud import SMALL, Cloud, a_build, cloud_on, wait_until
 from tests.stories.layouts import one_broker_with_users
 
@@ -101,62 +99,6 @@ async def test_a_flood_of_one_application_delays_the_boot_of_another_by_a_few_ba
 
 
 @BUSES
-async def test_a_flood_of_questions_of_one_application_leaves_anothers_question_first_in_line(
-    bus: str, books: str
-) -> None:
-    async with a_cloud(bus, books) as setup:
-        await give_queue(setup, SHOP, BANK)
-        async with setup.scheduler():
-            await register(setup, SHOP, BANK)
-        async with (
-            asking(setup, SHOP, FLOOD) as of_shop,
-            asking(setup, BANK, 1) as of_bank,
-            setup.scheduler(),
-        ):
-            await until(lambda: len(of_bank) == 1, "the bank has its answer")
-            before = len(of_shop)
-            await until(lambda: len(of_shop) == FLOOD, "the shop has its answers")
-
-    assert before < FLOOD / 2
-
-
-@asynccontextmanager
-async def asking(setup: Cloud, by: Application, count: int) -> AsyncIterator[list[bytes]]:
-    """Publish questions, each in a parcel of its own. The list has their answers, as they arrive."""
-    (project,) = by.projects
-    broker = setup.brokers.api.broker(by.user)
-    answers = answers_queue(by.user, "a-test")
-    connection = await broker.connect()
-    await connection.declare(Objects(queues=(answers,)))
-    consuming = await connection.open_consuming(answers.name, 1_000)
-    publishing = await connection.open_publishing()
-    question = Parcel(
-        by.exchange,
-        f"instance.query.{project}",
-        line(AskInstances(project=project)),
-        mandatory=True,
-        reply_to=answers.name,
-    )
-    receipts = await asyncio.gather(*[publishing.publish(question) for _ in range(count)])
-    assert set(receipts) == {Receipt.CONFIRMED}
-    arrived: list[bytes] = []
-
-    async def hear() -> None:
-        while True:
-            for delivery in await consuming.receive():
-                arrived.extend(delivery.parcel.body.splitlines())
-                await consuming.acknowledge(delivery.tag)
-
-    hearing = asyncio.create_task(hear())
-    try:
-        yield arrived
-    finally:
-        hearing.cancel()
-        await asyncio.gather(hearing, return_exceptions=True)
-        await connection.close()
-
-
-@BUSES
 async def test_schedulers_read_the_queue_of_an_application_from_when_it_exists_until_it_is_removed(
     bus: str, books: str
 ) -> None:
@@ -191,21 +133,3 @@ async def test_schedulers_read_the_queue_of_an_application_from_when_it_exists_u
             await register(setup, BANK)
             await by_its_own(4, BANK)
             await until_rejected(4)
-
-
-@BUSES
-async def test_an_unreadable_message_in_the_queue_of_an_application_is_a_dead_letter_of_that_queue(
-    bus: str, books: str
-) -> None:
-    async with a_cloud(bus, books) as setup:
-        await give_queue(setup, SHOP)
-        async with setup.scheduler():
-            await register(setup, SHOP)
-            connection = await setup.brokers.api.broker(SHOP.user).connect()
-            publishing = await connection.open_publishing()
-            await publishing.publish(Parcel(SHOP.exchange, "build.request.shop", b"not json", mandatory=True))
-            (letter,) = await dead_letters(setup.brokers.at_api("operator"), 1)
-            await connection.close()
-
-        assert letter.queue == application_queue("scheduler.requests", SHOP.name)
-        assert letter.origin.sender == SHOP.user

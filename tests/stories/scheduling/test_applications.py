@@ -4,11 +4,9 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import msgspec
 import pytest
-from msgspec import structs
 
 from bus.message import Message, Parcel, type_of
 from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, DeleteInstance
@@ -21,10 +19,8 @@ from bus.messages.stored_names import (
 )
 from bus.topology import API, FEED
 from engine.flavors import InstanceId
-from scheduler_worker.core.instances.rows import accepted, failed
-from scheduler_worker.store import NewRequest
-from tests.contracts.stage import dead_letters, station
-from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, cloud, instance_of, until_fed, wait_until
+from tests.contracts.stage import dead_letters
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_fed, wait_until
 from tests.stories.layouts import IN_MEMORY, STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -57,42 +53,6 @@ async def build_and_delete(setup: Cloud, build: BuildInstance) -> InstanceId:
     await setup.send(DeleteInstance(instance=id_))
     await setup.until_state(id_, "deleted")
     return id_
-
-
-async def ordered(setup: Cloud, sent_at: datetime, order: SetApplication) -> KnownApplication | None:
-    """The answer to an operator's order that was sent at this time, however late it is delivered."""
-    async with station(
-        setup.brokers.at_api("operator"), "an-operator", asks=True, clock=lambda: sent_at
-    ) as operator:
-        answer = await operator.ask(order)
-    assert isinstance(answer, ApplicationSet)
-    return answer.application
-
-
-@IN_MEMORY
-async def test_a_late_copy_of_an_old_order_changes_nothing(bus: str, books: str) -> None:
-    began = datetime.now(UTC)
-    at = [began + timedelta(seconds=number) for number in range(5)]
-    one, two, none, three = (
-        SetApplication(name="shop", projects=("p1",)),
-        SetApplication(name="shop", projects=("p1", "p2")),
-        SetApplication(name="shop", removed=True),
-        SetApplication(name="shop", projects=("p3",)),
-    )
-    both = KnownApplication(name="shop", projects=("p1", "p2"))
-    third = KnownApplication(name="shop", projects=("p3",))
-
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await ordered(setup, at[1], one)
-        assert await ordered(setup, at[2], two) == both
-        assert await ordered(setup, at[1], one) == both
-        assert await ordered(setup, at[2], two) == both
-        assert await ordered(setup, at[3], none) is None
-        assert await ordered(setup, at[2], two) is None
-        assert await setup.client.ask(AskApplications()) == ApplicationsFound(applications=())
-        assert await ordered(setup, at[4], three) == third
-        assert await ordered(setup, at[3], none) == third
-        assert await setup.client.ask(AskApplications()) == ApplicationsFound(applications=(third,))
 
 
 @IN_MEMORY
@@ -144,30 +104,6 @@ async def test_an_application_receives_events_of_its_own_projects_only(bus: str,
 
 
 @IN_MEMORY
-async def test_an_application_is_told_why_its_request_was_rejected_and_why_it_found_no_host(
-    bus: str, books: str
-) -> None:
-    async with (
-        cloud(bus, books) as setup,
-        setup.placement(),
-        setup.scheduler(),
-        setup.listening("p1", FEED) as heard,
-    ):
-        await setup.add_host("h1")
-        await setup.until_registered("h1")
-        await register(setup, "shop", "p1")
-        await until_fed(setup, "p1", heard)
-
-        await setup.send(a_build(1, project="p1", flavor=structs.replace(SMALL, vcpus=-1)))
-        await setup.send(a_build(2, project="p1", flavor=structs.replace(SMALL, vcpus=500)))
-
-        async def both() -> bool:
-            return {type_of(type(each)) for each in heard} >= {"build.rejected", "instance.error"}
-
-        await wait_until(both, "a rejection and an error are heard", heard)
-
-
-@IN_MEMORY
 async def test_all_schedulers_learn_of_an_application_and_a_removed_one_gets_no_events(
     bus: str, books: str
 ) -> None:
@@ -195,61 +131,3 @@ async def test_all_schedulers_learn_of_an_application_and_a_removed_one_gets_no_
 
             await wait_until(is_heard, "what is registered is heard", heard)
             assert types_of(gone, heard) == []
-
-
-@IN_MEMORY
-async def test_events_repeated_after_a_crash_reach_the_application(bus: str, books: str) -> None:
-    """A note keeps unconfirmed events; the sweep of another scheduler publishes them, on the application's feed too."""
-    async with cloud(bus, books) as setup, setup.placement():
-        async with setup.scheduler():
-            await setup.add_host("h1")
-            await setup.until_registered("h1")
-            await register(setup, "shop", "p1")
-        build = a_build(1, project="p1")
-        await unsaid(setup, build)
-
-        async with setup.listening("p1", FEED) as heard, setup.scheduler("another", settings=QUICK):
-
-            async def is_heard() -> bool:
-                return "instance.error" in types_of(instance_of(build), heard)
-
-            await wait_until(is_heard, "it is heard", heard)
-
-
-async def test_an_application_is_told_of_an_unreadable_request_under_its_key() -> None:
-    async with (
-        cloud("memory", "memory") as setup,
-        setup.placement(),
-        setup.scheduler(),
-        setup.listening("*", FEED) as heard,
-    ):
-        await register(setup, "shop", "p1", "p2")
-        await until_fed(setup, "p1", heard)
-        heard.clear()
-        for message in (
-            {"type": "build.request", "flavor": {"vcpus": "two"}, "project": "p1"},
-            # An event of another project under the application's own key reaches the application.
-            {"type": "build.request", "request_id": str(UUID(int=5)), "flavor": {}, "project": "p2"},
-        ):
-            body = msgspec.json.encode({"message": message})
-            await setup.client.publisher.offer(Parcel(API, "build.request.p1", body))
-
-        async def are_told() -> bool:
-            told = [each for each in heard if isinstance(each, BuildRejected) and each.project == "p1"]
-            return {each.field for each in told} >= {"flavor.vcpus", "routing key"}
-
-        await wait_until(are_told, "both are told", heard)
-        assert {each.project for each in heard if isinstance(each, BuildRejected)} == {"p1"}
-
-
-async def unsaid(setup: Cloud, build: BuildInstance) -> None:
-    """A request that was accepted and failed, by a scheduler that died before it published either."""
-
-    then = datetime.now(UTC) - timedelta(seconds=30)
-    assert build.request_id is not None
-    (row,) = accepted(build, [instance_of(build)], then, then + timedelta(minutes=10))
-    failed_row = failed(row, then, reason="no valid host")
-    assert failed_row is not None
-    async with setup.rows.transaction() as transaction:
-        await transaction.accept([NewRequest(build.request_id, b"digest", (failed_row,))])
-        await transaction.note([[failed_row]])

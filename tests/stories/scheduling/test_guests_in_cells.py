@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from bus.messages.build import BuildInstance, DeleteInstance
-from engine.flavors import Flavor
 from laboratory.computes.hosts import HostSize, SimulatedHost, gpu, pci_function, virtual_functions
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.properties.guest_oracle import SmallGuest, SmallHost, SmallProvider
@@ -114,71 +113,3 @@ async def test_guests_in_a_row_get_places_exactly_if_there_are_any(bus: str, boo
             await wait_until(is_free, "nothing is in use")
     assert verdicts[True] > 5
     assert verdicts[False] > 2, verdicts
-
-
-@STAGES
-async def test_a_guest_of_two_cells_is_tried_on_no_flat_host_however_much_room_that_has(
-    bus: str, books: str
-) -> None:
-    two = Flavor(name="two", vcpus=2, ram_mb=2, root_gb=1, extra_specs={"hw:numa_nodes": "2"})
-    flat = [
-        SimulatedHost(name=f"flat-{number}", size=HostSize(vcpus=64, ram_mb=65_536)) for number in range(5)
-    ]
-    nested = SimulatedHost(
-        name="nested", size=HostSize(vcpus=4, vcpu_ratio=1.0, ram_mb=64, ram_mb_reserved=0, numa_nodes=2)
-    )
-    async with (
-        cloud(bus, books, scripted=("c2",)) as setup,
-        setup.placement(),
-        setup.scheduler(),
-        open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, *flat, nested),
-    ):
-        await setup.until_reported("nested", *(each.name for each in flat))
-        fits, too_many = a_build(1, flavor=two, count=2), a_build(2, flavor=two)
-        await setup.send(fits)
-        states = [await setup.until_state(instance_of(fits, index), "active") for index in range(2)]
-        await setup.send(too_many)
-        refused = await setup.until_state(instance_of(too_many), "error")
-
-    assert [(each.host, each.attempt, each.failures) for each in states] == [("nested", 1, ())] * 2
-    assert (refused.failures, refused.attempt) == ((), 0)
-    assert refused.no_valid_host is not None
-    assert [(step.step, step.removed) for step in refused.no_valid_host.steps] == [("capacity", 6)]
-
-
-@STAGES
-async def test_a_guest_without_a_cell_is_told_what_each_cell_has_left(bus: str, books: str) -> None:
-    pinned = Flavor(name="pinned", vcpus=3, ram_mb=1, root_gb=1, extra_specs={"hw:cpu_policy": "dedicated"})
-    two = Flavor(name="two", vcpus=2, ram_mb=2, root_gb=1, extra_specs={"hw:numa_nodes": "2"})
-    async with (
-        cloud(bus, books, scripted=("c2",)) as setup,
-        setup.placement(),
-        setup.scheduler(),
-        open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, IN_CELLS, SimulatedHost(name="flat", size=HostSize(vcpus=4, ram_mb=1024))),
-    ):
-        await setup.until_reported("h", "flat")
-        both, one_more = a_build(1, flavor=pinned, count=2), a_build(2, flavor=pinned)
-        on_flat = a_build(3, flavor=two, hosts=("flat",))
-        await setup.send(both)
-        for index in range(2):
-            assert (await setup.until_state(instance_of(both, index), "active")).host == "h"
-        await setup.send(one_more)
-        state = await setup.until_state(instance_of(one_more), "error")
-        await setup.send(on_flat)
-        flat = await setup.until_state(instance_of(on_flat), "error")
-
-    assert state.no_valid_host is not None
-    nearest = {miss.host: miss.reason for miss in state.no_valid_host.nearest}
-    assert nearest == {
-        "h": "guest cell 0: PCPU asked 3, free 1 of 4 at h_NUMA0, the nearest of 2",
-        "flat": "guest cell 0: PCPU asked 3, has none at flat",
-    }
-    assert flat.no_valid_host is not None
-    (_, refused) = flat.no_valid_host.steps
-    assert refused.step == "capacity"
-    assert refused.example == (
-        "flat: the resources outside of groups, guest cell 0, guest cell 1 have room together, but not each guest cell at a NUMA "
-        "cell of its own"
-    )

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.build import DeleteInstance, InstanceState
+from bus.messages.build import InstanceState
 from bus.messages.stored_names import CreateGroup, GroupsFound
 from engine.flavors import Flavor, JoinedGroup
 from engine.inventories import GroupId
@@ -71,15 +71,3 @@ async def test_when_no_further_host_fits_it_ends_with_every_reason(bus: str, boo
         assert failed == {"h1", "h2", "h3", "h4"}
         assert error.reason.startswith("no alternate is left: no host among 5")
         await here.until_used(h0=1, h1=0, h2=0, h3=0, h4=0)
-
-
-@STAGES
-async def test_a_delete_meanwhile_wins(bus: str, books: str) -> None:
-    names = [f"h{number}" for number in range(6)]
-    async with movers(bus, books, *names, script=failing()) as here:
-        build = a_build(1, flavor=SMALL)
-        await here.setup.send(build)
-        await here.setup.client.ask(DeleteInstance(instance=instance_of(build)))
-
-        await here.setup.until_state(instance_of(build), "deleted")
-        await here.until_used(**dict.fromkeys(names, 0))

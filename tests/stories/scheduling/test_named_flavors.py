@@ -4,7 +4,7 @@ import pytest
 
 from bus.messages.build import AskInstances, BuildAccepted, BuildInstance, BuildRejected, InstancesFound
 from bus.messages.planning import AskPlan, PlanFound
-from bus.messages.stored_names import AskFlavors, CreateFlavor, DeleteFlavor, FlavorsFound
+from bus.messages.stored_names import CreateFlavor, DeleteFlavor, FlavorsFound
 from engine.flavors import Flavor
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
@@ -54,37 +54,6 @@ async def test_a_request_names_a_flavor_and_keeps_it_as_it_was(bus: str, books: 
         await setup.client.ask(named(2, "small"))
         await setup.until_state(instance_of(named(2, "small")), "active")
         assert await size_of(setup, named(2, "small")) == ("small", {"VCPU": 3})
-
-
-@STAGES
-async def test_other_content_under_the_same_name_is_refused_with_the_field(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.client.ask(CreateFlavor(flavor=SMALL))
-
-        for wrong, field, value in (
-            (Flavor(name="small", vcpus=3), "flavor.vcpus", "3"),
-            (Flavor(name="small", vcpus=2), "flavor.extra_specs", "{}"),
-            (Flavor(vcpus=2), "flavor.name", ""),
-            (Flavor(name="sm\nall", vcpus=2), "flavor.name", "sm\\nall"),
-            (Flavor(name=" small", vcpus=2), "flavor.name", " small"),
-            (Flavor(name="none"), "flavor", "none"),
-            (Flavor(name="odd", vcpus=-1), "flavor.vcpus", "-1"),
-            (
-                Flavor(name="odd", vcpus=1, extra_specs={"trait:x": "required"}),
-                "flavor.extra_specs.trait:x",
-                None,
-            ),
-        ):
-            refused = await setup.client.ask(CreateFlavor(flavor=wrong))
-            assert isinstance(refused, BuildRejected), wrong
-            assert refused.field == field
-            assert value in (None, refused.value)
-
-        await setup.client.ask(CreateFlavor(flavor=GIANT))
-        assert await setup.client.ask(AskFlavors(limit=1)) == FlavorsFound(flavors=(GIANT,), next="giant")
-        assert await setup.client.ask(AskFlavors(after="giant")) == FlavorsFound(flavors=(SMALL,))
-        assert await setup.client.ask(AskFlavors(name="small")) == FlavorsFound(flavors=(SMALL,))
-        assert await setup.client.ask(AskFlavors(name="none")) == FlavorsFound(flavors=())
 
 
 @STAGES

@@ -4,8 +4,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import AskInstances, BuildAccepted, BuildInstance, BuildRejected, InstancesFound
-from bus.messages.moves import MoveInstance
-from bus.messages.planning import AskPlan, PlanFound
+from bus.messages.planning import AskPlan
 from bus.messages.stored_names import AskImages, CreateImage, DeleteImage, ImagesFound, NamedImage, SetImage
 from engine.flavors import Image
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
@@ -68,35 +67,6 @@ async def test_a_request_names_an_image_and_keeps_it_as_it_was(bus: str, books: 
         assert await setup.client.ask(DeleteImage(name="debian")) == ImagesFound(images=())
         assert isinstance(await setup.client.ask(request), BuildAccepted)
         assert await setup.client.ask(order) == ImagesFound(images=())
-
-
-@STAGES
-async def test_a_later_move_asks_for_what_the_image_asked_at_the_boot(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await hosts(setup, h1=8, h2=8)
-        await setup.client.ask(CreateImage(image=DEBIAN))
-        await setup.client.ask(named(1))
-        instance = instance_of(named(1))
-        await setup.until_state(instance, "active")
-        await setup.client.ask(SetImage(name="debian", properties=dict(GOLD)))
-
-        move = MoveInstance(request_id=named(7).request_id, instance=instance, kind="migrate")  # type: ignore[arg-type]
-        told = await setup.client.ask(move)
-        assert isinstance(told, InstancesFound), told
-        assert told.instances[0].state == "moving"
-
-
-@STAGES
-async def test_a_property_of_the_request_replaces_that_of_the_image(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await hosts(setup, h1=8)
-        await setup.client.ask(CreateImage(image=structs.replace(DEBIAN, properties=GOLD)))
-
-        for properties, fit in ((GOLD, 0), (NO_GOLD, 8), ({}, 0)):
-            request = named(1, image_properties=properties)
-            planned = await setup.client.ask(AskPlan(request=request))
-            assert isinstance(planned, PlanFound)
-            assert planned.fit == fit, properties
 
 
 @STAGES

@@ -2,11 +2,10 @@
 
 import pytest
 
-from bus.messages.administration import AskQuotas, Done, QuotasFound, SetQuota, UnknownClass, WriteAnswered
+from bus.messages.administration import AskQuotas, Done, QuotasFound, SetQuota, WriteAnswered
 from bus.messages.build import BuildAccepted, BuildInstance, DeleteInstance
 from bus.messages.planning import AskExplanation, AskPlan, ExplanationsFound, PlanFound
-from engine.flavors import Flavor, Wait
-from engine.inventories import QuotaState
+from engine.flavors import Flavor
 from engine.refusals import Claimed, QuotaExceeded
 from tests.stories.cloud import Cloud, InterferingOnce, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import STAGES
@@ -71,18 +70,6 @@ async def test_a_build_over_the_quota_ends_in_error_with_its_numbers(bus: str, b
 
 
 @STAGES
-async def test_an_instance_that_would_wait_for_room_does_not_wait_for_its_quota(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await hosts(setup, h1=8)
-        await limit(setup, instances=0)
-
-        await build(setup, two_cpus(1, wait=Wait(for_s=3600)))
-
-        failed = await setup.until_state(instance_of(two_cpus(1)), "error")
-        assert failed.reason == "over the quota of project shop: instances limit 0, used 0, asked 1"
-
-
-@STAGES
 async def test_all_or_nothing_is_refused_with_the_numbers_of_all(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await hosts(setup, h1=8)
@@ -135,22 +122,3 @@ async def planned(setup: Cloud) -> tuple[int, str] | None:
     found = await setup.client.ask(AskPlan(request=two_cpus(9), project=SHOP))
     assert isinstance(found, PlanFound)
     return None if found.quota is None else (found.quota.fit, found.quota.limits[0].name)
-
-
-@STAGES
-async def test_a_quota_is_set_once_and_read_by_project(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        for _ in range(2):
-            await limit(setup, VCPU=5)
-        await setup.client.ask(SetQuota(project="bank", limits={"instances": 1}))
-
-        unknown = await setup.client.ask(SetQuota(project=SHOP, limits={"VCPUS": 5, "DISK_GB": 1}))
-
-        assert unknown == WriteAnswered(verdict=UnknownClass(names=("VCPUS",)))
-        first = await setup.client.ask(AskQuotas(limit=1))
-        assert first == QuotasFound(
-            quotas=(QuotaState(project="bank", limits={"instances": 1}),), next="bank"
-        )
-        rest = await setup.client.ask(AskQuotas(limit=1, after="bank"))
-        assert rest == QuotasFound(quotas=(QuotaState(project=SHOP, limits={"VCPU": 5}),))
-        assert await setup.client.ask(AskQuotas(project="mill")) == QuotasFound(quotas=())

@@ -1,6 +1,5 @@
 """A scheduler worker as others use it: with real placement, over a real queue, and cells that follow a script."""
 
-import asyncio
 from uuid import UUID
 
 import pytest
@@ -14,7 +13,6 @@ from bus.messages.build import (
     InstanceFailed,
     InstancesFound,
 )
-from engine.flavors import RequestId
 from engine.inventories import ReportedInventory, ReportedProvider
 from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit, ShapeMoved, Superseded
 from tests.contracts.stage import until
@@ -29,55 +27,13 @@ from tests.stories.cloud import (
     host_id,
     instance_of,
 )
-from tests.stories.layouts import ONE_BROKER, STAGES
+from tests.stories.layouts import STAGES
 
 pytestmark = pytest.mark.asyncio
 
 
 async def nothing() -> None:
     """An action without effect."""
-
-
-@STAGES
-async def test_200_boots_over_20_hosts_in_two_cells_are_placed_without_over_commit(
-    bus: str, books: str
-) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        names = [f"host-{number}" for number in range(20)]
-        for number, name in enumerate(names):
-            await setup.add_host(name, f"c{1 + number % 2}", vcpu=10)
-        await setup.until_registered(*names)
-
-        builds = [a_build(number) for number in range(1, 201)]
-        answers = await setup.client.ask_all(builds)
-
-        assert [answer.instances for answer in answers if isinstance(answer, BuildAccepted)] == [
-            (instance_of(build),) for build in builds
-        ]
-        for build in builds:
-            await setup.until_state(instance_of(build), "active")
-        assert await setup.used() == dict.fromkeys(names, 10)
-        assert len(setup.placed) == 200
-        assert {order.cell for order in setup.placed} == {"c1", "c2"}
-
-
-@STAGES
-async def test_a_request_that_comes_twice_is_answered_twice_and_built_once(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_host("h1")
-        await setup.until_registered("h1")
-        build = a_build(1, count=2)
-
-        first = await setup.client.ask(build)
-        again = await setup.client.ask_all([build, build])
-        await setup.until_state(instance_of(build, 1), "active")
-
-        assert first == BuildAccepted(
-            request_id=RequestId(UUID(int=1)), instances=(instance_of(build, 0), instance_of(build, 1))
-        )
-        assert again == [first, first]
-        assert await setup.used() == {"h1": 2}
-        assert len(setup.placed) == 2
 
 
 @STAGES
@@ -93,41 +49,6 @@ async def test_other_content_under_the_same_id_is_rejected(bus: str, books: str)
         assert (rejected.field, rejected.value) == ("request_id", str(UUID(int=1)))
         assert rejected.reason.startswith("duplicate id")
         assert await setup.used() == {"h1": 1}
-
-
-@STAGES
-async def test_an_invalid_request_is_rejected_with_its_field_in_the_answer_and_in_an_event(
-    bus: str, books: str
-) -> None:
-    async with (
-        cloud(bus, books) as setup,
-        setup.placement(),
-        setup.scheduler(),
-        setup.listening("build.#") as heard,
-    ):
-        await setup.add_host("h1")
-        wrong_notification = [
-            a_build(1, request_id=None),
-            a_build(2, flavor=None),
-            a_build(3, flavor=structs.replace(SMALL, vcpus=-1)),
-            a_build(4, flavor=structs.replace(SMALL, extra_specs={"resources:NO_SUCH_CLASS": "1"})),
-            a_build(5, count=0),
-        ]
-
-        answers = await setup.client.ask_all(wrong_notification)
-
-        assert [type(answer) for answer in answers] == [BuildRejected] * 5
-        fields = [answer.field for answer in answers if isinstance(answer, BuildRejected)]
-        assert [field.split(".")[0].split("[")[0] for field in fields] == [
-            "request_id",
-            "flavor",
-            "flavor",
-            "flavor",
-            "count",
-        ]
-        # Perhaps more than once: a worker that waits long for an answer asks again.
-        await until(lambda: set(heard) == set(answers), "all rejections heard")
-        assert await setup.used() == {"h1": 0}
 
 
 @STAGES
@@ -154,51 +75,6 @@ async def test_a_request_that_no_host_can_take_ends_in_error_with_the_funnel(bus
         assert heard[0] == InstanceFailed(cell="cell0", instance=state)
 
 
-@ONE_BROKER
-async def test_a_request_waits_for_a_host_of_which_placement_heard_first(bus: str, books: str) -> None:
-    """As when a whole cloud starts, and requests are queued already."""
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.report(a_host("h1"))
-        build = a_build(1)
-        await setup.send(build)
-        await setup.until_state(instance_of(build), "accepted")
-        await asyncio.sleep(0.3)
-        await setup.add_host("h1")
-
-        await setup.until_state(instance_of(build), "active")
-
-
-@STAGES
-async def test_a_host_that_was_added_a_moment_ago_is_found(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        for number in range(1, 11):
-            await setup.add_host(f"h{number}", vcpu=1)
-            await setup.client.ask(a_build(number))
-
-        for number in range(1, 11):
-            state = await setup.until_state(instance_of(a_build(number)), "active", "error")
-            assert (state.state, state.host) == ("active", f"h{number}")
-
-
-@STAGES
-async def test_a_shape_that_moves_between_choice_and_claim_costs_a_retry_and_the_same_host_wins(
-    bus: str, books: str
-) -> None:
-    async with cloud(bus, books) as setup, setup.placement():
-        await setup.add_host("h1")
-        moving = InterferingOnce(lambda: setup.report(a_host("h1", traits=("CUSTOM_NEW",))))
-        async with setup.scheduler(station=moving.station):
-            await setup.until_registered("h1")
-            build = a_build(1)
-
-            await setup.send(build)
-            state = await setup.until_state(instance_of(build), "active")
-
-            assert state.host == "h1"
-            assert moving.verdicts == [ShapeMoved, Claimed]
-            assert state.refusals == (ClaimRefused(host="h1", reason="its shape moved"),)
-
-
 @STAGES
 async def test_a_host_that_stops_qualifying_between_choice_and_claim_gives_way_to_the_next(
     bus: str, books: str
@@ -217,26 +93,6 @@ async def test_a_host_that_stops_qualifying_between_choice_and_claim_gives_way_t
 
             assert state.host == "h2"
             assert losing.verdicts == [ShapeMoved, Claimed]
-
-
-@STAGES
-async def test_a_host_that_fills_up_between_choice_and_claim_gives_way_to_the_next(
-    bus: str, books: str
-) -> None:
-    async with cloud(bus, books) as setup, setup.placement():
-        await setup.add_host("h1", vcpu=16)
-        await setup.add_host("h2", vcpu=8)
-        filling = InterferingOnce(lambda: setup.fill("h1", 16))
-        async with setup.scheduler(station=filling.station):
-            await setup.until_registered("h1", "h2")
-            build = a_build(1)
-
-            await setup.send(build)
-            state = await setup.until_state(instance_of(build), "active")
-
-            assert state.host == "h2"
-            assert filling.verdicts[0] is DoesNotFit
-            assert state.refusals == (ClaimRefused(host="h1", reason="VCPU asked 1, free 0"),)
 
 
 @STAGES
@@ -293,28 +149,6 @@ async def test_an_instance_deleted_before_it_is_placed_holds_nothing(bus: str, b
 
 
 @STAGES
-async def test_an_instance_deleted_after_it_was_placed_is_deleted_when_its_cell_reports_it(
-    bus: str, books: str
-) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_host("h1")
-        await setup.until_registered("h1")
-        build = a_build(1)
-        await setup.send(build)
-        await setup.until_state(instance_of(build), "active")
-
-        answer = await setup.client.ask(DeleteInstance(instance=instance_of(build)))
-        assert isinstance(answer, InstancesFound)
-        assert [state.state for state in answer.instances] == ["deleting"]
-        state = await setup.until_state(instance_of(build), "deleted")
-        again = await setup.client.ask(DeleteInstance(instance=instance_of(build)))
-
-        assert (state.cell, state.host) == ("c1", "h1")
-        assert again == InstancesFound(instances=(state,))
-        await setup.until_used(h1=0)
-
-
-@STAGES
 async def test_a_delete_that_overtakes_its_request_leaves_nothing_to_build(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await setup.add_host("h1")
@@ -328,29 +162,6 @@ async def test_a_delete_that_overtakes_its_request_leaves_nothing_to_build(bus: 
 
         assert (await setup.until_state(instance_of(build), "deleted")).cell == "cell0"
         assert await setup.used() == {"h1": 0}
-
-
-@STAGES
-async def test_two_workers_on_one_queue_place_nothing_twice(bus: str, books: str) -> None:
-    async with (
-        cloud(bus, books) as setup,
-        setup.placement(),
-        setup.scheduler("scheduler-1"),
-        setup.scheduler("scheduler-2"),
-    ):
-        names = [f"h{number}" for number in range(10)]
-        for name in names:
-            await setup.add_host(name, vcpu=12)
-        await setup.until_registered(*names)
-        builds = [a_build(number) for number in range(1, 101)]
-
-        # Each request four times, so that both workers handle it at the same time.
-        await asyncio.gather(*[setup.client.ask_all(builds) for _ in range(4)])
-        for build in builds:
-            await setup.until_state(instance_of(build), "active")
-
-        assert sum((await setup.used()).values()) == 100
-        assert len(setup.placed) == 100
 
 
 @STAGES
@@ -375,35 +186,6 @@ async def test_a_worker_killed_between_claim_and_publish_leaves_a_claim_that_the
             assert state.host == held
             assert adopting.verdicts == [AlreadyClaimed]
             assert sum((await setup.used()).values()) == 1
-            assert len(setup.placed) == 1
-
-
-@STAGES
-async def test_a_claim_on_a_host_whose_row_is_still_to_be_written_waits_for_that_row(
-    bus: str, books: str
-) -> None:
-    """Workers hear of a new host before one of them writes its row; the worker that chose it may be the only one so
-    far.
-    """
-    async with cloud(bus, books) as setup, setup.placement():
-        await setup.add_host("h1", vcpu=1)
-        dying, build = DiesAfterItsClaim(), a_build(1)
-        async with setup.scheduler("scheduler-1", station=dying.station, drain_s_max=0):
-            await setup.until_registered("h1")
-            await setup.client.publisher.send(build)
-            await dying.claimed.wait()
-        async with setup.rows.transaction() as transaction:
-            await transaction.forget_hosts([host_id("h1")])
-        await setup.add_host("h2", vcpu=4)
-        adopting = InterferingOnce(nothing)
-        async with setup.scheduler("scheduler-2", station=adopting.station):
-            await until(lambda: AlreadyClaimed in adopting.verdicts)
-            await setup.add_host("h1", vcpu=1)
-
-            state = await setup.until_state(instance_of(build), "active")
-
-            assert state.host == "h1"
-            assert await setup.used() == {"h1": 1, "h2": 0}
             assert len(setup.placed) == 1
 
 

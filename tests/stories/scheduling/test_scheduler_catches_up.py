@@ -5,7 +5,6 @@ of it.
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
-from itertools import count
 
 import pytest
 from msgspec import structs
@@ -54,7 +53,6 @@ from tests.stories.layouts import ONE_BROKER
 pytestmark = pytest.mark.asyncio
 
 LONG_AGO, FAR_AHEAD = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
-HUGE = structs.replace(SMALL, vcpus=500)
 
 
 class ReadCounter:
@@ -182,23 +180,6 @@ async def the_end_of(setup: Cloud, number: int, **fields: object) -> InstanceSta
 
 
 @ONE_BROKER
-async def test_a_refusal_costs_one_question_for_the_changes_and_no_full_read(bus: str, books: str) -> None:
-    reads = ReadCounter()
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(station=reads.station):
-        await setup.add_host("h1")
-        await setup.until_registered("h1")
-        # After the first publication placement leads its feed, and has published everything from before.
-        assert (await the_end_of(setup, 1, flavor=HUGE)).state == "error"
-        all_read, changes = reads.full, reads.partial
-
-        for number in range(2, 12):
-            assert (await the_end_of(setup, number, flavor=HUGE)).state == "error"
-
-        assert reads.partial - changes == 10
-        assert reads.full == all_read
-
-
-@ONE_BROKER
 async def test_with_two_placement_workers_the_writes_of_both_are_known_before_a_refusal(
     bus: str, books: str
 ) -> None:
@@ -210,22 +191,6 @@ async def test_with_two_placement_workers_the_writes_of_both_are_known_before_a_
             await setup.report(a_host("h1", vcpu=number))
             state = await the_end_of(setup, number)
             assert (state.state, state.no_valid_host, state.refusals) == ("active", None, ())
-
-
-@ONE_BROKER
-async def test_a_gap_in_the_feed_is_filled_from_the_log(bus: str, books: str) -> None:
-    reads = ReadCounter()
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(station=reads.station):
-        await setup.add_host("h1")
-        await setup.until_registered("h1")
-        all_read, changes = reads.full, reads.partial
-
-        # As if the entries between had been dropped from a full queue.
-        await setup.client.publisher.send(ProvidersChanged(at=LogPosition(term=1, position=1000)))
-
-        await until(lambda: reads.partial > changes, "the changes are asked for")
-        assert (await the_end_of(setup, 1)).state == "active"
-        assert reads.full == all_read
 
 
 @ONE_BROKER
@@ -274,41 +239,6 @@ async def test_a_change_that_was_lost_silently_is_noticed_and_healed(bus: str, b
 
             await until(lambda: reads.full > all_read, "the loss is noticed")
             assert (await the_end_of(setup, 2, flavor=structs.replace(SMALL, vcpus=4))).state == "active"
-
-
-@ONE_BROKER
-async def test_a_picture_that_was_emptied_wrongly_heals_within_its_checks_period(
-    bus: str, books: str
-) -> None:
-    """The picture was told wrongly that all hosts are deleted. Deletions are final, so it would not believe a later
-    entry.
-    """
-    reads, patient = ReadCounter(), structs.replace(QUICK_PACE, verify_every_s=0.2)
-    async with (
-        cloud(bus, books) as setup,
-        setup.placement(),
-        setup.scheduler(station=reads.station, pace=patient),
-    ):
-        await setup.add_host("h1")
-        await setup.until_registered("h1")
-        assert (await the_end_of(setup, 1)).state == "active"
-        page = await setup.books.snapshot_page(0, 10)
-        gone = tuple(
-            ProviderGone(internal=each.internal, id=each.id, revision=999) for each in page.providers
-        )
-        liar = Station(setup.brokers.at_api("placement"), "liar", settings=SETTINGS)
-        all_read = reads.full
-
-        await liar.publisher.send(ProvidersChanged(at=LogPosition(term=999, position=1), gone=gone))
-
-        await until(lambda: reads.full > all_read, "the lie is noticed")
-        numbers = count(2)
-
-        async def is_built() -> bool:
-            return (await the_end_of(setup, next(numbers))).state == "active"
-
-        await wait_until(is_built, "boots find the host again")
-        await liar.close()
 
 
 def full_in_later_usage(host: ProviderState) -> ProvidersChanged:
@@ -389,27 +319,3 @@ def free_on_one_host(picture: Picture) -> int:
     rows = list(picture.rows_named("h1"))
     stock = picture.columns.stocks.get("VCPU")
     return int(stock.free[rows[0]]) if rows and stock is not None else -1
-
-
-@ONE_BROKER
-async def test_a_complete_picture_is_not_read_again_however_often_it_is_compared(
-    bus: str, books: str
-) -> None:
-    reads, eager = ReadCounter(), structs.replace(QUICK_PACE, verify_every_s=0.01)
-    async with (
-        cloud(bus, books) as setup,
-        setup.placement(),
-        setup.scheduler(station=reads.station, pace=eager),
-    ):
-        await setup.add_host("h1", vcpu=1000)
-        await setup.until_registered("h1")
-        all_read = reads.full
-
-        # However fast the boots are, some comparisons run between them.
-        for number in range(1, 1001):
-            assert (await the_end_of(setup, number)).state == "active"
-            if number >= 40 and reads.partial > 5:
-                break
-
-        assert reads.partial > 5
-        assert reads.full == all_read

@@ -34,38 +34,6 @@ class Calendar:
 
 
 @ONE_BROKER
-async def test_deleted_instances_are_forgotten_after_two_horizons_and_not_before(
-    bus: str, books: str
-) -> None:
-    calendar = Calendar()
-    async with (
-        cloud(bus, books) as setup,
-        setup.placement(),
-        setup.scheduler(clock=calendar.now, pace=FORGETS),
-    ):
-        await setup.add_host("h1")
-        await setup.until_registered("h1")
-        kept, gone = a_build(1), a_build(2)
-        for build in (kept, gone):
-            await setup.send(build)
-            await setup.until_state(instance_of(build), "active")
-        await setup.client.ask(DeleteInstance(instance=instance_of(gone)))
-        await setup.until_state(instance_of(gone), "deleted")
-
-        calendar.ahead = 2 * DAY - timedelta(hours=1)
-        assert await setup.instance(instance_of(gone)) is not None
-        calendar.ahead = 2 * DAY + timedelta(hours=1)
-
-        async def is_forgotten() -> bool:
-            return await setup.instance(instance_of(gone)) is None
-
-        await wait_until(is_forgotten, "it is forgotten")
-        state = await setup.instance(instance_of(kept))
-        assert state is not None
-        assert state.state == "active"
-
-
-@ONE_BROKER
 async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_only_silent_is_not(
     bus: str, books: str
 ) -> None:

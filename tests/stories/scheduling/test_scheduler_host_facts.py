@@ -13,7 +13,7 @@ from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from engine.flavors import Flavor, Image
+from engine.flavors import Flavor
 from engine.hosts import Supported
 from engine.picture.picture import Picture
 from laboratory.computes.driver import simulated_parts
@@ -106,38 +106,6 @@ async def test_boots_go_where_it_is_cool_and_where_the_capability_is_and_to_the_
         refused = await setup.client.ask(a_build(5, image_properties={"hw_colour": "blue"}))
         assert isinstance(refused, BuildRejected)
         assert refused.field == "image_properties.hw_colour"
-
-
-@STAGES
-async def test_a_boot_goes_where_its_image_is_and_a_full_host_is_left_out(bus: str, books: str) -> None:
-    picture = Picture()
-    # Wide has more of everything: a build that it still tells as under way weighs less than that.
-    tiny = structs.replace(a_host("tiny", 40.0), size=HostSize(vcpus=1, ram_mb=2048, disk_gb=10))
-    hosts = (a_host("wide", 40.0, vcpus=32), tiny)
-    debian, fedora = Image(source="debian"), Image(source="fedora")
-
-    async def until_cached(image: str) -> None:
-        async def is_so() -> bool:
-            return picture.columns.images.knows(image)
-
-        await wait_until(is_so, f"{image} is told")
-
-    async with (
-        cloud(bus, books, scripted=("c2",)) as setup,
-        setup.placement(),
-        setup.scheduler(
-            settings=structs.replace(QUICK, image_cache_weight_multiplier=100.0), picture=picture
-        ),
-        open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, *hosts),
-    ):
-        await setup.until_reported("wide", "tiny")
-
-        assert await host_of(setup, 1, image=debian, hosts=("tiny",)) == "tiny"
-        await until_cached("debian")
-        assert await host_of(setup, 2, image=debian) == "tiny"
-        assert await host_of(setup, 3, image=fedora) == "wide"
-        assert await host_of(setup, 4) == "wide"
 
 
 @STAGES

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bus.messages.build import DeleteInstance
-from bus.messages.hosts import HostsReported
 from bus.messages.placement import ReportInventory
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
@@ -16,7 +15,6 @@ from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputePace, ComputeSettings
 from engine.flavors import Flavor
-from engine.hosts import HostFacts
 from engine.inventories import ReportedInventory, ReportedProvider
 from laboratory.computes.driver import simulated_parts
 from laboratory.computes.faults import FailsToBuild, FaultScript
@@ -137,62 +135,3 @@ def alone(name: str, totals: dict[str, int], *traits: str) -> ReportInventory:
         aggregates=(aggregate("rack"),),
     )
     return ReportInventory(cell="c1", root=host_id(name), providers=(provider,))
-
-
-@STAGES
-async def test_two_hosts_take_their_disk_from_one_pool_until_it_is_used_up(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        for name in ("h1", "h2"):
-            await setup.report(alone(name, {"VCPU": 8, "MEMORY_MB": 65536}))
-        await setup.report(alone("nfs", {"DISK_GB": 2}, "MISC_SHARES_VIA_AGGREGATE"))
-        facts = tuple(HostFacts(id=host_id(name), name=name) for name in ("h1", "h2"))
-        await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=facts))
-        await setup.until_registered("h1", "h2")
-        build = a_build(1, count=3)
-
-        await setup.send(build)
-        ends = [
-            (await setup.until_state(instance_of(build, index), "active", "error")).state
-            for index in range(3)
-        ]
-
-        assert sorted(ends) == ["active", "active", "error"]
-        await until_used(setup, "DISK_GB", nfs=2)
-        for order in setup.placed:
-            assert {seen.root for seen in order.chosen.share.shapes} == {
-                order.chosen.share.host,
-                host_id("nfs"),
-            }
-            await setup.client.ask(DeleteInstance(instance=order.instance))
-        await until_used(setup, "DISK_GB")
-
-
-@STAGES
-async def test_groups_that_must_differ_are_claimed_in_both_nodes_and_the_refusal_names_a_group(
-    bus: str, books: str
-) -> None:
-    pair = Flavor(
-        name="pair",
-        ram_mb=1024,
-        root_gb=1,
-        extra_specs={"resources1:VCPU": "2", "resources_B:VCPU": "2", "group_policy": "isolate"},
-    )
-    wide = Flavor(name="wide", ram_mb=1024, root_gb=1, extra_specs={"resources_WIDE:VCPU": "5"})
-    async with (
-        cloud(bus, books, scripted=("c2",)) as setup,
-        setup.placement(),
-        setup.scheduler(),
-        open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, nested("only", 8)),
-    ):
-        await setup.until_reported("only")
-        fits, too_wide = a_build(1, flavor=pair), a_build(2, flavor=wide)
-
-        await setup.client.ask(fits)
-        await setup.until_state(instance_of(fits), "active")
-        await until_used(setup, "VCPU", only_NUMA0=2, only_NUMA1=2)
-        await setup.client.ask(too_wide)
-        state = await setup.until_state(instance_of(too_wide), "error")
-
-        assert state.no_valid_host is not None
-        assert state.no_valid_host.steps[0].example.startswith("only: group _WIDE: VCPU asked 5, free 2 of 4")

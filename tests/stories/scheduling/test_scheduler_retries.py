@@ -2,10 +2,8 @@
 of times.
 """
 
-import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from msgspec import structs
@@ -13,15 +11,15 @@ from msgspec import structs
 from bus.broker import Broker
 from bus.message import Message
 from bus.messages.build import ClaimRefused
-from bus.messages.placement import ClaimAnswered, ClaimResources
+from bus.messages.placement import ClaimAnswered
 from bus.settings import BusSettings
 from bus.workers.health_server import Metrics
 from bus.workers.station import Station
 from engine.picture.picture import Picture
-from engine.refusals import Claimed, DoesNotFit, NotAllowed, ShapeMoved
+from engine.refusals import Claimed, NotAllowed, ShapeMoved
 from kit.health import About, Health
 from laboratory.load.orders import claims_of
-from scheduler_worker.store import InstanceQuery, SchedulerStore, SchedulerTransaction
+from scheduler_worker.store import InstanceQuery
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import (
@@ -38,8 +36,6 @@ from tests.stories.cloud import (
 from tests.stories.layouts import ONE_BROKER
 
 pytestmark = pytest.mark.asyncio
-
-OVERTAKING_S_MAX = 0.5
 
 
 class InterferingAlways:
@@ -65,88 +61,12 @@ class InterferingAlways:
         return InterferingStation(broker, name, settings=settings, asks=asks)
 
 
-class HeldBack:
-    """Holds a scheduler's first claim back until its repeated request has been considered as well."""
-
-    def __init__(self, again: Callable[[], Awaitable[object]]) -> None:
-        self._again = again
-        self._is_first = True
-        self._looked_into = asyncio.Event()
-        self._decided = asyncio.Event()
-        self.is_claimed = False
-
-    def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
-        held_back = self
-
-        class Held(Station):
-            async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
-                claims = [question for question in questions if isinstance(question, ClaimResources)]
-                if any(map(is_claim, questions)) and held_back._is_first:
-                    held_back._is_first = False
-                    await held_back._again()
-                    # If the repeated request waits for this claim's answer, this never happens; then the timeout ends
-                    # the wait.
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(OVERTAKING_S_MAX):
-                            await held_back._looked_into.wait()
-                answers = await super().ask_all(questions)
-                if any(claim.cell == "cell0" for claim in claims):
-                    held_back._looked_into.set()
-                elif claims:
-                    held_back.is_claimed = True
-                return answers
-
-        return Held(broker, name, settings=settings, asks=asks)
-
-    def decided_last(
-        self, rows: SchedulerStore
-    ) -> Callable[[], AbstractAsyncContextManager[SchedulerTransaction]]:
-        """Transactions in which the decision of the request that got the claim comes after the other one's."""
-        begin = rows.transaction
-
-        @asynccontextmanager
-        async def transaction() -> AsyncIterator[SchedulerTransaction]:
-            if self.is_claimed:
-                self.is_claimed = False
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(OVERTAKING_S_MAX):
-                        await self._decided.wait()
-                async with begin() as began:
-                    yield began
-            else:
-                async with begin() as began:
-                    yield began
-                if self._looked_into.is_set():
-                    self._decided.set()
-
-        return transaction
-
-
 def moving(setup: Cloud, name: str, vcpu: int) -> InterferingAlways:
     """The host's shape changes before each of its claims."""
     numbers = itertools.count(1)
     return InterferingAlways(
         lambda: setup.report(a_host(name, vcpu=vcpu, traits=(f"CUSTOM_{next(numbers)}",)))
     )
-
-
-@ONE_BROKER
-async def test_a_shape_that_moves_whenever_it_is_claimed_costs_its_retries_and_the_next_host_wins(
-    bus: str, books: str
-) -> None:
-    async with cloud(bus, books) as setup, setup.placement():
-        await setup.add_host("h1", vcpu=100)
-        await setup.add_host("h2", vcpu=8)
-        interfering = moving(setup, "h1", 100)
-        async with setup.scheduler(station=interfering.station):
-            await setup.until_registered("h1", "h2")
-            build = a_build(1)
-
-            await setup.send(build)
-            state = await setup.until_state(instance_of(build), "active", "error")
-
-            assert (state.state, state.host) == ("active", "h2")
-            assert interfering.verdicts == [ShapeMoved] * QUICK_PACE.shape_tries_max + [Claimed]
 
 
 @ONE_BROKER
@@ -166,26 +86,6 @@ async def test_when_all_retries_run_out_the_request_ends_with_the_reason(bus: st
             assert state.reason.startswith("5 claims were refused, and no more are tried")
             assert set(interfering.verdicts) == {ShapeMoved}
             await setup.until_used(h1=0)
-
-
-@ONE_BROKER
-async def test_a_request_that_kept_its_host_has_alternates(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement():
-        await setup.add_host("h1", vcpu=100)
-        for name in ("h2", "h3", "h4"):
-            await setup.add_host(name)
-        interfering = InterferingOnce(lambda: setup.report(a_host("h1", vcpu=100, traits=("CUSTOM_NEW",))))
-        async with setup.scheduler(station=interfering.station):
-            await setup.until_registered("h1", "h2", "h3", "h4")
-            build = a_build(1)
-
-            await setup.send(build)
-            await setup.until_state(instance_of(build), "active")
-
-            (order,) = setup.placed
-            assert interfering.verdicts == [ShapeMoved, Claimed]
-            assert order.chosen.name == "h1"
-            assert len({each.name for each in order.alternates} - {"h1"}) == 2
 
 
 @ONE_BROKER
@@ -210,65 +110,6 @@ async def test_a_host_that_went_to_another_cell_is_passed_over(bus: str, books: 
 
             assert active.host == "h2"
             assert moving_away.verdicts == [NotAllowed, Claimed]
-
-
-@ONE_BROKER
-async def test_a_request_moved_to_an_alternate_has_other_alternates_than_the_full_host(
-    bus: str, books: str
-) -> None:
-    async with cloud(bus, books) as setup, setup.placement():
-        await setup.add_host("h1", vcpu=100)
-        for name in ("h2", "h3", "h4"):
-            await setup.add_host(name)
-        filling = InterferingOnce(lambda: setup.fill("h1", 100))
-        async with setup.scheduler(station=filling.station):
-            await setup.until_registered("h1", "h2", "h3", "h4")
-            build = a_build(1)
-
-            await setup.send(build)
-            await setup.until_state(instance_of(build), "active")
-
-            (order,) = setup.placed
-            assert filling.verdicts == [DoesNotFit, Claimed]
-            names = [each.name for each in (order.chosen, *order.alternates)]
-            assert sorted(names) == ["h2", "h3", "h4"]
-
-
-@ONE_BROKER
-async def test_alternates_are_hosts_of_the_same_cell_or_there_are_none(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement():
-        await setup.add_host("h1", "c1", vcpu=100)
-        for name in ("h2", "h3"):
-            await setup.add_host(name, "c2")
-        interfering = InterferingOnce(lambda: setup.report(a_host("h1", vcpu=100, traits=("CUSTOM_NEW",))))
-        async with setup.scheduler(station=interfering.station):
-            await setup.until_registered("h1", "h2", "h3")
-            build = a_build(1)
-
-            await setup.send(build)
-            await setup.until_state(instance_of(build), "active")
-
-            (order,) = setup.placed
-            assert (order.chosen.name, order.alternates) == ("h1", ())
-
-
-@ONE_BROKER
-async def test_a_request_that_comes_twice_at_once_is_not_refused_for_the_room_it_takes_itself(
-    bus: str, books: str
-) -> None:
-    async with cloud(bus, books) as setup, setup.placement():
-        await setup.add_host("h1", vcpu=1)
-        build = a_build(1)
-        held_back = HeldBack(lambda: setup.send(build))
-        setup.rows.transaction = held_back.decided_last(setup.rows)  # type: ignore[method-assign]
-        async with setup.scheduler(station=held_back.station):
-            await setup.until_registered("h1")
-
-            await setup.send(build)
-            state = await setup.until_state(instance_of(build), "active", "error")
-
-            assert (state.state, state.no_valid_host) == ("active", None)
-            assert len(setup.placed) == 1
 
 
 async def test_a_scheduler_counts_its_claims_by_verdict_and_an_instance_keeps_those_that_were_refused() -> (

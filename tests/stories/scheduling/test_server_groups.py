@@ -2,14 +2,12 @@
 
 from collections import Counter
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildAccepted, BuildRejected, ClaimRefused, InstancePlaced
-from bus.messages.placement import ClaimAnswered, ClaimResources
+from bus.messages.build import BuildAccepted, BuildRejected
 from bus.messages.stored_names import (
     AskGroups,
     CreateGroup,
@@ -18,22 +16,15 @@ from bus.messages.stored_names import (
     GroupState,
     PlacedMember,
 )
-from bus.workers.station import Station
 from engine.flavors import JoinedGroup
 from engine.inventories import (
     ConsumerId,
     GroupId,
     GroupMember,
     GroupPolicy,
-    ResourceAmount,
-    ServerGroup,
-    Share,
 )
-from engine.refusals import Claimed, GroupRefused
-from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import (
     Cloud,
-    InterferingOnce,
     a_build,
     cloud,
     host_id,
@@ -135,61 +126,6 @@ async def test_an_affinity_group_of_several_requests_stays_on_the_host_of_its_fi
         ]
 
 
-async def test_a_scheduler_that_did_not_know_of_a_member_is_told_it_by_the_refusal() -> None:
-    async def nothing() -> None: ...
-
-    interfering = InterferingOnce(nothing)
-    async with (
-        cloud("memory", "memory") as setup,
-        setup.placement(),
-        setup.listening("instance.placed.*") as placed,
-        setup.scheduler(station=interfering.station),
-    ):
-        # The first one has more room.
-        await setup.add_host("h1", vcpu=16)
-        await setup.add_host("h2", vcpu=4)
-        await setup.until_reported("h1", "h2")
-        await create(setup)
-
-        async def another_scheduler_is_faster() -> None:
-            await claim_at(setup, "h1")
-
-        interfering.action = another_scheduler_is_faster
-        late = a_build(2, group=IN_GROUP)
-        await setup.send(late)
-        await setup.until_state(instance_of(late), "active")
-
-        assert interfering.verdicts == [GroupRefused, Claimed]
-        (order,) = setup.placed
-        assert order.chosen.name == "h2"
-        assert not order.alternates
-        (answered,) = [each for each in placed if isinstance(each, InstancePlaced)]
-        assert answered.instance.refusals == (
-            ClaimRefused(
-                host="h1",
-                reason=f"server group {GROUP} (anti-affinity, at most 1 on a host) has instance {OTHER} on h1",
-            ),
-        )
-
-
-async def claim_at(setup: Cloud, host: str) -> None:
-    """What another scheduler asks of placement."""
-    amount = ResourceAmount(provider=host_id(host), resource="VCPU", amount=1)
-    claim = ClaimResources(
-        cell="c1",
-        consumer=OTHER,
-        attempt=1,
-        issued_at=datetime.now(UTC),
-        share=Share(host=host_id(host), amounts=(amount,)),
-        group=ServerGroup(id=GROUP, policy="anti-affinity"),
-    )
-    other = Station(setup.brokers.at_api("scheduler"), "other", settings=SETTINGS, asks=True)
-    async with setup.running((other,), other):
-        answer = await other.ask(claim)
-    assert isinstance(answer, ClaimAnswered)
-    assert answer.verdict == Claimed()
-
-
 async def test_a_build_that_names_no_group_or_describes_it_wrongly_ends_in_error() -> None:
     async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
         await setup.add_host("h1")
@@ -252,17 +188,3 @@ async def test_a_group_is_created_once_listed_and_deleted_and_its_members_stay()
         assert page.members == (
             GroupMember(group=GROUP, consumer=instance_of(build), attempt=1, host=host_id("h1")),
         )
-
-
-async def test_two_requests_that_differ_in_their_group_alone_are_two() -> None:
-    async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
-        await setup.add_host("h1")
-        await setup.until_reported("h1")
-        await create(setup, "soft-affinity")
-        first, other = a_build(1, group=IN_GROUP), a_build(1)
-
-        assert isinstance(await setup.client.ask(first), BuildAccepted)
-        answer = await setup.client.ask(other)
-
-        assert isinstance(answer, BuildRejected)
-        assert answer.field == "request_id"

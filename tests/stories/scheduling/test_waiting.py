@@ -3,11 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
-from typing import Any
 from uuid import uuid5
 
-import msgspec
 import pytest
 from msgspec import structs
 
@@ -17,26 +14,14 @@ from bus.messages.build import (
     BuildRejected,
     ClaimRefused,
     DeleteInstance,
-    InstanceFailed,
     InstanceState,
     InstanceWaiting,
 )
 from bus.messages.hosts import SetHost
-from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
+from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskExplanation, ExplanationsFound
-from bus.workers.station import Station
-from engine.choosing.choosing import choose
 from engine.flavors import InstanceId, Wait
-from engine.inventories import ConsumerId, ResourceAmount, Share
-from engine.refusals import Superseded
-from engine.requests import InstanceSpec
-from scheduler_worker.core.instances.history import encoded
-from scheduler_worker.core.instances.rows import KeptRequest, accepted, waits
-from scheduler_worker.requests.reading import RequestReader
-from scheduler_worker.store import InstanceQuery, NewRequest
-from scheduler_worker.wiring import STANDARD
-from tests.contracts.stage import SETTINGS
-from tests.plugins import standard_plugins
+from engine.inventories import ConsumerId
 from tests.stories.cloud import (
     NAMES,
     QUICK_PACE,
@@ -47,9 +32,7 @@ from tests.stories.cloud import (
     a_build,
     a_host,
     cloud,
-    host_id,
     instance_of,
-    is_probe,
     wait_until,
 )
 from tests.stories.layouts import BOTH, STAGES
@@ -142,42 +125,6 @@ async def test_the_highest_priority_goes_first_and_then_the_oldest(bus: str, boo
 
 
 @BOTH
-async def test_what_waits_can_be_deleted_and_is_not_built_then(bus: str, books: str) -> None:
-    async with a_full_host(bus, books, "s1") as setup:
-        first, second = await waiting(setup, a_build(1, wait=LONG), a_build(2, wait=LONG))
-
-        await setup.send(DeleteInstance(instance=first))
-        await setup.until_state(first, "deleted")
-        await empty(setup)
-        await setup.until_state(second, "active")
-
-        assert [order.instance for order in setup.placed] == [second]
-        assert await setup.used() == {"h1": 1}
-
-
-@BOTH
-async def test_its_deadline_ends_it_though_no_scheduler_was_up_then(bus: str, books: str) -> None:
-    async with a_full_host(bus, books) as setup, setup.listening("instance.error.*") as heard:
-        async with setup.scheduler("s1"):
-            (instance,) = await waiting(setup, a_build(1, wait=LONG))
-
-        later = datetime.now(UTC) + timedelta(hours=2)
-        async with setup.scheduler("s2", clock=lambda: later):
-            state = await setup.until_state(instance, "error")
-
-        assert state.reason.startswith("no valid host: it waited 3600 s for room, until ")
-        assert state.no_valid_host is not None
-        assert state.no_valid_host.steps[0].example == "h1: VCPU asked 1, free 0 of 2"
-        assert state.waiting is None
-        # The event may be sent twice, but the instance ends once: all copies have the same sequence.
-        ends = {
-            (each.instance.id, each.instance.sequence) for each in heard if isinstance(each, InstanceFailed)
-        }
-        assert ends == {(instance, state.sequence)}
-        assert not await setup.rows.waiting_digests(None)
-
-
-@BOTH
 async def test_what_ends_by_its_deadline_tells_why_its_last_search_found_no_host(
     bus: str, books: str
 ) -> None:
@@ -209,45 +156,6 @@ async def test_what_ends_by_its_deadline_tells_why_its_last_search_found_no_host
 def why_not(state: InstanceState) -> str:
     assert state.no_valid_host is not None
     return state.no_valid_host.steps[0].example
-
-
-async def test_it_may_wait_for_longer_than_placement_remembers_what_ended() -> None:
-    async with a_full_host("memory", "memory") as setup:
-        async with setup.scheduler("s1"):
-            first, second = await waiting(
-                setup, *[a_build(number, flavor=WHOLE, wait=LONG) for number in (1, 2)]
-            )
-        yesterday = datetime.now(UTC) - timedelta(hours=30)
-        for row in await setup.rows.instances(InstanceQuery()):
-            async with setup.rows.transaction() as transaction:
-                await transaction.save([structs.replace(row, issued_at=yesterday)])
-        async with setup.scheduler("s2"):
-            await empty(setup)
-            await setup.until_state(first, "active")
-            # Its release is not too old either: a claim that comes late would be refused.
-            await setup.send(DeleteInstance(instance=second))
-            await setup.until_state(second, "deleted")
-
-            late = ClaimResources(
-                cell="c1",
-                consumer=second,
-                attempt=1,
-                issued_at=datetime.now(UTC),
-                share=Share(
-                    host=host_id("h2"),
-                    amounts=(ResourceAmount(provider=host_id("h2"), resource="VCPU", amount=1),),
-                ),
-            )
-            other = Station(setup.brokers.at_api("scheduler"), "other", settings=SETTINGS, asks=True)
-
-            async def is_refused_as_ended() -> bool:
-                answer = await other.ask(late)
-                return isinstance(answer, ClaimAnswered) and answer.verdict == Superseded(
-                    attempt=1, ended=True
-                )
-
-            async with setup.running((other,), other):
-                await wait_until(is_refused_as_ended, "placement knows that it has ended")
 
 
 @BOTH
@@ -306,21 +214,6 @@ async def some_are(setup: Cloud, count: int, state: str) -> bool:
     return [each.state for each in known if each is not None].count(state) == count
 
 
-@BOTH
-async def test_a_repeated_request_that_waits_is_answered_and_waits_once(bus: str, books: str) -> None:
-    async with a_full_host(bus, books, "s1", "s2") as setup:
-        build = a_build(1, wait=LONG)
-        (instance,) = await waiting(setup, build)
-        answers = await setup.client.ask_all([build, build, build])
-        assert build.request_id is not None
-        assert answers == [BuildAccepted(request_id=build.request_id, instances=(instance,))] * 3
-
-        await empty(setup)
-        await setup.until_state(instance, "active")
-        assert len(setup.placed) == 1
-        assert await setup.used() == {"h1": 1}
-
-
 async def test_what_is_wrong_with_a_wait_is_named() -> None:
     async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
         for wait, field in (
@@ -336,80 +229,3 @@ async def test_what_is_wrong_with_a_wait_is_named() -> None:
         both = await setup.client.ask(a_build(1, count=2, wait=LONG, all_or_nothing=True))
         assert isinstance(both, BuildRejected)
         assert (both.field, both.value) == ("all_or_nothing", "true")
-
-
-async def test_without_a_wait_it_ends_at_once() -> None:
-    async with a_full_host("memory", "memory", "s1") as setup:
-        await setup.send(a_build(1))
-        state = await setup.until_state(instance_of(a_build(1)), "error")
-        assert state.reason == "no valid host"
-        assert not await setup.rows.waiting_digests(None)
-
-
-@BOTH
-async def test_room_that_comes_during_the_search_is_not_missed(bus: str, books: str) -> None:
-    async with a_full_host(bus, books) as setup:
-
-        async def leave() -> None:
-            await empty(setup)
-            await setup.until_used(h1=0)
-
-        # Between the last look at placement and the probe, after which the row is written.
-        interfering = InterferingOnce(leave, before=is_probe)
-        async with setup.scheduler("s1", station=interfering.station):
-            build = a_build(1, wait=LONG)
-            await setup.send(build)
-            await setup.until_state(instance_of(build), "active")
-
-
-async def test_ten_thousand_wait_and_one_place_becomes_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches = 0
-
-    def counted(*arguments: Any, **named: Any) -> Any:
-        nonlocal searches
-        searches += 1
-        return choose(*arguments, **named)
-
-    async with a_full_host("memory", "memory") as setup:
-        await write_waiting(setup, 10_000)
-        async with AsyncExitStack() as stack:
-            for number in range(4):
-                await stack.enter_async_context(setup.scheduler(f"s{number}"))
-            await setup.until_registered("h1")
-            monkeypatch.setattr("scheduler_worker.claiming.claimer.choose", counted)
-            await empty(setup)
-            (oldest,) = [instance_of(a_build(1))]
-            await setup.until_state(oldest, "active")
-            # Whole: nobody else has room.
-            assert await setup.used() == {"h1": 2}
-
-            async def are_done() -> bool:
-                return not await setup.rows.some_are_woken()
-
-            await wait_until(are_done, "nothing is being tried")
-        # Both have finished what they began.
-        assert 1 <= searches <= 3
-        left = await setup.rows.instances(InstanceQuery(state="waiting", limit=20_000))
-        assert len(left) == 9_999
-
-
-async def write_waiting(setup: Cloud, count: int) -> None:
-    """Rows of requests for a whole host each, as a scheduler would have written them."""
-    reader = RequestReader(STANDARD, timedelta(days=1), standard_plugins())
-    now = datetime.now(UTC)
-    requests, rows = [], []
-    for number in range(1, count + 1):
-        build = a_build(number, flavor=WHOLE, wait=LONG)
-        spec = reader.spec_of(build)
-        assert isinstance(spec, InstanceSpec)
-        assert build.request_id is not None
-        at = now + timedelta(milliseconds=number)
-        new = accepted(build, [instance_of(build)], at, now + timedelta(hours=1), encoded(spec))
-        kept = KeptRequest(sha256(encoded(spec)).digest(), msgspec.msgpack.encode(build))
-        row = waits(new[0], at, kept, priority=0, reason="no valid host")
-        assert row is not None
-        requests.append(NewRequest(build.request_id, b"same", new))
-        rows.append(structs.replace(row, unsaid=False))
-    async with setup.rows.transaction() as transaction:
-        await transaction.accept(requests)
-        await transaction.decide(rows)
