@@ -81,7 +81,6 @@ LONG = {
         "stories/moves/test_reshapes.py",
         "stories/nova/test_nova_shadow.py::test_the_same_host_as_novas",
         "test_benchmarks.py::test_a_quick_run",
-        "unit/brokers/test_rabbit_connecting.py::test_processes_begin_at_different_nodes",
     ),
 }
 # Of the long ones these run in `make test`, so that each kind has something.

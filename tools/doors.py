@@ -53,6 +53,7 @@ DOORS = {
     "the attempts of a host, and the guests on a machine": (
         *("compute_sim.core.attempts", "compute_sim.core.hosts", "compute_sim.core.trees"),
         *("compute_sim.libvirt.core", "compute_sim.libvirt.driver", "compute_sim.libvirt.images"),
+        "engine.guests",
     ),
     "the next step of a node, and who takes it": ("ironic_sync.core", "ironic_sync.membership"),
     "what Nova asks, and is answered": (
@@ -76,6 +77,10 @@ DOORS = {
     ),
     "the HTTP API, its callers and its policies": (
         *("placement_worker.api.service", "placement_worker.api.auth", "placement_worker.api.policy"),
+    ),
+    "what Nova says and hears, and its placement": (
+        *("nova_bridge.envelope", "nova_bridge.request_spec", "nova_bridge.selection", "nova_bridge.cloud"),
+        *("nova_bridge.cloud_reading", "nova_bridge.placement_api", "nova_bridge.placement_books"),
     ),
     "a room's workers on a broker": (
         *("bus.workers.station", "bus.workers.handling", "bus.workers.sending", "bus.workers.worker"),

@@ -19,7 +19,6 @@ from bus.topology import Limits, Objects, objects_of, user_of
 from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId
 from engine.hosts import HostState
-from engine.inventories import ProviderId
 from kit.process import run_until
 from laboratory.at_rest import Asked, problems_of
 from placement_worker.store_sql import SqlPlacementStore
@@ -175,14 +174,6 @@ class CloudOn(Generic[B]):
         await wait_until(is_so, f"{instance} in {states}", last)
         return last[0]
 
-    async def until_in_cell(self, instance: InstanceId, state: str) -> None:
-        """Wait until the instance's cell has this state."""
-
-        async def is_so() -> bool:
-            return (instance, state) in await self.rows("SELECT id, state FROM cell_instances")
-
-        await wait_until(is_so, f"{instance} is {state} in its cell")
-
     async def until_nothing_is_held(self) -> None:
         """Wait until nothing is held, neither in the books nor on any host."""
 
@@ -209,15 +200,6 @@ class CloudOn(Generic[B]):
     async def instances(self) -> list[InstanceState]:
         """All instances in the API level's database."""
         return [row.told for row in await self._rows.instances(InstanceQuery(limit=1_000_000))]
-
-    async def until_trait(self, root: ProviderId, trait: str) -> None:
-        """Wait until placement has this trait of a host."""
-
-        async def is_so() -> bool:
-            page = await self.books.snapshot_page(0, 1000)
-            return any(each.id == root and trait in each.traits for each in page.providers)
-
-        await wait_until(is_so, f"{root} has {trait}")
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query on the database."""

@@ -1,14 +1,11 @@
 """A broker, a store and a station that fail on request, in front of working ones."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from bus.broker import Broker, Connection, Consuming, Delivery, Publishing, Receipt
 from bus.message import Message, Parcel
 from bus.topology import Binding, Objects
-from bus.workers.station import Station
 
 Problem = Callable[[], Exception]
 
@@ -30,11 +27,6 @@ class Faults:
 
     def is_stuck(self, channel: int, exchange: str) -> bool:
         return channel <= self._stuck.get(exchange, 0)
-
-    def break_(self, operation: str, problem: Problem, where: str = "") -> None:
-        self._broken[operation, where] = problem
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     def mend(self) -> None:
         self._broken.clear()
@@ -157,44 +149,3 @@ class _Consuming:
 
 async def _awaited(consuming: Consuming) -> Sequence[Delivery]:
     return await consuming.receive()
-
-
-class BreakableStore:
-    """Any store. Each method fails on request; a transaction fails when it begins."""
-
-    def __init__(self, store: Any, faults: Faults) -> None:
-        self._store = store
-        self._faults = faults
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-        if name in ("transaction", "lead_feed"):
-            return lambda: self._within(name, method)
-        if not asyncio.iscoroutinefunction(method):
-            return method
-
-        async def called(*args: Any, **kwargs: Any) -> Any:
-            self._faults.check("store", name)
-            return await method(*args, **kwargs)
-
-        return called
-
-    @asynccontextmanager
-    async def _within(self, name: str, method: Callable[[], Any]) -> AsyncIterator[Any]:
-        self._faults.check("store", name)
-        async with method() as opened:
-            yield opened
-
-
-class BreakableStation(Station):
-    """Its questions fail, or get a wrong answer, on request."""
-
-    faults: Faults
-
-    async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
-        for question in questions:
-            self.faults.check("ask", type(question).__name__)
-        wrong = [self.faults.answers.get(type(question)) for question in questions]
-        if all(wrong) and questions:
-            return [each for each in wrong if each is not None]
-        return await super().ask_all(questions)

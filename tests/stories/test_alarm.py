@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import datetime, timedelta
 from uuid import UUID
 
-import pytest
 from msgspec import Struct, field
 
 from bus.broker import Broker
@@ -30,7 +29,6 @@ from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor, RequestId
 from kit.process import Part, run_until
-from kit.times import now
 from laboratory.computes.driver import simulated_parts
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import equal_hosts
@@ -38,12 +36,9 @@ from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import scheduler_parts
-from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
-from tests.contracts.stage import until
 from tests.simulation.loop import run_simulated
 from tests.simulation.process import EPOCH
 from tests.stores_in_memory import MemoryConductorStore, MemoryPlacementStore, MemorySchedulerStore
-from tests.varied import varied
 from tests.when_stored import when_stored
 
 BOOTS_PER_S = 200
@@ -258,36 +253,3 @@ async def the_alarm() -> None:
 
 def test_an_alarm_of_ten_minutes_ends_with_one_copy_of_each_question_and_every_request_ended() -> None:
     run_simulated(the_alarm())
-
-
-@pytest.mark.rabbitmq
-@pytest.mark.asyncio
-async def test_an_alarm_of_some_seconds_on_the_real_broker() -> None:
-    under_test = await RabbitMQUnderTest.start()
-    bus = varied(BUS, ask_again_ms=300, answer_timeout_ms=1_500)
-    try:
-        async with (
-            a_cloud(under_test.broker(), bus, now) as cloud,
-            hearing(cloud.stations["client"]) as asked,
-        ):
-            client = cloud.stations["client"]
-            await boot(client, asked, 2)
-            await under_test.set_alarm(on=True)
-            await boot(client, asked, 3)
-            # A publisher learns of the alarm when it publishes; a worker with nothing to publish may not know of it.
-            await until(lambda: client.publisher.is_held)
-            asked_again = {name: station.asked_again for name, station in cloud.stations.items()}
-            await boot(client, asked, 3)
-            assert asked_again == {name: station.asked_again for name, station in cloud.stations.items()}
-            assert max(cloud.waiting().values()) <= WAITING_MAX, cloud.waiting()
-            await under_test.set_alarm(on=False)
-            try:
-                await until(lambda: asked.ended.keys() >= asked.accepted, "every request ends")
-            except AssertionError as problem:
-                left = [str(each) for each in asked.accepted - asked.ended.keys()]
-                problem.add_note(
-                    f"{len(left)} of {len(asked.accepted)} do not: {left[:5]}; waiting: {cloud.waiting()}"
-                )
-                raise
-    finally:
-        await under_test.close()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
@@ -100,34 +100,6 @@ async def test_a_caller_who_got_no_answer_sends_the_request_again_and_it_is_buil
             assert len(setup.placed) == 2
 
 
-async def test_a_broker_that_is_away_is_told_and_a_follower_goes_on_when_it_is_back(
-    bus: str, books: str
-) -> None:
-    async with cloud(bus, books) as setup, client(setup, patience_s=1) as moor, workers(setup, "h1"):
-        request_id = uuid4()
-        await setup.brokers.api.unplug()
-        with pytest.raises(BrokerAway) as away:
-            await moor.boot(SMALL, request_id=request_id)
-        with pytest.raises(BrokerAway):
-            async with client(setup):
-                pass
-        assert away.value.request_id == request_id
-        await setup.brokers.api.plug_in()
-
-        async def boot_again() -> bool:
-            try:
-                request = await moor.boot(SMALL, request_id=request_id)
-            except BrokerAway:
-                return False
-            following = asyncio.create_task(request.until_done())
-            await setup.brokers.api.cut_connections()
-            assert [each.state for each in await following] == ["active"]
-            return True
-
-        await wait_until(boot_again, "it is built")
-        assert len(setup.placed) == 1
-
-
 async def test_a_client_that_is_closed_lets_nobody_wait(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup:
         async with client(setup) as moor:
@@ -140,22 +112,6 @@ async def test_a_client_that_is_closed_lets_nobody_wait(bus: str, books: str) ->
                 await waiting
         with pytest.raises(RuntimeError, match="the client is not open"):
             await moor.boot(SMALL)
-
-
-async def test_what_has_not_ended_in_time_is_told_with_its_states_and_goes_on(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1"):
-        setup.cells["c1"].is_silent = True
-        request = await moor.boot(SMALL, name="web")
-
-        with pytest.raises(NotInTime, match=r"has not ended in 1 of 1 instances within 1 s") as late:
-            await request.until_ended(timeout_s=1)
-        assert late.value.request_id == request.id
-        assert [each.state for each in late.value.states] == ["placed"]
-        deleted = await moor.delete(request.id)
-        assert [each.state for each in await deleted.until_ended()] == ["deleted"]
-        with pytest.raises(Exception, match="the instance was deleted") as gone:
-            await request.until_done()
-        assert type(gone.value).__name__ == "NotDone"
 
 
 async def test_what_is_wrong_is_told_by_field_and_value_and_why_there_is_no_host_by_its_funnel(

@@ -15,7 +15,6 @@ from moor.client import (
     NotAllowed,
     NotDone,
     NotFound,
-    NotSendable,
     QuotaState,
     Rejected,
 )
@@ -62,38 +61,6 @@ async def test_flavors_are_stored_used_by_name_and_deleted(bus: str, books: str)
         for nameless in (moor.delete_flavor(""), moor.show_flavor("")):
             assert await not_found(nameless) == ("flavor", "")
         assert (await moor.show(request.instances[0])).state == "active"
-
-
-async def test_images_are_stored_changed_used_by_name_and_deleted(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1"):
-        assert [await moor.create_image(DEBIAN) for _ in range(2)] == [DEBIAN, DEBIAN]
-        other = NamedImage(name="debian", source="http://images/other")
-        assert (await rejected(moor.create_image(other)))[0] == "image.source"
-        with pytest.raises(NotSendable):
-            await moor.create_image(NamedImage(name="wrong", source="x", properties={"os_type": 1}))  # type: ignore[dict-item]
-
-        changed = await moor.set_image(
-            "debian", source="http://images/debian-14", properties={"os_type": None, "os_distro": "debian"}
-        )
-        assert (changed.source, changed.properties) == (
-            "http://images/debian-14",
-            {"os_distro": "debian"},
-        )
-        request = await moor.boot(Flavor(vcpus=1), image_name="debian")
-        await request.until_done()
-        assert (image := setup.placed[0].image) is not None
-        assert image.source == "http://images/debian-14"
-
-        assert await moor.show_image("debian") == changed
-        assert [each async for each in moor.list_images()] == [changed]
-        assert await moor.delete_image("debian") == changed
-        for call in (
-            moor.delete_image("debian"),
-            moor.show_image("debian"),
-            moor.set_image("debian", source="x"),
-        ):
-            assert await not_found(call) == ("image", "debian")
-        assert await not_found(moor.show_image("")) == ("image", "")
 
 
 async def test_quotas_are_set_refuse_what_exceeds_them_and_are_removed(bus: str, books: str) -> None:

@@ -4,8 +4,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,21 +13,19 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from bus.memory import MemoryBroker
-from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.topology import objects_of
 from bus.workers.health_server import HealthServer
-from bus.workers.publisher import Outgoing
-from bus.workers.running import about, with_flags
+from bus.workers.running import about
 from bus.workers.station import Station
 from compute_sim.__main__ import main as compute
-from kit.errors import ConnectionLost, Poison
-from kit.health import About, BadAddressError, Health, Listen, ReadyTeller, read_health_address
+from kit.errors import ConnectionLost
+from kit.health import About, Health, Listen, ReadyTeller, read_health_address
 from kit.parts import Pauses, Status, Supervised
 from kit.process import Part, run_until
 from moor.commands import command_of
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
-from tests.contracts.stage import SETTINGS, WORK, Remembering, order, until
+from tests.contracts.stage import SETTINGS, until
 from tests.simulation.loop import run_simulated, until_s
 from tests.stores_in_memory import MemoryPlacementStore
 from tests.stories.cloud import a_host
@@ -107,81 +103,6 @@ async def test_a_worker_is_ready_once_its_queues_are_declared_and_counts_what_it
     assert "GET /readyz" not in caplog.text
 
 
-@asynccontextmanager
-async def a_bus() -> AsyncIterator[tuple[MemoryBroker, Station, Station]]:
-    """A broker, and two stations on it that do not run yet; the second one asks."""
-    memory, settings = MemoryBroker(), varied(SETTINGS, ask_again_ms=20)
-    connection = await memory.as_user().connect()
-    await connection.declare(objects_of(("c1",)))
-    await connection.close()
-    stations = (
-        Station(memory.as_user(), "placement", settings=settings),
-        Station(memory.as_user(), "client", settings=settings, asks=True),
-    )
-    yield memory, *stations
-    for station in stations:
-        await station.close()
-
-
-async def until_counted(asking: httpx.AsyncClient, name: str, least: float, **labels: str) -> None:
-    async with asyncio.timeout(30):
-        while await counted(asking, name, **labels) < least:
-            await asyncio.sleep(0.01)
-
-
-@pytest.mark.asyncio
-async def test_outcomes_of_messages_are_counted() -> None:
-    gate, tried = asyncio.Event(), Counter[int]()
-    gate.set()
-
-    def trouble(number: int) -> None:
-        tried[number] += 1
-        if number == 2:
-            raise Poison("never")
-        if number == 3 and tried[number] < 3:
-            raise RuntimeError("not yet")
-
-    remembering = Remembering(trouble, gate)
-    async with a_bus() as (memory, setup, client):
-        # A process may have two workers on a queue: they are counted together.
-        worker, idle = (setup.worker(WORK, remembering.handlers, remembering) for _ in range(2))
-        async with served(worker, seen=(idle,)) as asking:
-            for number in (1, 2, 3):
-                await client.publisher.send(order(number))
-            await until_counted(asking, "moor_messages_handled_total", 2, queue=WORK)
-            await until_counted(asking, "moor_batches_total", 2, queue=WORK)
-            await until_counted(asking, "moor_messages_buried_total", 1, queue=WORK)
-            await until_counted(asking, "moor_messages_put_back_total", 2, queue=WORK)
-            await until_counted(asking, "moor_part_runs_total", 1, part=f"{WORK}: consume")
-            gate.clear()
-            await client.publisher.send(order(4))
-            await until_counted(asking, "moor_parcels_in_hand", 1, queue=WORK)
-            memory.cut_connections()
-            await until_counted(asking, "moor_interruptions_total", 1, queue=WORK)
-            gate.set()
-            await until_counted(asking, "moor_parcels_redelivered_total", 1, queue=WORK)
-            await until_counted(asking, "moor_part_runs_total", 2, part=f"{WORK}: consume")
-
-
-@pytest.mark.asyncio
-async def test_connections_questions_and_answers_are_counted() -> None:
-    page = SnapshotPage(providers=(), published=LogPosition(term=1, position=1))
-    async with a_bus() as (memory, setup, client), served(client, seen=(setup,)) as asking:
-        await setup.publisher.send_all((Outgoing(page, to="answers.nobody.p1"),))
-        await until_counted(asking, "moor_answers_dropped_total", 1)
-        unanswered = asyncio.ensure_future(client.ask(AskSnapshot()))
-        await until_counted(asking, "moor_questions_asked_again_total", 1)
-        unanswered.cancel()
-        # Two connections to publish, and one for the client's answers.
-        await until_counted(asking, "moor_connections_made_total", 3)
-        memory.block("low on memory")
-        sending = setup.publisher.send(order(1))
-        await until_counted(asking, "moor_parcels_held_back_total", 1)
-        await until_counted(asking, "moor_messages_waiting", 1)
-        memory.block("")
-        await sending
-
-
 ABOUT = About("placement", "1.2")
 
 
@@ -223,66 +144,6 @@ def test_a_worker_that_stops_is_not_ready_and_has_no_fault_if_its_parts_have_end
     assert health.awaits() == {"process": "it is stopping"}
 
 
-def test_readiness_is_logged_when_it_comes_and_when_it_goes(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        status = Status("a part", is_needed=True)
-        health = Health(ABOUT, (status,))
-        teller = ReadyTeller(health)
-        running = asyncio.create_task(teller.run())
-        await until_s(1)
-        for at_s in (2, 4):
-            status.well()
-            await until_s(at_s)
-            status.failed(ConnectionLost("gone"))
-            await until_s(at_s + 1)
-        # A worker that is told to stop does not log that it is not ready.
-        status.well()
-        await until_s(6)
-        health.is_stopping = True
-        await until_s(7)
-        await teller.stop()
-        await running
-
-    with caplog.at_level(logging.INFO):
-        run_simulated(scenario())
-
-    gone = "placement is no longer ready: a part: ConnectionLost: gone"
-    assert [each.message for each in caplog.records if each.name == "kit.health"] == [
-        *("placement is ready", gone),
-        *("placement is ready", gone),
-        "placement is ready",
-    ]
-
-
-@pytest.mark.asyncio
-async def test_many_open_connections_do_not_make_a_worker_unhealthy() -> None:
-    async with served() as asking:
-        port = asking.base_url.port
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
-        assert (await asking.get("/healthz")).status_code == 200
-        for _, writer in idle:
-            writer.close()
-
-
-@pytest.mark.asyncio
-async def test_a_part_that_has_ended_makes_the_worker_unhealthy() -> None:
-    async def ends() -> None:
-        """It should have run as long as the process."""
-
-    part = Supervised("a part", ends)
-    health = Health(About("placement", ""), (part,))
-    server = HealthServer("127.0.0.1:0", health)
-    serving = asyncio.create_task(server.run())
-    async with httpx.AsyncClient(base_url=server.url) as client:
-        assert (await client.get("/healthz")).status_code == 200
-        await part.run()
-        answer = await client.get("/healthz")
-        assert answer.status_code == 503
-        assert [each["part"] for each in answer.json()["failing"]] == ["a part"]
-    await server.stop()
-    await serving
-
-
 @pytest.mark.parametrize(
     ("text", "address"),
     [
@@ -297,27 +158,6 @@ def test_a_port_alone_is_on_loopback(text: str, address: tuple[str, int]) -> Non
     assert read_health_address(text) == Listen(*address)
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", "host:99999", "1:x", "\u0661", "9" * 5_000])
-def test_an_invalid_address_is_refused_with_the_valid_forms(text: str) -> None:
-    with pytest.raises(BadAddressError, match="write port or host:port"):
-        read_health_address(text)
-
-
-@pytest.mark.asyncio
-async def test_an_address_in_use_is_reported_when_the_server_is_created() -> None:
-    health, by_signal = Health(About("placement", ""), ()), signal.getsignal(signal.SIGTERM)
-    first = HealthServer("127.0.0.1:0", health)
-    with pytest.raises(BadAddressError, match="in use"):
-        HealthServer(first.url.removeprefix("http://"), health)
-    serving = asyncio.create_task(first.run())
-    async with httpx.AsyncClient(base_url=first.url) as client:
-        assert (await client.get("/readyz")).status_code == 200
-    # Signals belong to the process.
-    assert signal.getsignal(signal.SIGTERM) == by_signal
-    await first.stop()
-    await serving
-
-
 def test_a_workers_description_of_itself_has_no_password() -> None:
     said = about(
         "placement",
@@ -327,18 +167,6 @@ def test_a_workers_description_of_itself_has_no_password() -> None:
 
     assert said.brokers == ("amqp://u:***@h/",)
     assert "secret" not in json.dumps([said.role, said.version, *said.brokers, said.database])
-
-
-def test_a_flag_overrides_the_environment_variable(capsys: pytest.CaptureFixture[str]) -> None:
-    environment = {"MOOR_HEALTH_LISTEN": "1", "MOOR_BUS_URL": "unix:///x"}
-
-    found = with_flags(environment, ["--health-listen", "9100", "--log-format=json"], "placement_worker")
-
-    assert found == {"MOOR_HEALTH_LISTEN": "9100", "MOOR_BUS_URL": "unix:///x", "MOOR_LOG_FORMAT": "json"}
-    assert with_flags(environment, [], "placement_worker") == environment
-    with pytest.raises(SystemExit):
-        with_flags({}, ["--log-format", "xml"], "placement_worker")
-    assert "invalid choice: 'xml'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

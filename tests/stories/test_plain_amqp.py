@@ -15,7 +15,7 @@ import pytest
 
 from bus.messages.stored_names import SetApplication
 from bus.topology import objects_of_application
-from engine.flavors import InstanceId, RequestId, instance_id_of
+from engine.flavors import RequestId, instance_id_of
 from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud, wait_until
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.stage import dead_letters, until
@@ -144,69 +144,8 @@ async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> N
         assert {each.get("project") or each["instance"]["project"] for each in heard} == {"shop"}
 
 
-async def test_one_plain_report_changes_a_host_for_every_boot_after_it() -> None:
-    async with a_cloud() as setup:
-        quiet = {**SMALL, "extra_specs": {"trait:CUSTOM_QUIET_ROOM": "required"}}
-        before, after = RequestId(uuid4()), RequestId(uuid4())
-        await ask(setup, {"type": "build.request", "request_id": str(before), "flavor": quiet})
-        nowhere = await setup.until_state(instance_id_of(before, 0), "active", "error")
-
-        chosen = (await setup.hosts())[1]
-        cells_user = setup.under_test.url(f"moor-compute-{CELL}")
-        await run("report.py", cells_user, CELL, str(chosen.id), chosen.name)
-        await setup.until_trait(chosen.id, "CUSTOM_QUIET_ROOM")
-        await ask(setup, {"type": "build.request", "request_id": str(after), "flavor": quiet})
-        somewhere = await setup.until_state(instance_id_of(after, 0), "active", "error")
-
-        assert (nowhere.state, nowhere.host) == ("error", "")
-        assert (somewhere.state, somewhere.host) == ("active", chosen.name)
-
-
-async def test_an_instance_deleted_before_during_or_after_its_build_is_deleted_once_and_holds_nothing() -> (
-    None
-):
-    async with a_cloud(SPAWN_MS="1500") as setup, listening(setup) as heard:
-        requests = [RequestId(uuid4()) for _ in range(4)]
-        unseen, at_once, building, active = [instance_id_of(request, 0) for request in requests]
-
-        async def build(request: RequestId) -> None:
-            order = {"type": "build.request", "request_id": str(request), "flavor": SMALL}
-            assert (await ask(setup, order))["type"] == "build.accepted"
-
-        async def delete(instance: InstanceId) -> list[dict[str, Any]]:
-            found = await ask(setup, {"type": "instance.delete", "instance": str(instance)})
-            states: list[dict[str, Any]] = found["instances"]
-            return states
-
-        assert await delete(unseen) == []
-        await build(requests[0])
-        await asyncio.gather(build(requests[1]), delete(at_once))
-        await build(requests[2])
-        await setup.until_in_cell(building, "building")
-        await delete(building)
-        await build(requests[3])
-        await setup.until_state(active, "active")
-        await delete(active)
-
-        for instance in (unseen, at_once, building, active):
-            state = await setup.until_state(instance, "deleted")
-            (again,) = await delete(instance)
-            assert (again["state"], again["sequence"]) == ("deleted", state.sequence)
-        await until(lambda: len(deletions(heard)) == 4, "each deletion is heard")
-        assert sorted(deletions(heard)) == sorted(map(str, (unseen, at_once, building, active)))
-        assert {of(message) for message in heard if message["type"] == "instance.active"} <= {
-            str(building),
-            str(active),
-        }
-        await setup.until_nothing_is_held()
-
-
 def of(message: dict[str, Any]) -> str:
     return str(message["instance"]["id"])
-
-
-def deletions(heard: list[dict[str, Any]]) -> set[str]:
-    return {of(message) for message in heard if message["type"] == "instance.deleted"}
 
 
 NONSENSE: list[tuple[dict[str, Any], str, str]] = [

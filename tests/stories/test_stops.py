@@ -9,6 +9,7 @@ import pytest
 
 from bus.memory import MemoryBroker
 from bus.messages.placement import ReportInventory
+from bus.settings import BusSettings
 from bus.topology import objects_of
 from bus.workers.handling import Received, Said
 from bus.workers.station import Station
@@ -16,8 +17,9 @@ from kit.parts import statuses
 from kit.process import run_until
 from tests.simulation.loop import run_simulated
 from tests.stories.cloud import a_host
-from tests.stories.test_parts_break import BUS
+from tests.varied import varied
 
+BUS = varied(BusSettings(), ask_again_ms=500, answer_timeout_ms=2_000, SWEEP_S=2.0, CONNECT_DELAY_MS_MAX=500)
 # Tenths of milliseconds between the start of the work and the stop.
 TURNS = range(80)
 

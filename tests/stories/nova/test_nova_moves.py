@@ -3,17 +3,13 @@
 from uuid import UUID
 
 import pytest
-from msgspec import structs
 
 from nova_bridge.serving import ServingLimits
 from tests.stories.nova.conductor import SELECT, asked_for
 from tests.stories.nova.nova_world import (
     AMOUNTS,
     EACH,
-    FIRST,
-    SECOND,
     NovaWorld,
-    a_nova,
     an_instance,
     hosts_of,
     nova_world,
@@ -108,21 +104,6 @@ async def test_a_host_that_is_down_or_disabled_is_not_chosen_and_the_reason_says
     assert "h2: is draining: its service is disabled: a new disk" in reason
 
 
-async def test_a_forced_host_is_taken_without_the_filters_but_not_without_room() -> None:
-    async with nova_world() as world:
-        await world.add("h1", "h2")
-        await world.add("small", VCPU=1)
-        instance = an_instance()
-        async with world.scheduler():
-            (chosen,) = await world.conductor.select(instance, force_hosts=["h2"])
-            reason = await world.conductor.refusal(an_instance(), force_hosts=["small"], flavor={"vcpus": 2})
-            unknown = await world.conductor.refusal(an_instance(), force_hosts=["nowhere"])
-
-        assert [each["service_host"] for each in chosen] == ["h2"]
-        assert "VCPU asked 2" in reason
-        assert "spec_obj.force_hosts is 'nowhere': no such host is known" in unknown
-
-
 async def test_a_rebuild_stays_on_its_host_and_claims_nothing() -> None:
     async with nova_world() as world:
         await world.add("h1", "h2")
@@ -150,22 +131,6 @@ def a_group(*hosts: str) -> dict[str, object]:
         members=[],
         hosts=[*hosts],
     )
-
-
-@EACH
-async def test_members_of_an_anti_affinity_group_are_apart_also_from_those_of_another_scheduler(
-    kind: str,
-) -> None:
-    """What this scheduler has claimed is known to it, although no compute has told of it yet."""
-    async with nova_world(kind) as world:
-        await world.add("h1", "h2", "h3")
-        async with world.scheduler():
-            first = await world.conductor.select(an_instance(), instance_group=a_group("h1"))
-            second = await world.conductor.select(an_instance(), instance_group=a_group("h1"))
-            reason = await world.conductor.refusal(an_instance(), instance_group=a_group("h1"))
-
-        assert {first[0][0]["service_host"], second[0][0]["service_host"]} == {"h2", "h3"}
-        assert "anti-affinity" in reason
 
 
 @EACH
@@ -233,46 +198,6 @@ async def test_what_computes_tell_of_their_instances_decides_hints() -> None:
         assert apart[0][0]["service_host"] == "h1"
 
 
-async def test_a_host_that_nova_has_no_more_is_not_chosen() -> None:
-    async with nova_world() as world:
-        await world.add("h1", "h2")
-        async with world.scheduler():
-            await world.conductor.select(an_instance())
-            assert world.known.cloud is not None
-            left = [node for node in world.known.cloud.nodes.values() if node.name == "h2"]
-            world.known.cloud = a_nova(left)
-            for _ in range(3):
-                (chosen,) = await world.conductor.select(an_instance())
-                assert [each["service_host"] for each in chosen] == ["h2"]
-
-
-async def test_hints_are_decided_by_what_placement_has_although_no_compute_told_anything() -> None:
-    async with nova_world() as world:
-        await world.add("h1", "h2", "h3")
-        async with world.scheduler():
-            instance, host = await booted(world)
-            # It has moved since: its later attempts count, too.
-            migration = an_instance()
-            await world.allocate({migration: {host: AMOUNTS}, instance: {}})
-            (chosen,) = await world.conductor.select(instance, ignore_hosts=[host])
-            host = str(chosen[0]["service_host"])
-            together: list[str] = []
-            apart: list[str] = []
-            for _ in range(3):
-                for hint, found in (("same_host", together), ("different_host", apart)):
-                    (selected,) = await world.conductor.select(
-                        an_instance(), scheduler_hints={hint: [str(instance)]}
-                    )
-                    found.append(selected[0]["service_host"])
-            nobody = await world.conductor.refusal(
-                an_instance(), scheduler_hints={"same_host": [str(an_instance())]}
-            )
-
-    assert together == [host] * 3
-    assert host not in apart
-    assert "the instances to be together with have no host" in nobody
-
-
 async def test_a_host_that_nova_has_discovered_meanwhile_is_found_before_a_request_is_refused() -> None:
     async with nova_world() as world:
         await world.add("h1", VCPU=1)
@@ -285,28 +210,3 @@ async def test_a_host_that_nova_has_discovered_meanwhile_is_found_before_a_reque
             (chosen,) = await world.conductor.select(an_instance())
 
     assert [each["service_host"] for each in chosen] == ["h2"]
-
-
-@pytest.mark.parametrize(
-    "named",
-    [
-        {"force_hosts": ["h2"]},
-        {"force_nodes": ["h2"]},
-        {"requested_destination": an_object("Destination", host="h2")},
-        {"requested_destination": an_object("Destination", cell=an_object("CellMapping", uuid=str(SECOND)))},
-    ],
-)
-async def test_a_host_or_a_cell_is_named_as_soon_as_nova_has_discovered_it(named: dict[str, object]) -> None:
-    async with nova_world() as world:
-        await world.add("h1")
-        first = world.known.cloud
-        assert first is not None
-        before = structs.replace(first, cells={FIRST: first.cells[FIRST]})
-        await world.add("h2", cell=SECOND)
-        world.known.unread, world.known.cloud = world.known.cloud, before
-        async with world.scheduler():
-            (chosen,) = await world.conductor.select(an_instance(), **named)
-            reason = await world.conductor.refusal(an_instance(), force_hosts=["h3"])
-
-    assert [each["service_host"] for each in chosen] == ["h2"]
-    assert reason.endswith("spec_obj.force_hosts is 'h3': no such host is known")

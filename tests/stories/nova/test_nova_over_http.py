@@ -4,19 +4,13 @@ In the end, each instance holds what its caller was answered, and nothing is hel
 """
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from msgspec import structs
 
-from engine.candidates.columns import Flags
-from engine.choosing.hosts import Hosts, OneHost
-from engine.choosing.plugins import Filter
-from engine.requests.spec import InstanceSpec
 from nova_bridge.serving import ServingLimits
-from tests.stories.cloud import QUICK, wait_until
+from tests.stories.cloud import wait_until
 from tests.stories.nova.conductor import SELECT, asked_for, failure_of
 from tests.stories.nova.nova_world import (
     AMOUNTS,
@@ -34,34 +28,6 @@ from tests.stories.nova.nova_world import (
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
 LONG_S = 1800
-
-
-async def lives(world: NovaWorld, *calls: str) -> None:
-    """Wait for a sign of life for each of these calls."""
-
-    async def have_all() -> bool:
-        return all(any(not said["ending"] for said in world.conductor.heard.get(id_, ())) for id_ in calls)
-
-    await wait_until(have_all, f"a sign of life for each of {len(calls)} calls")
-
-
-@EACH
-async def test_every_call_is_kept_alive_while_placement_hangs_and_then_gets_its_host(kind: str) -> None:
-    async with nova_world(kind) as world:
-        await world.add("h1", "h2", "h3", "h4", VCPU=16)
-        instances = [an_instance() for _ in range(40)]
-        async with world.scheduler():
-            await world.conductor.select(an_instance())
-            world.line.open.clear()
-            calls = [
-                await world.conductor.send(SELECT, asked_for(each), _timeout=60, expires_s=LONG_S)
-                for each in instances
-            ]
-            await lives(world, *calls)
-            world.line.open.set()
-            for id_, instance in zip(calls, instances, strict=True):
-                (host,) = hosts_of(await world.conductor.until_answered(id_))
-                assert await world.held(instance) == {host: AMOUNTS}
 
 
 @EACH
@@ -122,50 +88,6 @@ async def test_a_refused_request_gives_all_back_whatever_happens_meanwhile(kind:
             assert [await world.held(each) for each in instances] == [{}] * 3
             # The room is free for others.
             await world.conductor.select(*(an_instance() for _ in range(2)))
-
-
-@EACH
-@pytest.mark.parametrize("dies", [False, True], ids=["its answer is lost", "the scheduler dies"])
-async def test_claims_that_were_adopted_are_given_back_like_others(kind: str, dies: bool) -> None:  # noqa: FBT001
-    async with nova_world(kind) as world:
-        await world.add("h1", "h2", VCPU=1)
-        instances = [an_instance() for _ in range(3)]
-        world.line.loses_answer = any_write
-        if dies:
-            # It has claimed for two, and dies before it learns so.
-            async with world.scheduler(dies=True):
-                id_ = await world.conductor.send(SELECT, asked_for(*instances), expires_s=LONG_S)
-
-                async def was_written() -> bool:
-                    return world.line.lost == 1
-
-                await wait_until(was_written, "a claim is written")
-                world.line.open.clear()
-            world.line.open.set()
-            async with world.scheduler():
-                said = await world.conductor.until_answered(id_)
-            assert "3 instances need a host each, 2 found one" in failure_of(said)
-        else:
-            async with world.scheduler():
-                await world.conductor.refusal(*instances)
-
-        assert world.line.lost == 1
-        assert [await world.held(each) for each in instances] == [{}] * 3
-
-
-@EACH
-async def test_an_answer_that_reaches_nobody_releases_a_claim_that_was_adopted(kind: str) -> None:
-    async with nova_world(kind) as world:
-        await world.add("h1", "h2")
-        instance = an_instance()
-        world.line.loses_answer = any_write
-        async with world.scheduler(ServingLimits(reply_retry_s=0.3)) as metrics:
-            nobody = f"reply_{uuid4().hex}"
-            await world.conductor.send(SELECT, asked_for(instance), _reply_q=nobody)
-            await world.until_ended(metrics, "undeliverable")
-
-        assert world.line.lost == 1
-        assert await world.held(instance) == {}
 
 
 async def moving(world: NovaWorld, case: str) -> tuple[UUID, dict[str, dict[str, int]], dict[str, Any]]:
@@ -258,65 +180,3 @@ async def test_a_scheduler_that_lost_its_connection_releases_nothing_that_anothe
 
         assert held == {host: AMOUNTS}
         assert await world.held(instance) == held
-
-
-@EACH
-async def test_the_host_of_an_instance_is_found_although_others_give_to_it_too(kind: str) -> None:
-    """Its disk is in a pool, and it was evacuated: its old host is down."""
-    async with nova_world(kind) as world:
-        await world.add("h1", "h2", "h3", pooled=True)
-        instance, own = an_instance(), {"VCPU": 1, "MEMORY_MB": 64}
-        await world.allocate({instance: {"pool": {"DISK_GB": 1}, "h1": own, "h2": own}})
-        assert world.known.cloud is not None
-        world.known.cloud = with_service(world.known.cloud, "h1", is_up=False)
-        async with world.scheduler():
-            hints = {"same_host": [str(instance)]}
-            (together,) = await world.conductor.select(an_instance(), scheduler_hints=hints)
-            hints = {"different_host": [str(instance)]}
-            (apart,) = await world.conductor.select(an_instance(), scheduler_hints=hints)
-
-    assert (together[0]["service_host"], apart[0]["service_host"]) == ("h2", "h3")
-
-
-class Breaks(Filter):
-    """A filter of another package that fails for large instances, and whenever it is asked for alternates alone."""
-
-    name = "breaks"
-    reads = ("amounts",)
-
-    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        if dict(spec.amounts)["VCPU"] == 3 or spec.ignore_hosts:
-            raise ValueError("it has a bug")
-        return hosts.everyone()
-
-    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
-        raise NotImplementedError
-
-
-@EACH
-async def test_a_plugin_that_fails_refuses_its_own_requests_and_nothing_is_held_for_these(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed = tmp_path / "breaks-1.0.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: breaks\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text(f"[moorage.filters]\nbreaks = {__name__}:Breaks\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    choice = structs.replace(QUICK, filters=(*QUICK.filters, "breaks"))
-    async with nova_world(kind) as world:
-        await world.add("h1", "h2")
-        instances = [an_instance() for _ in range(9)]
-        async with world.scheduler(choice=choice):
-            # While these wait for placement, all others become one batch.
-            world.line.open.clear()
-            calls = [
-                await world.conductor.send(SELECT, asked_for(each, flavor={"vcpus": 3 if number == 6 else 1}))
-                for number, each in enumerate(instances)
-            ]
-            world.line.open.set()
-            answers = [await world.conductor.until_answered(each) for each in calls]
-
-        assert "it has a bug" in failure_of(answers.pop(6))
-        assert await world.held(instances.pop(6)) == {}
-        for said, instance in zip(answers, instances, strict=True):
-            assert await world.held(instance) == dict.fromkeys(hosts_of(said), AMOUNTS)

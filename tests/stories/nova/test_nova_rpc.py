@@ -1,7 +1,6 @@
 """Nova's RPC as it goes wrong: messages that no Nova sends, callers that are gone, messages that come twice, workers that die."""
 
 import json
-import socket
 from uuid import uuid4
 
 import pytest
@@ -79,17 +78,6 @@ async def test_calls_that_cannot_be_served_are_answered_with_the_error_that_oslo
     assert ping["result"] == {"service": "scheduler", "arg": 7}
 
 
-async def test_a_call_by_the_queue_of_one_scheduler_is_answered() -> None:
-    async with nova_world() as world:
-        await world.add("h1")
-        async with world.scheduler():
-            said = await world.conductor.call(
-                "select_destinations", asked_for(an_instance()), key=f"scheduler.{socket.gethostname()}"
-            )
-
-    assert said["failure"] is None
-
-
 async def test_a_call_that_comes_twice_is_decided_and_answered_once() -> None:
     async with nova_world() as world:
         await world.add("h1", "h2")
@@ -129,23 +117,6 @@ async def test_an_answer_that_reaches_nobody_releases_its_claim() -> None:
             await world.conductor.select(an_instance())
 
         assert await world.held(late) == {}
-
-
-async def test_a_caller_that_asks_for_signs_of_life_gets_them_until_placement_is_back() -> None:
-    async with nova_world() as world:
-        await world.add("h1")
-        async with world.scheduler():
-            await world.conductor.select(an_instance())
-            async with world.without_placement():
-                id_ = await world.conductor.send("select_destinations", asked_for(an_instance()), _timeout=1)
-
-                async def lives() -> bool:
-                    return any(not said["ending"] for said in world.conductor.heard.get(id_, ()))
-
-                await wait_until(lives, "a sign of life")
-            said = await world.conductor.until_answered(id_)
-
-    assert said["failure"] is None
 
 
 async def test_the_request_of_a_worker_that_died_is_answered_by_another_with_the_claim_it_had() -> None:

@@ -19,7 +19,6 @@ from bus import message
 from bus.broker import Connection, Delivery, Receipt
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
 from bus.memory.journal import CHECKPOINT_PAGES, RETRY_S
-from bus.message import Parcel
 from bus.topology import (
     DEAD,
     DEAD_QUEUE,
@@ -29,7 +28,7 @@ from bus.topology import (
     Queue,
     QueueKind,
 )
-from kit.errors import ConnectionLost, NotFound, Refusal
+from kit.errors import ConnectionLost
 from tests.contracts.small_world import (
     DEAD_LETTERS,
     QUESTIONS,
@@ -117,19 +116,6 @@ async def test_declared_objects_exist_after_a_restart(journal_path: Path) -> Non
                     assert await again.depth(OTHER.name) == 2
 
 
-async def test_declared_limits_hold_after_a_restart(journal_path: Path) -> None:
-    few = Limits(work_length_max=2)
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world(limits=few)) as connection:
-            await publish_bodies(connection, 1, 2)
-
-            with found_after_a_kill(journal_path) as found:
-                async with connected(found.as_user(), world(limits=few)) as again:
-                    assert await publish(again, parcel(3)) == [Receipt.REFUSED]
-                    with pytest.raises(Refusal, match="declared with"):
-                        await again.declare(world(limits=Limits()))
-
-
 async def test_transient_and_deleted_objects_are_gone_after_a_restart(journal_path: Path) -> None:
     with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER, QUESTIONS)) as connection:
@@ -143,36 +129,6 @@ async def test_transient_and_deleted_objects_are_gone_after_a_restart(journal_pa
                 assert not await waiting(found, QUESTIONS.name)
                 assert bodies(await waiting(found)) == [3]
                 assert bodies(await waiting(found, OTHER.name)) == [1, 2, 3]
-
-
-async def test_an_object_deleted_before_it_was_written_leaves_nothing(journal_path: Path) -> None:
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
-            publishing = await connection.open_publishing()
-            stored = asyncio.create_task(publishing.publish(parcel(1)))
-            await asyncio.sleep(0)
-            broker.host.delete_queue(WORK.name)
-            await within_patience(stored)
-
-            with found_after_a_kill(journal_path) as found:
-                assert bodies(await waiting(found, OTHER.name)) == [1]
-                with pytest.raises(NotFound):
-                    await waiting(found)
-
-
-async def test_parcels_after_a_restart_are_not_confused_with_those_delivered_before(
-    journal_path: Path,
-) -> None:
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world()) as connection:
-            await publish_bodies(connection, *range(10))
-            await drain(connection, WORK.name, 10)
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user()) as connection:
-            await publish_bodies(connection, 11)
-
-            with found_after_a_kill(journal_path) as found:
-                assert [(int(each.parcel.body), each.returns) for each in await waiting(found)] == [(11, 0)]
 
 
 async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(journal_path: Path) -> None:
@@ -194,45 +150,6 @@ async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(
         (4, 1),
         (5, 0),
     ]
-
-
-async def test_redeliveries_are_counted_across_restarts_and_only_while_a_consumer_holds_the_parcel(
-    journal_path: Path,
-) -> None:
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
-            await publish_bodies(connection, 1, 2)
-            consuming = await connection.open_consuming(WORK.name, prefetch=1)
-            for returns in range(3):
-                (held,) = await receive(consuming, 1)
-                assert (held.parcel.body, held.returns) == (b"1", returns)
-                await consuming.give_back(held.tag)
-            # The first parcel is held for the fourth time.
-            await until_written(connection)
-
-    for returns in (4, 5, 6):
-        with journaled_broker(journal_path) as broker:
-            # A process in which no consumer takes anything adds nothing.
-            async with connected(broker.as_user()) as connection:
-                assert await connection.depth(WORK.name) == 2
-        with journaled_broker(journal_path) as broker:
-            async with connected(broker.as_user()) as connection:
-                consuming = await connection.open_consuming(WORK.name, prefetch=1)
-                (held,) = await receive(consuming, 1)
-                assert (held.parcel.body, held.returns) == (b"1", returns)
-    with journaled_broker(journal_path) as broker:
-        assert [each.returns for each in await waiting(broker)] == [7, 0]
-
-
-async def test_a_queue_without_a_count_says_only_that_a_parcel_was_redelivered(journal_path: Path) -> None:
-    for _ in range(3):
-        with journaled_broker(journal_path) as broker:
-            async with connected(broker.as_user(), world(QUESTIONS)) as connection:
-                if not await connection.depth(QUESTIONS.name):
-                    await publish_bodies(connection, 1, routing_key="question")
-                await receive(await connection.open_consuming(QUESTIONS.name, prefetch=1), 1)
-    with journaled_broker(journal_path) as broker:
-        assert [each.returns for each in await waiting(broker, QUESTIONS.name)] == [1]
 
 
 async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart(journal_path: Path) -> None:
@@ -260,19 +177,6 @@ async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart
     assert (letter.parcel.body, letter.parcel.exchange) == (b"1", DEAD)
     assert letter.parcel.headers[message.BROKER_REASON] == message.DELIVERY_LIMIT
     assert letter.parcel.headers[message.BROKER_QUEUE] == WORK.name
-
-
-async def test_a_torn_end_is_dropped_and_nothing_before_it(journal_path: Path) -> None:
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world()) as connection:
-            for number in range(4):
-                await publish_bodies(connection, number)
-            left = files_after_a_kill(journal_path)
-    torn = Path(f"{left}-wal")
-    os.truncate(torn, torn.stat().st_size - 100)
-
-    with journaled_broker(left) as broker:
-        assert bodies(await waiting(broker)) == [0, 1, 2]
 
 
 async def test_an_end_with_wrong_bytes_in_it_is_dropped_and_nothing_before_it(journal_path: Path) -> None:
@@ -339,26 +243,6 @@ async def test_a_second_process_is_refused_with_the_id_of_the_first(journal_path
     # The lock ends with its process, however that ended.
     with journaled_broker(journal_path) as broker:
         assert isinstance(broker, MemoryBroker)
-
-
-async def test_a_file_that_is_no_journal_is_left_alone(journal_path: Path) -> None:
-    journal_path.write_text("precious " * 100)
-    with (
-        pytest.raises(JournalUnreadableError, match="cannot be read as a journal"),
-        journaled_broker(journal_path),
-    ):
-        pass
-    assert journal_path.read_text() == "precious " * 100
-
-    journal_path.unlink()
-    with sqlite3.connect(journal_path) as other:
-        other.execute("CREATE TABLE precious (thing TEXT)")
-    other.close()
-    with (
-        pytest.raises(JournalUnreadableError, match="the database of another program"),
-        journaled_broker(journal_path),
-    ):
-        pass
 
 
 async def test_a_journal_of_another_version_is_refused_with_both_versions(journal_path: Path) -> None:
@@ -440,31 +324,3 @@ async def test_nothing_is_confirmed_any_more_after_a_sync_that_failed(
             assert not waiting_for_ever.done()
     with pytest.raises(ConnectionLost):
         await within_patience(waiting_for_ever)
-
-
-async def test_a_connection_after_the_end_gets_the_error(journal_path: Path) -> None:
-    with journaled_broker(journal_path) as broker:
-        connection = await broker.as_user().connect()
-
-    with pytest.raises(ConnectionLost, match="was stopped"):
-        await broker.as_user().connect()
-    with pytest.raises(ConnectionLost, match="was stopped"):
-        await connection.depth(WORK.name)
-
-
-async def test_a_publish_that_waits_for_the_disk_when_the_broker_stops_is_lost_and_not_confirmed(
-    journal_path: Path,
-) -> None:
-    with journaled_broker(journal_path) as broker:
-        connection = await broker.as_user().connect()
-        await connection.declare(world())
-        publishing = await connection.open_publishing()
-        waiting_for_disk = asyncio.create_task(publishing.publish(Parcel(TOWN, "work", b"1")))
-        # The parcel is stored, but not written to disk.
-        await asyncio.sleep(0)
-
-    with pytest.raises(ConnectionLost):
-        await within_patience(waiting_for_disk)
-    # Only the confirm is lost.
-    with journaled_broker(journal_path) as broker:
-        assert bodies(await waiting(broker)) == [1]

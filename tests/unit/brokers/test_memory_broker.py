@@ -1,14 +1,13 @@
 """Behaviour of the memory broker only: moments that tests cannot hit on a real broker, and a clock that can be moved."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
 from bus import message
 from bus.broker import BODY_BYTES_MAX, Receipt
-from bus.definitions import Rights
 from bus.memory import MemoryBroker
 from bus.memory.virtual_host import matches, words_of
 from bus.message import Parcel
@@ -23,7 +22,7 @@ from bus.topology import (
     Queue,
     QueueKind,
 )
-from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, NotFound, Refusal
+from kit.errors import ConnectionLost, ConsumerCancelled, Refusal
 from tests.when_stored import when_stored
 
 T = TypeVar("T")
@@ -104,98 +103,11 @@ async def test_a_cut_before_storing_loses_both() -> None:
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_confirmed_or_delivered_within_the_call_that_published_it() -> None:
-    broker = await standing()
-    connection = await broker.as_user().connect()
-    publishing = await connection.open_publishing()
-    consuming = await connection.open_consuming("work", prefetch=10)
-    happened: list[str] = []
-
-    async def note(what: str, doing: Awaitable[object]) -> None:
-        await doing
-        happened.append(what)
-
-    tasks = [
-        asyncio.create_task(note("received", consuming.receive())),
-        asyncio.create_task(note("confirmed", publishing.publish(ORDER))),
-    ]
-    when_stored(broker, lambda _: happened.append("stored"))
-    await asyncio.gather(*tasks)
-
-    assert happened[0] == "stored"
-    assert sorted(happened[1:]) == ["confirmed", "received"]
-
-
-@pytest.mark.asyncio
-async def test_a_publisher_cannot_change_a_parcels_headers_afterwards() -> None:
-    broker = await standing()
-    said: dict[str, str | int] = {"moor-reason": "before"}
-    await publish(broker, Parcel(TOWN, "work", b"{}", headers=said))
-
-    said["moor-reason"] = "after"
-
-    connection = await broker.as_user().connect()
-    (delivery,) = await (await connection.open_consuming("work", prefetch=1)).receive()
-    assert delivery.parcel.headers == {"moor-reason": "before"}
-
-
-@pytest.mark.asyncio
-async def test_only_bytes_are_stored() -> None:
-    broker = await standing()
-
-    with pytest.raises(TypeError, match="must be bytes, got bytearray"):
-        await publish(broker, Parcel(TOWN, "work", bytearray(b"{}")))  # type: ignore[arg-type]
-
-
-@pytest.mark.asyncio
 async def test_an_oversized_parcel_is_refused_with_its_size() -> None:
     broker = await standing()
 
     with pytest.raises(Refusal, match=f"{BODY_BYTES_MAX + 1} bytes"):
         await publish(broker, Parcel(TOWN, "work", b"x" * (BODY_BYTES_MAX + 1)))
-
-
-@pytest.mark.asyncio
-async def test_redelivered_parcels_return_to_their_old_place() -> None:
-    broker = await standing()
-    connection = await broker.as_user().connect()
-    for number in range(6):
-        await publish(broker, Parcel(TOWN, "work", b"%d" % number))
-    one = await connection.open_consuming("work", prefetch=2)
-    other = await connection.open_consuming("work", prefetch=2)
-    await other.receive()
-
-    await other.close()
-    await one.close()
-
-    last = await connection.open_consuming("work", prefetch=6)
-    assert [delivery.parcel.body for delivery in await last.receive()] == [b"%d" % n for n in range(6)]
-
-
-@pytest.mark.asyncio
-async def test_connections_that_are_cut_together_do_not_get_each_others_parcels() -> None:
-    broker = await standing()
-    for _ in range(2):
-        connection = await broker.as_user().connect()
-        await connection.open_consuming("work", prefetch=10)
-    for _ in range(4):
-        await publish(broker)
-
-    broker.cut_connections()
-
-    consuming = await (await broker.as_user().connect()).open_consuming("work", prefetch=10)
-    assert [delivery.returns for delivery in await consuming.receive()] == [1] * 4
-
-
-@pytest.mark.asyncio
-async def test_a_restart_forgets_transient_objects() -> None:
-    broker = await standing()
-    await publish(broker, Parcel(TOWN, "work", b"kept"))
-    await publish(broker, Parcel(TOWN, "work", b"not kept", persistent=False))
-
-    broker.restart()
-
-    assert await depth(broker, "work") == 1
 
 
 @pytest.mark.asyncio
@@ -216,87 +128,6 @@ async def test_a_dead_letter_waits_in_its_queue_until_its_target_has_room() -> N
     assert dead.parcel.headers[message.BROKER_EXCHANGE] == TOWN
 
 
-@pytest.mark.asyncio
-async def test_dead_letters_that_cannot_move_fill_their_queue() -> None:
-    broker = await standing(
-        Queue("small", QueueKind.WORK, (Binding(TOWN, "small"),)),
-        limits=Limits(work_length_max=1, deliveries_max=DELIVERIES_MAX_LEAST),
-    )
-    small = Parcel(TOWN, "small", b"{}")
-    await publish(broker, small)
-    consuming = await (await broker.as_user().connect()).open_consuming("small", prefetch=1)
-    for _ in range(DELIVERIES_MAX_LEAST + 1):
-        (delivery,) = await consuming.receive()
-        await consuming.give_back(delivery.tag)
-
-    assert await publish(broker, small) is Receipt.REFUSED
-
-
-@pytest.mark.asyncio
-async def test_a_blocked_broker_does_not_hear_the_acknowledgements_of_a_connection_that_publishes() -> None:
-    broker = await standing()
-    await publish(broker)
-    connection = await broker.as_user().connect()
-    publishing = await connection.open_publishing()
-    consuming = await connection.open_consuming("work", prefetch=1)
-    (delivery,) = await consuming.receive()
-    broker.block("low on memory")
-
-    waiting = [
-        asyncio.create_task(publishing.publish(ORDER)),
-        asyncio.create_task(consuming.acknowledge(delivery.tag)),
-    ]
-    done, _ = await asyncio.wait(waiting, timeout=0.01)
-    assert not done
-
-    broker.block("")
-    await asyncio.gather(*waiting)
-
-
-@pytest.mark.asyncio
-async def test_a_tag_that_is_not_held_ends_its_consumer_and_no_other() -> None:
-    broker = await standing()
-    await publish(broker)
-    connection = await broker.as_user().connect()
-    wrong = await connection.open_consuming("work", prefetch=1)
-    (delivery,) = await wrong.receive()
-
-    with pytest.raises(Refusal, match="delivery 9 of queue 'work' is not held"):
-        await wrong.acknowledge(9)
-
-    with pytest.raises(ConsumerCancelled):
-        await wrong.acknowledge(delivery.tag)
-    right = await connection.open_consuming("work", prefetch=1)
-    assert [delivery.returns for delivery in await right.receive()] == [1]
-
-
-@pytest.mark.asyncio
-async def test_a_broker_with_users_refuses_unknown_ones() -> None:
-    broker = MemoryBroker()
-    await broker.as_user("anybody").connect()
-
-    broker.users["moor-placement"] = Rights("moor-placement")
-
-    await broker.as_user("moor-placement").connect()
-    with pytest.raises(AccessRefused, match="'anybody' is unknown to this broker"):
-        await broker.as_user("anybody").connect()
-
-
-def test_time_moves_only_with_the_loop_s_clock() -> None:
-    async def hold_too_long() -> float:
-        loop = asyncio.get_running_loop()
-        broker = await standing()
-        await publish(broker)
-        connection = await broker.as_user().connect()
-        consuming = await connection.open_consuming("work", prefetch=1)
-        await consuming.receive()
-        with pytest.raises(ConsumerCancelled, match="longer than 1800 s"):
-            await consuming.receive()
-        return loop.time()
-
-    assert in_jumping_time(hold_too_long()) == pytest.approx(1800)
-
-
 def test_a_consumer_is_as_late_as_its_oldest_delivery() -> None:
     async def hold(second_at: float) -> float:
         loop = asyncio.get_running_loop()
@@ -314,21 +145,6 @@ def test_a_consumer_is_as_late_as_its_oldest_delivery() -> None:
         return loop.time()
 
     assert in_jumping_time(hold(1000)) == pytest.approx(2800)
-
-
-def test_an_unused_feed_lives_as_long_as_was_said() -> None:
-    async def leave_alone(seconds: float) -> int:
-        broker = await standing()
-        connection = await broker.as_user().connect()
-        consuming = await connection.open_consuming("feed", prefetch=1)
-        await asyncio.sleep(1000)
-        await consuming.close()
-        await asyncio.sleep(seconds)
-        return await depth(broker, "feed")
-
-    assert in_jumping_time(leave_alone(59.9)) == 0
-    with pytest.raises(NotFound):
-        in_jumping_time(leave_alone(60.1))
 
 
 def test_a_run_can_be_repeated() -> None:

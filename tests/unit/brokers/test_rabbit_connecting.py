@@ -21,7 +21,6 @@ OPENING = (
     commands.Connection.Tune(channel_max=10, frame_max=131072, heartbeat=0),
     commands.Connection.OpenOk(),
 )
-GREETING = frame.marshal(OPENING[0], 0)
 
 
 async def open_virtual_host(read: asyncio.StreamReader, out: asyncio.StreamWriter) -> bytes:
@@ -138,15 +137,6 @@ async def asked(link: Link) -> None:
         await connection.depth("any")
 
 
-async def test_a_connection_that_this_end_closes_says_nothing_about_its_node() -> None:
-    async with three_nodes() as (url, nodes):
-        broker = RabbitBroker(url, first=2)
-        for _ in range(2):
-            await (await broker.connect()).close()
-
-    assert [node.connections for node in nodes] == [0, 0, 2]
-
-
 async def test_a_password_that_was_changed_in_its_file_counts_at_the_next_connection(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.touch(0o600)
@@ -167,30 +157,6 @@ async def test_one_error_names_all_nodes_if_none_takes_a_connection() -> None:
 
     assert all(f"127.0.0.1:{port}" in str(told.value) for port in re.findall(r"127.0.0.1:(\d+)", url))
     assert "guest:guest" not in str(told.value)
-
-
-async def test_processes_begin_at_different_nodes() -> None:
-    async with three_nodes() as (url, nodes):
-        for _ in range(40):
-            await (await RabbitBroker(url).connect()).close()
-            if all(node.connections for node in nodes):
-                break
-
-    assert all(node.connections for node in nodes)
-
-
-@pytest.mark.parametrize("said", [b"", GREETING], ids=["silent", "after the greeting"])
-async def test_a_connection_closed_before_the_handshake_is_lost(said: bytes) -> None:
-    """As a proxy whose broker is down: it accepts the connection and closes it."""
-
-    async def hang_up(_: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
-        out.write(said)
-        out.close()
-
-    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as door:
-        port = door.sockets[0].getsockname()[1]
-        with pytest.raises(ConnectionLost):
-            await RabbitBroker(f"amqp://guest:guest@127.0.0.1:{port}/").connect()
 
 
 @pytest.mark.parametrize("turns", range(6))

@@ -51,31 +51,6 @@ def nested(depth: int) -> bytes:
     return struct.pack(">I", len(inner)) + inner
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (long(b"S", b"text"), "text"),
-        (long(b"S", b"\xff"), b"\xff"),
-        (long(b"x", b"\0\xff"), b"\0\xff"),
-        (long(b"A", b"t\x01" + long(b"A", b"V")), [True, [None]]),
-        (long(b"F", short(b"k") + b"t\x01"), {"k": True}),
-        (b"T" + b"\xff" * 8, 2**64 - 1),
-        (b"l" + b"\xff" * 8, -1),
-        (b"D\xff\xff\xff\xff\xff", b"\xff" * 5),
-        (b"d\x7f\xf0" + b"\0" * 6, float("inf")),
-        (b"V", None),
-        *((kind + b"\x01", 1) for kind in (b"b", b"B")),
-        *((kind + b"\0\x01", 1) for kind in (b"s", b"u")),
-        *((kind + b"\0\0\0\x01", 1) for kind in (b"I", b"i")),
-    ],
-)
-def test_a_table_has_values_of_every_kind(value: bytes, expected: object) -> None:
-    entry = short(b"n\xff") + value + short(b"after") + b"t\x01"
-    data = struct.pack(">I", len(entry)) + entry
-
-    assert table(data + b"what follows") == (len(data), {"n\\xff": expected, "after": True})
-
-
 @pytest.mark.parametrize("data", [b"", b"\0\0", b"\0\0\0\x09\x01a", b"\0\0\0\x03\x01aS", b"\0\0\0\x03\x01a?"])
 def test_a_table_that_is_cut_off_is_an_error_of_the_connection(data: bytes) -> None:
     with pytest.raises(ValueError, match="table"):
@@ -110,23 +85,3 @@ def test_a_delivery_is_read_whatever_its_sender_wrote_around_it() -> None:
     assert (delivery.tag, delivery.sender, delivery.parcel.headers) == (7, "moor-client", {})
     assert delivery.parcel.routing_key == "\\xff" * 255
     assert delivery.parcel.reply_to == r"answers.\xed\xa0\x80"
-
-
-@pytest.mark.parametrize(
-    ("value", "first", "again"),
-    [
-        (b"l" + (5).to_bytes(8, "big"), 0, 5),
-        (long(b"S", b"abc"), 0, 1),
-        (b"l" + (-5).to_bytes(8, "big", signed=True), 0, 1),
-        (b"d" + b"\0" * 8, 0, 1),
-        (b"V", 0, 1),
-        (long(b"F", b""), 0, 1),
-    ],
-)
-def test_the_number_of_redeliveries_is_the_brokers_count(value: bytes, first: int, again: int) -> None:
-    """A first delivery has no returns, whatever its sender writes into the header."""
-    entry = short(b"x-delivery-count") + value
-    header = header_of(HEADERS, struct.pack(">I", len(entry)) + entry)
-
-    assert delivery_of("q", deliver(), header, b"").returns == first
-    assert delivery_of("q", deliver(redelivered=True), header, b"").returns == again

@@ -10,22 +10,16 @@ from pamqp.body import ContentBody
 from pamqp.exceptions import UnmarshalingException
 from pamqp.frame import FrameTypes, marshal, unmarshal
 from pamqp.header import ContentHeader
-from yarl import URL
 
 from bus.broker import Receipt
 from bus.message import Parcel
 from bus.rabbit.channel import Channel, Listener, RabbitPublishing
 from bus.rabbit.wire import (
     HEARTBEAT,
-    LARGE_BYTES,
-    QUICK_READS_MAX,
     QUICK_READS_MIN,
     REST_S,
-    RESTS_MAX,
-    TOLD_EVERY_S,
     FrameReader,
     Rests,
-    Streams,
 )
 
 pytestmark = pytest.mark.asyncio
@@ -126,19 +120,6 @@ async def test_frames_go_to_their_channel_and_the_rest_to_the_library_in_whateve
     assert (await read_by_library(reader)).replace(HEARTBEAT, b"") == BLOCKED + other + BLOCKED
 
 
-async def test_the_library_hears_that_the_connection_lives_while_only_our_channels_get_frames() -> None:
-    reader, _ = reader_with(Heard())
-
-    for _ in range(50):
-        reader.feed_data(DELIVERED)
-    at_once = await reader.read(1000)
-    await asyncio.sleep(TOLD_EVERY_S)
-    reader.feed_data(DELIVERED)
-
-    assert at_once == HEARTBEAT
-    assert await read_by_library(reader) == HEARTBEAT
-
-
 STRANGE = {
     "another program's greeting": b"HTTP/1.1 400 Bad Request\r\n\r\n",
     "another version of AMQP": b"AMQP\x00\x01\x00\x00",
@@ -169,16 +150,6 @@ async def test_from_what_cannot_be_read_on_the_library_reads_all_and_channels_ge
         # That is an error to it, and ends the connection.
         with pytest.raises(UnmarshalingException):
             frames_in(left)
-
-
-async def test_a_frame_that_is_cut_off_by_the_end_is_the_librarys() -> None:
-    heard = Heard()
-    reader, _ = reader_with(heard)
-    reader.feed_data(DELIVERED + DELIVERED[:5])
-    reader.feed_eof()
-
-    # A connection may be told twice that its peer has gone.
-    assert await read_by_library(reader) == HEARTBEAT + DELIVERED[:5]
 
 
 @pytest.mark.parametrize(
@@ -222,16 +193,6 @@ async def test_reading_rests_while_many_small_messages_come_and_then_goes_on() -
     assert not socket.is_paused
 
 
-async def test_a_connection_that_ends_while_reading_rests_is_left_alone() -> None:
-    reader, socket = reader_with(Heard())
-    feed_until_paused(reader, socket)
-    socket.is_closed = True
-    await asyncio.sleep(3 * REST_S)
-
-    reader.feed_data(DELIVERED)
-    assert socket.is_paused
-
-
 def rests_of(arrivals: Sequence[float], *, bytes_each: int = 300) -> tuple[int, float]:
     """How often reading rests if messages come at these times, whatever is read of them, and how long the last one waits."""
     rests, at, read_s, count = Rests(), 0, 0.0, 0
@@ -255,15 +216,6 @@ async def test_a_thousand_messages_a_second_are_read_some_at_a_time() -> None:
     assert 900 < count < 1_250
 
 
-@pytest.mark.parametrize("distance_s", [0.005, 0.06, 1.0])
-async def test_messages_that_come_seldom_are_read_at_once(distance_s: float) -> None:
-    assert rests_of([each * distance_s for each in range(1_000)]) == (0, 0.0)
-
-
-async def test_three_hundred_messages_a_second_bring_too_little_to_rest_for() -> None:
-    assert rests_of([each / 300 for each in range(1_000)])[0] == 0
-
-
 @pytest.mark.parametrize("at_once", [1, 8, 64])
 async def test_two_ends_that_take_turns_are_hardly_held_up(at_once: int) -> None:
     """Each message comes as an answer to one that was sent after the last read, so while reading rests none comes."""
@@ -275,64 +227,3 @@ async def test_two_ends_that_take_turns_are_hardly_held_up(at_once: int) -> None
         rested_s += rest_s
 
     assert 0 < rested_s < 0.05 * now_s
-
-
-async def test_rests_are_given_up_when_ends_begin_to_take_turns_and_begin_again_when_they_stop() -> None:
-    rests, now_s = Rests(), 0.0
-
-    def take_turns(times: int) -> int:
-        nonlocal now_s
-        count = 0
-        for _ in range(times):
-            now_s += 0.000_1
-            rest_s = rests.after_read_s(now_s, 1, 300)
-            now_s += rest_s
-            count += rest_s > 0
-        return count
-
-    def stream(times: int) -> int:
-        nonlocal now_s
-        count, rest_s = 0, 0.0
-        for _ in range(times):
-            now_s += rest_s or 0.001
-            rest_s = rests.after_read_s(now_s, 8 if rest_s else 1, 300)
-            count += rest_s > 0
-        return count
-
-    assert stream(200) > 150
-    assert take_turns(500) < 10
-    assert stream(2 * QUICK_READS_MAX) > QUICK_READS_MAX // 2
-
-
-async def test_it_is_tried_now_and_then_how_fast_messages_come_without_rests() -> None:
-    rests, now_s, in_a_row, longest = Rests(), 0.0, 0, 0
-    rest_s = 0.0
-    for _ in range(1_000):
-        now_s += rest_s or 0.001
-        rest_s = rests.after_read_s(now_s, 8 if rest_s else 1, 300)
-        in_a_row = in_a_row + 1 if rest_s else 0
-        longest = max(longest, in_a_row)
-
-    assert longest == RESTS_MAX
-
-
-async def test_large_reads_need_no_rest() -> None:
-    assert rests_of([each / 1000 for each in range(1_000)], bytes_each=LARGE_BYTES)[0] == 0
-
-
-async def test_arguments_of_the_loop_that_the_url_names_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, object] = {}
-
-    async def connect(protocol: object, host: str, port: int, **options: object) -> tuple[FakeSocket, None]:  # noqa: ARG001
-        asked.update(options, host=host, port=port)
-        return FakeSocket(), None
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
-    wanted = {"happy_eyeballs_delay": 0.25, "interleave": 1}
-
-    _, writer = await Streams().create(
-        URL("amqp://broker.example:5673/"), ssl_context_provider=None, **wanted
-    )
-    writer.close()
-
-    assert asked == {**wanted, "ssl": None, "host": "broker.example", "port": 5673}

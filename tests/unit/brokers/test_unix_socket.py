@@ -1,8 +1,6 @@
 """The socket's file: private, replaced when it was left behind, never taken from a process that uses it."""
 
 import asyncio
-import gc
-import socket
 import stat
 import struct
 import sys
@@ -18,7 +16,6 @@ from bus.message import Envelope, Message, Parcel
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
 from bus.unix_socket.client import UnixBroker
 from bus.unix_socket.frames import (
-    ARGUMENTS,
     CONNECTION,
     FRAME_BYTES_MAX,
     NO_ANSWER,
@@ -54,15 +51,6 @@ async def test_only_its_owner_may_use_the_socket(socket_path: Path) -> None:
     assert not socket_path.exists()
 
 
-async def test_a_socket_that_a_dead_process_left_is_replaced(socket_path: Path) -> None:
-    left = socket.socket(socket.AF_UNIX)
-    left.bind(str(socket_path))
-    left.close()
-
-    async with serve_unix(MemoryBroker(), socket_path):
-        await (await UnixBroker(socket_path).connect()).close()
-
-
 async def test_a_socket_in_use_is_left_to_its_server(socket_path: Path) -> None:
     async with serve_unix(MemoryBroker(), socket_path):
         with pytest.raises(SocketTakenError, match="served by another process"):
@@ -80,20 +68,6 @@ async def test_a_file_that_is_no_socket_is_left_alone(socket_path: Path) -> None
             pass
 
     assert socket_path.read_text() == "precious"
-
-
-async def test_a_path_that_is_too_long_is_refused_with_the_bound(socket_path: Path) -> None:
-    with pytest.raises(SocketTakenError, match="at most 107 bytes"):
-        async with serve_unix(MemoryBroker(), socket_path.with_name("x" * 108)):
-            pass
-
-
-async def test_a_path_where_no_socket_can_be_made_is_named(socket_path: Path) -> None:
-    nowhere = socket_path.with_name("none") / "bus"
-
-    with pytest.raises(SocketTakenError, match=f"{nowhere} cannot be made: .*No such file"):
-        async with serve_unix(MemoryBroker(), nowhere):
-            pass
 
 
 SERVES_UNTIL_KILLED = """
@@ -135,11 +109,6 @@ async def test_another_process_serves_and_is_killed_and_is_replaced(socket_path:
         await (await UnixBroker(socket_path).connect()).close()
 
 
-async def test_without_a_server_there_is_no_connection(socket_path: Path) -> None:
-    with pytest.raises(ConnectionLost, match="no process serves a bus"):
-        await UnixBroker(socket_path).connect()
-
-
 @pytest.mark.parametrize(
     "noise",
     [
@@ -164,57 +133,6 @@ async def test_invalid_bytes_end_their_connection_and_no_other(socket_path: Path
         writer.close()
 
         await bystander.declare(Objects())
-
-
-PUBLISHING, CONSUMING, UNKNOWN = 1, 2, 99
-EXAMPLES: dict[str, dict[str, object]] = {
-    "hello": {"user": "again"},
-    "declare": {"objects": Objects()},
-    "bind": {"queue": "work", "bindings": ()},
-    "depth": {"queue": "work"},
-    "consumers": {"queue": "work"},
-    "open_publishing": {},
-    "open_consuming": {"queue": "work", "prefetch": 1},
-    "publish": {"parcel": Parcel("moor.town", "work", b"late")},
-    "acknowledge": {"tag": 7, "multiple": True},
-    "give_back": {"tag": 7},
-    "close": {},
-}
-
-
-@pytest.mark.parametrize("operation", ARGUMENTS)
-@pytest.mark.parametrize("channel", [CONNECTION, PUBLISHING, CONSUMING, UNKNOWN])
-async def test_an_operation_on_a_wrong_channel_harms_its_own_client_only(
-    socket_path: Path, operation: str, channel: int
-) -> None:
-    unhandled: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
-    work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
-    async with serve_unix(MemoryBroker(), socket_path), asyncio.timeout(PATIENCE_S):
-        bystander = await UnixBroker(socket_path).connect()
-        await bystander.declare(Objects((Exchange("moor.town"),), (work,)))
-        reader, writer = await asyncio.open_unix_connection(socket_path)
-        for each in (
-            request_for("hello", 1, CONNECTION, {"user": ""}),
-            request_for("open_publishing", 2, PUBLISHING, {}),
-            request_for("open_consuming", 3, CONSUMING, {"queue": "work", "prefetch": 5}),
-            request_for(operation, 4, channel, EXAMPLES[operation]),
-        ):
-            writer.write(frame_of(each))
-        for _ in range(3):
-            await read_frame(reader)
-        writer.close()
-
-        other = await UnixBroker(socket_path).connect()
-        publishing = await other.open_publishing()
-        await publishing.publish(Parcel("moor.town", "work", b"true"))
-        consuming = await bystander.open_consuming("work", prefetch=5)
-        bodies: list[bytes] = []
-        while b"true" not in bodies:
-            bodies += [delivery.parcel.body for delivery in await consuming.receive()]
-    # A task reports an exception that nobody took when it is collected.
-    gc.collect()
-    assert unhandled == []
 
 
 async def test_an_oversized_message_is_refused_before_it_is_sent(socket_path: Path) -> None:
@@ -247,30 +165,6 @@ async def test_message_objects_from_a_client_are_not_accepted(socket_path: Path)
     assert (delivery.parcel.body, delivery.parcel.envelopes) == (b"bytes", ())
 
 
-@pytest.mark.parametrize("text", ["\ud800", "x" * 256], ids=["no text", "too long"])
-async def test_a_name_that_cannot_be_encoded_is_refused_and_others_are_not(
-    socket_path: Path, text: str
-) -> None:
-    async with serve_unix(MemoryBroker(), socket_path):
-        connection = await UnixBroker(socket_path).connect()
-        await connection.declare(Objects((Exchange("moor.town"),)))
-        publishing = await connection.open_publishing()
-
-        with pytest.raises(Refusal):
-            await publishing.publish(Parcel("moor.town", "", b"", reply_to=text))
-
-        publishing = await connection.open_publishing()
-        await publishing.publish(Parcel("moor.town", "", b"fits"))
-
-
-async def test_the_end_of_the_server_is_the_end_of_its_connections(socket_path: Path) -> None:
-    async with serve_unix(MemoryBroker(), socket_path):
-        connection = await UnixBroker(socket_path).connect()
-
-    with pytest.raises(ConnectionLost):
-        await connection.depth("any")
-
-
 async def test_parcels_of_a_vanished_client_go_to_another(socket_path: Path) -> None:
     work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
     async with serve_unix(MemoryBroker(), socket_path):
@@ -288,35 +182,6 @@ async def test_parcels_of_a_vanished_client_go_to_another(socket_path: Path) -> 
         assert delivery.returns == 1
 
 
-async def test_a_client_with_too_much_under_way_is_read_again_when_some_of_it_is_done(
-    socket_path: Path,
-) -> None:
-    broker, count = MemoryBroker(), REQUESTS_UNDER_WAY_MAX * 3
-    work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
-    async with serve_unix(broker, socket_path):
-        connection = await UnixBroker(socket_path).connect()
-        await connection.declare(Objects((Exchange("moor.town"),), (work,)))
-        publishing = await connection.open_publishing()
-        broker.block("low on memory")
-        sent = [
-            asyncio.create_task(publishing.publish(Parcel("moor.town", "work", b"%d" % number * 100)))
-            for number in range(count)
-        ]
-        other = await UnixBroker(socket_path).connect()
-        assert await other.depth("work") == 0
-
-        broker.block("")
-
-        async with asyncio.timeout(PATIENCE_S):
-            assert set(await asyncio.gather(*sent)) == {Receipt.CONFIRMED}
-        consuming = await other.open_consuming("work", prefetch=count)
-        bodies: list[bytes] = []
-        async with asyncio.timeout(PATIENCE_S):
-            while len(bodies) < count:
-                bodies += [delivery.parcel.body for delivery in await consuming.receive()]
-        assert bodies == [b"%d" % number * 100 for number in range(count)]
-
-
 async def test_a_broker_that_sends_nothing_is_lost_and_not_waited_for(socket_path: Path) -> None:
     over = asyncio.Event()
 
@@ -328,31 +193,6 @@ async def test_a_broker_that_sends_nothing_is_lost_and_not_waited_for(socket_pat
         with pytest.raises(ConnectionLost, match=r"no answer within 0\.05 s"):
             await UnixBroker(socket_path, answer_s_max=0.05).connect()
         over.set()
-
-
-async def test_a_client_that_gives_up_while_it_waits_for_an_answer_leaves_no_error_behind(
-    socket_path: Path,
-) -> None:
-    left: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: left.append(context["message"]))
-    is_asked = asyncio.Event()
-
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        is_asked.set()
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_unix_server(say_nothing, socket_path):
-        connecting = asyncio.create_task(UnixBroker(socket_path).connect())
-        await is_asked.wait()
-        connecting.cancel()
-        await asyncio.wait((connecting,))
-        del connecting
-        await asyncio.sleep(0.05)
-    gc.collect()
-
-    assert left == []
 
 
 async def test_a_broker_with_an_alarm_is_waited_for(socket_path: Path) -> None:

@@ -23,7 +23,6 @@ from bus.topology import destination_of
 from bus.workers.authority import (
     BrokerFacts,
     Refused,
-    broker_facts_of,
     judge,
     judge_answer,
     judge_parcel,
@@ -72,11 +71,6 @@ def refusal(message: Message, origin: Origin, facts: BrokerFacts = WITH_USERS) -
     return refused.reason if refused else ""
 
 
-def test_every_message_counts_under_its_own_key_where_there_are_no_users() -> None:
-    for example in EXAMPLES:
-        assert refusal(example, said(example), WITHOUT) == ""
-
-
 def test_no_message_counts_under_the_key_of_another() -> None:
     for example in EXAMPLES:
         for other in EXAMPLES:
@@ -84,11 +78,6 @@ def test_no_message_counts_under_the_key_of_another() -> None:
             if address != destination_of(example):
                 origin = Origin("", "", address.exchange, address.routing_key)
                 assert "counts only under the key" in refusal(example, origin, WITHOUT), (example, address)
-
-
-def test_a_message_counts_on_no_exchange_but_its_own() -> None:
-    for example in EXAMPLES:
-        assert "counts only under the key" in refusal(example, said(example, exchange="x"), WITHOUT), example
 
 
 @pytest.mark.parametrize(
@@ -171,15 +160,6 @@ def test_a_message_counts_on_the_exchange_of_the_application_that_sent_it() -> N
             assert "counts only under the key" in refusal(example, elsewhere), example
 
 
-def test_a_known_sender_gets_the_reason_why_its_message_does_not_count() -> None:
-    no_right = judge(BUILD, said(BUILD, "moor-scheduler"), WITH_USERS)
-    elsewhere = judge(BUILD, said(BUILD, "moor-operator", key="snapshot"), WITH_USERS)
-
-    assert no_right is not None
-    assert elsewhere is not None
-    assert (no_right.is_told, elsewhere.is_told) == (True, True)
-
-
 @pytest.mark.parametrize(
     "sender", ["", "guest", "moor-cell-c1", "moor-client", "moor-conductor", "moor-app-"]
 )
@@ -241,21 +221,6 @@ def test_the_header_of_the_first_sender_counts_only_where_workers_alone_write(
     assert origin_of(Delivery(1, "q", parcel, sender="moor-app-shop")) == first
 
 
-def test_a_message_that_the_broker_dead_lettered_keeps_its_first_key() -> None:
-    buried = {
-        headers.BROKER_REASON: "delivery_limit",
-        headers.BROKER_EXCHANGE: PLACEMENT,
-        headers.BROKER_KEY: "release.c1",
-        # The sender's own cell.
-        **FIRST,
-    }
-    parcel = Parcel(DEAD, "placement.work", b"{}", headers=buried)
-
-    assert origin_of(Delivery(1, "dead", parcel, sender="moor-conductor-c1")) == Origin(
-        "moor-conductor-c1", "", PLACEMENT, "release.c1"
-    )
-
-
 # Answers
 
 
@@ -280,11 +245,6 @@ def test_an_answer_goes_to_its_askers_own_address_alone(
     assert (wrong_reply_to(reply_to, sender, WITH_USERS) == "") is is_right
     refused = judge_parcel(Origin(sender, reply_to, API, "instance.query.shop"), WITH_USERS)
     assert (refused is None) is is_right
-
-
-def test_where_there_are_no_users_an_address_must_still_be_one() -> None:
-    assert wrong_reply_to("answers.anyone.p1", "", WITHOUT) == ""
-    assert wrong_reply_to("x" * 200, "", WITHOUT)
 
 
 @pytest.mark.parametrize(
@@ -319,18 +279,7 @@ def test_an_answer_counts_if_its_type_fits_the_question_and_its_sender_may_answe
     assert (refused is None) is is_right
 
 
-def test_without_users_any_sender_may_answer() -> None:
-    assert judge_answer(AskSnapshot, type(PAGE), REPLY, "", WITHOUT) is None
-
-
 # Posts and feeds
-
-
-def test_a_process_with_a_user_of_the_table_knows_that_its_broker_has_users() -> None:
-    assert broker_facts_of("moor-scheduler") == BrokerFacts(has_users=True)
-    assert broker_facts_of("moor-app-shop") == BrokerFacts(has_users=True)
-    assert broker_facts_of("guest") == BrokerFacts()
-    assert broker_facts_of("", cells=("c1",)) == BrokerFacts(cells=frozenset({"c1"}))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
@@ -344,14 +293,3 @@ def test_on_the_feed_only_events_count_and_only_under_their_own_project(example:
     assert (judge(example, Origin("", "", FEED, project or "-"), WITHOUT) is None) is is_event
     for key in ("another", "", "#"):
         assert isinstance(judge(example, Origin("", "", FEED, key), WITHOUT), Refused)
-
-
-def test_on_the_feed_only_schedulers_publish() -> None:
-    project = PLACED.instance.project or "-"  # type: ignore[attr-defined]
-    may = [
-        sender
-        for sender in ("moor-scheduler", "moor-placement", "moor-operator", "moor-app-shop")
-        if judge(PLACED, Origin(sender, "", FEED, project), WITH_USERS) is None
-    ]
-
-    assert may == ["moor-scheduler"]

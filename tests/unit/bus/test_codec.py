@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import msgspec.inspect
 import pytest
-from msgspec import Meta, structs
+from msgspec import structs
 
 from bus.codec import (
     CODEC,
@@ -21,14 +21,12 @@ from bus.codec import (
     with_attempt_counted,
     with_attempts,
 )
-from bus.message import LINES, PLAIN, Envelope, Message, Parcel, StrictMessage, type_of
+from bus.message import LINES, Envelope, Message, Parcel, type_of
 from bus.messages import ALL
-from bus.messages.build import BuildRejected, InstancesFound
 from bus.messages.cloud import ClassUse, Overview, WorkerHeard
 from bus.messages.placement import ReleaseClaim
-from bus.unreadable import Unreadable, unread_key
-from engine.flavors import Flavor
-from tests.unit.examples import CONSUMER, EXAMPLES, WHEN
+from bus.unreadable import Unreadable
+from tests.unit.examples import EXAMPLES, WHEN
 from tests.unit.examples.hosts import BEAT
 from tools.pages.golden import FOLDER, enveloped, file_of
 
@@ -92,17 +90,6 @@ def test_a_timestamp_out_of_range_is_refused_by_its_name(example: Message, far: 
             assert each.reason == f"{path} is {each.value}: must be in the years from 1970 to 8999"
 
 
-def test_timestamps_inside_lists_of_a_message_are_checked() -> None:
-    found = next(example for example in EXAMPLES if isinstance(example, InstancesFound))
-    golden = plain(file_of(found).read_bytes())
-    golden["message"]["instances"][-1]["changed_at"] = FAR_MOMENTS[0]
-
-    read = CODEC.decode(msgspec.json.encode(golden))
-
-    assert isinstance(read, Unreadable)
-    assert read.field == f"instances[{len(golden['message']['instances']) - 1}].changed_at"
-
-
 @pytest.mark.parametrize("near", ["1970-01-01T00:00:00+14:00", "8999-12-31T23:59:59-12:00"])
 def test_any_year_from_1970_to_8999_is_accepted(near: str) -> None:
     golden = plain(file_of(RELEASE).read_bytes())
@@ -133,20 +120,6 @@ def test_an_unknown_field_is_refused_only_where_people_write(example: Message) -
         assert read == enveloped(example)
 
 
-def test_an_unknown_field_is_found_inside_a_field_that_has_a_description() -> None:
-    class Described(StrictMessage, frozen=True, tag="test.described"):
-        size: Annotated[Flavor | None, Meta(description="the size")] = None
-        sizes: Annotated[tuple[Flavor, ...], Meta(description="other sizes")] = ()
-
-    for field, inside in (("size", '{"vcpu":1}'), ("sizes", '[{"vcpu":1}]')):
-        found = unread_key(
-            f'{{"message":{{"type":"test.described","{field}":{inside}}}}}'.encode(), Described
-        )
-
-        assert found is not None
-        assert found.field.endswith(".vcpu")
-
-
 def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
     """A worker may be of a later release than its reader, so unknown fields are ignored. A client's misspelt field must
     not make an order that is carried out by half.
@@ -157,41 +130,6 @@ def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
     written_by_people = {type_of(kind) for kind in ALL if people & {*kind.ROUTE.by}} - of_workers
 
     assert {type_of(kind) for kind in ALL if kind.IS_STRICT} == written_by_people
-
-
-@pytest.mark.parametrize(
-    ("message", "field", "value"),
-    [
-        ({"falvor": {}}, "falvor", "{}"),
-        ({"flavor": {"vcpu": 4}}, "flavor.vcpu", "4"),
-        ({"group": {"id": str(CONSUMER), "policy": "affinity", "max": 2}}, "group.max", "2"),
-        ({"flavor": {"vcpus": "four"}}, "flavor.vcpus", "four"),
-        ({"flavor": {"vcpus": 1.5}}, "flavor.vcpus", "1.5"),
-        ({"flavor": {"vcpus": None}}, "flavor.vcpus", "null"),
-        ({"flavor": []}, "flavor", "[]"),
-        ({"request_id": "7"}, "request_id", "7"),
-        ({"request_id": 7}, "request_id", "7"),
-        ({"instance_ids": ["x"]}, "instance_ids[0]", "x"),
-        ({"group": {"policy": "affinity"}}, "group.id", ""),
-        ({"group": {"id": str(CONSUMER), "policy": "near"}}, "group.policy", "near"),
-    ],
-    ids=str,
-)
-def test_the_error_in_a_request_is_named(message: dict[str, object], field: str, value: str) -> None:
-    given = {"request_id": str(CONSUMER), "type": "build.request"} | message
-    read = CODEC.decode(msgspec.json.encode({"id": "mine", "message": given}))
-
-    assert isinstance(read, Unreadable)
-    assert (read.kind, read.id, read.field, read.value) == ("build.request", "mine", field, value)
-    assert read.request_id == (None if field == "request_id" else CONSUMER)
-
-
-def test_values_of_open_vocabularies_pass() -> None:
-    golden = plain((FOLDER / "inventory.report.v1.json").read_bytes())
-    golden["message"]["providers"][0]["traits"] = ["HW_CPU_OF_NEXT_YEAR"]
-    golden["message"]["providers"][0]["inventories"] = {"QUBIT": {"total": 3}}
-
-    assert isinstance(CODEC.decode(msgspec.json.encode(golden)), Envelope)
 
 
 def test_an_unknown_type_is_unreadable_and_named() -> None:
@@ -236,69 +174,6 @@ def test_anything_else_is_unreadable_and_never_an_exception(line: bytes) -> None
     assert read.reason
 
 
-@pytest.mark.parametrize(
-    ("line", "reason", "field", "value"),
-    [
-        (
-            b'{"message":{"type":"instance.delete","instance":"%s"},"x":"a\xffb"}' % str(CONSUMER).encode(),
-            "no UTF-8: byte 0xff at 94",
-            "x",
-            "a\ufffdb",
-        ),
-        (b'{"message":{"type":"snapshot"},"id":"\xff"}', "no UTF-8: byte 0xff at 37", "id", "\ufffd"),
-        (b'{"message":{"type":"host.query","\xff":1}}', "no UTF-8: byte 0xff at 33", "\ufffd", "\ufffd"),
-        (
-            b'{"message":{"type":"host.query","name":"a\\u0000b"}}',
-            "'name' contains the character NUL, which is not allowed",
-            "name",
-            r"a\0b",
-        ),
-        (
-            b'{"message":{"type":"snapshot"},"id":"\\u0000"}',
-            "'id' contains the character NUL, which is not allowed",
-            "id",
-            r"\0",
-        ),
-        (
-            b'{"message":{"type":"host.query","x":{"\\u0000":1}}}',
-            "'x.\\x00' contains the character NUL, which is not allowed",
-            r"x.\0",
-            r"\0",
-        ),
-        (
-            b'{"message":{"type":"snapshot"},"attempts":1%s}' % (b"0" * 30),
-            "Expected `int` <= 2147483647 - at `$.attempts`",
-            "attempts",
-            "1" + "0" * 30,
-        ),
-        (
-            b'{"message":{"type":"snapshot"},"version":99999999999999999999}',
-            "Expected `int` <= 2147483647 - at `$.version`",
-            "version",
-            "99999999999999999999",
-        ),
-        (
-            b'{"message":{"type":"snapshot"},"sent_at":"2026-01-01T00:00:00"}',
-            "Expected `datetime` with a timezone component - at `$.sent_at`",
-            "sent_at",
-            "2026-01-01T00:00:00",
-        ),
-        (b'{"message":{"type":"snapshot","x":%s}}' % (b"[" * 5_000), "nested too deep to be read", "", ""),
-        (b'{"message":{"type":"snapshot","limit":1e999}}', "Number out of range", "limit", ""),
-        (b'{"message":{"type":"snapshot","limit":"\\ud800 and so on"}}', "JSON is malformed", "", ""),
-    ],
-    ids=lambda value: repr(value)[:40],
-)
-def test_impossible_texts_and_numbers_are_named(line: bytes, reason: str, field: str, value: str) -> None:
-    read = CODEC.decode(line)
-
-    assert isinstance(read, Unreadable)
-    assert read.reason.startswith(reason)
-    assert (read.field, read.value) == (field, value)
-    answer = BuildRejected(request_id=None, field=read.field, value=read.value, reason=read.reason)
-    assert isinstance(CODEC.decode(encode(Envelope(message=answer))), Envelope)
-
-
 def test_every_number_that_a_message_can_have_fits_a_column() -> None:
     """No decoder of JSON puts a number of more than 64 bits into a message of ours, so no handler fails to store it."""
     numbers = {
@@ -334,26 +209,6 @@ def numbers_in(
             yield from numbers_in(value, f"{path}{{}}")
 
 
-def test_a_backslash_before_what_looks_like_nul_is_only_a_backslash() -> None:
-    read = CODEC.decode(b'{"message":{"type":"host.query","name":"a\\\\u0000"}}')
-
-    assert isinstance(read, Envelope)
-
-
-def test_an_error_is_described_briefly_however_large_the_value_is() -> None:
-    much = b"x" * 200_000
-    for line in (
-        b'{"message":{"type":"' + much + b'"}}',
-        b'{"message":{"type":"host.query","' + much + b'":1}}',
-        b'{"message":{"type":"host.query","name":["' + much + b'"]}}',
-        b'{"message":{"type":"snapshot"},"id":"\xff' + much + b'"}',
-    ):
-        read = CODEC.decode(line)
-
-        assert isinstance(read, Unreadable)
-        assert len(read.reason) + len(read.field) + len(read.value) + len(read.kind) < 3_000
-
-
 class Lamp(Message, frozen=True, tag="lamp"):
     """The message from version 2 on: brightness in lumen, where version 1 had watts."""
 
@@ -379,30 +234,6 @@ def test_the_version_before_that_is_no_longer_read() -> None:
     assert "version 0 of 'lamp' is no longer read: the version now is 2" in read.reason
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"message":{"type":"lamp"}}',
-        b'{"message":{"type":"lamp","watts":{}}}',
-        b'{"message":{"type":"lamp","watts":null}}',
-        b'{"message":{"type":"lamp","watts":40},"x":"\xff"}',
-        b'{"message":{"type":"lamp","watts":40},"id":"\\u0000"}',
-        b'{"message":{"type":"lamp","watts":40,"x":%s1%s}}' % (b"[" * 2_000, b"]" * 2_000),
-    ],
-)
-def test_an_upgrade_that_fails_makes_an_unreadable_message(line: bytes) -> None:
-    assert isinstance(NEXT_RELEASE.decode(line), Unreadable)
-
-
-def test_of_two_types_the_last_one_is_reported() -> None:
-    """The codec looks for a message's type first, and JSON parsers take the last of two keys."""
-    two = Codec([Lamp, type(RELEASE)])
-
-    read = two.decode(b'{"version":1,"message":{"type":"lamp","lumen":3,"type":"release"}}')
-
-    assert isinstance(read, Unreadable)
-
-
 def test_a_message_that_is_put_back_keeps_its_unknown_fields() -> None:
     line = b'{"message":{"type":"snapshot","hint":[1,2]},"id":"a","attempts":2}'
 
@@ -411,39 +242,12 @@ def test_a_message_that_is_put_back_keeps_its_unknown_fields() -> None:
     assert attempts_of(with_attempts(line, 0)) == 0
 
 
-def test_invalid_attempts_in_a_header_count_as_none() -> None:
-    line = b'{"message":{"type":"snapshot"},"attempts":1%s}' % (b"0" * 30)
-
-    assert (attempts_of(line), with_attempt_counted(line), with_attempts(line, 0)) == (0, line, line)
-
-
-def test_a_line_that_cannot_be_read_goes_back_as_it_is() -> None:
-    assert with_attempt_counted(b"{broken") == b"{broken"
-    assert attempts_of(b"{broken") == 0
-
-
 def test_a_parcel_of_lines_survives_a_broken_one_among_them() -> None:
     good = encode(Envelope(message=RELEASE))
     parcel = Parcel("e", "k", good + b'\n{"message":{"type":"rel\n\n' + good, content_type=LINES)
 
     assert len(lines_of(parcel)) == 3  # type: ignore[arg-type]
     assert [type_of(each.message) for each in known_messages(parcel, CODEC)] == ["release", "release"]
-
-
-def test_one_plain_message_may_be_written_over_several_lines() -> None:
-    pretty = msgspec.json.format(encode(Envelope(message=RELEASE)), indent=4)
-
-    (message,) = known_messages(Parcel("e", "k", pretty, content_type=PLAIN), CODEC)
-    assert message.message == RELEASE
-
-
-def test_a_client_needs_nothing_but_the_message() -> None:
-    line = (
-        b'{"message":{"type":"release","cell":"c1","attempt":1,"issued_at":"2026-11-20T08:30:00Z",'
-        b'"consumer":"' + str(CONSUMER).encode() + b'"}}'
-    )
-
-    assert isinstance(CODEC.decode(line), Envelope)
 
 
 def test_counts_of_a_large_cloud_and_of_workers_that_run_for_long_outgrow_32_bits() -> None:

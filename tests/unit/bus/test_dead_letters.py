@@ -3,50 +3,17 @@
 import pytest
 from msgspec import structs
 
-from bus import message
-from bus.broker import Connection, Delivery, Origin
+from bus.broker import Connection, Origin
 from bus.memory import MemoryBroker
-from bus.message import PLACEMENT, Parcel
-from bus.queues import DEAD, DEAD_QUEUE
+from bus.message import PLACEMENT
+from bus.queues import DEAD_QUEUE
 from bus.topology import objects_of
-from bus.workers.dead_letters import NotReplayed, dead_letter_parcel, open_dead_letters, read
+from bus.workers.dead_letters import NotReplayed, dead_letter_parcel, open_dead_letters
 from tests.contracts.stage import WORK, line, order, send
 
 BURIED = dead_letter_parcel(
     b"{}", WORK, Origin("", "", PLACEMENT, "release.c1"), reason="never", attempts=1, where="w-1", letter="a"
 )
-
-
-def handle(parcel: Parcel) -> str:
-    return read(Delivery(1, DEAD_QUEUE, parcel)).handle
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        structs.replace(BURIED, encoded=b"[]"),
-        structs.replace(BURIED, routing_key="scheduler.requests"),
-        structs.replace(BURIED, reply_to="answers.anyone.p1"),
-        structs.replace(BURIED, headers={**BURIED.headers, message.REASON: "too late"}),
-        structs.replace(BURIED, headers={**BURIED.headers, message.LETTER: "b"}),
-    ],
-    ids=["body", "queue", "reply address", "header", "name"],
-)
-def test_different_dead_letters_have_different_handles(other: Parcel) -> None:
-    assert handle(other) != handle(BURIED)
-    assert handle(structs.replace(BURIED)) == handle(BURIED)
-
-
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        ({message.REASON: "never"}, "never"),
-        ({message.BROKER_REASON: "delivery_limit"}, "the broker gave up on it: delivery_limit"),
-        ({}, "the broker gave up on it: no reason given"),
-    ],
-)
-def test_the_reason_is_the_workers_or_the_brokers(said: dict[str, str | int], reason: str) -> None:
-    assert read(Delivery(1, DEAD_QUEUE, Parcel(DEAD, WORK, b"{}", headers=said))).reason == reason
 
 
 async def a_letter() -> tuple[MemoryBroker, Connection]:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from bus.definitions import SALT_BYTES, definitions_of, password_hash, rights_by_user
+from bus.definitions import SALT_BYTES, definitions_of, password_hash
 from bus.topology import objects_of
 from tools.pages import rights as golden
 
@@ -16,36 +16,9 @@ EXCHANGES = objects_of(CELLS).exchanges
 PASSWORDS = {"moor-conductor-c1": "one", "moor-placement": "two"}
 
 
-def test_every_role_is_a_user_and_a_cells_role_one_for_each_cell() -> None:
-    assert set(rights_by_user(EXCHANGES, CELLS)) == {
-        "moor-scheduler",
-        "moor-placement",
-        "moor-conductor-c1",
-        "moor-conductor-c2",
-        "moor-compute-c1",
-        "moor-compute-c2",
-        "moor-ironic",
-        "moor-operator",
-    }
-
-
 def test_the_rights_are_those_of_the_golden_file() -> None:
     """Whoever changes rights sees them change there, user by user."""
     assert golden.FILE.read_text() == golden.text(), "python -m tools.pages"
-
-
-def test_each_password_makes_a_user_with_the_rights_of_its_role() -> None:
-    definitions = definitions_of(EXCHANGES, CELLS, PASSWORDS, salt=b"pepper", virtual_host="moor")
-
-    assert [user["name"] for user in definitions["users"]] == ["moor-conductor-c1", "moor-placement"]
-    rights = rights_by_user(EXCHANGES, CELLS)["moor-conductor-c1"]
-    assert definitions["permissions"][0] == {
-        "user": "moor-conductor-c1",
-        "vhost": "moor",
-        "configure": rights.configure,
-        "write": rights.write,
-        "read": rights.read,
-    }
 
 
 def test_every_exchange_has_topic_rights_for_every_user_since_without_them_any_key_is_allowed() -> None:
@@ -74,12 +47,6 @@ def test_a_password_is_kept_as_a_salted_hash_and_equal_ones_do_not_look_equal() 
         "moor-placement", "two", b"pepper"
     )
     assert "two" not in json.dumps(definitions_of(EXCHANGES, CELLS, PASSWORDS, salt=b"pepper"))
-
-
-def test_the_same_question_has_the_same_answer() -> None:
-    once, again = (definitions_of(EXCHANGES, CELLS, PASSWORDS, salt=b"pepper") for _ in range(2))
-
-    assert once == again
 
 
 def test_a_password_for_an_unknown_user_is_refused_by_name() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from bus.codec import CODEC, FewTypesCodec, encode
 from bus.message import Message
-from bus.unreadable import Unreadable
 from tests.unit.examples import EXAMPLES
 from tools.pages.golden import enveloped
 
@@ -50,11 +49,3 @@ def test_every_message_is_read_the_same(example: Message) -> None:
 )
 def test_what_is_no_message_is_told_the_same(line: bytes) -> None:
     assert CODEC_OF_COMMANDS.decode(line) == CODEC.decode(line)
-
-
-def test_a_message_with_two_types_is_unreadable_for_both() -> None:
-    line = b'{"message": {"type": "place", "type": "claim"}}'
-    read, told = CODEC_OF_COMMANDS.decode(line), CODEC.decode(line)
-    assert isinstance(read, Unreadable)
-    assert isinstance(told, Unreadable)
-    assert (read.kind, read.field, read.value) == (told.kind, told.field, told.value)

@@ -5,7 +5,7 @@ import pytest
 from bus.message import Message
 from bus.messages.hosts import AskHosts, SetHost
 from bus.settings import BUS, BusSettings
-from bus.workers.handling import GiveUp, OneByOne, PutBack, Received, after_failure, backoff_ms
+from bus.workers.handling import GiveUp, OneByOne, PutBack, Received, after_failure
 from kit.errors import Bug, Locked, Poison, TookTooLong, Transient, Unavailable
 from tests.varied import varied
 
@@ -45,17 +45,6 @@ def test_a_timeout_counts_an_attempt_only_if_other_messages_succeed() -> None:
     assert first == PutBack(10)
     last = after_failure(problem, items=1, attempts=3, settings=SETTINGS, others_succeed=True)
     assert last == GiveUp("60 s; 4 attempts, none is left")
-
-
-def test_the_last_attempt_is_the_last() -> None:
-    verdict = after_failure(ValueError("x"), items=1, attempts=3, settings=SETTINGS)
-
-    assert verdict == GiveUp("ValueError: x; 4 attempts, none is left")
-
-
-def test_pauses_grow_to_a_limit() -> None:
-    assert [backoff_ms(n, SETTINGS) for n in range(6)] == [10, 20, 40, 80, 100, 100]
-    assert backoff_ms(5_000, SETTINGS) == 100
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:

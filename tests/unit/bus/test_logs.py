@@ -10,36 +10,12 @@ from uuid import UUID
 import pytest
 
 from kit.logs import InstanceLine, InstanceLog, JsonFormatter, TextFormatter, begin_to_log
-from kit.process import exiting_if_wrong, make_ready
 
 
 def a_record(message: str, *args: object, **extra: object) -> logging.LogRecord:
     return logging.getLogger("bus.x").makeRecord(
         "bus.x", logging.WARNING, __file__, 1, message, args, None, extra=extra
     )
-
-
-def test_extra_fields_keep_their_names_and_types_in_json() -> None:
-    line = json.loads(
-        JsonFormatter().format(a_record("tried %d times", 3, part="answers", failures=3, who={1}))
-    )
-
-    assert line.pop("at").endswith("Z")
-    assert line == {
-        "level": "WARNING",
-        "logger": "bus.x",
-        "message": "tried 3 times",
-        "part": "answers",
-        "failures": 3,
-        "who": [1],
-    }
-
-
-def test_no_extra_field_replaces_what_every_line_has() -> None:
-    line = json.loads(JsonFormatter().format(a_record("x", level="mine", logger="mine", at="mine")))
-
-    assert (line["level"], line["logger"]) == ("WARNING", "bus.x")
-    assert line["at"] != "mine"
 
 
 @contextmanager
@@ -92,34 +68,6 @@ def test_a_traceback_is_one_field_and_an_entry_is_one_line() -> None:
     assert "ValueError: invalid literal" in json.loads(text)["exception"]
 
 
-def test_values_that_json_cannot_hold_are_written_by_their_repr() -> None:
-    line = json.loads(JsonFormatter().format(a_record("x", problem=TypeError("planted"))))
-
-    assert line["problem"] == "TypeError('planted')"
-
-
-@pytest.mark.parametrize(
-    ("environment", "said"),
-    [
-        (
-            {"MOOR_LOG_LEVEL": "loud"},
-            "MOOR_LOG_LEVEL is 'loud', must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL",
-        ),
-        ({"MOOR_LOG_FORMAT": "xml"}, "MOOR_LOG_FORMAT is 'xml', must be one of text, json"),
-    ],
-)
-def test_an_unknown_level_or_format_is_named_with_what_is_allowed(
-    environment: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(ValueError, match="must be one of") as raised:
-        begin_to_log(environment)
-    assert str(raised.value) == said
-
-    with pytest.raises(SystemExit, match="2"), exiting_if_wrong():
-        make_ready(environment)
-    assert capsys.readouterr().err == f"{said}\n"
-
-
 INSTANCE, REQUEST = UUID("4238bc08-5119-4acf-b0bc-724c2c964b7c"), UUID("4238bc08-5119-4acf-b0bc-724c2c964b70")
 PLACED = InstanceLine("placed", INSTANCE, REQUEST, "h1", "harbour", name="web")
 ODD = InstanceLine("error", INSTANCE, reason='no host: {"x": 1}, really\n2026 moor INFO a forged line')
@@ -156,28 +104,6 @@ def test_each_line_of_a_batch_is_a_line_with_its_own_beginning_as_text() -> None
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("a:b", "a:b"),
-        ("a,b", "a,b"),
-        ("a{b", "a{b"),
-        ("a}b", "a}b"),
-        ('a"b', r"a\"b"),
-        ("a:b,c", "a:b,c"),
-        ('{"a":1,"b":2}', r"{\"a\":1,\"b\":2}"),
-        ("a\nb", r"a\nb"),
-        ("a\x1bb", r"a\u001bb"),
-        ("größe", "größe"),
-    ],
-)
-def test_no_character_of_a_value_is_lost_or_ends_a_line(name: str, shown: str) -> None:
-    web, odd = lines_of(TextFormatter(), PLACED, InstanceLine("placed", name=name))
-
-    assert web.endswith(" name=web")
-    assert odd.endswith(f" INFO placed name={shown}")
-
-
 def test_each_line_of_a_batch_is_an_object_as_json() -> None:
     placed, odd = map(json.loads, lines_of(JsonFormatter(), PLACED, ODD))
 
@@ -193,12 +119,3 @@ def test_each_line_of_a_batch_is_an_object_as_json() -> None:
         "name": "web",
     }
     assert odd["reason"] == ODD.reason
-
-
-def test_no_lines_are_made_where_the_level_is_higher() -> None:
-    log = InstanceLog("moor.instances")
-    logging.getLogger("moor.instances").setLevel(logging.WARNING)
-    try:
-        assert not log.is_on
-    finally:
-        logging.getLogger("moor.instances").setLevel(logging.NOTSET)

@@ -1,8 +1,5 @@
 """When a worker begins a batch."""
 
-import random
-from itertools import accumulate
-
 import pytest
 
 from bus.workers.handling import MESSAGES_ENOUGH, Pace
@@ -56,18 +53,6 @@ def test_parcels_that_are_rarer_do_not_wait(rate: int) -> None:
     assert {waited for *_, waited in begun} == {0.0}
 
 
-def by_chance(rate: float, seconds: float) -> list[float]:
-    chance = random.Random(7)
-    return [*accumulate(chance.expovariate(rate) for _ in range(int(rate * seconds)))]
-
-
-@pytest.mark.parametrize(("rate", "more"), [(100, 1.1), (200, 1.05), (1000, 1.05)])
-def test_parcels_that_come_by_chance_are_gathered_too(rate: int, more: float) -> None:
-    """A gap among them does not make the waits end."""
-    begun = batches(by_chance(rate, 60))
-    assert len(begun) < 60 / GATHER_S * more
-
-
 def asked(askers: int, seconds: float, *, handled_s: float = 0.001, pace: Pace) -> int:
     """How many questions are answered to so many askers. Each asks again when it has its answer."""
     now_s, answered = 0.0, 0
@@ -88,26 +73,6 @@ def test_questions_that_wait_for_each_other_hardly_wait_for_the_worker(askers: i
     assert asked(askers, 10, pace=Pace()) > 0.9 * at_once
 
 
-def test_after_many_askers_in_turn_parcels_are_gathered_again() -> None:
-    pace = Pace()
-    asked(1, 20, pace=pace)
-    begun = batches(evenly(200, 20, begin_s=20), pace=pace)
-    later = [each for each in begun if each[0] >= 26]
-    assert len(later) == pytest.approx(14 / GATHER_S, rel=0.05)
-
-
-def test_a_few_parcels_after_a_rest_do_not_wait() -> None:
-    pace = Pace()
-    batches(evenly(1000, 5), pace=pace)
-    assert [waited for *_, waited in batches(evenly(500, 0.02, begin_s=8), pace=pace)] == [0.0] * 10
-
-
 def test_with_enough_messages_a_batch_begins_at_once() -> None:
     begun = batches(evenly(100, 5), messages=MESSAGES_ENOUGH)
     assert {waited for *_, waited in begun} == {0.0}
-
-
-def test_a_wait_too_short_for_a_clock_is_none() -> None:
-    # A clock far from zero has few digits after the point.
-    begun = batches(evenly(997, 2, begin_s=1e9), handled_s=GATHER_S - 1e-9)
-    assert len(begun) < 60

@@ -3,23 +3,17 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable
 
 import pytest
 
-from kit.errors import AccessRefused, ConnectionLost, NotFound, Operational, Refusal, Transient
+from kit.errors import ConnectionLost, NotFound, Operational, Refusal, Transient
 from kit.parts import (
-    Once,
-    PartGroup,
     PartState,
     Pauses,
     Periodic,
     SingleFlight,
-    Status,
     Supervised,
-    every_part,
     operational,
-    statuses,
 )
 from tests.simulation.loop import run_simulated, until_s
 
@@ -58,20 +52,6 @@ def test_a_failed_run_is_retried_after_growing_pauses_with_jitter() -> None:
     assert all(
         most / 2 <= pause <= most + 0.01 for pause, most in zip(pauses, (1, 2, 4, 8, 8, 8), strict=True)
     )
-
-
-def test_the_same_generator_gives_the_same_pauses() -> None:
-    def times(chance: Callable[[], random.Random | None]) -> list[float]:
-        work = Work(*[ConnectionLost("gone")] * 4)
-
-        async def scenario() -> None:
-            await Supervised("a part", work, pauses=PAUSES, chance=chance()).run()
-
-        run_simulated(scenario())
-        return work.at_s
-
-    assert times(lambda: random.Random(7)) == times(lambda: random.Random(7))
-    assert times(lambda: None) == times(lambda: None)
 
 
 def test_a_failure_is_logged_once_per_change_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,18 +108,6 @@ def test_stop_cuts_a_part_short_and_waits_for_one_that_ends_itself() -> None:
     assert run_simulated(scenario()) == (0.0, 3.0)
 
 
-def test_stop_does_not_wait_for_a_pause() -> None:
-    async def scenario() -> float:
-        part = Supervised("a part", Work(*[Transient("no")] * 9), is_cut_short=False, pauses=Pauses(100, 100))
-        running = asyncio.create_task(part.run())
-        await until_s(5)
-        await part.stop()
-        await running
-        return asyncio.get_running_loop().time()
-
-    assert run_simulated(scenario()) == 5
-
-
 def test_a_periodic_part_runs_every_so_often_and_at_once_when_woken() -> None:
     work = Work()
 
@@ -159,24 +127,6 @@ def test_a_periodic_part_runs_every_so_often_and_at_once_when_woken() -> None:
     run_simulated(scenario())
 
     assert work.at_s == [0.0, 10.25, 15.0, 15.25, 25.5]
-
-
-def test_a_periodic_part_that_fails_cannot_be_woken_before_its_pause_is_over() -> None:
-    work = Work(Transient("no"))
-
-    async def scenario() -> None:
-        part = Periodic("a part", work, 60.0, pauses=Pauses(4, 4), chance=random.Random(1))
-        running = asyncio.create_task(part.run())
-        await until_s(0.5)
-        part.wake()
-        await until_s(10)
-        await part.stop()
-        await running
-
-    run_simulated(scenario())
-
-    first, second = work.at_s
-    assert 2 <= second - first - 0.25 <= 4
 
 
 def test_callers_share_the_next_flight_and_never_the_one_under_way() -> None:
@@ -199,44 +149,3 @@ def test_callers_share_the_next_flight_and_never_the_one_under_way() -> None:
     ends = run_simulated(scenario())
     assert len(work.at_s) == 3, "one that failed and succeeded then, and one for all who came meanwhile"
     assert len(set(ends)) == 2
-
-
-def test_a_bug_in_a_flight_ends_the_process_though_no_caller_waits_for_it() -> None:
-    async def scenario() -> None:
-        flight = SingleFlight("a flight", Work(TypeError("planted")))
-        running = asyncio.create_task(PartGroup(flight).run())
-        flight.soon().add_done_callback(lambda task: task.exception())
-        await running
-
-    with pytest.raises(ExceptionGroup) as raised:
-        run_simulated(scenario())
-    assert isinstance(raised.value.exceptions[0], TypeError)
-
-
-def test_work_that_must_succeed_once_is_retried_until_it_does() -> None:
-    async def scenario() -> None:
-        once = Once("tables", Work(Transient("no")))
-        assert once.status.awaits == "not yet"
-        await once.run()
-        assert once.status.awaits == ""
-        assert once.status.state is PartState.WELL
-
-    run_simulated(scenario())
-
-
-def test_parts_of_parts_are_found_once() -> None:
-    inner = Supervised("inner", Work())
-    status = Status("counted by hand")
-    outer = PartGroup(inner, PartGroup(inner))
-
-    assert [*every_part((outer, inner, status))] == [outer, inner, outer.parts[1], status]
-    assert [each.name for each in statuses((outer, inner, status))] == ["inner", "counted by hand"]
-
-
-def test_a_refused_right_says_what_to_do() -> None:
-    async def scenario() -> str:
-        status = Status("a part")
-        status.failed(AccessRefused("access to queue 'x' refused"))
-        return status.awaits
-
-    assert "`moor broker declare` grants" in run_simulated(scenario())

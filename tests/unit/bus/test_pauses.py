@@ -1,62 +1,16 @@
 """The one formula of growing pauses, and those who have no test of their own pauses."""
 
-import asyncio
 import random
-import re
-from datetime import timedelta
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from bus.settings import BusSettings
-from bus.workers.handling import backoff_ms
 from kit.errors import Transient
-from kit.parts import Pauses, Retrying, drawn, grown
+from kit.parts import Retrying, drawn, grown
 from tests.simulation.loop import run_simulated
-
-ROOT = Path(__file__).parents[3]
-ROOMS = (
-    "kit",
-    "bus",
-    "engine",
-    "placement_worker",
-    "scheduler_worker",
-    "cell_conductor",
-    "compute_sim",
-    "ironic_sync",
-    "nova_bridge",
-    "moor",
-    "laboratory",
-)
-# A power of two whose exponent is no number, or a wait of tenacity.
-GROWTH = re.compile(r"\b2(?:\.0)? ?\*\* ?[^\d\s]|\bwait_(?:random|exponential|incrementing|chain)")
-
-
-def test_no_room_has_a_formula_of_its_own() -> None:
-    files = [file for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))]
-
-    own = [str(file.relative_to(ROOT)) for file in files if GROWTH.search(file.read_text())]
-
-    assert own == ["kit/parts.py"]
 
 
 def test_a_pause_doubles_with_each_failure_up_to_the_longest() -> None:
     assert [grown(0.5, 3.0, failures) for failures in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
-
-
-def test_times_grow_as_numbers_do() -> None:
-    first, longest = timedelta(seconds=0.1), timedelta(seconds=30)
-
-    for failures in range(1, 40):
-        assert grown(first, longest, failures) == timedelta(seconds=grown(0.1, 30.0, failures))
-
-
-@pytest.mark.parametrize("failures", [65, 5_000])
-def test_no_number_of_failures_is_too_much(failures: int) -> None:
-    assert grown(0.05, 5.0, failures) == 5.0
-    assert grown(timedelta(hours=1), timedelta(days=1), failures) == timedelta(days=1)
-    assert backoff_ms(failures, BusSettings()) == BusSettings().RETRY_DELAY_MS_MAX
 
 
 @pytest.mark.parametrize(("least", "low_s"), [(0.5, 4.0), (0.0, 0.0)])
@@ -67,40 +21,6 @@ def test_a_drawn_pause_is_between_its_least_share_and_all_of_it(least: float, lo
 
     assert low_s <= pauses_s[0] < low_s + 0.1
     assert 7.9 < pauses_s[-1] <= 8.0
-
-
-def test_the_same_generator_draws_the_same_pauses() -> None:
-    pauses = Pauses(first_s=1.0, max_s=8.0)
-
-    def of(chance: random.Random) -> list[float]:
-        return [pauses.after(failures, chance) for failures in range(1, 9)]
-
-    assert of(random.Random(7)) == of(random.Random(7)) != of(random.Random(8))
-
-
-def test_a_retried_call_pauses_for_any_part_of_the_grown_pause() -> None:
-    """Callers that collide on one lock are spread over all of it. The generator can be given, and is `random` otherwise."""
-    limits_s = (1.0, 2.0, 4.0, 4.0, 4.0)
-
-    async def pauses_s(retrying: Retrying) -> list[float]:
-        tried_at_s: list[float] = []
-
-        async def fails() -> None:
-            tried_at_s.append(asyncio.get_running_loop().time())
-            raise Transient("no")
-
-        with pytest.raises(Transient, match="no"):
-            await retrying(fails)
-        return [after - before for before, after in pairwise(tried_at_s)]
-
-    def of(chance: random.Random) -> list[float]:
-        return run_simulated(pauses_s(Retrying(6, delay_s_first=1.0, delay_s_max=4.0, chance=chance)))
-
-    assert of(random.Random(3)) == pytest.approx(
-        [limit_s * each for limit_s, each in zip(limits_s, _shares(3), strict=True)]
-    )
-    assert of(random.Random(3)) != of(random.Random(4))
-    assert min(_shares(3)) < 0.5
 
 
 def test_a_retried_call_answers_as_soon_as_a_try_succeeds() -> None:
@@ -114,21 +34,3 @@ def test_a_retried_call_answers_as_soon_as_a_try_succeeds() -> None:
 
     assert run_simulated(Retrying(3)(second_time, 7, name="done")) == "done"
     assert tried == [7, 7]
-
-
-@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError()])
-def test_only_transient_errors_are_retried(error: BaseException) -> None:
-    tried: list[BaseException] = []
-
-    async def fails() -> None:
-        tried.append(error)
-        raise error
-
-    with pytest.raises(type(error)):
-        run_simulated(Retrying(3)(fails))
-    assert tried == [error]
-
-
-def _shares(seed: int) -> list[float]:
-    chance = random.Random(seed)
-    return [chance.random() for _ in range(5)]

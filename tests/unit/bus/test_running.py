@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from bus.workers.running import about, release, run_worker
+from bus.workers.running import about, run_worker
 from kit.errors import Unavailable
-from kit.parts import Once, PartState, Status, Supervised
-from kit.process import Part
+from kit.parts import Once, Status, Supervised
 from tests.contracts.stage import until
 
 ANY_PORT = "127.0.0.1:0"
@@ -26,40 +25,8 @@ def _garbage() -> Iterator[None]:
     gc.unfreeze()
 
 
-class EndsAtOnce:
-    """A part that ends at once; the worker ends with it."""
-
-    async def run(self) -> None:
-        """Return at once."""
-
-    async def stop(self) -> None:
-        """Nothing runs."""
-
-
 def first_line(caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
     return next(record for record in caplog.records if record.name == "bus.workers.running")
-
-
-@pytest.mark.asyncio
-async def test_a_worker_first_logs_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    whole = about("conductor", cell="c1", brokers=("amqp://u:x@h/",), database="postgresql://u:x@h/n")
-    with caplog.at_level(logging.INFO):
-        await run_worker(whole, (EndsAtOnce(),), 5, health_at=ANY_PORT)
-        line = first_line(caplog)
-        caplog.clear()
-        await run_worker(about("scheduler"), (EndsAtOnce(),), 5)
-
-    health = vars(line)["health"]
-    assert health.startswith("http://127.0.0.1:")
-    assert line.message == (
-        f"moorage {release()}, conductor of cell c1 starts: brokers amqp://u:***@h/; database postgresql://u:***@h/n; "
-        f"health at {health}"
-    )
-    told = {name: vars(line)[name] for name in ("role", "version", "cell")}
-    assert told == {"role": "conductor", "version": release(), "cell": "c1"}
-    assert first_line(caplog).message == (
-        f"moorage {release()}, scheduler starts: brokers none; database none; health at nowhere (--health-listen)"
-    )
 
 
 async def stopped(running: asyncio.Task[None]) -> None:
@@ -111,32 +78,3 @@ async def test_a_worker_is_watched_from_its_start_and_ready_when_all_that_it_nee
             assert (await client.get("/readyz")).status_code == httpx.codes.OK
         await until(lambda: "placement is ready" in caplog.text)
         await stopped(running)
-
-
-@pytest.mark.asyncio
-async def test_a_worker_that_still_waits_for_its_preconditions_stops_when_told() -> None:
-    tables = Tables()
-    part = Supervised("a part", asyncio.Event().wait)
-    running = asyncio.create_task(
-        run_worker(about("placement"), (part,), 5, first=(Once("tables", tables.bring_up),))
-    )
-    await until(lambda: tables.tries > 0)
-    await stopped(running)
-    assert part.status.state is PartState.STARTING
-
-
-class BuggyReport:
-    """A bug in the report of the worker's parts."""
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        raise TypeError("planted")
-
-
-@pytest.mark.asyncio
-async def test_a_bug_in_the_health_check_ends_the_worker() -> None:
-    part = Supervised("a part", asyncio.Event().wait)
-    with pytest.raises(TypeError, match="planted"):
-        async with asyncio.timeout(30):
-            await run_worker(about("placement"), (part,), 5, stations=(BuggyReport(),))
-    assert part.status.state is PartState.ENDED

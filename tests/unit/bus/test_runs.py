@@ -12,7 +12,7 @@ from bus.messages.build import BuildInstance, DeleteInstance
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.stored_names import CreateGroup, DeleteGroup
 from bus.workers.handling import Handler, Handlers, Received, Said, Weighed, runs
-from engine.flavors import InstanceId, RequestId, instance_id_of
+from engine.flavors import RequestId, instance_id_of
 from engine.inventories import GroupId
 
 REQUESTS = [RequestId(uuid5(UUID(int=0), str(number))) for number in range(4)]
@@ -83,23 +83,7 @@ def test_messages_about_the_same_thing_stay_in_order(batch: list[Message]) -> No
                 assert not {*one} & {*two}
 
 
-def test_builds_and_deletes_that_come_in_turn_are_two_groups() -> None:
-    batch: list[Message] = []
-    for number in range(50):
-        batch += [
-            BuildInstance(request_id=RequestId(uuid5(UUID(int=1), str(number)))),
-            DeleteInstance(instance=InstanceId(uuid5(UUID(int=2), str(number)))),
-        ]
-    assert [len(items) for items in grouped(batch)] == [50, 50]
-
-
 def test_a_delete_does_not_pass_the_build_of_its_instance() -> None:
     build, delete = BuildInstance(request_id=REQUESTS[0]), DeleteInstance(instance=INSTANCES[0])
     other = DeleteInstance(instance=INSTANCES[1])
     assert grouped([other, build, delete]) == [[(0, other)], [(1, build)], [(2, delete)]]
-
-
-def test_nothing_passes_the_order_to_create_a_group() -> None:
-    delete, build = DeleteInstance(instance=INSTANCES[0]), BuildInstance(request_id=REQUESTS[1])
-    group = CreateGroup(id=GroupId(UUID(int=7)), policy="affinity")
-    assert grouped([build, group, delete, build]) == [[(0, build)], [(1, group)], [(2, delete)], [(3, build)]]

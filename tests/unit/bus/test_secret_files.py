@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from bus.addresses import ADDRESSES
-from bus.rabbit import RabbitBroker
 from kit.settings import BadSetting
 from kit.urls import SECRET_BYTES_MAX, BadSecretFile, read_secret
 
@@ -16,16 +15,6 @@ def written(directory: Path, content: bytes, mode: int = 0o600) -> str:
     file.write_bytes(content)
     file.chmod(mode)
     return str(file)
-
-
-@pytest.mark.parametrize(
-    ("content", "secret"),
-    [(b"s3cret", "s3cret"), (b"s3cret\n", "s3cret"), (b"a b \r\n", "a b "), ("pä\n".encode(), "pä")],
-)
-def test_the_password_is_the_line_without_its_end(tmp_path: Path, content: bytes, secret: str) -> None:
-    # It is read anew each time.
-    assert read_secret(written(tmp_path, b"before")) == "before"
-    assert read_secret(written(tmp_path, content)) == secret
 
 
 @pytest.mark.parametrize(
@@ -48,13 +37,6 @@ def test_another_content_is_refused_without_being_shown(tmp_path: Path, content:
 
     assert file in str(refused.value)
     assert "one\n" not in str(refused.value)
-
-
-def test_a_file_that_is_not_there_or_no_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadSecretFile, match="absent' cannot be read: No such file"):
-        read_secret(str(tmp_path / "absent"))
-    with pytest.raises(BadSecretFile, match="cannot be read: Is a directory"):
-        read_secret(str(tmp_path))
 
 
 def test_a_file_that_everybody_may_read_is_told_once_for_each_mode(
@@ -111,10 +93,3 @@ def test_a_url_names_one_file_or_a_password(variable: str, login: str, query: st
 def test_a_login_by_a_certificate_needs_all_of_it(url: str, why: str) -> None:
     with pytest.raises(BadSetting, match=why):
         ADDRESSES.read({"MOOR_BUS_URL": url})
-
-
-def test_a_login_by_a_certificate_is_allowed() -> None:
-    url = "amqps://moor-scheduler@a,b/?cafile=/ca&certfile=/c&auth=EXTERNAL"
-
-    assert ADDRESSES.read({"MOOR_BUS_URL": url}).bus_url == url
-    assert RabbitBroker(url).user == "moor-scheduler"

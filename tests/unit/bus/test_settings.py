@@ -1,19 +1,14 @@
 """Where a command's settings come from, and the errors for invalid ones."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from msgspec import structs
 from typer.testing import CliRunner
 
-from bus.addresses import ADDRESSES, Addresses
+from bus.addresses import ADDRESSES
 from kit.settings import BadSetting, without_password
-from kit.urls import check_hosts, each_host, hosts_of
-from moor.commands import app, command_of, names
-from moor.options import key_of
-from moor.settings import GENERAL, sources
+from moor.commands import app
+from moor.settings import sources
 from moor.worker_settings import SECTIONS
 
 HERE = Path("/nowhere")
@@ -77,31 +72,6 @@ def test_without_a_bus_it_is_that_of_moor_up_in_the_data_directory() -> None:
 # Their contents
 
 
-def test_a_cell_without_addresses_of_its_own_uses_those_of_the_api_level() -> None:
-    addresses = ADDRESSES.read(
-        {
-            "MOOR_BUS_URL": "amqp://m:p@api/",
-            "MOOR_DB_URL": "postgresql://m:p@api/moorage",
-            "MOOR_CELLS": "harbour, island, reef",
-            "MOOR_CELL_BUS_URLS": "island=amqp://m:p@island/,\n reef=unix:///reef",
-            "MOOR_CELL_DB_URLS": "island=sqlite:////island.db",
-        }
-    )
-
-    assert addresses == Addresses(
-        bus_url="amqp://m:p@api/",
-        db_url="postgresql+asyncpg://m:p@api/moorage",
-        cell_bus_urls={"island": "amqp://m:p@island/", "reef": "unix:///reef"},
-        cell_db_urls={"island": "sqlite+aiosqlite:////island.db"},
-        cells=("harbour", "island", "reef"),
-    )
-    assert (addresses.bus_of("island"), addresses.bus_of("harbour")) == (
-        "amqp://m:p@island/",
-        "amqp://m:p@api/",
-    )
-    assert addresses.db_of("reef") == addresses.db_url
-
-
 def test_a_file_has_the_same_settings_as_variables(tmp_path: Path) -> None:
     file = a_file(
         tmp_path / "moorage.toml",
@@ -127,10 +97,6 @@ def test_the_address_of_a_cell_that_is_not_listed_is_refused(variable: str, url:
         BadSetting, match=f"{variable}.: .* has 'reef': there is no such cell; the cells are harbour, island"
     ):
         ADDRESSES.read({"MOOR_CELLS": "harbour,island", variable: f"reef={url}"})
-
-
-def test_without_any_setting_nothing_is_set() -> None:
-    assert ADDRESSES.read({"MOOR_BUS_URL": " ", "PATH": "/bin"}) == Addresses()
 
 
 # Invalid settings
@@ -207,48 +173,6 @@ def test_a_wrong_variable_is_named_with_its_value(variable: str, value: str, wha
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("c=amqp://a,b:5673/,d=amqp://e/", {"c": "amqp://a,b:5673/", "d": "amqp://e/"}),
-        ("c=amqp://u:p@a,b,d=amqp://e", {"c": "amqp://u:p@a,b", "d": "amqp://e"}),
-        ("c=amqp://a,b/v?heartbeat=5 d=unix:///s", {"c": "amqp://a,b/v?heartbeat=5", "d": "unix:///s"}),
-        ("c=amqp://a,[::1]:5673/", {"c": "amqp://a,[::1]:5673/"}),
-    ],
-)
-def test_a_cell_may_have_a_broker_of_several_nodes(text: str, found: dict[str, str]) -> None:
-    assert ADDRESSES.read({"MOOR_CELL_BUS_URLS": text}).cell_bus_urls == found
-
-
-def test_a_database_url_of_several_hosts_is_completed_with_its_driver() -> None:
-    url = "postgresql://u:p%2Cw@a:5433,b/moorage?target_session_attrs=read-write"
-
-    read = ADDRESSES.read({"MOOR_DB_URL": url}).db_url
-
-    assert read == url.replace("postgresql", "postgresql+asyncpg")
-    assert each_host(read) == tuple(
-        f"postgresql+asyncpg://u:p%2Cw@{host}/moorage?target_session_attrs=read-write"
-        for host in ("a:5433", "b")
-    )
-
-
-@pytest.mark.parametrize(
-    ("url", "hosts"),
-    [
-        ("amqp://u:p,w@h/", ("h",)),
-        ("postgresql://u:p/w,x@a,b/n", ("a", "b")),
-        ("amqp://a:1,b:2", ("a:1", "b:2")),
-        ("unix:///a,b", ()),
-        ("sqlite:////a,b", ()),
-        ("memory://", ()),
-    ],
-)
-def test_only_the_hosts_of_a_url_are_split(url: str, hosts: tuple[str, ...]) -> None:
-    assert hosts_of(url) == hosts
-    assert len(each_host(url)) == max(1, len(hosts))
-    check_hosts(url)
-
-
-@pytest.mark.parametrize(
     ("text", "what"),
     [
         (
@@ -279,82 +203,12 @@ def test_a_wrong_file_is_named_with_its_key_and_value(tmp_path: Path, text: str,
         sources({}, config=file, here=HERE).of_command(NO_FLAGS)
 
 
-def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
-    file = a_file(tmp_path / "c.toml", "traces_share = 1")
-
-    (stated,) = sources({}, config=file, here=HERE).written[""].values()
-    assert stated.value == 1.0
-    assert isinstance(stated.value, float)
-
-
 def test_a_named_file_must_exist() -> None:
     with pytest.raises(BadSetting, match=r"config is '/no/such.toml' .* cannot be read"):
         sources({"MOOR_CONFIG": "/no/such.toml"}, here=HERE).of_command(NO_FLAGS)
 
 
 SECRET = "s3cr7t"  # noqa: S105 - of these tests
-WRONG_URLS = (
-    # The scheme, the host or the port is wrong.
-    "postgres://u:{}@h/x",
-    "postgres://u:a/{}@h/x",
-    "amqp:/u:{}@h",
-    "amqp//u:{}@h",
-    "u:{}@h/v",
-    "amqp://u:{}",
-    "amqp://u:{}/v",
-    "postgresql://u:{}/db",
-    "amqp://u:{},b/v",
-    "amqp://u:{} @h/v",
-    # A special character of the password is not quoted.
-    "amqp://u:a#{}@h/v",
-    "amqp://u:a?{}@h/v",
-    "amqp://u:a@{}@h,h/v",
-    "amqp://u:1/{},x@h/v",
-    "amqp://u:a\n{}@h,h/v",
-    "amqp://u:\u2100{}@h/v",
-    # The password stands in another place, or under another name.
-    "ftp://u@h/v?pasword={}",
-    "ftp://u@h/v?Password={}",
-    "ftp://u@h/v?x=1;passwd={}",
-    "postgresql://h/d?target_session_attrs=any&sslpassword={}",
-    "host=h user=u password={}",
-)
-
-
-@pytest.mark.parametrize("url", WRONG_URLS)
-def test_a_password_is_never_shown(url: str) -> None:
-    told = []
-    for setting in ("bus_url", "db_url", "ironic_url", "cell_bus_urls", "cell_db_urls"):
-        text = url.format(SECRET)
-        for each in [f"c={text}", f"c={text},d={text}", text] if setting.startswith("cell_") else [text]:
-            try:
-                ADDRESSES.read({f"MOOR_{setting.upper()}": each})
-            except BadSetting as wrong:
-                told.append(str(wrong))
-
-    assert told
-    assert SECRET not in "".join(told)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"keystone_pasword = '{SECRET}'",
-        f"[ironic]\npasword = '{SECRET}'",
-        f"[ironic]\nkeystone = {{ password = '{SECRET}' }}",
-        f"[scheduler]\npassword = '{SECRET}'",
-        f"ironic = '{SECRET}'",
-        f"[[ironic]]\npassword = '{SECRET}'",
-        f"[bus_ulr]\nx = ['{SECRET}']",
-    ],
-)
-def test_the_value_of_a_key_that_is_not_known_is_not_shown(tmp_path: Path, text: str) -> None:
-    """It may be a secret whose key is misspelt."""
-    with pytest.raises(BadSetting) as told:
-        sources({}, config=a_file(tmp_path / "c.toml", text), here=HERE)
-
-    assert SECRET not in str(told.value)
-    assert "c.toml" in str(told.value)
 
 
 def test_the_value_of_a_variable_that_is_not_known_is_not_shown() -> None:
@@ -392,51 +246,7 @@ def test_a_password_is_not_shown_wherever_a_url_has_it(url: str, shown: str) -> 
     assert without_password(url) == shown
 
 
-def test_half_a_password_is_not_shown_where_a_comma_cuts_it() -> None:
-    with pytest.raises(BadSetting) as told:
-        ADDRESSES.read({"MOOR_CELL_BUS_URLS": "c1=amqp://u:pass,word@h/"})
-
-    assert "word" not in str(told.value)
-    assert "cell_bus_urls is '***@h/'" in str(told.value)
-
-
-def test_a_password_of_a_wrong_type_is_not_shown(tmp_path: Path) -> None:
-    file = a_file(tmp_path / "c.toml", "[openstack]\npassword = 73219\n")
-
-    with pytest.raises(BadSetting) as told:
-        sources({}, config=file, here=HERE)
-
-    assert "73219" not in str(told.value)
-    assert "openstack.password is ***" in str(told.value)
-
-
 # The flags of single commands
-
-
-def flags_of(command: Any) -> Iterator[Any]:
-    yield from command.params
-    for part in getattr(command, "commands", {}).values():
-        yield from flags_of(part)
-
-
-def test_every_flag_with_a_variable_has_a_key_in_the_file() -> None:
-    keys = {key_of(flag) for name in names() for flag in flags_of(command_of(name))} - {""}
-
-    assert keys == GENERAL.settings.keys() - ADDRESSES.settings.keys() - {"data"} | {"cell"}
-
-
-def test_a_flag_has_the_default_that_its_setting_shows() -> None:
-    """Those of `moor up` differ, as the settings say."""
-    usual = structs.asdict(GENERAL.kind())
-    flags = [flag for name in names() if name != "up" for flag in flags_of(command_of(name)) if key_of(flag)]
-
-    wrong = {
-        key_of(flag): flag.default
-        for flag in flags
-        if (flag.default or None) != (usual[key_of(flag)] or None)
-    }
-
-    assert wrong == {}
 
 
 def test_a_flag_overrides_its_variable_and_that_overrides_its_key(tmp_path: Path) -> None:

@@ -64,17 +64,3 @@ def test_a_sign_of_life_comes_twice_in_the_time_that_systemd_waits(listener: soc
         except BlockingIOError:
             break
     assert heard == [b"WATCHDOG=1"] * 4
-
-
-def test_without_systemd_nothing_is_sent_and_nobody_at_the_socket_is_no_failure(tmp_path: Path) -> None:
-    Systemd({}).ready()
-    Systemd({"NOTIFY_SOCKET": str(tmp_path / "nobody"), "WATCHDOG_USEC": "no number"}).alive(1000.0)
-    Systemd({"NOTIFY_SOCKET": str(tmp_path / "nobody")}).ready()
-
-
-def test_an_address_may_be_in_the_abstract_namespace() -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind("\0moor-test-notify")
-        listening.settimeout(10)
-        Systemd({"NOTIFY_SOCKET": "@moor-test-notify"}).stopping()
-        assert listening.recv(100) == b"STOPPING=1\nSTATUS=drains"

@@ -1,24 +1,20 @@
 """Settings of workers, from variables and from tables of a file."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import pytest
-from msgspec import Meta, Struct, structs
+from msgspec import structs
 from typer import BadParameter
 from typer.testing import CliRunner
 
 from bus.settings import BUS, BusSettings
-from cell_conductor.__main__ import main as conductor_main
 from cell_conductor.settings import ConductorSettings
-from compute_sim.__main__ import main as compute_main
 from kit.settings import BadSetting, Section
 from moor.commands import app
-from moor.options import scheduler_flags, tuned, tuned_cloud, use_config
+from moor.options import scheduler_flags, tuned
 from moor.settings import GENERAL, sources
 from moor.worker_settings import (
     COMPUTE,
@@ -31,9 +27,6 @@ from moor.worker_settings import (
     environment_of,
     of_cloud,
 )
-from placement_worker.__main__ import main as placement_main
-from scheduler_worker.__main__ import main as scheduler_main
-from scheduler_worker.settings import SchedulerSettings
 
 HERE = Path("/nowhere")
 # For these settings zero has a meaning: none, at once, or any number.
@@ -195,30 +188,6 @@ def check_a_list(section: Section[Any], field: str, place: Path) -> None:
     assert by_variable == by_file == handed_on == structs.replace(section.kind(), **{field: value})
 
 
-def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path: Path) -> None:
-    text = "[scheduler]\nmove_timeout_s = 20\nalternates_max = 3\nio_ops_per_host_max = 4\n"
-    file = a_file(tmp_path / "c.toml", text)
-    environment = {"MOOR_SCHEDULER_ALTERNATES_MAX": "5", "MOOR_SCHEDULER_IO_OPS_PER_HOST_MAX": "6"}
-    tuning = sources(environment, config=file, here=HERE)
-    use_config(file)
-    try:
-        shown = CliRunner().invoke(
-            app, ["--config", str(file), "settings", "scheduler", "-o", "json"], env=environment
-        )
-    finally:
-        use_config(None)
-
-    assert tuning.of(SCHEDULER) == SchedulerSettings(
-        move_timeout_s=20, alternates_max=5, io_ops_per_host_max=6
-    )
-    stated = {row["key"]: row["stated"] for row in json.loads(shown.output) if row["stated"]}
-    assert stated == {
-        "move_timeout_s": str(file),
-        "alternates_max": "MOOR_SCHEDULER_ALTERNATES_MAX",
-        "io_ops_per_host_max": "MOOR_SCHEDULER_IO_OPS_PER_HOST_MAX",
-    }
-
-
 def test_a_value_out_of_its_limits_is_refused_with_the_same_words_wherever_it_was_set(tmp_path: Path) -> None:
     file = a_file(tmp_path / "c.toml", "[scheduler]\nhost_subset_size = 1001\n")
     limit = "must be a whole number, at least 1, at most 1000"
@@ -235,23 +204,6 @@ def test_a_value_out_of_its_limits_is_refused_with_the_same_words_wherever_it_wa
         BadParameter, match=rf"^scheduler.host_subset_size is 1001 \(--host-subset-size\): {limit}$"
     ):
         tuned(SCHEDULER, host_subset_size=1001)
-
-
-class Small(Struct, frozen=True, kw_only=True):
-    move_timeout_s: Annotated[int, Meta(description="It contradicts the password.")] = 1
-    password: Annotated[str, Meta(description="It is hidden.")] = ""
-
-    def __post_init__(self) -> None:
-        if self.move_timeout_s > 1:
-            raise ValueError("move_timeout_s is at most 1 with this password")
-
-
-def test_a_password_is_hidden_in_the_error_for_a_setting_that_contradicts_it() -> None:
-    environment = {"MOOR_SMALL_MOVE_TIMEOUT_S": "2", "MOOR_SMALL_PASSWORD": "hunter2"}
-    with pytest.raises(BadSetting, match=r"move_timeout_s is 2 .* small\.password is \*\*\* \(MOOR") as wrong:
-        Section("small", Small, "tests").read(environment)
-
-    assert "hunter2" not in str(wrong.value)
 
 
 def test_moor_settings_explains_one_setting() -> None:
@@ -280,21 +232,6 @@ def test_moor_settings_names_the_nearest_setting_for_an_unknown_one() -> None:
     )
 
 
-def test_moor_settings_says_empty_where_nothing_is_set() -> None:
-    lines = CliRunner().invoke(app, ["settings", "ironic_url"], env={"COLUMNS": "200"}).output.splitlines()
-
-    assert lines[0].split("  ") == ["ironic_url = empty", "default"]
-    assert "default empty" in lines[1]
-
-
-def test_moor_settings_names_the_sections_for_a_name_like_no_setting() -> None:
-    ended = CliRunner().invoke(app, ["settings", "nonsense"], env={"COLUMNS": "300"})
-
-    assert ended.exit_code == 2
-    assert f"the sections are {', '.join(SECTIONS)}, and `moor settings` lists all" in ended.output
-    assert "bus_url" not in ended.output
-
-
 def test_moor_settings_lists_every_setting_without_passwords_of_urls() -> None:
     environment = {
         "MOOR_DB_URL": "postgresql://moor:hunter2@h/x",
@@ -311,60 +248,6 @@ def test_moor_settings_lists_every_setting_without_passwords_of_urls() -> None:
     assert rows["", "cell_bus_urls"]["value"] == {"c1": "amqp://moor:***@h/"}
     assert rows["", "nova_cell_dbs"]["value"] == ["c1=mysql://moor:***@h/x"]
     assert rows["", "db_url"]["stated"] == "MOOR_DB_URL"
-
-
-def test_moor_settings_hides_passwords() -> None:
-    environment = {"MOOR_OPENSTACK_PASSWORD": "hunter2", "MOOR_OPENSTACK_USER": "moor"}
-    shown = CliRunner().invoke(app, ["settings", "openstack", "-o", "json"], env=environment)
-
-    rows = {row["key"]: row["value"] for row in json.loads(shown.output)}
-    assert (rows["user"], rows["password"]) == ("moor", "***")
-
-
-def test_the_flag_of_schedulers_is_above_variables_and_variables_are_above_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MOOR_SCHEDULER_ALTERNATES_MAX", "1")
-    monkeypatch.setenv("MOOR_SCHEDULER_MOVE_TIMEOUT_S", "9")
-    use_config(
-        a_file(
-            tmp_path / "c.toml",
-            "[scheduler]\nalternates_max = 0\nmove_timeout_s = 8\nhost_subset_size = 2\n",
-        )
-    )
-    try:
-        found = tuned_cloud(scheduler=["alternates_max=3", "host_subset_size=4"]).scheduler
-    finally:
-        use_config(None)
-
-    assert found == SchedulerSettings(alternates_max=3, move_timeout_s=9, host_subset_size=4)
-
-
-def test_processes_get_flags_that_are_the_default_and_lists_that_are_empty() -> None:
-    """A worker of a cloud on servers reads the operator's variables, too."""
-    environment = {"MOOR_SCHEDULER_MOVE_TIMEOUT_S": "9", "MOOR_SCHEDULER_METRICS_WEIGHTS": "heat=1"}
-    wanted = SchedulerSettings(filters=(), alternates_max=1)
-
-    handed_on = environment_of(CloudSettings(scheduler=wanted), environment)
-
-    assert handed_on == {
-        "MOOR_SCHEDULER_FILTERS": ",",
-        "MOOR_SCHEDULER_ALTERNATES_MAX": "1",
-        "MOOR_SCHEDULER_MOVE_TIMEOUT_S": "3600",
-        "MOOR_SCHEDULER_METRICS_WEIGHTS": ",",
-    }
-    assert SCHEDULER.read({**environment, **handed_on}) == wanted
-
-
-def test_the_flag_of_schedulers_sets_what_it_names() -> None:
-    flags = ["ram_weight_multiplier=-2.5", "filters = same_host,capabilities"]
-
-    by_flag = tuned_cloud(scheduler=flags).scheduler
-
-    assert by_flag == SchedulerSettings(ram_weight_multiplier=-2.5, filters=("same_host", "capabilities"))
-    assert tuned(
-        SCHEDULER, others=scheduler_flags(["move_timeout_s=7"]), alternates_max=1
-    ) == SchedulerSettings(move_timeout_s=7, alternates_max=1)
 
 
 @pytest.mark.parametrize(
@@ -405,15 +288,6 @@ def test_the_defaults_of_a_command_count_where_nothing_is_set() -> None:
     assert found.placement == PLACEMENT.kind()
 
 
-def test_contradicting_limits_of_the_database_are_refused_with_both_values() -> None:
-    environment = {"MOOR_DB_STATEMENT_S": "90", "MOOR_DB_TRANSACTION_S": "80", "MOOR_DB_URL": "sqlite:////x"}
-
-    with pytest.raises(
-        BadSetting, match=r"db\.statement_s is 90\.0 \(MOOR_DB_STATEMENT_S\): .* db\.transaction_s is 80\.0"
-    ):
-        of_cloud(sources(environment, here=HERE), CloudSettings())
-
-
 def test_processes_that_read_only_variables_get_the_values_of_the_file(tmp_path: Path) -> None:
     file = a_file(tmp_path / "c.toml", "[bus]\nprefetch = 9\n[compute]\nbeat_s = 2\n")
 
@@ -423,32 +297,6 @@ def test_processes_that_read_only_variables_get_the_values_of_the_file(tmp_path:
 
     assert variables == {"MOOR_BUS_PREFETCH": "10", "MOOR_COMPUTE_BEAT_S": "2.0"}
     assert COMPUTE.read(variables) == structs.replace(COMPUTE.kind(), beat_s=2.0)
-
-
-def test_no_section_takes_a_variable_of_another_one_or_of_the_top() -> None:
-    """`MOOR_NOVA_PLACEMENT_DB` is `nova_placement_db`, and not `nova.placement_db`."""
-    sections = {"": GENERAL, **SECTIONS}
-    known = {each.variable: name for name, section in sections.items() for each in section.settings.values()}
-
-    for name, section in sections.items():
-        for variable in {of for of, owner in known.items() if owner != name}:
-            assert section.in_environment({variable: "1"}) == {}, f"[{name}] takes {variable}"
-
-
-def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
-    environment = {
-        "MOOR_BUS_URL": "amqp://h/",
-        "MOOR_PLACEMENT_DB_URL": "sqlite:////x",
-        "MOOR_COMPUTE_HOSTS": "5",
-        "MOOR_IRONIC_URL": "http://h/",
-        "MOOR_IRONIC_BUS_URL": "amqp://h/",
-        "MOOR_IRONIC_DB_URL": "sqlite:////x",
-        "MOOR_SCHEDULER_MOVE_TIMEOUT_S": " ",
-    }
-
-    sections: tuple[Section[Any], ...] = (BUS, PLACEMENT, COMPUTE, IRONIC_DAEMONS, SCHEDULER)
-    for section in sections:
-        assert section.read(environment) == section.kind()
 
 
 # Invalid settings
@@ -577,32 +425,6 @@ def test_zero_is_refused_wherever_it_has_no_meaning(section: Section[Any], field
         section.read({variable: "0"})
 
 
-@pytest.mark.parametrize(
-    ("main", "variable"),
-    [
-        (scheduler_main, "MOOR_SCHEDULER_MOVE_TIMEOUT_S"),
-        (placement_main, "MOOR_PLACEMENT_HORIZON_S"),
-        (conductor_main, "MOOR_CONDUCTOR_DEPLOY_TIMEOUT_S"),
-        (compute_main, "MOOR_COMPUTE_BEAT_S"),
-        (scheduler_main, "MOOR_BUS_PREFETCH"),
-        (placement_main, "MOOR_BUS_PREFETCH"),
-        (conductor_main, "MOOR_BUS_PREFETCH"),
-        (compute_main, "MOOR_BUS_PREFETCH"),
-        (scheduler_main, "MOOR_DB_STATEMENT_S"),
-        (placement_main, "MOOR_DB_STATEMENT_S"),
-        (conductor_main, "MOOR_DB_STATEMENT_S"),
-    ],
-)
-def test_a_worker_without_moor_reads_its_variables_and_does_not_start_with_a_wrong_one(
-    main: Callable[[Mapping[str, str]], None], variable: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    needed = {"MOOR_BUS_URL": "unix:///nowhere", "MOOR_DB_URL": "sqlite:////nowhere/x", "MOOR_CELL": "c1"}
-
-    with pytest.raises(SystemExit, match="2"):
-        main({**needed, variable: "0"})
-    assert f"is '0' ({variable}): must be" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("worker", ["scheduler", "placement", "conductor", "compute"])
 def test_a_worker_that_moor_runs_reads_its_variables_and_does_not_start_with_a_wrong_one(worker: str) -> None:
     command = ["run", worker, "--bus", "unix:///nowhere", "--db", "sqlite:////nowhere/x"]
@@ -615,32 +437,8 @@ def test_a_worker_that_moor_runs_reads_its_variables_and_does_not_start_with_a_w
         assert f"({variable})" in done.output
 
 
-@pytest.mark.parametrize("worker", ["conductor", "compute"])
-def test_a_worker_of_a_cell_refuses_a_wrong_name_of_its_cell(
-    worker: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    variables = {"MOOR_BUS_URL": "unix:///nowhere", "MOOR_DB_URL": "sqlite:////nowhere/x", "MOOR_CELL": "Ä"}
-    words = ["run", worker, "--bus", "unix:///nowhere", "--db", "sqlite:////nowhere/x", "--cell", "Ä"]
-
-    done = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
-    with pytest.raises(SystemExit, match="2"):
-        {"conductor": conductor_main, "compute": compute_main}[worker](variables)
-
-    assert "--cell (MOOR_CELL) is 'Ä': a cell's name is a-z" in done.output
-    assert "cell is 'Ä' (MOOR_CELL): a cell's name is a-z" in capsys.readouterr().err
-
-
 def variables_of(name: str) -> list[str]:
     section = SECTIONS[name]
     return [
         section.variable(field) for field in section.settings if f"{name}.{field}" not in ZERO_SAYS_SOMETHING
     ]
-
-
-LOADS = "import sys, moor.instances.boot_command, moor.instances.instances_command; print(*sorted({'alembic', 'asyncpg', 'sqlalchemy'} & {*sys.modules}))"
-
-
-def test_a_command_that_speaks_to_no_database_loads_no_driver() -> None:
-    done = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == ""

@@ -3,26 +3,20 @@
 import asyncio
 
 import pytest
-from msgspec import Struct
 
 from bus.broker import Broker
 from bus.memory import MemoryBroker
 from bus.message import EVENTS
-from bus.messages.cloud import COUNTED_MAX, WorkerAlive
+from bus.messages.cloud import WorkerAlive
 from bus.queues import Grant
 from bus.topology import objects_of
 from bus.workers.running import WorkerBeats
 from bus.workers.station import FeedListener, Station
 from kit.errors import Unavailable
 from kit.health import About, Health
-from kit.metrics import Metric, Numbers
 from kit.parts import Supervised
 
 pytestmark = pytest.mark.asyncio
-
-
-class Counting(Struct):
-    readings: tuple[Numbers, ...]
 
 
 async def a_station() -> tuple[Station, Broker]:
@@ -35,19 +29,6 @@ async def a_station() -> tuple[Station, Broker]:
 
 def beats_of(station: Station, *parts: object, cell: str = "c1") -> WorkerBeats:
     return WorkerBeats(Health(About("conductor", "0.1.0", cell), parts), station)
-
-
-async def test_a_beat_says_what_its_worker_counts() -> None:
-    station, _ = await a_station()
-    claims = Metric("moor_claims", "counter", "Claims.", ("verdict",))
-    verdicts = claims.numbers({("claimed",): 3, ("does_not_fit",): 1, ("too_old",): 0})
-    more = claims.numbers({("claimed",): 2})
-
-    beat = beats_of(station, Counting((verdicts,)), Counting((more,))).beat()
-
-    assert (beat.worker, beat.role, beat.cell, beat.release) == ("conductor-1", "conductor", "c1", "0.1.0")
-    assert beat.counts == {"claims.claimed": 5, "claims.does_not_fit": 1}
-    await station.close()
 
 
 async def test_a_beat_names_what_fails_and_what_is_awaited() -> None:
@@ -65,18 +46,6 @@ async def test_a_beat_names_what_fails_and_what_is_awaited() -> None:
     assert (beat.awaits, beat.fails) == 2 * ("database: Unavailable: it is away",)
     await part.stop()
     await running
-    await station.close()
-
-
-async def test_a_worker_with_very_many_counters_still_sends_a_beat() -> None:
-    station, _ = await a_station()
-    things = Metric("moor_things", "counter", "Things.", ("thing",))
-    many = things.numbers({(f"{'x' * 300}{n}",): 1 for n in range(1000)})
-
-    beat = beats_of(station, Counting((many,))).beat()
-
-    assert len(beat.counts) <= COUNTED_MAX
-    assert max(map(len, beat.counts)) <= 255
     await station.close()
 
 

@@ -13,7 +13,6 @@ from msgspec import structs
 from engine.inventories import AggregateId, ProviderId
 from nova_bridge.cloud import (
     AggregateHeard,
-    CloudAggregate,
     CloudCell,
     ComputeService,
     Heard,
@@ -90,18 +89,6 @@ AGGREGATE_DATA = {
 # Reading
 
 
-def test_a_service_is_read_and_a_service_of_another_kind_is_none() -> None:
-    heard = read_notification(body("service.update", "ServiceStatusPayload", SERVICE_DATA))
-
-    assert heard == ServiceHeard(
-        at=NOON + timedelta(microseconds=1), service=service(is_disabled=True, disabled_reason="new disk")
-    )
-    other = SERVICE_DATA | {"binary": "nova-conductor"}
-    assert read_notification(body("service.update", "ServiceStatusPayload", other)) == NotHeard(
-        "service.update"
-    )
-
-
 def test_an_aggregate_counts_at_the_end_of_its_change() -> None:
     heard = read_notification(body("aggregate.add_host.end", "AggregatePayload", AGGREGATE_DATA))
 
@@ -144,11 +131,6 @@ def test_whatever_else_comes_is_told_with_its_reason(notification: bytes, event:
     assert bool(found.reason) == bool(reason)
 
 
-@given(st.binary(max_size=200))
-def test_no_bytes_raise(noise: bytes) -> None:
-    assert isinstance(read_notification(noise), NotHeard)
-
-
 # Applying
 
 
@@ -164,25 +146,6 @@ def test_an_older_notification_that_comes_later_changes_nothing() -> None:
     assert not hear(known, told(3)).cloud.services[SERVICE].is_disabled
 
 
-def test_what_says_nothing_new_leaves_the_very_same_cloud() -> None:
-    cloud = a_cloud()
-
-    assert hear(HeardCloud(cloud), told(1)).cloud is cloud
-    assert (
-        hear(
-            HeardCloud(cloud),
-            AggregateHeard(at=NOON, aggregate=CloudAggregate(id=AGGREGATE), is_deleted=True),
-        ).cloud
-        is cloud
-    )
-
-
-def test_only_the_api_says_whether_a_service_is_up() -> None:
-    down = a_cloud(services={SERVICE: service(is_up=False)})
-
-    assert not hear(HeardCloud(down), told(1, is_up=True, is_disabled=True)).cloud.services[SERVICE].is_up
-
-
 def test_a_deleted_service_takes_its_nodes_along_and_a_new_one_makes_the_cloud_doubtful() -> None:
     known = hear(HeardCloud(a_cloud()), structs.replace(told(1), is_deleted=True))
     assert (known.cloud.services, known.cloud.nodes, known.doubt) == ({}, {}, "")
@@ -190,15 +153,6 @@ def test_a_deleted_service_takes_its_nodes_along_and_a_new_one_makes_the_cloud_d
     again = hear(known, told(2))
     assert again.cloud.services == {SERVICE: service()}
     assert "h1 is new" in again.doubt
-
-
-def test_an_aggregate_moves_the_nodes_of_its_hosts_to_its_zone_and_back() -> None:
-    aggregate = CloudAggregate(id=AGGREGATE, hosts=("H1",), metadata={"availability_zone": "z1"})
-    known = hear(HeardCloud(a_cloud()), AggregateHeard(at=NOON, aggregate=aggregate))
-    assert known.cloud.nodes[NODE].zone == "z1"
-
-    gone = AggregateHeard(at=NOON + timedelta(seconds=1), aggregate=aggregate, is_deleted=True)
-    assert hear(known, gone).cloud == a_cloud()
 
 
 def test_what_was_heard_during_a_reading_is_applied_to_what_was_read() -> None:
@@ -219,13 +173,6 @@ def test_the_services_of_a_silent_cell_are_down_and_their_cell_is_silent() -> No
     assert known.doubt == ""
     back = with_services(known, ServicesRead((service(),)), [])
     assert back.cloud == a_cloud()
-
-
-def test_other_services_than_before_make_the_cloud_doubtful() -> None:
-    assert with_services(HeardCloud(a_cloud()), ServicesRead(), []).doubt
-    cloud = a_cloud()
-    same = with_services(HeardCloud(cloud), ServicesRead((service(),)), [])
-    assert (same.cloud is cloud, same.doubt) == (True, "")
 
 
 @given(

@@ -56,24 +56,12 @@ def a_spec(*groups: GranularGroup, isolates: bool = False, near: Sequence[str] =
     )
 
 
-def test_a_request_without_groups_needs_no_providers() -> None:
-    assert group_providers(a_spec(), a_share(), an_index()) == {}
-
-
 def test_groups_of_equal_amounts_are_told_apart_by_their_traits() -> None:
     first = GranularGroup("port 1", ((BANDWIDTH, 10),), required=("CUSTOM_PHYSNET_B",))
     second = GranularGroup("port 2", ((BANDWIDTH, 10),), forbidden=("CUSTOM_PHYSNET_B",))
     share = a_share((LEFT, BANDWIDTH, 10), (RIGHT, BANDWIDTH, 10))
 
     assert group_providers(a_spec(first, second), share, an_index()) == {"port 1": RIGHT, "port 2": LEFT}
-
-
-def test_two_groups_may_share_a_provider_unless_they_are_isolated() -> None:
-    groups = [GranularGroup(f"port {number}", ((BANDWIDTH, 10),)) for number in (1, 2)]
-    share = a_share((LEFT, BANDWIDTH, 20))
-
-    assert group_providers(a_spec(*groups), share, an_index()) == {"port 1": LEFT, "port 2": LEFT}
-    assert group_providers(a_spec(*groups, isolates=True), share, an_index()) is None
 
 
 def test_groups_of_one_subtree_get_providers_of_one_subtree() -> None:
@@ -83,13 +71,3 @@ def test_groups_of_one_subtree_get_providers_of_one_subtree() -> None:
 
     found = group_providers(a_spec(wide, packets, near=("port 1", "port 2")), share, an_index())
     assert found == {"port 1": LEFT, "port 2": UNDER_LEFT}
-
-
-def test_a_group_that_asks_for_traits_alone_may_be_served_by_any_provider_of_the_tree() -> None:
-    group = GranularGroup("1", (), required=("CUSTOM_PHYSNET_A",))
-    assert group_providers(a_spec(group), a_share(), an_index()) == {"1": LEFT}
-
-
-def test_a_share_that_does_not_give_what_a_group_asks_for_has_no_providers() -> None:
-    group = GranularGroup("port 1", ((BANDWIDTH, 10),))
-    assert group_providers(a_spec(group), a_share((LEFT, BANDWIDTH, 9)), an_index()) is None

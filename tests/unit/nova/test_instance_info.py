@@ -10,7 +10,7 @@ from nova_bridge.envelope import RefusedError, RpcRequest, RpcVersion
 from nova_bridge.hosts import NovaHosts
 from nova_bridge.selection import InstancesByService, deleted, synced, updated
 from nova_bridge.serving import NovaCasts
-from tests.unit.nova.recorded import an_object, args_of
+from tests.unit.nova.recorded import an_object
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 NOTHING = InstancesByService()
@@ -22,13 +22,6 @@ def an_instance(id_: UUID, vm_state: str = "active", task_state: str | None = No
 
 def a_list(*instances: dict[str, object]) -> dict[str, object]:
     return an_object("InstanceList", "2.6", objects=[*instances])
-
-
-def test_the_recorded_cast_tells_of_one_instance() -> None:
-    known, service = updated(NOTHING, args_of("update_instance_info"))
-
-    assert service == str(args_of("update_instance_info")["host_name"]).lower()
-    assert known.of(service).count == 1
 
 
 def test_a_list_replaces_what_is_known_of_the_host_and_one_instance_is_added() -> None:
@@ -44,21 +37,6 @@ def test_a_list_replaces_what_is_known_of_the_host_and_one_instance_is_added() -
     assert known.of("host").count == 0
 
 
-@pytest.mark.parametrize(
-    ("state", "task", "is_busy"),
-    [
-        ("active", None, False),
-        ("active", "resize_prep", True),
-        ("active", "powering-off", False),
-        ("building", "spawning", True),
-        ("shelved_offloaded", "unshelving", True),
-    ],
-)
-def test_work_that_loads_the_host_is_told_apart(state: str, task: str | None, is_busy: bool) -> None:  # noqa: FBT001
-    known, _ = updated(NOTHING, {"host_name": "h", "instance_info": an_instance(ONE, state, task)})
-    assert known.of("h").io_ops == is_busy
-
-
 def test_a_deleted_instance_goes_and_a_list_of_ids_says_which_are_left() -> None:
     known, _ = updated(NOTHING, {"host_name": "h", "instance_info": a_list(an_instance(ONE, "building"))})
     known, _ = synced(known, {"host_name": "h", "instance_uuids": [str(ONE), str(TWO)]})
@@ -68,22 +46,6 @@ def test_a_deleted_instance_goes_and_a_list_of_ids_says_which_are_left() -> None
     assert known.of("h").busy == {TWO: False}
     known, service = synced(known, {"host_name": "h", "instance_uuids": []})
     assert (service, known.of("h").count) == ("h", 0)
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        {},
-        {"host_name": "h"},
-        {"host_name": 7, "instance_info": a_list()},
-        {"host_name": "h", "instance_info": an_object("Flavor", "1.2")},
-        {"host_name": "h", "instance_info": an_object("Instance", "3.0", uuid=str(ONE))},
-        {"host_name": "h", "instance_info": an_object("Instance", "2.8", uuid="no")},
-    ],
-)
-def test_a_cast_that_cannot_be_read_is_refused_by_its_field(args: dict[str, object]) -> None:
-    with pytest.raises(RefusedError):
-        updated(NOTHING, args)
 
 
 def test_invented_services_and_instances_are_refused_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

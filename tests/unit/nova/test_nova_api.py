@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from engine.inventories import AggregateId, ConsumerId, ProviderId
-from kit.errors import CredentialsRefused, Unavailable, VersionNotOffered, WrongAnswer
+from engine.inventories import AggregateId, ConsumerId
+from kit.errors import CredentialsRefused, Unavailable, WrongAnswer
 from moor.books.rules import HoldersAsked
 from nova_bridge import cloud_reading
 from nova_bridge.cloud import CloudAggregate, ServerSeen, services_by_host
@@ -35,27 +35,6 @@ async def asked(nova: SimulatedNova, *numbers: int) -> HoldersAsked:
 # What Nova knows of instances and migrations
 
 
-async def test_an_instance_is_known_on_whatever_page_and_in_whatever_state() -> None:
-    nova = SimulatedNova()
-    nova.servers = ids(*range(1, 9))
-    nova.softly_deleted = ids(20)
-    nova.migrations = ids(*range(31, 39))
-
-    found = await asked(nova, 1, 8, 20, 31, 38, 50)
-
-    assert found == HoldersAsked(unknown=frozenset(ids(50)))
-
-
-async def test_hidden_migrations_end_no_listing() -> None:
-    nova = SimulatedNova()
-    nova.migrations = ids(*range(31, 41))
-    # The first page has one less than asked for, and Nova names no next page then.
-    nova.hidden = {*ids(32)}
-
-    assert await asked(nova, 40) == HoldersAsked()
-    assert nova.asked.count("/v2.1/os-migrations") == 4
-
-
 async def test_a_silent_cell_is_told_whether_by_its_hosts_or_by_its_servers() -> None:
     by_hosts, by_servers = SimulatedNova(), SimulatedNova()
     by_hosts.add_host(1, "h1")
@@ -80,16 +59,6 @@ async def test_an_error_is_raised_and_never_read_as_no_servers(status: int, erro
         await asked(nova, 50)
 
 
-async def test_a_404_of_a_proxy_is_no_answer_of_nova() -> None:
-    nova = SimulatedNova()
-    nova.app.routes[:] = [
-        each for each in nova.app.routes if getattr(each, "path", "") != "/v2.1/servers/{id}"
-    ]
-
-    with pytest.raises(WrongAnswer):
-        await asked(nova, 50)
-
-
 async def test_a_nova_that_knows_hardly_any_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cloud_reading, "UNKNOWN_MAX", 2)
 
@@ -97,16 +66,6 @@ async def test_a_nova_that_knows_hardly_any_is_not_believed(monkeypatch: pytest.
 
     assert found.unknown == frozenset()
     assert "is this the Nova" in found.problem
-
-
-async def test_an_older_nova_is_refused_with_its_own_words() -> None:
-    nova = SimulatedNova()
-    nova.newest = 68
-
-    with pytest.raises(
-        VersionNotOffered, match=r"does not take version 2\.69: Version compute 2\.69 is not supported"
-    ):
-        await asked(nova, 1)
 
 
 # What Nova knows of its hosts
@@ -168,23 +127,6 @@ async def test_all_of_a_nova_is_read(addresses: NovaAddresses) -> None:
     )
 
 
-async def test_the_cell_of_a_host_whose_service_is_unknown_is_silent(addresses: NovaAddresses) -> None:
-    nova = SimulatedNova()
-    with NovaRows(addresses) as rows:
-        rows.add("api", "host_mappings", cell_id=2, host="h1")
-        rows.add("api", "host_mappings", cell_id=3, host="h2")
-    nova.add_host(1, "h1")
-    nova.add_host(2, "h2")
-    nova.silence("h2")
-    reader = reader_of(nova, addresses)
-
-    cloud = await reader.cloud()
-    await reader.close()
-
-    assert [each.name for each in cloud.silent_cells] == ["cell2"]
-    assert [*cloud.nodes] == [ProviderId(UUID(int=1))]
-
-
 async def test_what_is_not_as_it_must_be_is_named_by_its_path(addresses: NovaAddresses) -> None:
     nova = SimulatedNova()
     nova.add_host(1, "h1")
@@ -204,15 +146,6 @@ async def test_a_database_that_cannot_be_used_is_told_and_tried_again(tmp_path: 
         with pytest.raises(Unavailable, match="is no Nova API database"):
             await cells.read()
     await cells.close()
-
-
-async def test_the_version_in_an_address_is_no_part_of_a_path() -> None:
-    for url in ("", "/", "/v2.1", "/v2.1/", "/v2/4711", "/v2.1/4711"):
-        nova = SimulatedNova()
-        api = nova.api(f"http://nova:8774{url}")
-        assert (await api.services()).services == ()
-        assert nova.asked == ["/v2.1/os-services"]
-        await api.close()
 
 
 # One instance

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
@@ -14,7 +14,6 @@ from msgspec import structs
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim, SwapClaim
 from engine.inventories import (
-    AggregateId,
     ConsumerId,
     GroupId,
     ProviderId,
@@ -28,7 +27,7 @@ from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, DoesNotFit, R
 from kit.errors import Unavailable
 from kit.keystone import OpenStackSettings
 from kit.rest import RestLimits
-from nova_bridge.placement_api import Conflict, PlacementApi
+from nova_bridge.placement_api import PlacementApi
 from nova_bridge.placement_books import HttpBooks, HttpClaims
 from tests.api.whole_app import server_over
 from tests.contracts.stores import open_store
@@ -36,7 +35,6 @@ from tests.unit.nova.upstream_placement import UpstreamTransport
 
 pytestmark = pytest.mark.asyncio
 
-RACK = AggregateId(UUID(int=9))
 HOST, CHILD, OTHER = (ProviderId(UUID(int=number)) for number in (1, 2, 3))
 AMOUNTS = (ResourceAmount(provider=HOST, resource="VCPU", amount=2),)
 
@@ -155,43 +153,6 @@ async def test_the_picture_has_all_providers_and_what_is_in_use(kind: str) -> No
 
 
 @EACH
-async def test_a_provider_that_only_our_claims_changed_is_not_read_again(kind: str) -> None:
-    async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.books.catch_up()
-        read = world.books.providers_read
-        consumer = uuid4()
-        assert await world.ask(a_claim(consumer)) == Claimed()
-        await world.books._look()  # noqa: SLF001 - what the part does at its interval
-
-        assert world.free(HOST) == 6
-        assert world.books.providers_read == read
-
-        # Placement moves no generation when something is freed.
-        await world.done("DELETE", f"/allocations/{consumer}", None)
-        await world.books.catch_up()
-        assert world.free(HOST) == 8
-        assert world.books.providers_read == read + 1
-
-
-@EACH
-async def test_what_somebody_wrote_to_a_provider_is_read_also_if_its_use_was_read_since(kind: str) -> None:
-    """An aggregate moves the generation. The next look reads the use of such a provider, and leaves its contents to `catch_up`."""
-    async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.books.catch_up()
-        at = f"/resource_providers/{HOST}"
-        await world.done(
-            "PUT", f"{at}/aggregates", {"aggregates": [str(RACK)], "resource_provider_generation": 1}
-        )
-        await world.books._look()  # noqa: SLF001 - what the part does at its interval
-        assert world.state(HOST).aggregates == ()
-
-        await world.books.catch_up()
-        assert world.state(HOST).aggregates == (RACK,)
-
-
-@EACH
 @pytest.mark.parametrize("at", [f"{OTHER}/allocations", "/allocation_candidates"])
 async def test_a_question_that_fails_leaves_all_others_as_they_were_answered(kind: str, at: str) -> None:
     async with http_world(kind) as world:
@@ -211,68 +172,6 @@ async def test_a_question_that_fails_leaves_all_others_as_they_were_answered(kin
 
 
 @EACH
-async def test_hosts_are_chosen_by_what_somebody_has_changed(kind: str) -> None:
-    """The picture's columns, and not only its index, have new inventories, traits, aggregates and children."""
-    async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.books.catch_up()
-        at = f"/resource_providers/{HOST}"
-        changes: list[tuple[str, dict[str, object]]] = [
-            ("aggregates", {"aggregates": [str(RACK)]}),
-            ("traits", {"traits": ["HW_CPU_X86_VMX"]}),
-            ("inventories", {"inventories": {"VCPU": {"total": 5}}}),
-        ]
-        for generation, (what, body) in enumerate(changes, 1):
-            await world.done("PUT", f"{at}/{what}", body | {"resource_provider_generation": generation})
-        await world.books.catch_up()
-
-        columns, row = world.picture.columns, world.picture.row_of(HOST)
-        assert world.picture.aggregates_of(HOST) == (RACK,)
-        assert columns.aggregates[row] == world.picture.aggregates.code_of((RACK,)) > 0
-        assert columns.traits_of[row] == ("HW_CPU_X86_VMX",)
-        assert world.free(HOST) == 5
-
-        await world.add(CHILD, "child", vcpu=4, parent=HOST)
-        await world.books.catch_up()
-        assert world.free(HOST) == 9
-
-
-@EACH
-async def test_what_somebody_wrote_between_our_own_claims_is_read(kind: str) -> None:
-    async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.books.catch_up()
-        await world.ask(a_claim(uuid4()))
-        at = f"/resource_providers/{HOST}"
-        await world.done(
-            "PUT", f"{at}/traits", {"traits": ["HW_CPU_X86_VMX"], "resource_provider_generation": 2}
-        )
-        await world.books._look()  # noqa: SLF001 - what the part does at its interval
-        await world.ask(a_claim(uuid4()))
-        await world.books._look()  # noqa: SLF001
-        await world.books.catch_up()
-
-        assert world.state(HOST).traits == ("HW_CPU_X86_VMX",)
-        assert world.free(HOST) == 4
-
-
-@EACH
-async def test_our_own_claims_make_no_contents_be_read_again(kind: str) -> None:
-    async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.books.catch_up()
-        read = world.books.providers_read
-        await world.ask(a_claim(uuid4()))
-        await world.books.catch_up()
-        await world.ask(a_claim(uuid4()))
-        await world.books._look()  # noqa: SLF001 - what the part does at its interval
-        await world.books.catch_up()
-
-        assert world.free(HOST) == 4
-        assert world.books.providers_read == read
-
-
-@EACH
 async def test_a_claim_is_granted_once_and_refused_where_there_is_no_room(kind: str) -> None:
     async with http_world(kind) as world:
         await world.add(HOST, "host")
@@ -288,36 +187,6 @@ async def test_a_claim_is_granted_once_and_refused_where_there_is_no_room(kind: 
         assert isinstance(large, DoesNotFit)
         assert (large.shortfalls[0].provider, large.shortfalls[0].resource) == (HOST, "VCPU")
         assert await world.held(consumer) == {str(HOST): {"VCPU": 2}}
-
-
-@EACH
-async def test_claims_that_come_together_are_one_write(kind: str) -> None:
-    async with http_world(kind) as world:
-        asked: list[str] = []
-        write = world.api._write  # noqa: SLF001 - counts requests
-
-        async def counted(method: str, path: str, body: Mapping[str, object]) -> Conflict | None:
-            asked.append(f"{method} {path}")
-            return await write(method, path, body)
-
-        world.api._write = counted  # type: ignore[method-assign]  # noqa: SLF001
-        await world.add(HOST, "host")
-        await world.add(OTHER, "other")
-        await world.books.catch_up()
-        read = world.books.providers_read
-        elsewhere = (structs.replace(AMOUNTS[0], provider=OTHER, amount=3),)
-        claims = [*(a_claim(uuid4()) for _ in range(3)), a_claim(uuid4(), elsewhere)]
-        answers = await world.claims.ask_all(claims)
-        await world.books._look()  # noqa: SLF001 - what the part does at its interval
-
-        assert [each.verdict for each in answers if isinstance(each, ClaimAnswered)] == [Claimed()] * 4
-        assert asked == ["POST /allocations"]
-        assert (world.free(HOST), world.free(OTHER)) == (2, 5)
-        # What only our claims have changed is known.
-        assert world.books.providers_read == read
-        assert [await world.held(each.consumer) for each in claims] == [{str(HOST): {"VCPU": 2}}] * 3 + [
-            {str(OTHER): {"VCPU": 3}}
-        ]
 
 
 @EACH

@@ -110,43 +110,6 @@ def test_each_notification_is_read_or_of_another_kind(line: Mapping[str, Any]) -
         assert IGNORED.match(heard.event), heard
 
 
-def test_the_operations_ask_for_all_that_a_scheduler_must_do() -> None:
-    asked = [read(each) for each in RECORDED if each["kind"] == "request"]
-
-    assert {each.is_rebuild for each in asked} == {True, False}
-    assert {each.is_forced for each in asked} == {True, False}
-    assert {each.wants_alternates for each in asked} == {True, False}
-    assert {group.definition.policy for each in asked if (group := each.group)} >= {
-        "affinity",
-        "anti-affinity",
-    }
-    assert max(len(each.instances) for each in asked) > 5
-    assert any(each.build.availability_zone for each in asked)
-    assert any(each.build.ignore_hosts for each in asked)
-    assert any(each.spec.cell for each in asked)
-
-
-def test_each_answer_has_a_list_of_selections_for_each_instance_or_a_failure() -> None:
-    requests = {
-        message_in(each["body"].encode())["_msg_id"]: each for each in RECORDED if each["kind"] == "request"
-    }
-    answers = [message_in(each["body"].encode()) for each in RECORDED if each["kind"] == "answer"]
-    failed = 0
-
-    for answer in answers:
-        instances = message_in(requests[answer["_msg_id"]]["body"].encode())["args"]["instance_uuids"]
-        if answer["failure"]:
-            failed += 1
-            assert "NoValidHost" in json.dumps(answer["failure"])
-        elif answer["result"] is not None:
-            assert len(answer["result"]) == len(instances)
-            assert all(
-                each["nova_object.name"] == "Selection" for chosen in answer["result"] for each in chosen
-            )
-
-    assert failed
-
-
 def with_ports() -> list[tuple[NovaRequest, Any]]:
     """Each request for ports with the selections of its answer, as Nova's own scheduler has given them."""
     answers = {

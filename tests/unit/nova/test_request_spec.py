@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -101,252 +102,216 @@ def test_the_recorded_request_is_read_as_the_same_request_of_ours() -> None:
     assert (request.is_forced, request.is_rebuild, request.group) == (False, False, None)
 
 
-def test_a_request_for_several_is_read_for_each_of_them() -> None:
-    request = read(instances=(INSTANCE, OTHER, THIRD))
-
-    assert request.instances == (INSTANCE, OTHER, THIRD)
-    assert request.spec.count == 3
-
-
-def test_all_sizes_of_a_flavor_count_and_a_volume_has_the_root_disk() -> None:
-    sizes = {"vcpus": 4, "memory_mb": 512, "root_gb": 10, "ephemeral_gb": 5, "swap": 1500}
-
-    assert read({}, sizes).spec.amounts == (("DISK_GB", 17), ("MEMORY_MB", 512), ("VCPU", 4))
-    assert read({"is_bfv": True}, sizes).spec.amounts == (("DISK_GB", 7), ("MEMORY_MB", 512), ("VCPU", 4))
-
-
-def test_resources_and_traits_of_extra_specs_are_asked_for() -> None:
-    specs = {
-        "resources:VGPU": "1",
-        "trait:HW_CPU_X86_AVX2": "required",
-        "resources1:CUSTOM_FPGA": "2",
-        "capabilities:hypervisor_type": "QEMU",
-    }
-
-    spec = read({}, {"extra_specs": specs}).spec
-
-    assert ("VGPU", 1) in spec.amounts
-    assert spec.required == ("HW_CPU_X86_AVX2",)
-    assert spec.groups == (GranularGroup("1", (("CUSTOM_FPGA", 2),)),)
-    assert spec.extra_specs == (("capabilities:hypervisor_type", "QEMU"),)
-
-
-def test_a_flavor_of_bare_metal_asks_for_its_class_alone() -> None:
-    specs = {
-        "resources:VCPU": "0",
-        "resources:MEMORY_MB": "0",
-        "resources:DISK_GB": "0",
-        "resources:CUSTOM_GOLD": "1",
-    }
-
-    spec = read({}, {"extra_specs": specs}).spec
-
-    assert spec.amounts == (("CUSTOM_GOLD", 1),)
-    assert spec.is_for_nodes
-
-
-def test_keys_that_computes_alone_read_ask_nothing_of_a_host() -> None:
-    specs = {"quota:disk_read_bytes_sec": "1", "hw_rng:allowed": "true", "hw:watchdog_action": "reset"}
-    properties = {"hw_rng_model": "virtio", "hw_qemu_guest_agent": True, "img_config_drive": "optional"}
-
-    assert read({}, {"extra_specs": specs}, properties).spec == read().spec
-
-
-def test_keys_of_which_nova_makes_traits_require_them() -> None:
-    request = read(
-        {},
-        {"extra_specs": {"os:secure_boot": "required", "hw:maxphysaddr_mode": "emulate"}},
-        {"hw_firmware_stateless": True, "traits_required": ["HW_CPU_X86_SGX"], "os_secure_boot": "optional"},
-    )
-
-    assert request.spec.required == (
-        "COMPUTE_ADDRESS_SPACE_EMULATED",
-        "COMPUTE_SECURITY_STATELESS_FIRMWARE",
-        "COMPUTE_SECURITY_UEFI_SECURE_BOOT",
-        "HW_CPU_X86_SGX",
-    )
-
-
-def test_properties_that_filters_read_are_told_to_them() -> None:
-    properties = {"hw_architecture": "x86_64", "img_hv_type": "kvm", "os_distro": "debian"}
-
-    spec = read({}, {}, properties).spec
-
-    assert dict(spec.image_properties) == properties
-
-
-def test_a_property_that_no_filter_reads_is_left_to_the_compute() -> None:
-    reader = NovaRequestReader(OURS.spec_of, PLUGINS.image_keys - {"os_distro"})
-
-    assert reader.read(asked({}, {}, {"os_distro": "debian"}), NAMES).spec.image_properties == ()
-
-
-def test_an_instance_on_a_volume_may_have_no_image() -> None:
-    request = read({"image": None, "is_bfv": True})
-
-    assert request.build.image is None
-    assert request.spec.image == ""
-
-
-def test_zone_and_ignored_hosts_are_honoured() -> None:
-    spec = read({"availability_zone": "north", "ignore_hosts": ["RHOST0002", "gone"]}).spec
-
-    assert spec.availability_zone == "north"
-    # The second one may be discovered before a host is chosen.
-    assert spec.ignore_hosts == ("gone", "rhost0002")
-
-
-@pytest.mark.parametrize(
-    ("fields", "hosts"),
-    [
-        ({"force_hosts": ["rhost0001"]}, ("rhost0001",)),
-        ({"force_hosts": ["RHost0001", "rhost0002"]}, ("rhost0001", "rhost0002")),
-        ({"force_nodes": ["rhost0001.example.org"]}, ("rhost0001",)),
-        ({"force_hosts": ["ironic"]}, ("node-1", "node-2")),
-        ({"force_hosts": ["ironic"], "force_nodes": ["node-2"]}, ("node-2",)),
-    ],
-)
-def test_a_forced_host_is_the_only_one(fields: dict[str, object], hosts: tuple[str, ...]) -> None:
-    request = read(fields)
-
-    assert request.spec.hosts == hosts
-    assert request.is_forced
-
-
-@pytest.mark.parametrize(
-    ("fields", "hosts"),
-    [
-        ({"host": "rhost0002"}, ("rhost0002",)),
-        ({"host": "rhost0001", "node": "rhost0001.example.org"}, ("rhost0001",)),
-        ({"host": None, "node": "node-1"}, ("node-1",)),
-        ({"host": "ironic"}, ("node-1", "node-2")),
-        ({}, ()),
-    ],
-)
-def test_a_requested_destination_is_the_only_one(fields: dict[str, object], hosts: tuple[str, ...]) -> None:
-    request = read({"requested_destination": a_destination(**fields)})
-
-    assert request.spec.hosts == hosts
-    assert not request.is_forced
-
-
-def test_cell_and_aggregates_of_a_destination_are_honoured() -> None:
-    mapping = an_object(
-        "CellMapping", "1.1", uuid=str(CELL), name="cell1", transport_url="***", disabled=False
-    )
-    destination = a_destination(
-        cell=mapping,
-        aggregates=[f"{AGGREGATES[0]},{AGGREGATES[1]}", AGGREGATES[2]],
-        forbidden_aggregates=[AGGREGATES[1]],
-        allow_cross_cell_move=False,
-    )
-
-    spec = read({"requested_destination": destination}).spec
-
-    ids = [AggregateId(UUID(each)) for each in AGGREGATES]
-    assert spec.cell == "c1"
-    assert spec.member_of == ((ids[0], ids[1]), (ids[2],))
-    assert spec.forbidden_aggregates == (ids[1],)
-
-
-def test_hosts_that_were_tried_are_not_tried_again() -> None:
-    tried = [
+AGGREGATE_IDS = [AggregateId(UUID(each)) for each in AGGREGATES]
+SIZES: dict[str, object] = {"vcpus": 4, "memory_mb": 512, "root_gb": 10, "ephemeral_gb": 5, "swap": 1500}
+PORT_1 = GranularGroup("port port-1", (("NET_BW_EGR_KILOBIT_PER_SEC", 1000),), ("CUSTOM_PHYSNET_NORTH",))
+TRIED = an_object(
+    "ComputeNodeList",
+    "1.17",
+    objects=[
         an_object("ComputeNode", "1.19", host="ironic", hypervisor_hostname="node-2"),
         an_object("ComputeNode", "1.19", host="rhost0001", hypervisor_hostname="rhost0001.example.org"),
-    ]
-    nodes = an_object("ComputeNodeList", "1.17", objects=tried)
-
-    spec = read({"retry": an_object("SchedulerRetries", "1.1", num_attempts=2, hosts=nodes)}).spec
-
-    assert spec.ignore_hosts == ("node-2", "rhost0001")
-
-
-def test_a_server_group_is_joined_with_its_rule() -> None:
-    request = read({"instance_group": a_group(), "scheduler_hints": {"group": [str(GROUP)]}})
-
-    joined = ServerGroup(id=GroupId(GROUP), policy="anti-affinity", max_per_host=2)
-    assert request.spec.server_group == joined
-    assert request.group is not None
-    assert request.group.members == (INSTANCE,)
-    assert request.group.hosts == ("rhost0002",)
-
-
-def test_hints_about_other_instances_are_kept_for_their_hosts() -> None:
-    request = read({"scheduler_hints": {"same_host": [str(OTHER)], "different_host": [str(THIRD)]}})
-
-    assert request.build.same_host == (OTHER,)
-    assert request.build.different_host == (THIRD,)
-
-
-def test_a_rebuild_keeps_its_devices_and_asks_the_filters_of_its_host() -> None:
-    request = read(
+    ],
+)
+# Fields of the spec, of its flavor, and properties of its image; what they mean.
+READ: dict[str, tuple[tuple[dict[str, object], ...], dict[str, object]]] = {
+    "all sizes": (({}, SIZES), {"spec.amounts": (("DISK_GB", 17), ("MEMORY_MB", 512), ("VCPU", 4))}),
+    "on a volume": (
+        ({"is_bfv": True, "image": None}, SIZES),
         {
-            "scheduler_hints": {"_nova_check_type": ["rebuild"]},
-            "force_hosts": ["rhost0001"],
-            "force_nodes": ["rhost0001.example.org"],
-            "numa_topology": an_object("InstanceNUMATopology", cells=[]),
-            "pci_requests": pci(devices_of(), devices_of(alias=None)),
+            "spec.amounts": (("DISK_GB", 7), ("MEMORY_MB", 512), ("VCPU", 4)),
+            "build.image": None,
+            "spec.image": "",
         },
+    ),
+    "resources and traits": (
+        (
+            {},
+            {
+                "extra_specs": {
+                    "resources:VCPU": "2",
+                    "trait:HW_CPU_X86_AVX2": "required",
+                    "resources1:CUSTOM_FPGA": "2",
+                    "capabilities:hypervisor_type": "QEMU",
+                }
+            },
+        ),
         {
-            "extra_specs": {
-                "hw:cpu_policy": "dedicated",
-                "pci_passthrough:alias": "nic:1",
-                "accel:device_profile": "crypto",
-            }
+            "spec.amounts": (("CUSTOM_FPGA", 2), ("DISK_GB", 1), ("MEMORY_MB", 64), ("VCPU", 2)),
+            "spec.required": ("HW_CPU_X86_AVX2",),
+            "spec.groups": (GranularGroup("1", (("CUSTOM_FPGA", 2),)),),
+            "spec.extra_specs": (("capabilities:hypervisor_type", "QEMU"),),
         },
-    )
-
-    assert request.is_rebuild
-    assert not request.is_forced
-    assert request.spec.hosts == ("rhost0001",)
-
-
-def test_groups_of_ports_come_on_top_of_the_flavor_for_each_instance() -> None:
-    level = an_object("RequestLevelParams", "1.1", root_required=[], same_subtree=[["port-1", "port-2"]])
-    ports = [port(), port("port-2", resources={"NET_PACKET_RATE_KILOPACKET_PER_SEC": 5}, required_traits=[])]
-
-    request = read(
-        {"requested_resources": ports, "request_level_params": level},
-        instances=(INSTANCE, OTHER),
-    )
-
-    assert request.spec.groups == (
-        GranularGroup("port port-1", (("NET_BW_EGR_KILOBIT_PER_SEC", 1000),), ("CUSTOM_PHYSNET_NORTH",)),
-        GranularGroup("port port-2", (("NET_PACKET_RATE_KILOPACKET_PER_SEC", 5),)),
-    )
-    assert request.spec.same_subtree == (("port port-1", "port port-2"),)
-    assert ("VCPU", 1) in request.spec.amounts
-
-
-def test_the_groups_of_a_device_profile_need_a_host_with_accelerators() -> None:
-    spec = read(
-        {"requested_resources": [port("device_profile_0", resources={"FPGA": 1}, required_traits=[])]},
-        {"extra_specs": {"accel:device_profile": "crypto"}},
-    ).spec
-
-    assert spec.required == ("COMPUTE_ACCELERATORS",)
-    assert spec.groups == (GranularGroup("port device_profile_0", (("FPGA", 1),)),)
-
-
-@pytest.mark.parametrize("policy", ["legacy", "required", "preferred"])
-def test_each_device_of_an_alias_is_a_group_of_its_own(policy: str) -> None:
-    request = read(
+    ),
+    "bare metal": (
+        (
+            {},
+            {
+                "extra_specs": dict.fromkeys(
+                    ("resources:VCPU", "resources:MEMORY_MB", "resources:DISK_GB"), "0"
+                )
+                | {"resources:CUSTOM_GOLD": "1"}
+            },
+        ),
+        {"spec.amounts": (("CUSTOM_GOLD", 1),), "spec.is_for_nodes": True},
+    ),
+    "for computes alone": (
+        (
+            {},
+            {"extra_specs": {"quota:disk_read_bytes_sec": "1", "hw_rng:allowed": "true"}},
+            {"hw_rng_model": "virtio", "hw_qemu_guest_agent": True},
+        ),
+        {"spec.required": (), "spec.extra_specs": (), "spec.image_properties": ()},
+    ),
+    "traits of keys": (
+        (
+            {},
+            {"extra_specs": {"os:secure_boot": "required", "hw:maxphysaddr_mode": "emulate"}},
+            {
+                "hw_firmware_stateless": True,
+                "traits_required": ["HW_CPU_X86_SGX"],
+                "os_secure_boot": "optional",
+            },
+        ),
         {
-            "pci_requests": pci(devices_of(2, numa_policy=policy)),
-            "requested_resources": [*device_groups(2, required_traits=["CUSTOM_FAST"]), port()],
+            "spec.required": (
+                "COMPUTE_ADDRESS_SPACE_EMULATED",
+                "COMPUTE_SECURITY_STATELESS_FIRMWARE",
+                "COMPUTE_SECURITY_UEFI_SECURE_BOOT",
+                "HW_CPU_X86_SGX",
+            )
         },
-        {"extra_specs": {"pci_passthrough:alias": "nic:2", "hw:pci_numa_affinity_policy": policy}},
-        instances=(INSTANCE, OTHER),
-    )
+    ),
+    "properties for filters": (
+        ({}, {}, {"hw_architecture": "x86_64", "os_distro": "debian"}),
+        {"spec.image_properties": (("hw_architecture", "x86_64"), ("os_distro", "debian"))},
+    ),
+    # The second host may be discovered before a host is chosen.
+    "zone and ignored hosts": (
+        ({"availability_zone": "north", "ignore_hosts": ["RHOST0002", "gone"]},),
+        {"spec.availability_zone": "north", "spec.ignore_hosts": ("gone", "rhost0002")},
+    ),
+    "forced host": (
+        ({"force_hosts": ["RHost0001", "rhost0002"]},),
+        {"spec.hosts": ("rhost0001", "rhost0002"), "is_forced": True},
+    ),
+    "forced node": (
+        ({"force_hosts": ["ironic"], "force_nodes": ["node-2"]},),
+        {"spec.hosts": ("node-2",), "is_forced": True},
+    ),
+    "forced service": (({"force_hosts": ["ironic"]},), {"spec.hosts": ("node-1", "node-2")}),
+    "destination": (
+        ({"requested_destination": a_destination(host="rhost0001", node="rhost0001.example.org")},),
+        {"spec.hosts": ("rhost0001",), "is_forced": False},
+    ),
+    "destination node": (
+        ({"requested_destination": a_destination(host=None, node="node-1")},),
+        {"spec.hosts": ("node-1",)},
+    ),
+    "cell and aggregates": (
+        (
+            {
+                "requested_destination": a_destination(
+                    cell=an_object("CellMapping", "1.1", uuid=str(CELL), name="cell1", disabled=False),
+                    aggregates=[f"{AGGREGATES[0]},{AGGREGATES[1]}", AGGREGATES[2]],
+                    forbidden_aggregates=[AGGREGATES[1]],
+                    allow_cross_cell_move=False,
+                )
+            },
+        ),
+        {
+            "spec.cell": "c1",
+            "spec.member_of": (tuple(AGGREGATE_IDS[:2]), (AGGREGATE_IDS[2],)),
+            "spec.forbidden_aggregates": (AGGREGATE_IDS[1],),
+        },
+    ),
+    "tried hosts": (
+        ({"retry": an_object("SchedulerRetries", "1.1", num_attempts=2, hosts=TRIED)},),
+        {"spec.ignore_hosts": ("node-2", "rhost0001")},
+    ),
+    "server group": (
+        ({"instance_group": a_group(), "scheduler_hints": {"group": [str(GROUP)]}},),
+        {
+            "spec.server_group": ServerGroup(id=GroupId(GROUP), policy="anti-affinity", max_per_host=2),
+            "group.members": (INSTANCE,),
+            "group.hosts": ("rhost0002",),
+        },
+    ),
+    "hints": (
+        ({"scheduler_hints": {"same_host": [str(OTHER)], "different_host": [str(THIRD)]}},),
+        {"build.same_host": (OTHER,), "build.different_host": (THIRD,)},
+    ),
+    "rebuild": (
+        (
+            {
+                "scheduler_hints": {"_nova_check_type": ["rebuild"]},
+                "force_hosts": ["rhost0001"],
+                "force_nodes": ["rhost0001.example.org"],
+                "numa_topology": an_object("InstanceNUMATopology", cells=[]),
+                "pci_requests": pci(devices_of(), devices_of(alias=None)),
+            },
+            {"extra_specs": {"hw:cpu_policy": "dedicated", "pci_passthrough:alias": "nic:1"}},
+        ),
+        {"is_rebuild": True, "is_forced": False, "spec.hosts": ("rhost0001",)},
+    ),
+    "ports": (
+        (
+            {
+                "requested_resources": [
+                    port(),
+                    port("port-2", resources={"NET_PACKET_RATE_KILOPACKET_PER_SEC": 5}, required_traits=[]),
+                ],
+                "request_level_params": an_object(
+                    "RequestLevelParams", "1.1", root_required=[], same_subtree=[["port-1", "port-2"]]
+                ),
+            },
+        ),
+        {
+            "spec.groups": (
+                PORT_1,
+                GranularGroup("port port-2", (("NET_PACKET_RATE_KILOPACKET_PER_SEC", 5),)),
+            ),
+            "spec.same_subtree": (("port port-1", "port port-2"),),
+        },
+    ),
+    "device profile": (
+        (
+            {"requested_resources": [port("device_profile_0", resources={"FPGA": 1}, required_traits=[])]},
+            {"extra_specs": {"accel:device_profile": "crypto"}},
+        ),
+        {
+            "spec.required": ("COMPUTE_ACCELERATORS",),
+            "spec.groups": (GranularGroup("port device_profile_0", (("FPGA", 1),)),),
+        },
+    ),
+    "devices of an alias": (
+        (
+            {
+                "pci_requests": pci(devices_of(2, numa_policy="required")),
+                "requested_resources": [*device_groups(2, required_traits=["CUSTOM_FAST"]), port()],
+            },
+            {"extra_specs": {"pci_passthrough:alias": "nic:2", "hw:pci_numa_affinity_policy": "required"}},
+        ),
+        {
+            "spec.groups": (
+                GranularGroup(f"port {DEVICES}-0", ((DEVICE, 1),), ("CUSTOM_FAST",)),
+                GranularGroup(f"port {DEVICES}-1", ((DEVICE, 1),), ("CUSTOM_FAST",)),
+                PORT_1,
+            ),
+            "spec.isolates": False,
+            "spec.extra_specs": (),
+        },
+    ),
+}
 
-    device = ((DEVICE, 1),)
-    assert request.spec.groups == (
-        GranularGroup(f"port {DEVICES}-0", device, ("CUSTOM_FAST",)),
-        GranularGroup(f"port {DEVICES}-1", device, ("CUSTOM_FAST",)),
-        GranularGroup("port port-1", (("NET_BW_EGR_KILOBIT_PER_SEC", 1000),), ("CUSTOM_PHYSNET_NORTH",)),
-    )
-    assert not request.spec.isolates
-    assert request.spec.extra_specs == ()
+
+@pytest.mark.parametrize("case", READ)
+def test_what_a_request_asks_for_is_read(case: str) -> None:
+    changes, means = READ[case]
+    request = read(*changes, instances=(INSTANCE, OTHER))
+
+    assert (request.instances, request.spec.count) == ((INSTANCE, OTHER), 2)
+    assert {each: attrgetter(each)(request) for each in means} == means
 
 
 @pytest.mark.parametrize(
@@ -596,12 +561,6 @@ def test_what_an_image_asks_for_in_vain_is_refused_with_its_value(
     refused = refusal(asked({}, {}, properties))
 
     assert (refused.field, refused.value) == (f"spec_obj.image.properties.{field}", value)
-
-
-def test_an_error_says_field_value_and_reason() -> None:
-    told = str(refusal(asked({"force_hosts": ["gone"]})))
-
-    assert told == "spec_obj.force_hosts is 'gone': no such host is known"
 
 
 @pytest.mark.parametrize(("key", "value"), TRAITS)

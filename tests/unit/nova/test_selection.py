@@ -9,7 +9,6 @@ import pytest
 from engine.inventories import ProviderId, ResourceAmount, Share
 from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
-from nova_bridge.envelope import read_object
 from nova_bridge.selection import ComputeNode, SelectedHost, allocation_request, write_selections
 from tests.unit.nova.recorded import CELL, answer_body, message_in
 
@@ -55,26 +54,6 @@ def test_the_answer_is_the_recorded_one() -> None:
     assert plain(written) == plain(recorded)
 
 
-def test_what_is_written_can_be_read() -> None:
-    [[written]] = write_selections([[a_host()]], SPEC)
-
-    fields = read_object(written, "result", "Selection")
-
-    assert fields.text("service_host") == "h1"
-    assert read_object(fields.value("limits"), "limits", "SchedulerLimits").value("vcpu") is None
-
-
-def test_each_instance_has_its_own_list() -> None:
-    other = a_host(NIC, "h2")
-
-    answer: Any = write_selections([[a_host(), other], [other]], SPEC)
-
-    assert [[each["nova_object.data"]["nodename"] for each in hosts] for hosts in answer] == [
-        ["h1", "h2"],
-        ["h2"],
-    ]
-
-
 def test_each_group_is_mapped_to_its_provider_by_the_name_of_its_requester() -> None:
     spec = InstanceSpec(
         amounts=(("DISK_GB", 5), ("NET_BW_EGR_KILOBIT_PER_SEC", 3000), ("VCPU", 2)),
@@ -110,15 +89,6 @@ def test_each_group_is_mapped_to_its_provider_by_the_name_of_its_requester() -> 
             "p-2": [str(NIC)],
         },
     }
-
-
-def test_a_request_of_groups_alone_maps_nothing_else() -> None:
-    spec = InstanceSpec(amounts=(("VCPU", 1),), groups=(GranularGroup("1", (("VCPU", 1),)),))
-    share = Share(host=ROOT, amounts=(ResourceAmount(ROOT, "VCPU", 1),))
-
-    asked = allocation_request(SelectedHost(a_node(), share, {"1": ROOT}), spec)
-
-    assert asked["mappings"] == {"1": [str(ROOT)]}
 
 
 def test_alternates_of_another_cell_are_never_told() -> None:

@@ -1,7 +1,5 @@
 """Two choices are compared by how hosts looked to our filters and weighers at one moment."""
 
-from uuid import UUID
-
 import pytest
 
 from engine.choosing.hosts import Leaving
@@ -43,10 +41,6 @@ def compared(ours: ProviderId | None, nova: ProviderId | None, seen: HostViews |
     return compare_choices(HostsPaired(ours, nova), seen)
 
 
-def test_the_same_host_is_the_same_however_it_looked() -> None:
-    assert compared(A, A, views(cloud(a=1))).verdict == "same"
-
-
 def test_hosts_are_equal_worse_or_better_by_our_weighers() -> None:
     seen = views(cloud(a=16, b=16, c=4))
 
@@ -72,23 +66,6 @@ def test_a_host_that_our_filters_refuse_is_named_with_the_filter() -> None:
     assert later == "capacity refuses b: it had when the request came, and has not any more"
 
 
-def test_a_host_that_is_not_known_is_told_as_such() -> None:
-    found = compared(A, C, views(cloud(a=16)))
-
-    assert (found.verdict, found.filter) == ("filtered", "known")
-    said = reason_in_words(found, HostsPaired(A, C), NAMES.__getitem__, why_filtered="")
-    assert said == "this scheduler does not know c"
-
-
-def test_refusals_of_one_side_and_of_both() -> None:
-    seen = views(cloud(a=1))
-
-    assert compared(None, None, seen).verdict == "neither"
-    assert compared(A, None, seen).verdict == "only_ours"
-    assert compared(None, A, seen) == ChoicesCompared("only_nova", filter="capacity")
-    assert compared(None, A, None) == ChoicesCompared("only_nova"), "the request could not be read"
-
-
 def test_what_the_instance_holds_already_is_no_reason_against_its_host() -> None:
     picture = cloud(a=0, b=0)
     held = (ResourceAmount(provider=A, resource="VCPU", amount=2),)
@@ -110,13 +87,6 @@ def test_room_that_our_own_earlier_choices_took_is_no_reason_against_novas_host(
     assert compare_choices(pair, with_choices, views(cloud(a=16, b=1))).verdict == "filtered"
 
 
-def test_hosts_of_one_request_are_paired_whichever_instance_got_them() -> None:
-    assert pair_hosts([A, B, C], [C, A, B]) == [HostsPaired(each, each) for each in (C, A, B)]
-    assert pair_hosts([A, B], [B, C]) == [HostsPaired(B, B), HostsPaired(A, C)]
-    assert pair_hosts([None, None], [A, None]) == [HostsPaired(None, A), HostsPaired(None, None)]
-    assert pair_hosts([A, B], [None, A]) == [HostsPaired(B, None), HostsPaired(A, A)]
-
-
 def test_a_host_is_judged_with_the_instances_of_the_request_that_it_took_before() -> None:
     """Nova packs one host, and we spread: by free processors its second instance is worse."""
     seen = views(cloud(a=16, b=15, c=1), a_spec(4), instances=2)
@@ -127,11 +97,3 @@ def test_a_host_is_judged_with_the_instances_of_the_request_that_it_took_before(
     assert found.verdict == "nova_worse"
     said = reason_in_words(found, second, NAMES.__getitem__, why_filtered="")
     assert said.endswith("with 0 and 1 instances of the same request there before")
-
-
-def test_many_instances_are_judged_by_as_many_counts_as_are_kept() -> None:
-    seen = views(cloud(a=16, b=8), instances=1000)
-
-    assert len(seen.below) == 20
-    assert seen.bands_below(0, 999) == seen.bands_below(0, 19)
-    assert seen.row_of(ProviderId(UUID(int=5))) == -1

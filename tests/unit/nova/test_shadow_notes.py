@@ -44,37 +44,6 @@ def numbers(path: Path, since: datetime | None = None) -> list[int]:
     return [each.instance.int for each in read_notes(path, since).notes]
 
 
-def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
-    path = tmp_path / "notes"
-    kept_in(path).add([note(1), note(2, 5)])
-
-    assert read_notes(path).notes == (note(1), note(2, 5))
-    assert numbers(path, START + timedelta(seconds=1)) == [2]
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_the_oldest_notes_go_when_there_are_too_many(tmp_path: Path) -> None:
-    path = tmp_path / "notes"
-    file = kept_in(path)
-    for number in range(1, 24):
-        file.add([note(number, number)])
-        assert len(numbers(path)) <= 10
-
-    assert numbers(path) == [*range(16, 24)]
-    file.add([note(number, number) for number in range(24, 60)])
-    assert numbers(path)[-1] == 59
-    assert len(numbers(path)) <= 10
-
-
-def test_a_file_of_a_worker_before_is_gone_on_with(tmp_path: Path) -> None:
-    path = tmp_path / "notes"
-    kept_in(path).add([note(each, each) for each in (1, 2, 3)])
-    kept_in(path).add([note(each, each) for each in (4, 5, 6)])
-
-    assert numbers(path) == [1, 2, 3, 4, 5, 6]
-    assert numbers(path.with_name("notes.before")) == [1, 2, 3]
-
-
 def test_a_line_that_a_killed_worker_cut_off_is_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     kept_in(path).add([note(1), note(2)])
@@ -127,8 +96,3 @@ def test_a_file_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) 
 def test_settings_that_make_no_sense_are_refused(variables: dict[str, str], why: str) -> None:
     with pytest.raises(BadSetting, match=why):
         NOVA.read(variables)
-
-
-def test_the_file_of_notes_has_a_name() -> None:
-    with pytest.raises(ValueError, match="shadow_file is '', must name a file"):
-        NovaSettings(shadow_file="")

@@ -96,23 +96,6 @@ async def test_a_timeout_for_a_session_names_the_size_of_the_pool() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_caller_that_is_cancelled_while_it_connects_leaves_the_session_to_the_next_one() -> None:
-    accepted = asyncio.Semaphore(0)
-    async with silent_server(accepted) as url:
-        database = open_database(url, pool_size=1, settings=varied(SHORT, CONNECT_S=20.0))
-        for _ in range(3):
-            caller = asyncio.create_task(one_question(database))
-            connects = asyncio.create_task(accepted.acquire())
-            await asyncio.wait((caller, connects), return_when=asyncio.FIRST_COMPLETED)
-            # A caller without a session ends by itself.
-            assert connects.done()
-            assert not caller.done()
-            caller.cancel()
-            await asyncio.wait((caller,))
-        await database.close()
-
-
-@pytest.mark.asyncio
 async def test_a_file_that_another_process_has_locked_is_locked(tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{tmp_path / 'books.db'}", settings=SHORT)
     await one_question(database)
@@ -121,17 +104,6 @@ async def test_a_file_that_another_process_has_locked_is_locked(tmp_path: Path) 
         with pytest.raises(Locked, match="database is locked"):
             await one_question(database)
         other.execute("ROLLBACK")
-    await one_question(database)
-    await database.close()
-
-
-@pytest.mark.asyncio
-async def test_a_writer_of_the_same_process_is_waited_for_up_to_the_limit(tmp_path: Path) -> None:
-    database = open_database(f"sqlite:///{tmp_path / 'books.db'}", settings=SHORT)
-    async with database.writing() as transaction:
-        await transaction.run(ask)
-        with pytest.raises(Locked, match=r"was in use for more than 0\.1 s"):
-            await one_question(database)
     await one_question(database)
     await database.close()
 
@@ -156,20 +128,3 @@ def test_limits_that_contradict_each_other_are_refused() -> None:
             structs.replace(settings, **{field: value})
     with pytest.raises(ValueError, match=r"statement_s is '0\.0' .* must be a number, more than 0"):
         DATABASE.read({"MOOR_DB_STATEMENT_S": "0.0"})
-
-
-def test_the_settings_that_a_server_gets_when_a_session_opens() -> None:
-    """tests/adversity shows that a server keeps to these settings."""
-    assert DatabaseSettings().of_sessions == {
-        "lock_timeout": "10000",
-        "statement_timeout": "60000",
-        "idle_in_transaction_session_timeout": "60000",
-        "tcp_keepalives_idle": "30",
-        "tcp_keepalives_interval": "10",
-        "tcp_keepalives_count": "3",
-        "tcp_user_timeout": "60000",
-    }
-
-
-def test_no_limit_becomes_none_by_rounding() -> None:
-    assert varied(SHORT, LOCK_S=0.0001).of_sessions["lock_timeout"] == "1"

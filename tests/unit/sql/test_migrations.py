@@ -8,14 +8,12 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from importlib import import_module
-from importlib.resources import files
 from typing import Any, TypeVar
 
 import pytest
 import pytest_asyncio
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
@@ -72,15 +70,6 @@ async def test_a_database_of_the_last_release_gets_the_tables_that_the_code_decl
     assert await _in(url, partial(_differences, worker=worker)) == []
 
 
-async def test_a_table_that_is_missing_is_noticed(url: str) -> None:
-    await upgrade(url, WORKER)
-    await _in(url, lambda connection: connection.execute(text("DROP TABLE holders")))
-
-    (difference,) = await _in(url, partial(_differences, worker=WORKER))
-
-    assert difference[0] == "add_table"
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_older_database_gets_the_tables_of_a_new_one_and_keeps_its_rows(kind: str) -> None:
     async with empty_database(kind) as old, empty_database(kind) as new:
@@ -92,20 +81,6 @@ async def test_an_older_database_gets_the_tables_of_a_new_one_and_keeps_its_rows
         assert await _in(old, _table) == await _in(new, _table)
         assert await _in(old, _crates) == [("bolts", "grey")]
         assert await upgrade(old, CHANGED) == ("0003", "0003")
-
-
-async def test_only_the_migrations_after_its_revision_run(url: str) -> None:
-    await _be_old(url, "0002", "bolts")
-    await _in(url, lambda connection: connection.execute(text("ALTER TABLE crates ADD colour VARCHAR(32)")))
-
-    assert await upgrade(url, CHANGED) == ("0002", "0003")
-
-
-async def test_in_a_new_database_no_migration_runs(url: str) -> None:
-    # The second revision would add a column that is there already.
-    assert await upgrade(url, CHANGED) == ("", "0003")
-
-    assert await _in(url, _crates) == []
 
 
 async def test_if_a_migration_fails_those_before_it_are_undone(url: str) -> None:
@@ -147,15 +122,6 @@ async def test_a_table_of_somebody_else_is_not_taken_for_ours(url: str) -> None:
         await upgrade(url, CHANGED)
 
 
-async def test_an_upgrade_of_an_up_to_date_database_does_nothing(url: str) -> None:
-    await upgrade(url, WORKER)
-    await _in(url, lambda connection: connection.execute(text("UPDATE feed SET term = 7")))
-
-    assert await upgrade(url, WORKER) == (HEAD, HEAD)
-
-    assert await _in(url, lambda connection: connection.scalar(text("SELECT term FROM feed"))) == 7
-
-
 async def test_of_processes_that_start_together_one_upgrades_and_the_others_find_it_done(url: str) -> None:
     starters = [await _start_upgrade(url) for _ in range(3)]
     outcomes = [await starter.communicate() for starter in starters]
@@ -164,31 +130,6 @@ async def test_of_processes_that_start_together_one_upgrades_and_the_others_find
         f"('', '{HEAD}')",
         *[f"('{HEAD}', '{HEAD}')"] * 2,
     ]
-
-
-async def test_two_upgrades_in_one_process_do_not_meet(url: str) -> None:
-    outcomes = await asyncio.gather(upgrade(url, WORKER), upgrade(url, WORKER))
-
-    assert sorted(outcomes) == [("", HEAD), (HEAD, HEAD)]
-
-
-async def test_workers_that_share_a_database_have_a_record_of_their_revision_each(url: str) -> None:
-    for worker in WORKERS:
-        head = newest_revision(worker)
-        assert await upgrade(url, worker) == ("", head)
-        assert await upgrade(url, worker) == (head, head)
-
-    tables = await _in(url, lambda connection: inspect(connection).get_table_names())
-    assert {version_table(worker) for worker in WORKERS} < set(tables)
-    assert version_table(WORKER) == "placement_version"
-    assert "alembic_version" not in tables
-
-
-@pytest.mark.parametrize("worker", WORKERS)
-async def test_the_newest_file_has_the_revision_that_alembic_takes_for_the_newest(worker: str) -> None:
-    migrations = ScriptDirectory(str(files(worker) / "migrations"))
-
-    assert newest_revision(worker) == migrations.get_current_head()
 
 
 async def _be_old(url: str, revision: str, *names: str) -> None:

@@ -1,10 +1,8 @@
 """Only the absence of the server is waited out; other errors in a transaction stay what they are."""
 
 import asyncio
-import socket
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pytest
@@ -13,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
 from kit.errors import Transient, Unavailable
-from kit.sql import PostgresDatabase, is_duplicate, open_database, upgrade
+from kit.sql import PostgresDatabase, is_duplicate, open_database
 from kit.sql.dialects import connecting, transient_kind, transients
 from tests.contracts.sql_stores import empty_database
 
@@ -53,20 +51,6 @@ async def test_it_leaves_the_transaction_unchanged(kind: str, error: OSError, tm
     assert raised.value is error
 
 
-@pytest.mark.asyncio
-async def test_it_leaves_a_piece_of_work_unchanged(tmp_path: Path) -> None:
-    def work(_: Connection) -> None:
-        raise TimeoutError("a deadline of the work's own")
-
-    database = open_database(f"sqlite:///{tmp_path / 'books.db'}")
-    try:
-        with pytest.raises(TimeoutError, match="of the work's own"):
-            async with database.writing() as transaction:
-                await transaction.run(work)
-    finally:
-        await database.close()
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -88,63 +72,6 @@ def test_a_broken_connection_and_a_server_that_stops_are_its_absence(error: Exce
         raise error
     with pytest.raises(Unavailable), transients():
         raise sa.exc.DBAPIError("SELECT 1", None, error)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        asyncpg.DeadlockDetectedError("deadlock detected"),
-        asyncpg.SerializationError("could not serialize access"),
-        asyncpg.LockNotAvailableError("could not obtain lock"),
-        asyncpg.QueryCanceledError("canceling statement due to statement timeout"),
-    ],
-    ids=repr,
-)
-def test_a_conflict_with_another_transaction_is_not_the_servers_absence(error: Exception) -> None:
-    assert transient_kind(error) not in (None, Unavailable)
-    with pytest.raises(Transient) as raised, transients():
-        raise error
-    assert not isinstance(raised.value, Unavailable)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        socket.gaierror(-2, "Name or service not known"),
-        TimeoutError(),
-        OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 113] No route to host"),
-        FileNotFoundError(2, "No such file or directory"),
-    ],
-    ids=repr,
-)
-def test_an_os_error_while_connecting_is_about_the_server(error: OSError) -> None:
-    with pytest.raises(Unavailable, match="cannot connect") as raised, connecting():
-        raise error
-    assert raised.value.__cause__ is error
-
-
-@pytest.mark.asyncio
-async def test_a_port_without_a_listener_is_a_server_that_is_away() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        await _expect_away(f"postgresql+asyncpg://moor@127.0.0.1:{taken.getsockname()[1]}/moor")
-
-
-@pytest.mark.asyncio
-async def test_a_socket_file_that_is_not_there_is_a_server_that_is_away(tmp_path: Path) -> None:
-    await _expect_away(f"postgresql+asyncpg://moor@/moor?host={tmp_path}")
-
-
-@pytest.mark.asyncio
-async def test_a_server_that_hangs_up_at_once_is_away() -> None:
-    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-        await writer.wait_closed()
-
-    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
-        await _expect_away(
-            f"postgresql+asyncpg://moor@127.0.0.1:{server.sockets[0].getsockname()[1]}/moor?ssl=disable"
-        )
 
 
 @pytest.mark.asyncio
@@ -176,18 +103,6 @@ async def test_a_password_that_was_changed_in_its_file_counts_at_the_next_login(
     assert told == [b"first\0", b"second\0"]
 
 
-async def _expect_away(url: str) -> None:
-    database = open_database(url)
-    try:
-        with pytest.raises(Unavailable):
-            async with database.writing() as transaction:
-                await transaction.run(_ask)
-    finally:
-        await database.close()
-    with pytest.raises(Unavailable):
-        await upgrade(url, "placement_worker")
-
-
 def _ask(connection: Connection) -> None:
     connection.execute(sa.text("SELECT 1"))
 
@@ -211,32 +126,6 @@ async def test_a_server_that_ends_an_idle_session_is_away_and_others_go_on(asks:
             await database.close()
 
 
-@pytest.mark.postgresql
-@pytest.mark.asyncio
-async def test_a_session_that_ends_between_two_steps_of_a_statement_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    prepare = asyncpg.Connection._get_statement  # noqa: SLF001 - nothing else stands between its two steps
-
-    async def prepare_and_end(self: Any, *arguments: object, **options: object) -> object:
-        prepared = await prepare(self, *arguments, **options)
-        if "::bigint" in str(arguments[0]):
-            self.terminate()
-        return prepared
-
-    monkeypatch.setattr(asyncpg.Connection, "_get_statement", prepare_and_end)
-    async with empty_database("postgresql") as url:
-        database = PostgresDatabase(make_url(url))
-        try:
-            with pytest.raises(Unavailable, match="connection lost: 'NoneType' object has no attribute"):
-                async with database.writing() as transaction:
-                    await (await transaction.driver()).fetch("SELECT $1::bigint", 1)
-            async with database.writing() as transaction:
-                await transaction.run(_ask)
-        finally:
-            await database.close()
-
-
 async def _ask_after_last_words(database: PostgresDatabase, asks: str) -> None:
     async with database.writing() as transaction:
         driver = await transaction.driver()
@@ -245,21 +134,6 @@ async def _ask_after_last_words(database: PostgresDatabase, asks: str) -> None:
             await driver.execute("SELECT 1")
         elif asks == "through SQLAlchemy":
             await transaction.run(_ask)
-
-
-@pytest.mark.asyncio
-async def test_a_file_that_another_process_writes_to_is_busy_and_not_away(tmp_path: Path) -> None:
-    path = tmp_path / "books.db"
-    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 0})
-    with sqlite3.connect(path, isolation_level=None) as other, engine.connect() as connection:
-        other.execute("CREATE TABLE books (id INTEGER PRIMARY KEY)")
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(Transient) as raised, transients():
-            connection.exec_driver_sql("INSERT INTO books VALUES (1)")
-    other.close()
-    engine.dispose()
-
-    assert not isinstance(raised.value, Unavailable)
 
 
 def test_a_taken_id_is_a_duplicate_and_a_missing_value_is_not() -> None:

@@ -27,12 +27,6 @@ def read(connection: Connection) -> list[str]:
     return [name for (name,) in driver_of(connection).execute("SELECT name FROM notes ORDER BY number")]
 
 
-def data_version(connection: Connection) -> int:
-    (version,) = driver_of(connection).execute("PRAGMA data_version").fetchone()
-    assert isinstance(version, int)
-    return version
-
-
 async def note(database: SqliteDatabase, name: str) -> None:
     async with database.writing() as transaction:
         await transaction.run(noted, name)
@@ -56,41 +50,6 @@ async def test_the_first_to_ask_writes_first_in_any_worker(tmp_path: Path) -> No
     finally:
         for room in rooms:
             await room.close()
-
-
-async def test_workers_on_one_file_write_by_one_connection_and_keep_its_page_cache(tmp_path: Path) -> None:
-    """SQLite's `data_version` moves when another connection has written, and then the cached pages are dropped."""
-    first, second = (open_database(f"sqlite:///{tmp_path / 'shared.db'}") for _ in range(2))
-    try:
-        async with first.writing() as transaction:
-            await transaction.run(made)
-            before = await transaction.run(data_version)
-        assert isinstance(second, SqliteDatabase)
-        await note(second, "by the other")
-        async with first.writing() as transaction:
-            after = await transaction.run(data_version)
-    finally:
-        await first.close()
-        await second.close()
-
-    assert after == before
-
-
-async def test_a_worker_that_closes_leaves_the_file_to_the_others(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'shared.db'}"
-    first, second = open_database(url), open_database(url)
-    async with first.writing() as transaction:
-        await transaction.run(made)
-    await first.close()
-    assert isinstance(second, SqliteDatabase)
-
-    await note(second, "after the close")
-    await second.close()
-
-    third = open_database(url)
-    async with third.reading() as looking:
-        assert await looking.run(read) == ["after the close"]
-    await third.close()
 
 
 def modes_in(directory: Path) -> dict[str, int]:
