@@ -15,22 +15,16 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from bus import message
 from bus.broker import Connection, Delivery, Receipt
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
 from bus.memory.journal import CHECKPOINT_PAGES, RETRY_S
 from bus.topology import (
-    DEAD,
-    DEAD_QUEUE,
-    DELIVERIES_MAX_LEAST,
     Binding,
-    Limits,
     Queue,
     QueueKind,
 )
 from kit.errors import ConnectionLost
 from tests.contracts.small_world import (
-    DEAD_LETTERS,
     QUESTIONS,
     TOWN,
     WORK,
@@ -102,20 +96,6 @@ async def test_confirmed_parcels_are_found_in_order_in_every_queue_that_took_the
                     assert there[-1].parcel == letter
 
 
-async def test_declared_objects_exist_after_a_restart(journal_path: Path) -> None:
-    rebound = structs.replace(WORK, bindings=(Binding(TOWN, "late"),))
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
-            await connection.declare(world(rebound))
-
-            with found_after_a_kill(journal_path) as found:
-                async with connected(found.as_user()) as again:
-                    for key in ("work", "other", "late"):
-                        await publish(again, structs.replace(parcel(1, key), mandatory=True))
-                    assert await again.depth(WORK.name) == 2
-                    assert await again.depth(OTHER.name) == 2
-
-
 async def test_transient_and_deleted_objects_are_gone_after_a_restart(journal_path: Path) -> None:
     with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER, QUESTIONS)) as connection:
@@ -150,33 +130,6 @@ async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(
         (4, 1),
         (5, 0),
     ]
-
-
-async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart(journal_path: Path) -> None:
-    limits = Limits(deliveries_max=DELIVERIES_MAX_LEAST)
-    everything = world(WORK, OTHER, DEAD_LETTERS, limits=limits)
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), everything) as connection:
-            await publish_bodies(connection, 1)
-            consuming = await connection.open_consuming(WORK.name, prefetch=1)
-            for _ in range(DELIVERIES_MAX_LEAST):
-                (held,) = await receive(consuming, 1)
-                await consuming.give_back(held.tag)
-            await receive(consuming, 1)
-            await until_written(connection)
-            left = files_after_a_kill(journal_path)
-
-    with journaled_broker(left) as broker:
-        assert not await waiting(broker)
-        # It is dead-lettered at the next declaration of the topology; then it is in one queue, and stays there.
-        async with connected(broker.as_user(), everything):
-            pass
-        with found_after_a_kill(left) as found:
-            assert not await waiting(found)
-            (letter,) = await waiting(found, DEAD_QUEUE)
-    assert (letter.parcel.body, letter.parcel.exchange) == (b"1", DEAD)
-    assert letter.parcel.headers[message.BROKER_REASON] == message.DELIVERY_LIMIT
-    assert letter.parcel.headers[message.BROKER_QUEUE] == WORK.name
 
 
 async def test_an_end_with_wrong_bytes_in_it_is_dropped_and_nothing_before_it(journal_path: Path) -> None:

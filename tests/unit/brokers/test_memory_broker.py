@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from bus import message
-from bus.broker import BODY_BYTES_MAX, Receipt
+from bus.broker import Receipt
 from bus.memory import MemoryBroker
 from bus.memory.virtual_host import matches, words_of
 from bus.message import Parcel
@@ -22,7 +22,7 @@ from bus.topology import (
     Queue,
     QueueKind,
 )
-from kit.errors import ConnectionLost, ConsumerCancelled, Refusal
+from kit.errors import ConnectionLost, ConsumerCancelled
 from tests.when_stored import when_stored
 
 T = TypeVar("T")
@@ -103,14 +103,6 @@ async def test_a_cut_before_storing_loses_both() -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_oversized_parcel_is_refused_with_its_size() -> None:
-    broker = await standing()
-
-    with pytest.raises(Refusal, match=f"{BODY_BYTES_MAX + 1} bytes"):
-        await publish(broker, Parcel(TOWN, "work", b"x" * (BODY_BYTES_MAX + 1)))
-
-
-@pytest.mark.asyncio
 async def test_a_dead_letter_waits_in_its_queue_until_its_target_has_room() -> None:
     # RabbitMQ does so too, but waits three minutes before it tries again.
     broker = await standing()
@@ -145,33 +137,6 @@ def test_a_consumer_is_as_late_as_its_oldest_delivery() -> None:
         return loop.time()
 
     assert in_jumping_time(hold(1000)) == pytest.approx(2800)
-
-
-def test_a_run_can_be_repeated() -> None:
-    async def run() -> list[tuple[int, bytes, int]]:
-        broker = await standing()
-        connection = await broker.as_user().connect()
-        seen: list[tuple[int, bytes, int]] = []
-
-        async def consume(who: int) -> None:
-            while len(seen) < 60:
-                consuming = await connection.open_consuming("work", prefetch=who + 1)
-                for delivery in await consuming.receive():
-                    seen.append((who, delivery.parcel.body, delivery.returns))
-                    if len(seen) % 3 == 0:
-                        await consuming.give_back(delivery.tag)
-                    else:
-                        await consuming.acknowledge(delivery.tag)
-                await consuming.close()
-
-        async def produce() -> None:
-            for number in range(50):
-                await publish(broker, Parcel(TOWN, "work", b"%d" % number))
-
-        await asyncio.gather(produce(), *map(consume, range(3)))
-        return seen
-
-    assert in_jumping_time(run()) == in_jumping_time(run())
 
 
 @pytest.mark.parametrize("trap", ["#.#", "#.a.#.a.#.a.#", "#.*.#.*.#.*.#"])

@@ -1,7 +1,6 @@
 """The reader of a connection's socket: whose each frame is, in whatever pieces it arrives, and when reading rests."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 from pamqp import commands
@@ -19,7 +18,6 @@ from bus.rabbit.wire import (
     QUICK_READS_MIN,
     REST_S,
     FrameReader,
-    Rests,
 )
 
 pytestmark = pytest.mark.asyncio
@@ -191,39 +189,3 @@ async def test_reading_rests_while_many_small_messages_come_and_then_goes_on() -
 
     assert socket.pauses == 1
     assert not socket.is_paused
-
-
-def rests_of(arrivals: Sequence[float], *, bytes_each: int = 300) -> tuple[int, float]:
-    """How often reading rests if messages come at these times, whatever is read of them, and how long the last one waits."""
-    rests, at, read_s, count = Rests(), 0, 0.0, 0
-    waited_s = 0.0
-    while at < len(arrivals):
-        read_s = max(read_s, arrivals[at])
-        end = at
-        while end < len(arrivals) and arrivals[end] <= read_s:
-            end += 1
-        waited_s = read_s - arrivals[at]
-        rest_s = rests.after_read_s(read_s, end - at, bytes_each * (end - at))
-        count += rest_s > 0
-        read_s += rest_s
-        at = end
-    return count, waited_s
-
-
-async def test_a_thousand_messages_a_second_are_read_some_at_a_time() -> None:
-    count, _ = rests_of([each / 1000 for each in range(10_000)])
-
-    assert 900 < count < 1_250
-
-
-@pytest.mark.parametrize("at_once", [1, 8, 64])
-async def test_two_ends_that_take_turns_are_hardly_held_up(at_once: int) -> None:
-    """Each message comes as an answer to one that was sent after the last read, so while reading rests none comes."""
-    rests, now_s, rested_s = Rests(), 0.0, 0.0
-    for _ in range(20_000):
-        now_s += 0.000_2
-        rest_s = rests.after_read_s(now_s, at_once, 300 * at_once)
-        now_s += rest_s
-        rested_s += rest_s
-
-    assert 0 < rested_s < 0.05 * now_s

@@ -3,7 +3,6 @@
 import asyncio
 import stat
 import struct
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,45 +67,6 @@ async def test_a_file_that_is_no_socket_is_left_alone(socket_path: Path) -> None
             pass
 
     assert socket_path.read_text() == "precious"
-
-
-SERVES_UNTIL_KILLED = """
-import asyncio, sys
-from bus.memory import MemoryBroker
-from bus.unix_socket.server import serve_unix
-
-async def serve():
-    async with serve_unix(MemoryBroker(), sys.argv[1]):
-        print("serving", flush=True)
-        await asyncio.Event().wait()
-
-asyncio.run(serve())
-"""
-
-
-async def test_another_process_serves_and_is_killed_and_is_replaced(socket_path: Path) -> None:
-    server = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SERVES_UNTIL_KILLED, socket_path, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            assert server.stdout is not None
-            assert await server.stdout.readline() == b"serving\n"
-            connection = await UnixBroker(socket_path).connect()
-            await connection.declare(Objects((Exchange("moor.town"),)))
-            publishing = await connection.open_publishing()
-            assert await publishing.publish(Parcel("moor.town", "", b"{}")) is Receipt.CONFIRMED
-    finally:
-        server.kill()
-        await server.wait()
-
-    with pytest.raises(ConnectionLost):
-        async with asyncio.timeout(PATIENCE_S):
-            await publishing.publish(Parcel("moor.town", "", b"{}"))
-    with pytest.raises(ConnectionLost, match="no process serves a bus"):
-        await UnixBroker(socket_path).connect()
-    async with serve_unix(MemoryBroker(), socket_path):
-        await (await UnixBroker(socket_path).connect()).close()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from moor.books import instance_rules, rules
 from moor.books.instance_rules import faults_of, faults_of_way_back, way_back_of
 from moor.books.rules import NeededClaims, faults_alone, is_claim_alone
 from moor.books.views import NAME, Fault, InstanceView, is_held_by_nova, name_clashes
-from tests.properties.test_audit_properties import NOW, PLACES, SIGHT, a_view, share_on
+from tests.properties.test_audit_properties import PLACES, SIGHT, a_view, share_on
 
 MIGRATION = ConsumerId(UUID(int=70))
 WAY_BACK = ExpectedClaim(consumer=MIGRATION, type="MIGRATION", attempt=2, share=share_on(1))
@@ -79,16 +79,6 @@ def test_a_claim_beside_instances_has_leaked_unless_an_instance_may_need_it() ->
     assert needed.may_be_needed(alone())
 
 
-def test_a_claim_that_a_cell_has_just_freed_has_not_leaked_yet() -> None:
-    at_rest, moving = NeededClaims(), NeededClaims()
-
-    at_rest.note(with_entry(a_view(), freed=(MIGRATION,)), SIGHT)
-    moving.note(with_entry(a_view(), freed=(MIGRATION,), stirred_at=NOW), SIGHT)
-
-    assert not at_rest.may_be_needed(alone())
-    assert moving.may_be_needed(alone())
-
-
 def test_a_claim_that_a_doubtful_row_may_have_named_has_not_leaked() -> None:
     """A host has attempt 2 of the instance, and its cell's row is of attempt 1: the row may come from a backup."""
     needed = NeededClaims()
@@ -106,42 +96,11 @@ def test_a_claim_that_a_doubtful_row_may_have_named_has_not_leaked() -> None:
     assert needed.may_be_needed(alone(project="bank"))
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        pytest.param(alone(held=()), id="holds nothing"),
-        pytest.param(alone(is_new=True), id="new"),
-        pytest.param(alone(cell="c3"), id="silent cell"),
-    ],
-)
-def test_no_leak_is_told_of_a_claim_that_cannot_be_judged(view: InstanceView) -> None:
-    sight = structs.replace(SIGHT, known=SIGHT.known | {"c3"})
-
-    assert faults_alone(view, sight, PLACES) == []
-
-
 def test_a_leak_in_the_name_of_an_unknown_cell_is_named_and_kept() -> None:
     (leak,) = faults_alone(alone(cell="nowhere"), SIGHT, PLACES)
 
     assert (leak.kind, leak.mend) == (rules.LEAK, None)
     assert "'nowhere'" in leak.advice
-
-
-@pytest.mark.parametrize(
-    ("view", "is_alone"),
-    [
-        (structs.replace(a_view(), at_api=None, in_cells=()), True),
-        # Nova's, or another program's: a heir of ours has the attempt of its swap.
-        (alone(attempt=0), False),
-        (alone(cell=""), False),
-        (InstanceView(id=MIGRATION, consumer=migration(type="VOLUME", attempt=0)), False),
-        (alone(held=()), False),
-        (InstanceView(id=MIGRATION), False),
-        (a_view(), False),
-    ],
-)
-def test_a_claim_is_alone_if_no_row_has_its_id(view: InstanceView, *, is_alone: bool) -> None:
-    assert is_claim_alone(view) is is_alone
 
 
 @pytest.mark.parametrize("state", ["", "deleted", "error"])
@@ -157,12 +116,6 @@ def test_what_nova_holds_is_no_orphan_whatever_our_own_rows_say(state: str) -> N
     assert instance_rules.ORPHAN not in kinds([*faults_of(of_nova, SIGHT, PLACES)])
     assert is_held_by_nova(of_nova) == (not state)
     assert not is_held_by_nova(of_cell)
-
-
-def test_only_instances_and_migrations_are_held_by_nova() -> None:
-    assert is_held_by_nova(alone(cell=""))
-    assert not is_held_by_nova(alone(cell="", held=()))
-    assert not is_held_by_nova(alone(cell="", type="VOLUME"))
 
 
 def test_an_instance_whose_cell_has_no_row_of_it_is_told_and_only_a_deleted_one_is_mended() -> None:

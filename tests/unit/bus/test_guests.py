@@ -10,7 +10,6 @@ from engine.guests import (
     GuestCell,
     GuestShape,
     ShareDiffersError,
-    cell_amounts,
     cells_of,
     page_kib_of,
     read_guest,
@@ -190,26 +189,6 @@ def test_a_guest_with_cells_has_a_number_of_processors_that_can_be_counted(vcpus
     assert (problems[0].field, problems[0].value) == ("flavor.vcpus", str(vcpus))
 
 
-def test_a_page_size_needs_memory() -> None:
-    problems = read({"hw:mem_page_size": "large"}, ram_mb=0)
-
-    assert isinstance(problems, tuple)
-    assert problems[0].field == "flavor.extra_specs.hw:mem_page_size"
-
-
-def test_a_flavor_for_a_node_has_a_policy_and_no_cells() -> None:
-    assert read(DEDICATED, vcpus=0, ram_mb=0) == GuestShape(cpu_policy="dedicated")
-
-
-def test_the_emulators_processor_is_with_the_first_cell() -> None:
-    shape = shape_of({**NAMED, **MIXED, "hw:emulator_threads_policy": "isolate", "hw:mem_page_size": "2MB"})
-
-    assert cell_amounts(shape, shape.page_kib) == (
-        {"VCPU": 1, "PCPU": 3, "CUSTOM_MEMORY_MB_PAGES_2048": 1024},
-        {"PCPU": 1, "CUSTOM_MEMORY_MB_PAGES_2048": 3072},
-    )
-
-
 def test_a_share_says_which_guest_cell_is_on_which_host_cell() -> None:
     share = {
         ROOT: {"DISK_GB": 10},
@@ -219,26 +198,6 @@ def test_a_share_says_which_guest_cell_is_on_which_host_cell() -> None:
 
     assert cells_of(shape_of(NAMED), share, {A: 0, B: 1, C: 2}) == (2, 0)
     assert page_kib_of(share) == 0
-
-
-def test_equal_guest_cells_stand_in_the_order_of_the_hosts_cells() -> None:
-    amounts = {"VCPU": 2, "MEMORY_MB": 2048}
-
-    assert cells_of(shape_of(TWO), {C: amounts, A: amounts}, {A: 0, B: 1, C: 2}) == (0, 2)
-
-
-def test_a_host_without_cells_is_one_cell() -> None:
-    share = {ROOT: {"PCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 1}}
-
-    assert cells_of(shape_of(DEDICATED), share, {ROOT: "whole"}) == ("whole",)
-    assert cells_of(shape_of({}), share, {ROOT: "whole"}) == ()
-
-
-def test_pages_of_any_size_are_those_of_the_share() -> None:
-    share = {A: {"VCPU": 4, "CUSTOM_MEMORY_MB_PAGES_1048576": 4096}}
-
-    assert page_kib_of(share) == 1048576
-    assert cells_of(shape_of({"hw:mem_page_size": "any"}), share, {A: 0}) == (0,)
 
 
 @pytest.mark.parametrize(

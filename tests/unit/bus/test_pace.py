@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.workers.handling import MESSAGES_ENOUGH, Pace
+from bus.workers.handling import Pace
 
 GATHER_S = 0.06
 
@@ -46,13 +46,6 @@ def test_while_parcels_keep_coming_batches_begin_at_equal_distances(rate: int) -
     assert max(waited for *_, waited in later) <= GATHER_S + 1e-9
 
 
-@pytest.mark.parametrize("rate", [1, 10, 40, 60])
-def test_parcels_that_are_rarer_do_not_wait(rate: int) -> None:
-    begun = batches(evenly(rate, 20))
-    assert {count for _, count, _ in begun} == {1}
-    assert {waited for *_, waited in begun} == {0.0}
-
-
 def asked(askers: int, seconds: float, *, handled_s: float = 0.001, pace: Pace) -> int:
     """How many questions are answered to so many askers. Each asks again when it has its answer."""
     now_s, answered = 0.0, 0
@@ -71,8 +64,3 @@ def asked(askers: int, seconds: float, *, handled_s: float = 0.001, pace: Pace) 
 def test_questions_that_wait_for_each_other_hardly_wait_for_the_worker(askers: int) -> None:
     at_once = askers * 10 / 0.001
     assert asked(askers, 10, pace=Pace()) > 0.9 * at_once
-
-
-def test_with_enough_messages_a_batch_begins_at_once() -> None:
-    begun = batches(evenly(100, 5), messages=MESSAGES_ENOUGH)
-    assert {waited for *_, waited in begun} == {0.0}

@@ -1,7 +1,6 @@
 """TLS settings whose files change, between a client and a server of this process."""
 
 import asyncio
-import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -87,33 +86,6 @@ async def test_a_client_uses_renewed_certificates_at_its_next_connection_and_a_s
     assert of_client[1] != first[1]
     assert of_both[0] != first[0]
     assert of_both[1] == of_client[1]
-
-
-async def test_files_of_a_server_that_do_not_belong_together_yet_change_nothing(
-    files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
-
-    def write(*, both: bool) -> None:
-        issued = files.authority.issue_cert("localhost")
-        issued.cert_chain_pems[0].write_to_path(str(chain))
-        if both:
-            issued.private_key_pem.write_to_path(str(key))
-
-    write(both=True)
-    server, client = server_tls(str(chain), str(key)), client_tls(files.ca)
-    async with serving(server) as port:
-        first = await visit(port, client)
-        write(both=False)
-        server.read_again()
-        assert await visit(port, client) == first
-        (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        write(both=True)
-        server.read_again()
-        assert (await visit(port, client))[0] != first[0]
-
-    assert "the former ones are kept" in said
-    assert str(chain) in said
 
 
 async def test_a_server_that_wants_certificates_refuses_each_wrong_one_with_its_reason(files: Files) -> None:

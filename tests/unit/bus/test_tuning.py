@@ -10,8 +10,7 @@ from msgspec import structs
 from typer import BadParameter
 from typer.testing import CliRunner
 
-from bus.settings import BUS, BusSettings
-from cell_conductor.settings import ConductorSettings
+from bus.settings import BUS
 from kit.settings import BadSetting, Section
 from moor.commands import app
 from moor.options import scheduler_flags, tuned
@@ -273,30 +272,6 @@ def test_a_wrong_flag_of_schedulers_is_named_before_anything_starts(
     assert done.exit_code == 2, done.output
     # Without the frame and its line breaks.
     assert said in " ".join(done.output.replace("│", " ").split())
-
-
-def test_the_defaults_of_a_command_count_where_nothing_is_set() -> None:
-    own = CloudSettings(
-        bus=BusSettings(answer_timeout_ms=5.0), conductor=ConductorSettings(attempt_timeout_s=7.0)
-    )
-    environment = {"MOOR_BUS_PREFETCH": "9", "MOOR_CONDUCTOR_ATTEMPT_TIMEOUT_S": "8"}
-
-    found = of_cloud(sources(environment, here=HERE), own)
-
-    assert found.bus == BusSettings(answer_timeout_ms=5.0, prefetch=9)
-    assert found.conductor == ConductorSettings(attempt_timeout_s=8.0)
-    assert found.placement == PLACEMENT.kind()
-
-
-def test_processes_that_read_only_variables_get_the_values_of_the_file(tmp_path: Path) -> None:
-    file = a_file(tmp_path / "c.toml", "[bus]\nprefetch = 9\n[compute]\nbeat_s = 2\n")
-
-    variables = environment_of(
-        of_cloud(sources({"MOOR_BUS_PREFETCH": "10"}, config=file, here=HERE), CloudSettings()), {}
-    )
-
-    assert variables == {"MOOR_BUS_PREFETCH": "10", "MOOR_COMPUTE_BEAT_S": "2.0"}
-    assert COMPUTE.read(variables) == structs.replace(COMPUTE.kind(), beat_s=2.0)
 
 
 # Invalid settings

@@ -1,6 +1,6 @@
 """What a real Nova said in each of its operations is read here: requests, casts to schedulers, and notifications.
 
-tests/data/nova_rpc/operations.jsonl has what `python -m tests.conformance.nova.recording` recorded, without secrets.
+tests/data/nova_rpc/operations.jsonl has what `python -m tools.real_nova.recording` recorded, without secrets.
 """
 
 import json

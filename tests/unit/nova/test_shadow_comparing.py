@@ -11,7 +11,6 @@ from nova_bridge.shadow.notes import (
     ChoicesCompared,
     HostsPaired,
     compare_choices,
-    pair_hosts,
     reason_in_words,
 )
 from tests.contracts.placement_orders import provider
@@ -76,24 +75,3 @@ def test_what_the_instance_holds_already_is_no_reason_against_its_host() -> None
     assert [with_own.filter_against(with_own.row_of(each)) for each in (A, B)] == ["capacity"] * 2
     assert [without.filter_against(without.row_of(each)) for each in (A, B)] == ["", "capacity"]
     assert reason_against(picture, a_spec(2), PLUGINS, picture.row_of(A), leaving) == ""
-
-
-def test_room_that_our_own_earlier_choices_took_is_no_reason_against_novas_host() -> None:
-    with_choices, without = views(cloud(a=16, b=0)), views(cloud(a=16, b=16))
-    pair = HostsPaired(A, B)
-
-    assert compare_choices(pair, with_choices).verdict == "filtered"
-    assert compare_choices(pair, with_choices, without).verdict == "as_good"
-    assert compare_choices(pair, with_choices, views(cloud(a=16, b=1))).verdict == "filtered"
-
-
-def test_a_host_is_judged_with_the_instances_of_the_request_that_it_took_before() -> None:
-    """Nova packs one host, and we spread: by free processors its second instance is worse."""
-    seen = views(cloud(a=16, b=15, c=1), a_spec(4), instances=2)
-    first, second = pair_hosts([A, B], [A, A])
-
-    assert (first, second) == (HostsPaired(A, A), HostsPaired(B, A, 0, 1))
-    found = compare_choices(second, seen)
-    assert found.verdict == "nova_worse"
-    said = reason_in_words(found, second, NAMES.__getitem__, why_filtered="")
-    assert said.endswith("with 0 and 1 instances of the same request there before")

@@ -6,13 +6,11 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from msgspec import structs
 
 from engine.flavors import InstanceId
 from kit.settings import BadSetting
-from nova_bridge.settings import NOVA, NovaSettings
+from nova_bridge.settings import NOVA
 from nova_bridge.shadow.notes import NotesFile, ShadowNote, read_notes
-from nova_bridge.shadow.wiring import check_file
 
 START = datetime(2026, 11, 25, 10, tzinfo=UTC)
 
@@ -73,17 +71,6 @@ def test_old_notes_go_with_time(tmp_path: Path) -> None:
         read_notes(path)
     file.add([note(4)])
     assert numbers(path) == [4]
-
-
-def test_a_file_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
-    settings = NovaSettings(shadow_file=str(tmp_path / "missing" / "notes"))
-    with pytest.raises(
-        BadSetting, match=r"nova\.shadow_file is '.*' \(MOOR_NOVA_SHADOW_FILE\): it cannot be written"
-    ):
-        check_file(settings)
-
-    check_file(structs.replace(settings, shadow_file=str(tmp_path / "notes")))
-    assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(

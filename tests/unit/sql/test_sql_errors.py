@@ -15,8 +15,6 @@ from kit.sql import PostgresDatabase, is_duplicate, open_database
 from kit.sql.dialects import connecting, transient_kind, transients
 from tests.contracts.sql_stores import empty_database
 
-# No server is asked: a transaction takes no connection before its first statement.
-NOWHERE = "postgresql+asyncpg://moor@127.0.0.1:1/moor"
 # PostgreSQL's message ErrorResponse: its length, and its fields.
 LAST_FIELDS = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
 LAST_WORDS = b"E" + (len(LAST_FIELDS) + 4).to_bytes(4, "big") + LAST_FIELDS
@@ -34,21 +32,6 @@ def test_an_os_error_inside_a_transaction_is_not_the_servers_absence(
     error: OSError,
 ) -> None:
     assert transient_kind(error) is None
-
-
-@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
-@pytest.mark.parametrize("error", ANYBODY_S, ids=repr)
-@pytest.mark.asyncio
-async def test_it_leaves_the_transaction_unchanged(kind: str, error: OSError, tmp_path: Path) -> None:
-    database = open_database(NOWHERE if kind == "postgresql" else f"sqlite:///{tmp_path / 'books.db'}")
-    try:
-        with pytest.raises(type(error)) as raised:
-            async with database.writing():
-                raise error
-    finally:
-        await database.close()
-
-    assert raised.value is error
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A real Nova with nova-scheduler, and ours in the shadow: `python -m tests.conformance.nova.shadow [--placement ours|theirs]`.
+"""A real Nova with nova-scheduler, and ours in the shadow: `python -m tools.real_nova.shadow [--placement ours|theirs]`.
 
 Boots are sent by some clients at once, and some that no host has room for; then the report is printed, and what the worker in the
 shadow used of the CPU for each. Nova's scheduler has the weighers that count here too, so that choices may be equal. With
@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.conformance.nova.bench import BUILT_WITHIN_S, load, until_settled, used
 from tests.conformance.nova.our_scheduler import prepare_our_scheduler, run_moor, start_our_scheduler
 from tests.conformance.nova.stack import NotStartedError, NovaStack, Wanted, nova_stack
 from tests.conformance.nova.stub_services import IMAGE
+from tools.real_nova.bench import BUILT_WITHIN_S, load, until_settled, used
 
 READY_WITHIN_S = 120.0
 # As nova.rpc_timeout_s below, and some looks.

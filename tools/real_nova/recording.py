@@ -1,4 +1,4 @@
-"""What Nova's services say to and about schedulers, as it is on its RabbitMQ: `python -m tests.conformance.nova.recording FILE [--only WORD]`.
+"""What Nova's services say to and about schedulers, as it is on its RabbitMQ: `python -m tools.real_nova.recording FILE [--only WORD]`.
 
 It does the operations with Nova's own scheduler and Placement, while the broker copies each message that is published. A line of the
 file has one message: `select_destinations` and its answer, casts to all schedulers, and notifications of what schedulers must know.
@@ -149,7 +149,7 @@ def _shape(value: Any, name: str = "") -> Any:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.conformance.nova.recording")
+    parser = argparse.ArgumentParser(prog="python -m tools.real_nova.recording")
     parser.add_argument("file", type=Path)
     parser.add_argument(
         "--only",

@@ -1,4 +1,4 @@
-"""What scheduling costs a real Nova: `python -m tests.conformance.nova.bench --with SCHEDULER+PLACEMENT [--hosts N] [--boots N]`.
+"""What scheduling costs a real Nova: `python -m tools.real_nova.bench --with SCHEDULER+PLACEMENT [--hosts N] [--boots N]`.
 
 Two cells of fake computes, fifty in a process. Some clients send the boots, and so many at a time wait for the scheduler. Told are the
 CPU seconds of each part for a boot, the share that scheduling has in the databases and in Nova's broker, and how long
@@ -270,7 +270,7 @@ def _pause_placement(stack: NovaStack) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.conformance.nova.bench")
+    parser = argparse.ArgumentParser(prog="python -m tools.real_nova.bench")
     parser.add_argument("--with", dest="combination", default="theirs+theirs", metavar="SCHEDULER+PLACEMENT")
     parser.add_argument("--hosts", type=int, default=200)
     parser.add_argument("--boots", type=int, default=1000)

@@ -1,0 +1,1 @@
+"""Measurements and recordings of a whole real Nova, which tests/conformance/nova starts."""
