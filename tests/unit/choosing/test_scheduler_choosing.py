@@ -191,14 +191,6 @@ def test_an_empty_cloud_refuses_with_an_empty_funnel() -> None:
     assert choose(Picture(), [], PLUGINS, salt=0) == []
 
 
-def test_asked_hosts_are_matched_without_regard_to_case() -> None:
-    picture = a_picture(a_state("Rack-A"), a_state("rack-b"))
-
-    spec = structs.replace(a_spec(), hosts=("rack-a",))
-
-    assert names(chosen(picture, spec)) == ["Rack-A"]
-
-
 def test_who_asks_for_hosts_by_name_is_told_of_these_and_of_no_others() -> None:
     picture = a_picture(a_state("off"), a_state("Small", vcpus(2)), a_state("roomy"))
     picture.put_hosts([a_host("off", mode="draining", mode_reason="broken fan", sequence=2)])

@@ -187,7 +187,6 @@ def test_an_order_gets_this_verdict_or_is_refused_by_this_field(
     assert bool(decision.changes.touched) == (said == Claimed())
 
 
-AWAY = structs.replace(living(DB), host=OTHER_HOST)
 PAIRS, TOGETHER = (structs.replace(GROUP, max_per_host=2), structs.replace(GROUP, policy="affinity"))
 
 
