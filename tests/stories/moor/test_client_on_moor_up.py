@@ -1,7 +1,6 @@
 """The public client on `moor up`: from a program with asyncio and from one without; and `moor up` is killed in the middle."""
 
 import asyncio
-import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -17,12 +16,6 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(240)]
 
 T = TypeVar("T")
 SMALL = Flavor(name="small", vcpus=1, ram_mb=512, root_gb=1)
-SLOW = """
-[[faults]]
-is = "builds_slowly"
-spawn_ms = 1500.0
-probability = 0.5
-"""
 
 
 @pytest.fixture
@@ -41,33 +34,6 @@ async def up(home: Path, *arguments: str) -> AsyncIterator[Process]:
     async with started_anew("up", *arguments, XDG_STATE_HOME=str(home)) as process:
         await process.until_printed("ready")
         yield process
-
-
-async def test_boots_go_on_and_are_built_once_when_moor_up_is_killed_in_the_middle(home: Path) -> None:
-    faults = home / "faults.toml"
-    faults.write_text(SLOW)
-    arguments = ("--cells", "harbour", "--hosts", "10", "--faults", str(faults))
-    async with up(home, *arguments) as first, Client(url_of(home), patience_s=60) as moorage:
-
-        async def boot(number: int) -> None:
-            request = await moorage.boot(SMALL, name=f"web-{number}", count=2)
-            await request.until_done()
-
-        booting = [asyncio.create_task(boot(number)) for number in range(30)]
-        while not [each async for each in moorage.list_instances(state="active")]:
-            await asyncio.sleep(0.05)
-        first.send_signal(signal.SIGKILL)
-        await first.ended()
-        async with up(home, *arguments):
-            await asyncio.gather(*booting)
-            listed = [each async for each in moorage.list_instances()]
-
-            assert sorted(each.name for each in listed) == sorted(
-                f"web-{number}-{copy}" for number in range(30) for copy in (1, 2)
-            )
-            assert {each.state for each in listed} == {"active"}
-            audited = await moor("audit", "--settle", "0", XDG_STATE_HOME=str(home))
-            assert audited.code == 0, audited.out
 
 
 async def in_a_thread(work: Callable[[], T]) -> T:

@@ -25,25 +25,6 @@ PAGES = (
     *("/groups", "/aggregates", "/nodes", "/ring", "/dead", "/why?vcpus=8000", "/nowhere"),
 )
 
-# Class names and UUIDs that stand on more than one line, of all that the page shows.
-BROKEN_WORDS = r"""
-() => {
-  const broken = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  const words = /[A-Z][A-Z0-9]*(_[A-Z0-9]+)+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/g;
-  while (walker.nextNode()) {
-    const node = walker.currentNode;
-    if (node.parentElement.closest("pre, script")) continue;
-    for (const word of node.data.matchAll(words)) {
-      const range = document.createRange();
-      range.setStart(node, word.index);
-      range.setEnd(node, word.index + word[0].length);
-      if (new Set([...range.getClientRects()].map(one => Math.round(one.top))).size > 1) broken.push(word[0]);
-    }
-  }
-  return broken;
-}
-"""
-
 
 @asynccontextmanager
 async def a_browser() -> AsyncIterator[Browser]:
@@ -141,77 +122,3 @@ async def test_pages_are_accessible_and_fit_a_narrow_screen(scheme: str) -> None
                 assert (path, serious) == (path, [])
                 wide = await page.evaluate("document.documentElement.scrollWidth")
                 assert (path, wide) == (path, 390)
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-async def test_no_class_name_and_no_uuid_is_broken_over_two_lines(width: int) -> None:
-    licence = "CUSTOM_LICENCE_OF_A_VENDOR"
-    async with a_cloud("--nodes", "2") as (environment, url, _), a_browser() as browser:
-        host = "harbour-host-00001"
-        await moor("class", "create", licence, **environment)
-        inventory = ("VCPU=8", "MEMORY_MB=8192", "DISK_GB=80", f"{licence}=1")
-        await moor("provider", "set", "inventory", host, *inventory, **environment)
-        flavor = ("--vcpus", "1", "--extra-spec", f"resources:{licence}=1")
-        name = "an-instance.of-a-long-domain.example.org"
-        web = await moor_json("boot", *flavor, "--name", name, **environment)
-        giant = await moor("boot", "--vcpus", "8000", "-o", "json", **environment)
-        instances = [booted["instances"][0]["id"] for booted in (web, json.loads(giant.out))]
-        async with opened(browser, url, width=width) as (page, _):
-            await page.goto("/")
-            await page.get_by_text(licence).wait_for()
-            for path in (*PAGES, *[f"/instances/{id_}" for id_ in instances]):
-                await page.goto(path)
-                assert (path, await page.evaluate(BROKEN_WORDS)) == (path, [])
-                wide = await page.evaluate("document.documentElement.scrollWidth")
-                assert (path, wide) == (path, width)
-
-
-async def test_a_tile_is_chosen_and_opened_by_keyboard_while_the_page_is_live() -> None:
-    async with (
-        a_cloud() as (environment, url, _),
-        a_browser() as browser,
-        opened(browser, url) as (page, wrong),
-    ):
-        await page.goto("/")
-        tiles = page.locator("canvas.tiles")
-        await tiles.focus()
-        await page.keyboard.press("ArrowRight")
-        await page.get_by_text("host 2 of 3 in harbour").wait_for()
-        await moor_json("boot", "--vcpus", "1", **environment)
-        await page.get_by_text("1 active").wait_for()
-        # The part of the page was replaced, and the focus is where it was.
-        assert await page.evaluate("document.activeElement.className") == "tiles"
-        await page.keyboard.press("Enter")
-        await page.get_by_role("heading", name="harbour-host-00002").wait_for()
-        assert wrong == []
-
-
-async def test_every_page_is_reached_by_the_keyboard() -> None:
-    async with a_cloud() as (_, url, _), a_browser() as browser, opened(browser, url) as (page, wrong):
-        await page.goto("/")
-        await page.keyboard.press("Tab")
-        assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
-        names = []
-        for _ in range(12):
-            await page.keyboard.press("Tab")
-            names.append(await page.evaluate("document.activeElement.textContent"))
-        assert names == [
-            "Overview",
-            "Workers",
-            "Instances",
-            "Waiting",
-            "Moves",
-            "Hosts",
-            "Nodes",
-            "Ring",
-            "Groups",
-            "Aggregates",
-            "Dead letters",
-            "Why not?",
-        ]
-        await page.keyboard.press("Enter")
-        await page.get_by_role("heading", name="Why not?").wait_for()
-        await page.get_by_label("VCPUs").fill("100")
-        await page.keyboard.press("Enter")
-        await page.get_by_text("would fit, on").wait_for()
-        assert wrong == []

@@ -2,8 +2,6 @@
 
 import asyncio
 import re
-import signal
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import bcrypt
@@ -13,9 +11,8 @@ import pytest
 from bus.addresses import broker_at
 from bus.topology import DEAD_QUEUE
 from tests.contracts.stage import parcel, send
-from tests.stories.moor.moor_process import Process, moor, moor_json, started
+from tests.stories.moor.moor_process import Process, moor, moor_json
 from tests.stories.moor.test_moor_dashboard import a_cloud, served_beside
-from tests.stories.real_servers import real_servers
 from tests.unit.moor.dashboard_visits import hidden
 
 pytestmark = pytest.mark.asyncio
@@ -88,21 +85,6 @@ async def test_a_host_is_drained_and_set_up_again_and_an_instance_deleted() -> N
         assert [each["by"] for each in history if each["what"] == "delete"] == ["moor-operator for admin"]
 
 
-async def test_a_host_that_is_down_is_evacuated_and_one_that_is_up_is_not() -> None:
-    async with a_cloud() as (environment, url, up), httpx.AsyncClient(base_url=url, timeout=60) as client:
-        booted = await moor_json("boot", "--vcpus", "1", "--count", "3", "--name", "web", **environment)
-        host = booted["instances"][0]["host"]
-        await client.get(printed_address(up))
-
-        refused = await client.get(f"/orders/evacuate?host={host}")
-        assert (refused.status_code, "set it down first" in refused.text) == (400, True)
-        await ordered(client, f"/orders/set-host?host={host}&mode=down")
-        done = await ordered(client, f"/orders/evacuate?host={host}", sure="yes")
-
-        assert f"have left harbour/{host}" in done.text
-        assert all(each["host"] != host for each in await moor_json("list", **environment))
-
-
 async def test_a_dead_letter_is_replayed() -> None:
     async with a_cloud() as (environment, url, up), httpx.AsyncClient(base_url=url, timeout=60) as client:
         broker = broker_at(f"unix://{environment['XDG_STATE_HOME']}/moorage/bus.sock")
@@ -124,23 +106,6 @@ async def test_a_dead_letter_is_replayed() -> None:
         assert letters[0]["handle"] != letter["handle"]
         again = await client.get(path.replace("&amp;", "&"))
         assert (again.status_code, "There is no dead letter" in again.text) == (400, True)
-
-
-async def test_a_broker_that_refuses_an_order_is_quoted_and_nothing_is_done() -> None:
-    async with a_cloud() as (environment, _, _):
-        # As on a broker where the dashboard is an admin application, which may not set hosts.
-        bus = f"unix://moor-app-local@{environment['XDG_STATE_HOME']}/moorage/bus.sock"
-        flags = ("run", "dashboard", "--bus", bus, "--dashboard-listen", "127.0.0.1:0")
-        async with started(*flags, **environment) as dashboard:
-            printed = await dashboard.until_printed_to_stderr("/open?token=")
-            address = printed.split()[-1]
-            async with httpx.AsyncClient(base_url=address.partition("/open")[0], timeout=60) as client:
-                await client.get(address)
-                done = await ordered(client, f"/orders/set-host?host={HOST}&mode=down")
-
-        assert done.status_code == 409
-        assert "host.set" in done.text
-        assert (await moor_json("host", "show", HOST, **environment))["setting"]["mode"] == "up"
 
 
 async def heard(client: httpx.AsyncClient) -> str:
@@ -193,48 +158,3 @@ async def test_members_of_two_projects_see_hear_and_delete_only_their_own(tmp_pa
             history = await moor_json("history", ids["shop"], **environment)
             assert [each["by"] for each in history if each["what"] == "delete"] == ["moor-operator for ann"]
             assert ids["garden"] in (await bob.get("/instances?state=active")).text
-
-
-@pytest.mark.rabbitmq
-@pytest.mark.postgresql
-async def test_on_servers_a_drain_is_ordered_over_the_broker_and_the_dashboard_ends_in_time(
-    tmp_path: Path,
-) -> None:
-    users = tmp_path / "users"
-    users.write_text(f"root:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}\n")
-    async with real_servers() as (bus, database), AsyncExitStack() as stack:
-        environment = {"MOOR_BUS_URL": bus, "MOOR_DB_URL": database, "MOOR_CELLS": "harbour"}
-        declared = await moor("broker", "declare", **environment)
-        assert declared.code == 0, declared.err
-        assert (await moor("db", "upgrade", **environment)).code == 0
-        for worker in (
-            *(("placement",), ("scheduler",), ("conductor", "--cell", "harbour")),
-            ("compute", "--cell", "harbour", "--hosts", "3"),
-        ):
-            await stack.enter_async_context(started("run", *worker, **environment))
-        flags = (
-            "run",
-            "dashboard",
-            "--dashboard-listen",
-            "127.0.0.1:0",
-            "--auth",
-            "basic",
-            "--users",
-            str(users),
-        )
-        dashboard = await stack.enter_async_context(started(*flags, **environment))
-        line = await dashboard.until_printed_to_stderr("the dashboard is served at")
-        (url,) = re.findall(r"http://[0-9.:]+", line)
-        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
-        booted = await moor_json("boot", "--vcpus", "1", "--count", "6", "--name", "web", **environment)
-        there = [each["id"] for each in booted["instances"] if each["host"] == HOST]
-        await logged_in(client, "root")
-
-        done = await ordered(client, f"/orders/drain?host={HOST}")
-
-        assert f"have left harbour/{HOST}" in done.text
-        assert all(each["host"] != HOST for each in await moor_json("list", **environment))
-        history = await moor_json("history", there[0], **environment)
-        assert [each["by"] for each in history if each["what"] == "live-migrate"] == ["guest for root"]
-        dashboard.send_signal(signal.SIGTERM)
-        assert (await dashboard.ended()).code == 0

@@ -5,8 +5,8 @@ import json
 import os
 import secrets
 import tomllib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -46,8 +46,6 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.timeout(180
 
 STAGE = ("rabbitmq, a broker a cell", "memory")
 HOST = "h1"
-# So many more than allowed are opened at most, until the broker has counted them.
-MORE_MAX = 100
 
 
 class OperatorAccess:
@@ -106,17 +104,6 @@ async def connected(url: str) -> AsyncIterator[Connection]:
         yield connection
     finally:
         await connection.close()
-
-
-async def refusal_of(open_one: Callable[[], Awaitable[object]]) -> str:
-    """Why no more may be opened. The broker counts what is open a moment after it was opened."""
-    opened: list[object] = []
-    while len(opened) < MORE_MAX:
-        try:
-            opened.append(await open_one())
-        except (Interrupted, Refusal) as refusal:
-            return str(refusal)
-    raise AssertionError(f"{MORE_MAX} more were opened")
 
 
 async def until_cut_off(connection: Connection) -> None:
@@ -318,75 +305,3 @@ async def test_with_other_projects_an_application_keeps_its_password_and_loses_i
             await until_cut_off(connection)
         assert not await may_publish(url, API, "instance.delete.p1")
         assert await may_publish(url, API, "instance.delete.p2")
-
-
-async def test_an_application_may_open_ten_connections_or_the_configured_number(tmp_path: Path) -> None:
-    async with operator_access(tmp_path) as (_, operator, names):
-        few = await operator.add(a_name(names), "--project", "p1", "--connections-max", "2")
-        async with connected(few), connected(few), AsyncExitStack() as opened:
-            assert "limit of connections" in await refusal_of(
-                lambda: opened.enter_async_context(connected(few))
-            )
-        url = await operator.add(a_name(names), "--project", "p1", "--channels-max", "12")
-        async with AsyncExitStack() as opened:
-            one, other, *_ = [await opened.enter_async_context(connected(url)) for _ in range(10)]
-            assert "limit of connections" in await refusal_of(
-                lambda: opened.enter_async_context(connected(url))
-            )
-            channels = [await one.open_publishing() for _ in range(11)]
-            assert channels
-            assert await refusal_of(other.open_publishing)
-
-
-async def test_an_invalid_application_is_refused_before_any_change(tmp_path: Path) -> None:
-    async with operator_access(tmp_path) as (_, operator, _names):
-        for arguments, said in (
-            (("add", "x"), "either be an admin or have projects"),
-            (("add", "x", "--admin", "--project", "p"), "either be an admin or have projects"),
-            (("add", "X", "--project", "p"), "an application's name is"),
-            (("add", "x", "--project", "P.1"), "a project's name is"),
-            (("add", "x", "--project", "-"), "a project's name is"),
-            (("remove", "x.y"), "an application's name must match"),
-        ):
-            ran = await operator.command(*arguments)
-            assert ran.code == 2, ran.out
-            assert said in " ".join(ran.err.replace("│", " ").split()), ran.err
-        assert not operator.credentials.exists()
-        ran = await moor("broker", "user", "add", "x", "--admin", MOOR_BUS_URL="unix:///nowhere")
-        assert (
-            ran.code,
-            "applications need a RabbitMQ broker" in " ".join(ran.err.replace("│", " ").split()),
-        ) == (2, True)
-
-
-async def test_an_administrator_of_the_broker_is_told_at_once_who_may_ask_and_nothing_changes(
-    tmp_path: Path,
-) -> None:
-    """Its user is none of the topology's, so schedulers do not take what it says."""
-    async with operator_access(tmp_path) as (_, operator, names):
-        name = a_name(names)
-        for verb in (("add", name, "--project", "shop"), ("remove", name)):
-            ran = await operator.command(*verb, user="")
-            assert ran.code == 1, ran.out
-            assert "'guest', which the topology does not have: connect as moor-operator" in ran.err
-
-        assert not operator.credentials.exists()
-        listed = await moor_json("dead", "list", MOOR_BUS_URL=operator.under_test.url(user_of("operator")))
-        # One for each question: nobody asks again.
-        assert [each["type"] for each in listed] == ["application.query"] * 2
-
-
-async def test_the_environment_file_of_an_application_names_its_only_project(tmp_path: Path) -> None:
-    async with operator_access(tmp_path) as (_, operator, names):
-        name = a_name(names)
-        flags = ("--env-dir", str(tmp_path), "--replace-env")
-        await operator.add(name, "--project", "shop", *flags)
-        file = dict(
-            line.split("=", 1) for line in (tmp_path / f"moor-app-{name}.env").read_text().splitlines()
-        )
-        assert file["MOOR_PROJECT"] == "shop"
-        booted = await moor_json("boot", "--vcpus", "1", **file)
-        assert [each["state"] for each in booted["instances"]] == ["active"]
-
-        await operator.add(name, "--project", "shop", "--project", "garden", *flags)
-        assert "MOOR_PROJECT" not in (tmp_path / f"moor-app-{name}.env").read_text()

@@ -1,7 +1,6 @@
 """The shell completes the names of what exists, and stays silent when no bus answers."""
 
 import tempfile
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -61,21 +60,3 @@ async def test_the_shell_offers_what_exists(home: str, words: str, offered: set[
     ended = await completed(words, home)
 
     assert ({*ended.out.split()}, ended.err, ended.code) == (offered, "", 0)
-
-
-async def test_the_shell_completes_an_id_from_its_first_digits(home: str) -> None:
-    (web,) = await moor_json("show", "web", XDG_STATE_HOME=home)
-
-    ended = await completed(f"show {web['id'][:20]}", home)
-
-    assert (ended.out.split(), ended.err) == ([web["id"]], "")
-
-
-@pytest.mark.parametrize("words", ["show w", "list --cell ", "boot --flavor ", "migrate web --to h"])
-async def test_without_a_bus_nothing_is_offered_and_nothing_is_said(words: str) -> None:
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as empty:
-        ended = await completed(words, empty)
-
-    assert (ended.out.split(), ended.err) == ([], "")
-    assert time.monotonic() - began < 30

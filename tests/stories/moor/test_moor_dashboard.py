@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import signal
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -94,23 +93,6 @@ async def test_the_pages_show_the_cloud_and_escape_what_strangers_chose() -> Non
         for path in ("/waiting", "/moves", "/moves?ended=1", "/groups", "/aggregates"):
             page = await client.get(path)
             assert (page.status_code, "no" in page.text) == (200, True)
-
-
-async def test_the_overview_is_told_to_browsers_when_something_changes() -> None:
-    async with (
-        a_cloud() as (environment, url, _),
-        httpx.AsyncClient(base_url=url, timeout=30) as client,
-        client.stream("GET", "/live") as stream,
-    ):
-        assert stream.headers["content-type"].startswith("text/event-stream")
-        booted = asyncio.create_task(moor("boot", "--vcpus", "1", **environment))
-        event = ""
-        async for line in stream.aiter_lines():
-            event = line if line.startswith("event:") else event
-            if "1</b> active" in line:
-                break
-        assert event == "event: overview"
-        assert (await booted).code == 0
 
 
 async def test_hostile_questions_are_refused_with_what_is_wrong() -> None:
@@ -211,27 +193,7 @@ async def test_members_see_their_own_project_only(tmp_path: Path) -> None:
             assert (await client.get("/", auth=("root", "secret"))).status_code == 200
 
 
-async def test_with_a_browser_that_looks_a_cloud_ends_in_time() -> None:
-    async with a_cloud() as (_, url, up), httpx.AsyncClient(base_url=url, timeout=30) as client:
-        async with client.stream("GET", "/live") as stream:
-            await anext(stream.aiter_lines())
-            up.send_signal(signal.SIGTERM)
-            ended = await up.ended()
-        assert (ended.code, "stopped" in ended.out) == (0, True)
-        assert "not drained" not in ended.err
-
-
 async def test_without_identities_it_is_not_served_to_other_machines() -> None:
     ran = await moor("run", "dashboard", "--bus", "unix:///none", "--dashboard-listen", "0.0.0.0:0")
 
     assert (ran.code, "auth is none, which lets anyone in" in ran.err) == (2, True)
-
-
-async def test_an_address_that_is_taken_is_said_and_not_how_the_program_failed() -> None:
-    async with a_cloud() as (_, url, _):
-        with tempfile.TemporaryDirectory(prefix="moor-") as home:
-            address = url.removeprefix("http://")
-            ran = await moor("up", "--dashboard-listen", address, XDG_STATE_HOME=home)
-
-    assert (ran.code, "Traceback" in ran.err) == (1, False)
-    assert f"no dashboard: the dashboard's address is {address}: " in ran.err

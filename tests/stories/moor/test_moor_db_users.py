@@ -1,6 +1,5 @@
 """`moor db users`: a role for each kind of worker on a real PostgreSQL that asks for passwords."""
 
-import asyncio
 import stat
 import tomllib
 from collections.abc import AsyncIterator, Iterator
@@ -152,35 +151,6 @@ async def test_files_are_private_and_have_what_a_role_needs_and_no_password_is_p
     assert passwords["moor_conductor_island"] in deployment.url_of("moor-conductor-island")
 
 
-async def test_the_second_time_all_is_as_it_was_and_rights_given_by_hand_are_taken(
-    deployment: Deployment,
-) -> None:
-    await deployment.make()
-    before = {file: file.read_text() for file in deployment.directory.iterdir()}
-    async with connected(deployment.url) as administrator:
-        await administrator.execute(
-            "GRANT ALL ON providers TO moor_scheduler; GRANT CREATE ON SCHEMA public TO PUBLIC"
-        )
-
-    again = await deployment.users()
-
-    assert again.code == 0, again.err
-    assert "all were there" in again.out
-    assert {file: file.read_text() for file in deployment.directory.iterdir()} == before
-    async with connected(deployment.url_of("moor-scheduler")) as scheduler:
-        for statement in ("SELECT 1 FROM providers", "CREATE TABLE its_own ()"):
-            with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                await scheduler.execute(statement)
-
-
-async def test_several_at_once_make_the_same_roles(deployment: Deployment) -> None:
-    made = await asyncio.gather(*[deployment.users() for _ in range(3)])
-
-    assert [each.code for each in made] == [0, 0, 0], [each.err for each in made]
-    async with connected(deployment.url_of("moor-placement")) as placement:
-        assert await placement.fetchval("SELECT current_user") == "moor_placement"
-
-
 async def test_a_password_is_changed_by_leaving_it_out_of_the_file(deployment: Deployment) -> None:
     await deployment.make()
     former = deployment.url_of("moor-scheduler")
@@ -205,45 +175,6 @@ async def test_a_password_is_changed_by_leaving_it_out_of_the_file(deployment: D
             pass
 
 
-async def test_an_administrator_without_all_rights_hands_over_the_tables(
-    server: PrivatePostgres, tmp_path: Path
-) -> None:
-    """As at providers of databases, where nobody is a superuser; the workers ran as this role before."""
-    name = f"admin_{uuid4().hex}"
-    async with connected(server.url) as administrator:
-        await administrator.execute(f"CREATE ROLE {name} LOGIN CREATEROLE PASSWORD 'secret'")
-        for role in await administrator.fetch("SELECT rolname FROM pg_roles WHERE rolname LIKE 'moor%'"):
-            # Roles that others have made are not this administrator's.
-            await administrator.execute(f'GRANT "{role["rolname"]}" TO {name} WITH ADMIN OPTION')
-    async with new_database(server, owner=name) as url:
-        mine = url.replace("postgres@", f"{name}:secret@")
-        assert (await moor("db", "upgrade", MOOR_DB_URL=mine)).code == 0
-        deployment = Deployment(mine, tmp_path)
-        deployment.credentials.write_text("")
-
-        made = await deployment.users()
-
-        assert made.code == 0, made.out + made.err
-        assert f"tables of {name} now belong to moor_owner" in made.out
-        async with connected(url) as administrator:
-            owners = await administrator.fetch(
-                "SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'"
-            )
-        assert [row["tableowner"] for row in owners] == ["moor_owner"]
-
-
-async def test_a_role_that_may_not_make_roles_is_told_so(deployment: Deployment) -> None:
-    await deployment.make()
-
-    refused = await deployment.users(url=deployment.url_of("moor-owner"))
-
-    assert refused.code == 1
-    assert "ALTER ROLE moor_owner LOGIN: " in refused.err
-    assert "permission denied" in refused.err
-    assert "SCRAM" not in refused.err
-    assert "Traceback" not in refused.err
-
-
 async def test_a_superuser_of_that_name_is_refused(server: PrivatePostgres, deployment: Deployment) -> None:
     await deployment.make()
     async with connected(server.url) as administrator:
@@ -257,43 +188,6 @@ async def test_a_superuser_of_that_name_is_refused(server: PrivatePostgres, depl
     assert "moor_ironic exists as a superuser" in refused.err
 
 
-@pytest.mark.parametrize(
-    ("environment", "why"),
-    [
-        ({"MOOR_DB_URL": "sqlite:////tmp/x.db", "MOOR_CELLS": CELLS}, "roles exist only on PostgreSQL"),
-        ({"MOOR_DB_URL": "postgresql://a@127.0.0.1:1/x"}, "no cell is named"),
-        ({"MOOR_CELLS": CELLS}, "no database is named"),
-        (
-            {"MOOR_DB_URL": "postgresql://127.0.0.1:1/x?user=a&password=b", "MOOR_CELLS": CELLS},
-            "the URL has password in its query",
-        ),
-        ({"MOOR_DB_URL": "postgresql://a@127.0.0.1:1/x", "MOOR_CELLS": CELLS}, "cannot connect"),
-    ],
-)
-async def test_what_cannot_be_done_is_said(environment: dict[str, str], why: str, tmp_path: Path) -> None:
-    flags = ("--env-dir", str(tmp_path / "env"), "--password-dir", str(tmp_path / "passwords"))
-    ran = await moor("db", "users", "--credentials", str(tmp_path / "c.toml"), *flags, **environment)
-
-    assert ran.code != 0
-    assert written_below(tmp_path) == []
-    assert why in " ".join(ran.err.replace("│", "").split())
-    assert "Traceback" not in ran.err
-
-
-def written_below(directory: Path) -> list[str]:
-    return [each.name for each in directory.rglob("*") if each.is_file()]
-
-
-async def test_a_password_that_cannot_be_sent_is_refused(deployment: Deployment) -> None:
-    deployment.credentials.write_text('moor_scheduler = "schlüssel"\n')
-
-    ran = await deployment.users()
-
-    assert ran.code == 2
-    assert "the password of moor_scheduler" in " ".join(ran.err.split())
-    assert not deployment.directory.exists()
-
-
 async def test_a_worker_waits_for_tables_that_its_role_may_not_make(deployment: Deployment) -> None:
     assert (await deployment.users()).code == 0
     environment = {**deployment.environment("moor-scheduler"), "MOOR_BUS_URL": "amqp://127.0.0.1:1"}
@@ -302,21 +196,6 @@ async def test_a_worker_waits_for_tables_that_its_role_may_not_make(deployment: 
         said = await scheduler.until_printed_to_stderr("moor db upgrade")
 
     assert "the role moor_scheduler may create no tables" in said
-
-
-async def test_an_old_worker_on_newer_tables_is_told_which_release_it_needs(deployment: Deployment) -> None:
-    """It may create no tables either, and their owner could not help: nothing goes back."""
-    await deployment.make()
-    async with connected(deployment.url) as administrator:
-        await administrator.execute("UPDATE scheduler_version SET version_num = '9999'")
-
-    for command, role in ((("run", "scheduler"), "moor-scheduler"), (("db", "upgrade"), "moor-owner")):
-        environment = {**deployment.environment(role), "MOOR_BUS_URL": "amqp://127.0.0.1:1"}
-        ran = await moor(*command, **environment)
-        assert ran.code == 1
-        assert "scheduler_version is at revision 9999" in ran.err
-        assert "the tables are of a newer release, so install that one" in ran.err
-        assert "moor db upgrade" not in ran.err
 
 
 async def test_new_tables_have_their_rights_after_the_upgrade(deployment: Deployment) -> None:

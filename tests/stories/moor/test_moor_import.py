@@ -5,17 +5,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from bus.messages.audit import GiveBackInstance
-from bus.messages.build import InstancesFound
-from engine.flavors import InstanceId
-from moor.asking import client
-from moor.client.bus_client import answer_of
-from moor.options import command_settings
-from nova_bridge.importing.handing_over import GIVING, TAKING
 from tests.nova.rows import SMALL, FlavorRow, NovaRows, id_of
 from tests.nova.schema import NovaAddresses, sqlite_databases
 from tests.nova.switch import switch
@@ -166,43 +158,3 @@ async def test_interrupted_ten_times_it_ends_the_same_while_both_clouds_build() 
     assert (switched.kills, switched.built_by_nova) == (10, 10)
     assert switched.boots > 10
     assert switched.audit.startswith("no faults")
-
-
-async def test_interrupted_before_its_last_steps_it_goes_on_from_there(home: Path) -> None:
-    environment = {"XDG_STATE_HOME": str(home)}
-    addresses = sqlite_databases(home / "nova", ("harbour",))
-    with NovaRows(addresses) as nova:
-        nova.flavor(SMALL)
-        nova.host("harbour", FIRST)
-        nova.disable("harbour", FIRST)
-        ids = [InstanceId(UUID(nova.instance("harbour", FIRST, number))) for number in range(3)]
-    async with started("up", "--cells", "harbour", "--hosts", "2", **environment) as up:
-        await up.until_printed("ready")
-        assert (await import_json(addresses, **environment))[0] == 0
-        # As an import leaves it that dies before it enables the host.
-        await moor("host", "set", FIRST, "draining", "--reason", TAKING, **environment)
-        code, told = await import_json(addresses, **environment)
-        assert (code, told[FIRST]["stage"]) == (0, "here")
-        assert (await moor_json("host", "show", FIRST, **environment))["setting"]["mode"] == "up"
-
-        # As one that dies while it gives the host back.
-        await moor("host", "set", FIRST, "draining", "--reason", GIVING, **environment)
-        async with client(command_settings(bus=f"unix://{home}/moorage/bus.sock"), operates=True) as asking:
-            await answer_of(asking, GiveBackInstance(instance=ids[0]), InstancesFound)
-        for _ in range(2):
-            code, told = await import_json(addresses, "--give-back", FIRST, **environment)
-            assert (code, told[FIRST]["stage"]) == (0, "given back")
-        assert {each["state"] for each in await moor_json("list", **environment)} == {"deleted"}
-
-        assert (await import_json(addresses, **environment))[0] == 0
-        # A user deletes one: Nova still has it, so the host cannot go back, nor does the instance come again.
-        assert (await moor("delete", str(ids[1]), "--wait", **environment)).code == 0
-        code, told = await import_json(addresses, "--give-back", FIRST, **environment)
-        assert (code, told[FIRST]["stage"]) == (1, "here")
-        assert told[FIRST]["reasons"] == [
-            f"instance {ids[1]} is not on this host any more, and Nova still has it there: delete it in Nova"
-        ]
-        assert (await moor_json("host", "show", FIRST, **environment))["setting"]["mode"] == "up"
-        assert (await import_json(addresses, **environment))[0] == 0
-        states = {each["id"]: each["state"] for each in await moor_json("list", **environment)}
-        assert states[str(ids[1])] == "deleted"

@@ -3,10 +3,9 @@ half done, and other hosts are handed over all the same.
 """
 
 import json
-import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -215,17 +214,6 @@ async def test_verify_names_what_differs(home: Path) -> None:
         ]
 
 
-async def test_an_older_nova_without_placement_is_read_too(home: Path) -> None:
-    addresses = an_estate(home, old=True)
-    async with cloud(home) as environment:
-        code, told = await reports(addresses, **environment)
-        assert (code, {each["stage"] for each in told.values()}) == (0, {"here"})
-        tree = await moor_json("provider", "show", GOOD, **environment)
-        used = {name: stock["used"] for name, stock in tree["inventories"].items()}
-        assert used == {"VCPU": SMALL.vcpus, "MEMORY_MB": SMALL.ram_mb, "DISK_GB": SMALL.root_gb}
-        assert (await moor("audit", "--settle", "0", **environment)).code == 0
-
-
 async def test_shared_things_keep_their_ids_and_bare_metal_is_left_alone(home: Path) -> None:
     addresses = an_estate(home)
     with NovaRows.again(addresses) as nova:
@@ -248,36 +236,3 @@ async def test_shared_things_keep_their_ids_and_bare_metal_is_left_alone(home: P
         assert (await moor_json("flavor", "show", "gold", **environment))["extra_specs"] == {
             "trait:HW_CPU_X86_AVX2": "required"
         }
-
-
-async def test_a_database_that_is_not_the_right_one_is_named_without_its_password(home: Path) -> None:
-    addresses = an_estate(home)
-    file = Path(addresses.cells["harbour"].removeprefix("sqlite:///"))
-
-    async def refused(wrong: NovaAddresses) -> str:
-        ran = await moor("import", "nova", *wrong.arguments, XDG_STATE_HOME=str(home))
-        assert (ran.code, ran.out) == (1, ""), ran.out
-        assert "secret" not in ran.err
-        return " ".join(ran.err.split())
-
-    swapped = structs.replace(addresses, cells={"harbour": addresses.api})
-    assert "is no Nova cell database: it has no table compute_nodes, services" in await refused(swapped)
-    away = structs.replace(addresses, api="mysql://moor:secret@127.0.0.1:1/nova_api")
-    assert "--api-db (mysql+pymysql://moor:***@127.0.0.1:1/nova_api" in await refused(away)
-    assert "--api-db: 'postgresql' must be mysql or sqlite" in await refused(
-        structs.replace(addresses, api="postgresql://moor:secret@db/nova")
-    )
-    assert "there is no file" in await refused(structs.replace(addresses, api="sqlite:////nowhere/nova.db"))
-    assert "is no URL of a database" in await refused(structs.replace(addresses, api="moor:secret@db"))
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = 'feed'")
-        connection.commit()
-    told = await refused(addresses)
-    assert (
-        "this is a Nova cell database of another version: its last migration is feed, known are 8f2f1571d55b to"
-        in told
-    )
-    file.write_text("nothing of a database")  # noqa: ASYNC240 - a few bytes
-    assert "file is not a database" in await refused(addresses)
-    ran = await moor("import", "nova", "--api-db", addresses.api, "--cell-db", "mysql://a:secret@b/c")
-    assert (ran.code, "secret" in ran.err) == (2, False)

@@ -1,13 +1,10 @@
 """`moor import nova` and rows with values that cannot be: the error names table, row and value, and nothing is half done."""
 
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from tests.nova.rows import SMALL, FlavorRow, NovaRows, id_of, stored
 from tests.stories.moor.moor_process import moor, moor_json
@@ -16,7 +13,6 @@ from tests.stories.moor.test_moor_import_attacked import BAD, GOOD, an_estate, c
 __all__ = ["home"]
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
-VICTIM = id_of("instance", 1)
 # What an attack does to the rows of a host and of its only instance.
 Attack = Callable[[NovaRows, str, str], None]
 
@@ -151,66 +147,3 @@ async def test_shared_things_with_impossible_values_are_named_and_the_others_are
             assert words in said, said
         names = {each["name"] for each in await moor_json("aggregate", "list", **environment)}
         assert names == {"rack", "from-nova"}
-
-
-ODD = "Bücher & Co. / *#.é;DROP TABLE--\t'\"\\"
-
-
-async def test_a_project_of_odd_characters_is_a_project_like_others(home: Path) -> None:
-    addresses = an_estate(home)
-    with NovaRows.again(addresses) as nova:
-        of_instance("project_id", ODD)(nova, BAD, VICTIM)
-        nova.change(
-            "placement",
-            "UPDATE consumers SET project_id = ? WHERE uuid = ?",
-            nova.owner_of("projects", ODD),
-            VICTIM,
-        )
-    async with cloud(home) as environment:
-        code, told = await reports(addresses, **environment)
-        assert (code, {each["stage"] for each in told.values()}) == (0, {"here"}), told
-        (shown,) = await moor_json("show", VICTIM, **environment)
-        assert shown["project"] == ODD
-        listed = {each["id"]: each["project"] for each in await moor_json("list", **environment)}
-        assert listed[VICTIM] == ODD
-        assert (await reports(addresses, "--verify", **environment))[0] == 0
-        assert (await moor("audit", "--settle", "0", **environment)).code == 0
-
-
-async def test_a_database_that_breaks_in_the_middle_is_named_and_the_next_run_goes_on(home: Path) -> None:
-    addresses = an_estate(home)
-    file = addresses.api.removeprefix("sqlite:///")
-
-    def renamed(before: str, after: str) -> None:
-        """The database is looked at first, and found right; this is read when a host is."""
-        with closing(sqlite3.connect(file)) as connection:
-            connection.execute(f"ALTER TABLE request_specs RENAME COLUMN {before} TO {after}")
-            connection.commit()
-
-    renamed("spec", "gone")
-    async with cloud(home) as environment:
-        for _ in range(2):
-            ran = await moor("import", "nova", *addresses.arguments, "-o", "json", **environment)
-            told = " ".join(ran.err.split())
-            assert (ran.code, ran.out) == (1, ""), ran.out
-            assert f"--api-db (sqlite:///{file}): no such column: spec" in told
-            assert "Traceback" not in told
-            assert await moor_json("list", **environment) == []
-            assert (await moor("audit", "--settle", "0", **environment)).code == 0
-
-        renamed("gone", "spec")
-        code, told_of = await reports(addresses, **environment)
-        assert (code, {each["stage"] for each in told_of.values()}) == (0, {"here"})
-
-
-async def test_a_cell_that_is_unknown_here_is_named_and_nothing_of_it_is_copied(home: Path) -> None:
-    addresses = an_estate(home)
-    async with cloud(home) as environment:
-        elsewhere = structs.replace(addresses, cells={"nowhere": addresses.cells["harbour"]})
-        code, told = await reports(elsewhere, **environment)
-
-        assert code == 1
-        assert {each["copied"] for each in told.values()} == {0}
-        assert f"there is no host {GOOD} in cell nowhere here" in told[f"nowhere/{GOOD}"]["reasons"][0]
-        assert await moor_json("list", **environment) == []
-        assert (await moor("audit", "--settle", "0", **environment)).code == 0

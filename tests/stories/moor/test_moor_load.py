@@ -1,19 +1,12 @@
 """`moor load` as a person runs it: small, embedded and on real servers, with the figures that it prints."""
 
-import asyncio
 import json
-import os
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from laboratory.load.command import counts_of
-from tests.servers import descendants
 from tests.stories.moor.moor_process import Result, moor
 from tests.stories.real_servers import real_servers
 
@@ -43,37 +36,6 @@ async def test_the_embedded_load_builds_measures_and_audits(tmp_path: Path) -> N
     assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"] <= found["latency_ms"]["max"]
     assert found["cpu_us_per_boot"].keys() == {"total", "embedded"}
     assert found["cpu_us_per_boot"]["total"] > 0
-
-
-async def test_hosts_may_be_trees_of_providers(tmp_path: Path) -> None:
-    file = tmp_path / "load.json"
-
-    ran = await moor("load", "--boots", "50", "--hosts", "10", "--host-size", "cells", "--json", str(file))
-
-    assert ran.code == 0, ran.err
-    found = figures(file)
-    assert found["audit"] == {"passed": True, "problems": []}
-    assert found["active"] + found["in_error"] == 50
-
-
-async def test_servers_that_only_a_variable_names_are_not_used_and_the_run_says_so() -> None:
-    """They may be those of a cloud that works."""
-    ran = await moor(*SMALL, MOOR_BUS_URL="amqp://u:s3cret@127.0.0.1:1/", MOOR_DB_URL="sqlite:////nowhere/x")
-
-    assert ran.code == 0, ran.err
-    assert "not used: bus_url (MOOR_BUS_URL) and db_url (MOOR_DB_URL); without --bus and --db" in ran.err
-    assert "s3cret" not in ran.err
-
-
-async def test_spawns_that_fail_go_to_alternates(tmp_path: Path) -> None:
-    file = tmp_path / "load.json"
-
-    ran = await moor(*SMALL, "--failing", "0.5", "--json", str(file))
-
-    assert ran.code == 0, ran.err
-    found = figures(file)
-    assert found["by_alternate"] > 20
-    assert found["in_error"] > 0, "some fail on every host that they may have"
 
 
 MIXED = (*SMALL, "--moves", "61")
@@ -112,26 +74,6 @@ async def test_moves_are_mixed_with_boots_and_deletes_and_each_kind_is_measured(
     assert found["active"] == 200, "what became of them later does not count here"
     assert found["kinds"]["resize"]["outcomes"] == {"confirmed": 20}
     assert "resize 20" in " ".join(ran.out.split())
-
-
-async def test_moves_that_fail_are_told_by_kind(tmp_path: Path) -> None:
-    file = tmp_path / "load.json"
-
-    ran = await moor(*MIXED, "--failing", "0.7", "--json", str(file))
-
-    assert_moves_were_measured(ran, found := figures(file))
-    assert sum(each["outcomes"].get("failed", 0) for each in found["kinds"].values()) > 0
-
-
-@pytest.mark.rabbitmq
-@pytest.mark.postgresql
-async def test_moves_on_real_servers_leave_clean_books(tmp_path: Path) -> None:
-    file = tmp_path / "load.json"
-    async with real_servers() as (bus, database):
-        servers = ("--bus", bus, "--db", database, "--workers", "conductor=2")
-        ran = await moor(*MIXED, *servers, "--json", str(file))
-
-    assert_moves_were_measured(ran, figures(file))
 
 
 @pytest.mark.rabbitmq
@@ -212,22 +154,6 @@ def assert_percentiles_rise(latency: dict[str, float]) -> None:
     assert figures[-1] > 0
 
 
-async def test_a_mix_at_a_rate_is_measured_by_kind_by_step_and_over_time(tmp_path: Path) -> None:
-    file = tmp_path / "load.json"
-
-    words = (*AT_A_RATE, "--publishers", "3", "--json", str(file))
-    ran = await moor(*SMALL, "--mix", MIX, "--nodes", "20", *words)
-
-    found = figures(file)
-    assert_the_mix_was_measured(ran, found)
-    assert (found["rate"], found["arrivals"]) == (100, "poisson")
-    assert_percentiles_rise(found["late_ms"])
-    assert found["is_late"] == (found["late_ms"]["p99"] > 10)
-    assert ("were sent late" in " ".join(ran.out.split())) == found["is_late"]
-    assert found["publishers"] == 3
-    assert found["seconds"] > 2, "orders came no faster than at their rate"
-
-
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 @pytest.mark.parametrize("words", [AT_A_RATE, ()], ids=["at a rate", "as fast as possible"])
@@ -284,50 +210,6 @@ async def test_on_bare_metal_changes_and_deploys_are_measured_and_audited(tmp_pa
     assert figures(file)["late_ms"]["p50"] >= 0
 
 
-@pytest.mark.rabbitmq
-@pytest.mark.postgresql
-async def test_on_bare_metal_and_real_servers_the_daemons_are_counted_too(tmp_path: Path) -> None:
-    file = tmp_path / "load.json"
-    async with real_servers() as (bus, database):
-        ran = await moor(*METAL, "--cells", "1", "--bus", bus, "--db", database, "--json", str(file))
-        again = await moor(*METAL, "--cells", "1", "--bus", bus, "--db", database)
-
-    assert_metal_was_measured(ran, figures(file))
-    workers = {"placement-1", "scheduler-1", "conductor-c1-1", "compute-c1", "ironic-1", "ironic-2"}
-    assert figures(file)["cpu_us_per_boot"].keys() == workers | {"total", "broker", "database"}
-    assert figures(file)["load_generator_us_per_boot"] > 0
-    assert again.code == 1
-    assert "the daemons' tables already have 20 nodes" in again.err
-
-
-@pytest.mark.rabbitmq
-@pytest.mark.postgresql
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_load_that_is_told_to_stop_stops_its_workers(number: signal.Signals) -> None:
-    async with real_servers() as (bus, database):
-        load = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "moor", "load", "--boots", "1000000", "--bus", bus, "--db", database),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "TERM": "dumb"},
-        )
-        try:
-            async with asyncio.timeout(60):
-                # One placement, one scheduler, a conductor and a compute in each of two cells.
-                while len(workers := descendants(load.pid)) < 6:
-                    await asyncio.sleep(0.05)
-            load.send_signal(number)
-            # The workers may drain for half of it.
-            async with asyncio.timeout(60):
-                assert await load.wait() != 0
-        finally:
-            if load.returncode is None:
-                load.kill()
-                await load.wait()
-
-    assert not set(workers) & set(descendants(1)), "nobody is left"
-
-
 async def test_mistakes_are_reported_in_one_line() -> None:
     for arguments, said in (
         (("--bus", "amqp://localhost/"), "only one of --bus and --db is given"),
@@ -356,9 +238,3 @@ async def test_mistakes_are_reported_in_one_line() -> None:
         assert ran.code == 2, ran.out
         assert said in " ".join(ran.err.replace("│", " ").split())
         assert "Traceback" not in ran.err
-
-
-@pytest.mark.parametrize("wrong", ["compute=2", "scheduler", "scheduler=0", "scheduler=-1", "scheduler=two"])
-async def test_invalid_numbers_of_workers_are_named(wrong: str) -> None:
-    with pytest.raises(typer.BadParameter, match=wrong):
-        counts_of(["placement=2", wrong])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stories.moor.moor_process import Process, moor, moor_json, started
+from tests.stories.moor.moor_process import moor, started
 
 pytestmark = pytest.mark.asyncio
 
@@ -17,33 +17,6 @@ spawn_ms = 5.0
 is = "fails_to_build"
 hosts = ["harbour-host-00001"]
 """
-
-
-async def lines_about(up: Process, id_: str, *words: str) -> list[str]:
-    """What `grep ID` finds, until there is a line with each of these words, in their order."""
-    lines = [await up.until_printed_to_stderr(word) for word in words]
-    assert [line for line in lines if id_ not in line] == []
-    return lines
-
-
-async def test_a_boot_is_followed_by_its_id_as_text() -> None:
-    with tempfile.TemporaryDirectory(prefix="moor-") as home:
-        environment = {"XDG_STATE_HOME": home, "MOOR_LOG_LEVEL": "INFO"}
-        async with started("up", "--cells", "harbour", "--hosts", "2", **environment) as up:
-            await up.until_printed("ready")
-            booted = await moor_json(
-                "boot", "--vcpus", "1", "--name", "web", "--project", "shop", **environment
-            )
-            (instance,) = booted["instances"]
-            id_, request, host = instance["id"], booted["request_id"], instance["host"]
-            placed, active = await lines_about(up, id_, "INFO placed", "INFO active")
-            named = f"instance={id_} request={request} host={host} cell=harbour"
-            assert placed.rstrip().split(" moor.instances INFO ")[1].startswith(f"placed {named} ")
-            assert " project=shop name=web by=" in placed
-            assert active.rstrip().split(" moor.instances INFO ")[1].startswith(f"active {named}")
-
-            await moor("delete", id_, **environment)
-            await lines_about(up, id_, "INFO deleting", "INFO deleted")
 
 
 async def test_a_boot_that_fails_is_followed_by_its_id_as_json() -> None:

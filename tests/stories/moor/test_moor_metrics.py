@@ -1,7 +1,6 @@
 """`/metrics` of a whole cloud: each metric moves when the thing happens that it counts."""
 
 import asyncio
-import re
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bus.addresses import broker_at
 from bus.message import PLAIN, Parcel
-from bus.topology import API, IRONIC, IRONIC_TOPIC
+from bus.topology import API
 from tests.stories.moor.moor_process import PATIENCE_S, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
@@ -136,33 +135,6 @@ async def test_what_happens_to_instances_and_hosts_is_counted() -> None:
         await page.until("moor_question_seconds_count", 1, type="claim")
         await page.until("moor_publish_seconds_count", 1)
         await page.until("moor_burials_waiting", 0, queue="scheduler.requests")
-
-
-async def test_what_happens_to_bare_metal_is_counted() -> None:
-    async with a_cloud("--nodes", "2") as (page, environment, home):
-        await page.until("moor_hosts", 1, kind="ironic", state="up")
-        await page.until("moor_node_reports_accepted_total", 2)
-        nodes = await moor_json("node", "list", **environment)
-        changed = await moor("node", "maintenance", "on", nodes[0]["id"], "--reason", "a test", **environment)
-        assert changed.code == 0, changed.err
-
-        await page.until("moor_node_event_seconds_count", 1)
-        booted = await moor("boot", "--flavor", "metal", **environment)
-        assert booted.code == 0, booted.err
-        await page.until("moor_boots_ended_total", 1, outcome="active")
-        await _send_what_nobody_can_read(home, IRONIC, f"{IRONIC_TOPIC}.info")
-        await page.until("moor_notifications_unreadable_total", 1)
-
-
-async def test_a_cloud_that_nobody_watches_is_not_counted_and_the_labels_have_no_ids() -> None:
-    async with a_cloud() as (page, environment, _):
-        first = await page.read()
-        assert "moor_hosts" not in {name for name, _ in first}, "this reader is the first one"
-        await moor("boot", "--vcpus", "1", **environment)
-        await page.until("moor_instances", 1, state="active")
-        values = {value for _, labels in await page.read() for _, value in labels}
-        assert [value for value in values if re.search(r"[0-9a-f]{8}-[0-9a-f]{4}", value)] == []
-        assert max(map(len, values)) < 64
 
 
 async def _send_what_nobody_can_read(home: Path, exchange: str, key: str) -> None:

@@ -1,7 +1,6 @@
 """A person moves instances, drains a host, and evacuates one that is lost, by command."""
 
 import asyncio
-import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,25 +127,6 @@ async def test_a_person_drains_a_host_and_evacuates_a_lost_one(home: Path) -> No
         assert (evacuated["stayed"], {each["host"] for each in evacuated["moved"]}) == ([], {THIRD})
         nobody = await moor("evacuate", SECOND, "--yes", **environment)
         assert (nobody.code, "0 of 0 instances" in nobody.out) == (0, True)
-
-
-async def test_a_person_evacuates_a_host_of_which_only_its_instances_still_tell(home: Path) -> None:
-    environment = {"XDG_STATE_HOME": str(home)}
-    up = ("up", "--cells", "harbour", "--hosts")
-    async with started(*up, "3", **environment) as cloud:
-        await cloud.until_printed("ready")
-        ids = await booted(2, THIRD, **environment)
-    with sqlite3.connect(home / "moorage" / "moor.db") as rows:
-        assert rows.execute("DELETE FROM known_hosts WHERE name = ?", (THIRD,)).rowcount == 1
-    rows.close()
-
-    async with started(*up, "2", **environment) as cloud:
-        await cloud.until_printed("ready")
-        gone = await moor("host", "show", THIRD, **environment)
-        assert (gone.code, f"there is no host '{THIRD}'" in gone.err) == (1, True)
-        evacuated = await moor_json("evacuate", THIRD, "--fence", "true", **environment)
-        assert (evacuated["stayed"], {each["id"] for each in evacuated["moved"]}) == ([], {*ids})
-        assert {each["host"] for each in evacuated["moved"]} <= {FIRST, SECOND}
 
 
 async def test_a_person_has_moves_wait_for_room_and_sees_why(home: Path) -> None:

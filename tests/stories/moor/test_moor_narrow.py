@@ -4,12 +4,10 @@ import json
 import re
 import tempfile
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from moor.commands import command_of, names
 from tests.stories.moor.moor_process import Result, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -45,19 +43,6 @@ LISTS = {
     "candidates": ("VCPU=1",),
     "ring": (),
 }
-# They read a broker, and show no long ids.
-ELSEWHERE = {"dead list", "broker user list"}
-
-
-def lists_in(command: Any, name: str) -> set[str]:
-    parts = getattr(command, "commands", {}).values()
-    below = {each for part in parts for each in lists_in(part, f"{name} {part.name}")}
-    return below | ({name} if name.rsplit(maxsplit=1)[-1] == "list" else set())
-
-
-async def test_every_list_is_printed_here() -> None:
-    known = {each for name in names() for each in lists_in(command_of(name), name)}
-    assert known - ELSEWHERE <= LISTS.keys()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -122,15 +107,6 @@ async def test_at_80_columns_nothing_is_lost_of_a_list(cloud: dict[str, str], wo
     # Times go on between the two.
     for word in {each for each in SHORT.sub("", wide.out).split() if not each[0].isdigit()}:
         assert word in narrow.out, f"{word} of\n{wide.out} is not in\n{narrow.out}"
-
-
-async def test_wide_rows_have_whole_ids_and_one_line_each(cloud: dict[str, str]) -> None:
-    listed = json.loads((await printed("list", ("-o", "json"), cloud)).out)
-    wide = await printed("list", ("-o", "wide"), cloud, COLUMNS=str(WIDTH))
-
-    heading, *rows = wide.out.splitlines()[: len(listed) + 1]
-    assert [row.split()[0] for row in rows] == [each["id"] for each in listed]
-    assert {"size", "accepted", "placed", "since"} <= {*heading.split()}
 
 
 async def test_the_short_ids_that_are_shown_are_accepted(cloud: dict[str, str]) -> None:

@@ -1,6 +1,5 @@
 """Real processes that get a SIGHUP: a `moor up` with a settings file, and a worker that has only variables."""
 
-import asyncio
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -8,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.fork_server import start_module
 from tests.stories.moor.moor_process import Process, moor, started
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(240)]
@@ -19,7 +17,6 @@ instances_per_host_max = 1
 request_timeout_s = 250
 """
 BOOT = ("boot", "--vcpus", "1", "--ram", "64", "--disk", "1")
-PATIENCE_S = 60
 
 
 @pytest.fixture
@@ -61,31 +58,3 @@ async def test_moor_up_takes_a_new_limit_without_a_restart_and_refuses_a_wrong_f
         ]
         codes = [(await moor(*BOOT, **environment)).code for _ in range(2)]
         assert codes == [0, 1]
-
-
-async def test_a_worker_that_has_only_variables_goes_on_and_says_that_there_is_nothing_to_read() -> None:
-    process = await start_module(
-        "compute_sim",
-        env={
-            "PATH": "/usr/bin:/bin",
-            "MOOR_CELL": "c1",
-            "MOOR_BUS_URL": "amqp://127.0.0.1:1/",
-            "MOOR_COMPUTE_HOSTS": "1",
-        },
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            assert b"starts" in await process.stderr.readline()
-            process.send_signal(signal.SIGHUP)
-            while (
-                b"no settings were read again: this process has no settings file"
-                not in await process.stderr.readline()
-            ):
-                pass
-            process.send_signal(signal.SIGTERM)
-            assert await process.wait() == 0
-    finally:
-        process.send_signal(signal.SIGKILL)
-        await process.wait()

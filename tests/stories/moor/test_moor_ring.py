@@ -10,7 +10,6 @@ from msgspec import structs
 
 from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
-from ironic_sync.core.ring import Ring
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.membership import Membership
 from ironic_sync.settings import DaemonRules
@@ -73,25 +72,6 @@ async def test_the_daemons_are_shown_with_their_leases_and_nodes(served: Served)
     told = await moor("ring", MOOR_DB_URL=served.url)
     assert told.code == 0, told.err
     assert "1 nodes that no daemon has taken yet" in told.out
-
-
-async def test_moor_ring_explains_why_a_daemon_owns_a_node(served: Served) -> None:
-    await served.fill("d1", "d1")
-    await served.store.join("d1", "a", LONG_S)
-    await served.store.join("d2", "b", LONG_S)
-    best = Ring(await served.store.members()).owner_of(node_id(2))
-
-    found = await moor_json("ring", "show", str(node_id(2)), MOOR_IRONIC_DB_URL=served.url)
-
-    assert (found["id"], found["owner"], found["epoch"], found["best"]) == (str(node_id(2)), "d1", 4, best)
-    assert ("it holds an instance" in found["reason"]) == (best != "d1")
-    assert {name for name, _ in found["scores"]} == {"d1", "d2"}
-    told = await moor("ring", "show", str(node_id(2)), "--ironic-db", served.url)
-    assert told.code == 0, told.err
-    assert "d1, epoch 4" in told.out
-    nowhere = await moor("ring", "show", str(node_id(8)), "--ironic-db", served.url)
-    assert nowhere.code == 1
-    assert f"no daemon knows node {node_id(8)}" in nowhere.err
 
 
 async def test_nodes_missing_in_ironic_are_shown_and_released_by_an_operator(served: Served) -> None:
@@ -157,25 +137,3 @@ async def test_a_daemon_that_is_told_to_drain_hands_its_nodes_over(served: Serve
         for each in (d1, d2):
             await each.stop()
         await asyncio.gather(*running)
-
-
-async def test_impossible_requests_are_reported(served: Served) -> None:
-    await served.store.join("d1", "a", LONG_S)
-
-    told = await moor("ring", "drain", "d9", "--ironic-db", served.url)
-    assert (told.code, "no daemon 'd9' is alive" in told.err) == (1, True)
-    assert "alive daemons: d1" in told.err
-    told = await moor("ring", "show", "d1", "--ironic-db", served.url)
-    assert (told.code, "no daemon knows node d1" in told.err) == (1, True)
-    told = await moor("ring")
-    assert told.code == 2
-    assert "MOOR_IRONIC_DB_URL" in told.err
-
-
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
-async def test_a_database_without_the_tables_is_reported(kind: str) -> None:
-    async with empty_database(kind) as url:
-        told = await moor("ring", "--ironic-db", url)
-
-    assert told.code == 1
-    assert "`moor db upgrade` creates them" in " ".join(told.err.split())

@@ -7,7 +7,6 @@ import json
 import re
 import signal
 from collections.abc import AsyncIterator
-from itertools import takewhile
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -16,11 +15,9 @@ import pytest_asyncio
 
 from bus.addresses import broker_at
 from tests.contracts.memory_under_test import UnixUnderTest
-from tests.stories.moor.moor_process import PATIENCE_S, Result, moor, moor_anew, moor_json, started
+from tests.stories.moor.moor_process import PATIENCE_S, Result, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
-
-NARROW = {"COLUMNS": "80"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -46,70 +43,6 @@ async def silent() -> AsyncIterator[str]:
 def request_of(ran: Result) -> str:
     (found,) = re.findall(r"^request (\S+)$", ran.err, re.MULTILINE)
     return str(UUID(found))
-
-
-@pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("columns", ["40", "80", "200"])
-async def test_lists_never_fold_ids_and_states(cloud: str, columns: str) -> None:
-    booted = await moor("boot", "--vcpus", "1", "--name", "web", "--bus", cloud, COLUMNS=columns)
-    (one,) = await moor_json("show", request_of(booted), "--bus", cloud)
-
-    listed = await moor("list", "--bus", cloud, COLUMNS=columns)
-
-    # In the narrowest one, the last columns are below the row.
-    short = one["id"] if columns == "200" else one["id"][:18]
-    row, *others = listed.out.partition(short)[2].splitlines()
-    below = [*takewhile(lambda line: line.startswith("  "), others)]
-    words = " ".join([row.removeprefix(one["id"][18:]), *below]).split()
-    assert [word for word in words if word not in ("cell:", "host:")] == [
-        *("web", "active", one["cell"], one["host"]),
-    ]
-    assert short in booted.out
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("up", "--listen", "127.0.0.1:0", "--data", "{dir}"),
-        ("run", "scheduler", "--bus", "amqp://127.0.0.1:1/", "--db", "sqlite:///{dir}/x.db"),
-        ("demo", "--boots", "300"),
-    ],
-    ids=lambda words: words[0],
-)
-async def test_settings_that_contradict_those_of_the_bus_are_reported_in_one_error(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    told = [word.replace("{dir}", str(tmp_path)) for word in words]
-
-    ended = await moor(*told, MOOR_SCHEDULER_WHEN_CELL_DOWN="wait", MOOR_BUS_HOST_DOWN_S="2", COLUMNS="400")
-
-    assert ended.code == 2
-    assert "(beside [bus]): must be less than bus.host_down_s (2.0)" in ended.err
-    assert "Traceback" not in ended.err
-
-
-@pytest.mark.parametrize("columns", ["80", "", "0"])
-async def test_no_line_about_a_broker_is_folded(columns: str) -> None:
-    shown = await moor("broker", "show", "--cells", "harbour", **({"COLUMNS": columns} if columns else {}))
-
-    lines = [line.strip() for line in shown.out.splitlines()]
-    for whole in (
-        "moor.api instance.rebuild.*",
-        "moor.retry.conductor.harbour conductor.harbour.work",
-        "moor.cell.harbour spawn.failed.harbour",
-    ):
-        assert any(line.endswith(whole) for line in lines)
-
-
-@pytest.mark.asyncio(loop_scope="module")
-async def test_a_host_is_shown_whole(cloud: str) -> None:
-    (known, *_) = await moor_json("host", "list", "--bus", cloud)
-
-    shown = await moor("host", "show", known["name"], "--bus", cloud, **NARROW)
-
-    said = dict(line.split(maxsplit=1) for line in shown.out.splitlines())
-    assert (said["id"].strip(), said["state"].strip()) == (known["id"], "up")
-    assert {"kind", "runs", "cell", "zone", "heard", "instances", "building"} <= said.keys()
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -159,35 +92,6 @@ async def test_a_decision_is_explained_after_it_was_made(cloud: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_hosts_are_listed_by_what_they_have(cloud: str) -> None:
-    capabilities = await moor_json("host", "capabilities", "--bus", cloud)
-    cores = next(each for each in capabilities if each["name"] == "VCPU")
-
-    having = await moor_json("host", "list", "--having", f"VCPU={cores['value']}", "--bus", cloud)
-
-    assert len(having) == cores["hosts"]
-    assert {host["value"] for host in having} == {cores["value"]}
-    refused = await moor("host", "list", "--having", "VCPUS", "--bus", cloud, COLUMNS="200")
-    assert (refused.code, "near it are VCPU" in refused.err) == (1, True), refused.err
-
-
-@pytest.mark.asyncio(loop_scope="module")
-async def test_a_request_is_deleted_by_its_id(cloud: str) -> None:
-    request = request_of(await moor("boot", "--vcpus", "1", "--count", "3", "--bus", cloud))
-
-    gone = await moor("delete", request, "--wait", "--bus", cloud)
-
-    assert (gone.code, gone.err) == (0, "")
-    assert [each["state"] for each in await moor_json("show", request, "--bus", cloud)] == ["deleted"] * 3
-    unknown = str(uuid4())
-    refused = await moor("delete", unknown, "--bus", cloud)
-    assert (refused.code, refused.err) == (
-        1,
-        f"there is no instance and no request {unknown}, so nothing was done; `moor list` shows all instances\n",
-    )
-
-
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -224,19 +128,6 @@ async def test_without_workers_a_boot_shows_its_id_and_how_to_go_on(silent: str)
     assert f"`moor show {request}` shows its state, `moor delete {request}` deletes it" in ran.err
 
 
-async def test_without_workers_a_rebuild_shows_its_id_and_how_to_go_on(silent: str) -> None:
-    instance = str(uuid4())
-
-    ran = await moor(
-        "rebuild", instance, "--image", "http://images/debian", "--timeout", "1", "--bus", silent
-    )
-
-    assert request_of(ran)
-    assert ran.code == 3
-    assert "no scheduler has taken the order within 1 s. It stays on the bus" in ran.err
-    assert f"`moor show {instance}` shows its state" in ran.err
-
-
 async def test_without_workers_json_output_still_has_the_id(silent: str) -> None:
     request = str(uuid4())
     ran = await moor(
@@ -261,100 +152,6 @@ async def test_ctrl_c_says_that_the_request_stays(silent: str) -> None:
     assert ran.code == 130
     assert "the request stays, and will be built: " in ran.err
     assert line.split()[1] in ran.err
-
-
-async def test_without_the_topology_the_error_names_the_command_that_declares_it() -> None:
-    under_test = await UnixUnderTest.start()
-    try:
-        ran = await moor("list", "--bus", under_test.url())
-    finally:
-        await under_test.close()
-
-    assert ran.code == 1
-    assert "`moor broker declare`" in ran.err
-
-
-async def test_the_version_and_short_help_are_there() -> None:
-    version = await moor_anew("--version")
-    assert (version.code, version.err) == (0, "")
-    assert re.fullmatch(r"moor \d+\.\d+\.\d+\n", version.out)
-
-    for words in ((), ("host", "list")):
-        said = await moor_anew(*words, "-h", COLUMNS="200")
-        assert (said.code, said.err) == (0, "")
-        assert "Usage:" in said.out
-        assert "bool" not in said.out
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-async def test_a_terminal_with_few_characters_gets_replacements(encoding: str) -> None:
-    ran = await moor_anew("broker", "show", "--cells", "c1", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
-
-    assert (ran.code, ran.err) == (0, "")
-
-
-async def test_a_name_that_is_no_utf_8_is_refused_at_once() -> None:
-    ran = await moor("boot", "--vcpus", "1", "--name", "\udcff")
-
-    assert (ran.code, ran.err) == (2, "moor: argument '\\udcff' is not valid UTF-8\n")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("load", "--boots", "1", "--hosts", "2", "--json", "{}/not/there"),
-        ("broker", "declare", "--users", "--credentials", "{}/not/there", "--bus", "amqp://127.0.0.1:1"),
-        (
-            "broker",
-            "user",
-            "add",
-            "shop",
-            "--project",
-            "p",
-            "--credentials",
-            "{}/not/there",
-            "--bus",
-            "amqp://127.0.0.1:1",
-        ),
-    ],
-    ids=" ".join,
-)
-async def test_a_file_that_cannot_be_written_is_reported_before_the_work(
-    words: tuple[str, ...], tmp_path: Path
-) -> None:
-    ran = await moor(*(word.format(tmp_path) for word in words), COLUMNS="200")
-
-    assert ran.code == 2
-    assert f"is '{tmp_path}/not/there', which cannot be" in ran.err
-
-
-async def test_a_database_that_cannot_be_opened_is_reported_in_one_line(tmp_path: Path) -> None:
-    ran = await moor("db", "upgrade", "--db", f"sqlite:///{tmp_path}/not/there.db")
-
-    assert (ran.code, ran.err) == (
-        1,
-        f"database: {tmp_path}/not/there.db cannot be used: unable to open database file\n",
-    )
-
-
-async def test_a_file_that_is_no_database_is_reported_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "some.txt").write_text("not a database at all " * 100)
-
-    ran = await moor("db", "upgrade", "--db", f"sqlite:///{tmp_path}/some.txt")
-
-    assert (ran.code, ran.err) == (
-        1,
-        f"database: {tmp_path}/some.txt cannot be used: file is not a database\n",
-    )
-
-
-@pytest.mark.parametrize("columns", ["", "60", "200"])
-async def test_a_forked_process_writes_as_wide_as_a_new_one(columns: str) -> None:
-    forked = await moor("broker", "show", "--cells", "harbour", COLUMNS=columns)
-    anew = await moor_anew("broker", "show", "--cells", "harbour", COLUMNS=columns)
-
-    assert forked.out == anew.out
-    assert forked.code == 0, forked.err
 
 
 @pytest.mark.asyncio(loop_scope="module")

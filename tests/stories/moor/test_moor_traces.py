@@ -7,20 +7,12 @@ from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from bus.addresses import broker_at
-from bus.messages.build import BuildInstance
-from bus.workers.publisher import Outgoing
-from bus.workers.station import Station
-from engine.flavors import Flavor, RequestId
-from kit.logs import tracer, want_traces, wanted
-from tests.stories.moor.moor_process import PATIENCE_S, moor, moor_json, started
+from tests.stories.moor.moor_process import PATIENCE_S, moor_json, started
 
-CLIENTS_TRACE, CLIENTS_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 # The way of a boot: queue and type of each message.
 WAY = [
     "scheduler.requests build.request",
@@ -111,43 +103,3 @@ async def test_one_trace_leads_from_the_request_to_the_active_instance() -> None
         assert facts["moorage.request_id"] == booted["request_id"]
         assert facts["moorage.instance"] == booted["instances"][0]["id"]
         assert receiver.services == {"moor up"}
-
-
-@pytest.mark.asyncio
-async def test_the_trace_of_a_client_goes_on_even_if_no_request_begins_one() -> None:
-    async with a_traced_cloud(MOOR_TRACES_SHARE="0") as (receiver, environment):
-        await moor("boot", "--vcpus", "1", **environment)
-        home = environment["XDG_STATE_HOME"]
-        client = Station(broker_at(f"unix://moor-operator@{home}/moorage/bus.sock"), "client")
-        build = BuildInstance(
-            request_id=RequestId(uuid4()), flavor=Flavor(name="f", vcpus=1, ram_mb=1, root_gb=0)
-        )
-        await client.publisher.send_all((Outgoing(build, trace=f"00-{CLIENTS_TRACE}-{CLIENTS_SPAN}-01"),))
-        spans = await receiver.until_active()
-        await client.close()
-
-        assert {span.trace_id.hex() for span in spans} == {CLIENTS_TRACE}
-        assert root_of(spans).parent_span_id.hex() == CLIENTS_SPAN
-
-
-@pytest.mark.parametrize(
-    ("url", "share", "why"),
-    [
-        ("localhost:4318", 1.0, "MOOR_TRACES_URL is 'localhost:4318': write the address of an OTLP receiver"),
-        ("http://localhost:4318", "2", "MOOR_TRACES_SHARE is '2', must be a number from 0 to 1"),
-        ("http://localhost:4318", "half", "MOOR_TRACES_SHARE is 'half', must be a number from 0 to 1"),
-    ],
-)
-def test_what_no_traces_can_be_sent_by_is_refused_and_changes_nothing(
-    url: str, share: float | str, why: str
-) -> None:
-    with pytest.raises(ValueError, match=why.split(":", maxsplit=1)[0]):
-        want_traces(url, share)
-    assert (wanted(), tracer()) == (("", 1.0), None), "off by default"
-
-
-@pytest.mark.asyncio
-async def test_a_wrong_address_ends_the_command_with_its_reason() -> None:
-    ran = await moor("up", MOOR_TRACES_URL="collector:4318")
-    assert ran.code == 2
-    assert "MOOR_TRACES_URL" in ran.err

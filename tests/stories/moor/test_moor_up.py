@@ -3,10 +3,8 @@
 import asyncio
 import json
 import os
-import signal
 import sqlite3
 import tempfile
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -15,7 +13,6 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from placement_worker.store_sql import SqlPlacementStore
 from tests.stories.moor.moor_process import (
     Process,
     Result,
@@ -30,20 +27,6 @@ from tests.stories.moor.moor_process import (
 pytestmark = pytest.mark.asyncio
 
 REQUESTS = UUID("0b6a7c1e-1f0c-4a55-9d57-3f7d0d1c2b01")
-# One build in three is slow and one in ten fails: something is always under way.
-MISFORTUNES = """
-seed = 3
-spawn_ms = 20.0
-
-[[faults]]
-is = "builds_slowly"
-spawn_ms = 2500.0
-probability = 0.3
-
-[[faults]]
-is = "fails_to_build"
-probability = 0.1
-"""
 
 
 @pytest.fixture
@@ -58,63 +41,6 @@ async def up(home: Path, *arguments: str) -> AsyncIterator[Process]:
     async with started_anew("up", *arguments, XDG_STATE_HOME=str(home)) as process:
         await process.until_printed("ready")
         yield process
-
-
-async def test_everything_goes_on_after_moor_up_was_killed_in_the_middle_of_boots(home: Path) -> None:
-    faults = home / "faults.toml"
-    faults.write_text(MISFORTUNES)
-    arguments = ("--cells", "harbour,island", "--hosts", "10", "--faults", str(faults))
-    async with up(home, *arguments) as first, events(home, "build.accepted", "instance.active.*") as said:
-        boots = [asyncio.create_task(boot(home, number)) for number in range(2)]
-        heard: Counter[str] = Counter()
-        while heard["build.accepted"] < len(boots) or heard["instance.active"] < 10:
-            heard[(await said.until_printed("")).split()[1]] += 1
-        first.send_signal(signal.SIGKILL)
-        await first.ended()
-    async with up(home, *arguments) as second:
-        ran = [await each for each in boots]
-        assert {each.code for each in ran} <= {0, 1}, [each.err for each in ran]
-        requests = [json.loads(each.out) for each in ran]
-        states = {each["id"]: each for request in requests for each in request["instances"]}
-        assert len(states) == 50
-        assert set(Counter(each["state"] for each in states.values())) <= {"active", "error"}
-        assert sum(each["state"] == "active" for each in states.values()) > 40
-
-        listed = await moor_json("list", XDG_STATE_HOME=str(home))
-        assert {each["id"]: each["state"] for each in listed} == {
-            id_: each["state"] for id_, each in states.items()
-        }
-
-        gone = [each["id"] for each in requests[0]["instances"]]
-        deleted = await moor_json("delete", "--wait", *gone, XDG_STATE_HOME=str(home))
-        assert {each["state"] for each in deleted} == {"deleted"}
-        shown = await moor_json("show", requests[1]["request_id"], XDG_STATE_HOME=str(home))
-        assert len(shown) == 25
-
-        second.send_signal(signal.SIGTERM)
-        stopped = await second.ended()
-        assert stopped.code == 0, stopped.err
-        assert "stopped" in stopped.out
-
-    active = sorted(id_ for id_, each in states.items() if each["state"] == "active" and id_ not in gone)
-    assert built(home) == active
-    assert not await problems_in_the_books(home)
-
-
-async def test_a_cloud_starts_again_with_a_host_that_was_taken_out_of_use(home: Path) -> None:
-    arguments = ("--cells", "harbour", "--hosts", "2", "--nodes", "1")
-    async with up(home, *arguments) as first:
-        await moor_json("host", "set", "harbour-host-00001", "down", XDG_STATE_HOME=str(home))
-        first.send_signal(signal.SIGTERM)
-        await first.ended()
-
-    async with started_anew("up", *arguments, XDG_STATE_HOME=str(home)) as second:
-        said = await second.until_printed("ready")
-        assert "1 hosts and 1 nodes are up" in said
-        hosts = await moor_json("host", "list", XDG_STATE_HOME=str(home))
-        assert sorted(each["setting"]["mode"] for each in hosts) == ["down", "up", "up"]
-        open_to_others = {each.name for each in (home / "moorage").iterdir() if each.stat().st_mode & 0o077}
-        assert open_to_others == {"ironic.url"}
 
 
 async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> None:
@@ -278,11 +204,3 @@ def built(home: Path) -> list[str]:
     with closing(sqlite3.connect(home / "moorage" / "moor.db")) as connection:
         attempts = [json.loads(body) for (body,) in connection.execute("SELECT body FROM compute_attempts")]
     return sorted(each["instance"] for each in attempts if each["state"] == "built")
-
-
-async def problems_in_the_books(home: Path) -> Sequence[str]:
-    store = SqlPlacementStore(f"sqlite+aiosqlite:///{home / 'moorage' / 'moor.db'}")
-    try:
-        return await store.audit()
-    finally:
-        await store.close()

@@ -121,10 +121,3 @@ async def test_nodes_of_other_programs_other_cells_and_silent_cells_are_not_judg
     silent = await audit(Books(ACTIVE, silent=AskCellBooks), stray)
     assert silent.findings == ()
     assert len(silent.unanswered) == 2
-
-
-async def test_an_ironic_that_does_not_answer_is_named_and_the_books_are_compared() -> None:
-    result = await audit(Books(ACTIVE), IN_ORDER, away=True)
-
-    assert result.unanswered == ("Ironic (Ironic at http://ironic cannot be reached)",)
-    assert (result.findings, result.compared) == ((), 1)

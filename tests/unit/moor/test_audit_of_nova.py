@@ -6,7 +6,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-import typer
 from msgspec import structs
 
 from bus.message import Message
@@ -27,7 +26,6 @@ from bus.messages.audit import (
 from bus.messages.build import AskInstances, InstancesFound
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from engine.inventories import ConsumerId, ResourceAmount
-from kit.errors import WrongAnswer
 from moor.books.auditing import AuditOptions, AuditResult, audited
 from moor.books.books_reader import BooksReader
 from moor.books.rules import UNKNOWN, FirstLook, HoldersAsked, NovaToAsk
@@ -164,23 +162,6 @@ async def test_what_nova_knows_stays_and_what_it_never_knew_is_freed_once_the_ti
     assert cloud.looks.kept == {}
 
 
-async def test_an_instance_that_was_deleted_softly_keeps_what_it_holds() -> None:
-    cloud = Cloud(held(RUNNING))
-    cloud.nova.softly_deleted = [RUNNING]
-
-    for _ in range(3):
-        assert outcomes(await cloud.audit(after_s=10_000)) == []
-    assert cloud.books.freed == []
-
-
-async def test_without_heal_it_is_found_and_stays() -> None:
-    cloud = Cloud(held(NEVER))
-
-    for _ in range(3):
-        assert outcomes(await cloud.audit(heals=False, after_s=10_000)) == [(UNKNOWN, NEVER, "found")]
-    assert cloud.books.freed == []
-
-
 async def test_a_silent_cell_stops_all_frees_until_it_speaks_again() -> None:
     cloud = Cloud(held(RUNNING), held(NEVER))
     cloud.nova.servers = [RUNNING]
@@ -225,66 +206,6 @@ async def test_a_consumer_that_has_changed_since_the_first_look_waits_anew() -> 
     assert outcomes(await cloud.audit(after_s=10_000)) == [(UNKNOWN, NEVER, "mended")]
 
 
-async def test_a_consumer_that_nova_knew_in_between_waits_anew() -> None:
-    cloud = Cloud(held(NEVER), held(RUNNING))
-    cloud.nova.servers = [RUNNING]
-    await cloud.audit()
-    cloud.nova.servers = [RUNNING, NEVER]
-    assert outcomes(await cloud.audit(after_s=10_000)) == []
-    cloud.nova.servers = [RUNNING]
-
-    assert outcomes(await cloud.audit(after_s=10_000)) == [(UNKNOWN, NEVER, "not mended")]
-
-
-async def test_a_clock_that_was_set_back_waits_anew() -> None:
-    cloud = Cloud(held(NEVER))
-    await cloud.audit()
-
-    assert outcomes(await cloud.audit(after_s=-100)) == [(UNKNOWN, NEVER, "not mended")]
-    assert cloud.looks.kept[NEVER].at == NOW - timedelta(seconds=100)
-
-
-class ChangesMeanwhile(Cloud):
-    """While Nova is asked, this consumer is claimed anew, or let go."""
-
-    becomes: BookEntry | None = None
-
-    async def unknown(self, consumers: Collection[ConsumerId]) -> HoldersAsked:
-        found = await super().unknown(consumers)
-        if self.becomes is None:
-            self.books.entries.pop(NEVER, None)
-        else:
-            self.books.entries[NEVER] = self.becomes
-        return found
-
-
-@pytest.mark.parametrize("becomes", [None, held(NEVER, generation=2, attempt=2)])
-async def test_what_changes_while_nova_is_asked_is_no_fault(becomes: BookEntry | None) -> None:
-    cloud = ChangesMeanwhile(held(NEVER))
-    cloud.becomes = becomes
-
-    assert outcomes(await cloud.audit()) == []
-    assert cloud.looks.kept == {}
-
-
-async def test_other_programs_allocations_are_neither_counted_nor_freed() -> None:
-    cloud = Cloud(held(NEVER, cell="", type="VOLUME", attempt=0))
-
-    result = await cloud.audit()
-
-    assert (outcomes(result), result.nova and result.nova.consumers) == ([], 0)
-
-
-async def test_an_answer_that_cannot_be_read_stops_all_frees() -> None:
-    cloud = Cloud(held(NEVER))
-    await cloud.audit()
-    cloud.nova.services = [{"binary": 7}]
-
-    assert outcomes(await cloud.audit(after_s=10_000)) == []
-    with pytest.raises(WrongAnswer, match="binary"):
-        await cloud.unknown([NEVER])
-
-
 # What is remembered between two audits
 
 
@@ -300,18 +221,3 @@ async def test_first_looks_are_remembered_in_a_file_of_their_nova(tmp_path: Path
     assert LooksInFile(file, "http://another").load() == {}
     kept.save({})
     assert kept.load() == {}
-
-
-async def test_a_damaged_file_counts_for_nothing_and_one_that_cannot_be_written_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "unknown-to-nova.json"
-    file.write_text('{"nova": "http://nova", "looks": [{}]}')
-
-    assert LooksInFile(file, "http://nova").load() == {}
-    assert "counts for nothing" in capsys.readouterr().err
-    looks = {NEVER: FirstLook(NEVER, SeenConsumer(generation=1, attempt=1), NOW)}
-    (tmp_path / "occupied").touch()
-    with pytest.raises(typer.Exit):
-        LooksInFile(tmp_path / "occupied" / "unknown.json", "http://nova").save(looks)
-    assert "cannot be written" in capsys.readouterr().err

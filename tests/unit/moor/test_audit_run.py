@@ -234,35 +234,6 @@ async def test_a_new_claim_without_a_row_is_a_fault_only_when_nothing_is_under_w
         assert [each.fault.kind for each in at_rest.findings] == [fault]
 
 
-async def test_what_is_in_flight_or_does_not_answer_is_a_problem_when_nothing_is_under_way() -> None:
-    just_now = structs.replace(a_view().in_cells[0], stirred_at=NOW)
-
-    assert (await audit(Everyone(a_view()))).problems() == []
-    assert (await audit(Everyone(structs.replace(a_view(), in_cells=(just_now,))))).problems() == [
-        "1 instances are in flight"
-    ]
-    assert (await audit(Everyone(a_view(), silent=AskHostBooks))).problems() == [
-        "the compute of cell c1 did not answer",
-        "the compute of cell c2 did not answer",
-    ]
-    (problem,) = (await audit(Everyone(HARMED))).problems()
-    assert "its user in placement is 'bob'" in problem
-
-
-async def test_an_audit_of_one_cell_counts_no_consumers_of_other_cells() -> None:
-    alone = InstanceView(HARMED.id, consumer=a_view().consumer)
-
-    compared = [(await audit(Everyone(alone), cell=cell)).compared for cell in ("c1", "c2", "")]
-
-    assert compared == [1, 0, 1]
-
-
-def of_size(**details: object) -> InstanceView:
-    view = a_view()
-    assert view.details is not None
-    return structs.replace(view, details=structs.replace(view.details, **details))
-
-
 @pytest.mark.parametrize("state", ["active", "moved"])
 async def test_a_claim_for_another_size_than_the_row_asks_for_is_named_and_left_alone(state: str) -> None:
     larger = InstanceDetails(
@@ -278,16 +249,3 @@ async def test_a_claim_for_another_size_than_the_row_asks_for_is_named_and_left_
         "is for 5 DISK_GB, 512 MEMORY_MB, 2 VCPU, and its flavor web asks for 5 DISK_GB, 4096 MEMORY_MB, 2 VCPU, 1 VGPU"
     ) in finding.fault.text
     assert everyone.given == []
-
-
-@pytest.mark.parametrize("state", ["building", "broken", "error", "deleted"])
-async def test_the_size_of_an_instance_that_is_not_at_rest_is_not_judged(state: str) -> None:
-    other = InstanceDetails(id=HARMED.id, size=Size(amounts={"VCPU": 9}))
-
-    assert (await audit(Everyone(structs.replace(a_view(state), details=other)))).findings == ()
-
-
-async def test_no_size_is_judged_that_no_row_tells() -> None:
-    views = (of_size(size=None), structs.replace(a_view(), details=None))
-
-    assert [(await audit(Everyone(view))).findings for view in views] == [(), ()]

@@ -4,7 +4,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, get_args
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -24,11 +24,9 @@ from moor.client import (
     NotSendable,
     OrderFields,
     Rejected,
-    StateName,
     SyncClient,
 )
 from moor.client.requests import build_of, move_of
-from moor.showing import COLOURS
 
 # What a program must not pay for, or have, to use the client.
 NOT_NEEDED = ("typer", "click", "rich", "numpy", "sqlalchemy", "starlette", "uvicorn", "aio_pika")
@@ -44,12 +42,6 @@ def test_a_boot_has_every_field_of_a_build_request() -> None:
     # What the first argument says, by itself or by a name.
     own = {"flavor", "flavor_names"}
     assert {*BuildFields.__annotations__} | own == set(BuildInstance.__struct_fields__)
-
-
-def test_a_flavor_is_given_by_itself_or_by_names() -> None:
-    assert build_of(Flavor(vcpus=1), "", {}).flavor == Flavor(vcpus=1)
-    assert build_of("gold", "", {}) == BuildInstance(flavor_names=("gold",))
-    assert build_of(["gold", "silver"], "", {}) == BuildInstance(flavor_names=("gold", "silver"))
 
 
 def test_the_moves_have_every_field_of_an_order_to_move() -> None:
@@ -78,10 +70,6 @@ def methods_of(kind: type[object]) -> dict[str, Callable[..., Any]]:
         for name, method in inspect.getmembers(kind, inspect.isfunction)
         if not name.startswith("_")
     }
-
-
-def test_the_states_are_those_that_the_commands_know() -> None:
-    assert [*get_args(StateName)] == [*COLOURS]
 
 
 def test_short_forms_of_a_build_become_what_the_receiver_reads() -> None:
@@ -167,19 +155,3 @@ def test_a_loop_that_is_left_leaves_nothing_behind() -> None:
         for _ in moor.iterate(numbers()):
             break
         assert left == ["ended"]
-
-
-def test_a_client_without_a_url_has_the_bus_and_the_project_of_the_commands(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("MOOR_BUS_URL", "unix:///tmp/nowhere/bus.sock")
-    monkeypatch.setenv("MOOR_PROJECT", "shop")
-
-    assert Client().project == "shop"
-    assert Client(project="").project == ""
-    assert Client("unix:///tmp/nowhere/bus.sock").project == "", (
-        "a program that names the bus names the project"
-    )
-    monkeypatch.setenv("MOOR_BUS_URL", "http://nowhere")
-    with pytest.raises(ValueError, match="http://nowhere"):
-        Client()

@@ -4,17 +4,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from uuid import UUID
 
-import pytest
 from msgspec import structs
 
 from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.build import InstanceActive, InstanceState
 from engine.flavors import InstanceId, RequestId
-from kit.errors import AccessRefused, ConnectionLost
 from moor.client.bus_client import LINGER_S, LOOK_AGAIN_S, InstanceWatch, has_ended, why_not_built
 from moor.client.requests import ClientSession, SentRequest
-from tests.simulation.loop import run_simulated, until_s
+from tests.simulation.loop import run_simulated
 
 
 class Bus:
@@ -111,19 +109,6 @@ def test_an_event_that_was_missed_is_found_by_asking() -> None:
     run_simulated(work())
 
 
-def test_a_second_caller_gets_the_state_that_is_known_already() -> None:
-    async def work() -> None:
-        bus = Bus()
-        watch = bus.watch()
-        old, new = a_state(1), a_state(1, "active", 5)
-        with watch.of([old.id], (new,)) as first, watch.of([old.id], (old,)) as second:
-            assert (await first.get(), await second.get()) == (new, new)
-            assert (first.empty(), second.empty()) == (True, True)
-        await watch.close()
-
-    run_simulated(work())
-
-
 def test_an_end_is_told_when_schedulers_know_of_it_and_take_the_next_order() -> None:
     async def work() -> None:
         bus, over = Bus(), a_state(1, "active", 2)
@@ -149,59 +134,3 @@ def test_an_end_is_told_when_schedulers_know_of_it_and_take_the_next_order() -> 
         await session.__aexit__(None, None, None)
 
     run_simulated(work())
-
-
-def test_a_refused_subscription_is_told_to_all_callers_and_tried_anew_for_the_next() -> None:
-    async def work() -> None:
-        bus = Bus()
-        bus.trouble = AccessRefused("no right to hear")
-        watch = bus.watch()
-        one, two = a_state(1), a_state(2)
-        with watch.of([one.id, two.id]) as first, watch.of([two.id]) as second:
-            assert [await first.get(), await second.get()] == [bus.trouble] * 2
-            assert first.empty(), "the reason is told once"
-        bus.trouble = None
-        with watch.of([one.id]) as told:
-            await until_s(asyncio.get_running_loop().time() + 0.1)
-            bus.tell(one)
-            assert await told.get() == one
-        assert bus.subscriptions == 2
-        await watch.close()
-
-    run_simulated(work())
-
-
-def test_a_caller_who_comes_just_when_the_subscription_ends_gets_a_new_one() -> None:
-    async def work() -> None:
-        bus = Bus()
-        watch = bus.watch()
-        state = a_state(1)
-        with watch.of([state.id]):
-            await asyncio.sleep(0.1)
-        ended = asyncio.Event()
-        asyncio.get_running_loop().call_later(LINGER_S, ended.set)
-        await ended.wait()
-        with watch.of([state.id]) as told:
-            await asyncio.sleep(0.1)
-            bus.tell(state)
-            assert await told.get() == state
-        assert bus.subscriptions == 2
-        await watch.close()
-
-    run_simulated(work())
-
-
-def test_a_watch_that_is_closed_lets_nobody_wait() -> None:
-    async def work() -> None:
-        watch = Bus().watch()
-        with watch.of([a_state(1).id]) as told:
-            await asyncio.sleep(0.1)
-            await watch.close()
-            assert isinstance(await told.get(), ConnectionLost)
-
-    run_simulated(work())
-
-
-@pytest.mark.asyncio
-async def test_a_watch_that_nobody_used_is_closed_without_a_word() -> None:
-    await Bus().watch().close()

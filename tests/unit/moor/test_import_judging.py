@@ -10,10 +10,8 @@ from msgspec import structs
 from bus.messages.audit import AdoptInstance
 from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.inventories import GroupId, InventoryState, ProviderId, ProviderState, ResourceAmount, Share
-from nova_bridge.databases import KNOWN, NovaDatabaseKind, Version, judge_version
 from nova_bridge.importing.judging import (
     REQUESTS,
-    contradictions_of,
     planned,
     what_is_under_way,
     why_not_fenced,
@@ -43,11 +41,6 @@ HOST = NovaHost(
 )
 
 
-def test_a_host_in_order_has_nothing_against_it() -> None:
-    assert (why_not_fenced(HOST, NOON), what_is_under_way(HOST), contradictions_of(HOST)) == ([], [], [])
-    assert contradictions_of(structs.replace(HOST, allocations=None)) == []
-
-
 @pytest.mark.parametrize(
     ("service", "why"),
     [
@@ -67,22 +60,6 @@ def test_it_must_be_disabled_and_its_compute_stopped(service: NovaService, why: 
     assert why_not_fenced(structs.replace(HOST, service=forced), NOON) == []
 
 
-@pytest.mark.parametrize(
-    ("instance", "why"),
-    [
-        (structs.replace(ONE, task="rebooting"), "instance one is active, and Nova is rebooting"),
-        (
-            structs.replace(ONE, state="resized"),
-            "instance one is resized: confirm or revert its resize in Nova",
-        ),
-        (structs.replace(ONE, state="paused"), "instance one is paused: unpause it in Nova"),
-        (structs.replace(ONE, state="building"), "instance one is building: wait until it is built in Nova"),
-    ],
-)
-def test_what_nova_has_begun_it_must_end(instance: NovaInstance, why: str) -> None:
-    assert what_is_under_way(structs.replace(HOST, instances=(instance,))) == [why]
-
-
 def test_migrations_and_builds_to_the_host_keep_it_back() -> None:
     moves = tuple(
         NovaMigration(f"m-{state}", "one", "migration", state, "h2", "h1")
@@ -95,38 +72,6 @@ def test_migrations_and_builds_to_the_host_keep_it_back() -> None:
         "migration m-running (migration) of instance one is running",
         "instance two is being built there",
     ]
-
-
-@pytest.mark.parametrize(
-    ("host", "why"),
-    [
-        (structs.replace(HOST, nodes=()), "host h1 has no compute node"),
-        (structs.replace(HOST, nodes=(NODE, structs.replace(NODE, name="b"))), "host h1 has 2 compute nodes (h1.org, b), and one is known here"),
-        (structs.replace(HOST, service=None), "host h1 has no nova-compute in `services`"),
-        (structs.replace(HOST, instances=(structs.replace(ONE, state="odd"),)), "instance one is 'odd', known are active, stopped, shelved, error"),
-        (structs.replace(HOST, allocations=()), "instance one holds nothing in Nova's placement: `nova-manage placement heal_allocations --instance one`"),
-        (
-            structs.replace(HOST, allocations=(HELD, structs.replace(HELD, provider="r2", root="r2", provider_name="h2.org"))),
-            "instance one also holds something of h2.org: it is on one host only",
-        ),
-        (
-            structs.replace(HOST, allocations=(HELD, structs.replace(HELD, consumer="two"))),
-            "consumer two (instance) holds something of host h1, and Nova has no such instance there: `nova-manage placement audit --delete`",
-        ),
-        (
-            structs.replace(HOST, allocations=(HELD, structs.replace(HELD, consumer="two")), elsewhere={"two": "c1/h9"}),
-            "instance two holds something of host h1, and is on c1/h9",
-        ),
-    ],
-)  # fmt: skip
-def test_rows_that_contradict_each_other_are_named(host: NovaHost, why: str) -> None:
-    assert why in contradictions_of(host)
-
-
-def test_disk_may_come_from_a_provider_that_shares() -> None:
-    pool = structs.replace(HELD, provider="pool", root="pool", provider_name="nfs", resource="DISK_GB")
-
-    assert contradictions_of(structs.replace(HOST, allocations=(HELD, pool))) == []
 
 
 def test_an_instance_is_taken_over_with_all_that_nova_says_of_it() -> None:
@@ -174,14 +119,3 @@ def test_an_instance_is_taken_over_with_all_that_nova_says_of_it() -> None:
     )
     assert (plan.contradictions, plan.orders) == ((), (order, broken))
     assert plan.needs == {each.instance: {"VCPU": 2} for each in plan.orders}
-
-
-@pytest.mark.parametrize("kind", NovaDatabaseKind)
-def test_a_database_is_known_by_its_last_migration(kind: NovaDatabaseKind) -> None:
-    known = KNOWN[kind]
-
-    assert judge_version(kind, [known[0]]) == Version(known[0])
-    assert judge_version(kind, ["ffff"]) == (
-        f"this is a {kind} database of another version: its last migration is ffff, known are {known[0]} to {known[-1]}"
-    )
-    assert "has no version" in str(judge_version(kind, []))

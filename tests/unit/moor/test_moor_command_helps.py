@@ -3,17 +3,12 @@
 import subprocess
 import sys
 
-from moor.commands import command_of, others
 from tools.pages import command_helps
 
 
 def test_the_helps_are_those_of_the_commands() -> None:
     """`python -m tools.pages` writes them."""
     assert command_helps.FILE.read_text() == command_helps.page()
-
-
-def test_the_helps_of_other_packages_are_those_of_their_commands() -> None:
-    assert {name: help_ for name, (_, _, _, help_) in others().items()} == command_helps.helps(others())
 
 
 def imported_by(*words: str) -> set[str]:
@@ -23,14 +18,6 @@ def imported_by(*words: str) -> set[str]:
     return {
         line.rpartition("|")[2].strip() for line in ran.stderr.splitlines() if line.startswith("import time:")
     }
-
-
-def test_the_help_imports_no_command() -> None:
-    imported = imported_by("--help")
-    # The modules of commands are not imported by a statement, and so are not told; what they import is.
-    assert not {"moor.asking", "moor.showing", "moor.tables"} & imported
-    assert "moor.options" in imported
-    assert not {"typer.testing", "numpy", "sqlalchemy", "httpx", "bus.messages"} & imported
 
 
 def test_a_plain_command_imports_no_worker_and_nothing_heavy() -> None:
@@ -49,7 +36,3 @@ def test_a_plain_command_imports_no_worker_and_nothing_heavy() -> None:
         assert not {each.partition(".")[0] for each in imported} & (rooms | heavy)
         # Commands of other packages are looked for only where the command is none of these.
         assert "importlib.metadata" not in imported
-
-
-def test_the_help_of_a_command_is_its_own() -> None:
-    assert command_of("list").help.startswith("List the instances")

@@ -167,19 +167,6 @@ def test_what_waits_for_room_does_not_count_and_the_others_go_on() -> None:
     assert (len(done.moved), done.stayed, at_s) == (5, (), 510.0)
 
 
-def test_what_still_waits_at_the_end_says_so() -> None:
-    async def story() -> Emptied:
-        asking = Asking(2)
-        asking.wait_s = {1: 500.0}
-        return await emptied(asking, timeout_s=100.0)
-
-    done = run_simulated(story())
-
-    assert [each.id.int for each in done.moved] == [2]
-    (stays,) = done.stayed
-    assert stays.reason == "its move waits for room until 2026-03-04 12:00:00 UTC: all full"
-
-
 def test_what_waited_for_room_until_its_time_was_up_does_not_wait_again_by_another_kind() -> None:
     async def story() -> tuple[Asking, Emptied]:
         asking = Asking(1)
@@ -190,32 +177,6 @@ def test_what_waited_for_room_until_its_time_was_up_does_not_wait_again_by_anoth
 
     assert asking.kinds == ["live-migrate"]
     assert [each.reason for each in done.stayed] == ["no valid host: it waited in vain"]
-
-
-def test_limits_that_others_reach_are_asked_again_while_what_was_ordered_waits() -> None:
-    async def story() -> tuple[Asking, Emptied, float]:
-        asking = Asking(2)
-        asking.wait_s = {1: 500.0}
-        # Others move until then.
-        asking.room = lambda: 2 if asyncio.get_running_loop().time() > 100 else 0
-        return asking, await emptied(asking), asyncio.get_running_loop().time()
-
-    asking, done, at_s = run_simulated(story())
-
-    assert asking.refused > 0
-    assert 100 < dict(asking.taken)[2] < 110
-    assert (len(done.moved), at_s) == (2, 510.0)
-
-
-def test_a_move_is_ordered_as_soon_as_another_one_is_over() -> None:
-    async def story() -> tuple[Asking, Emptied, float]:
-        asking = Asking(4, lambda number: 100.0 if number == 1 else 10.0)
-        return asking, await emptied(asking), asyncio.get_running_loop().time()
-
-    asking, done, at_s = run_simulated(story())
-
-    assert asking.taken == [(1, 0.0), (2, 0.0), (3, 10.0), (4, 20.0)]
-    assert (len(done.moved), done.stayed, at_s) == (4, (), 100.0)
 
 
 def test_as_many_moves_are_under_way_as_the_limits_allow_and_nothing_is_given_up_because_of_them() -> None:
@@ -230,18 +191,6 @@ def test_as_many_moves_are_under_way_as_the_limits_allow_and_nothing_is_given_up
     assert (len(done.moved), done.stayed) == (6, ())
     # Four at first, and one more at most for each move that is over.
     assert asking.refused <= 4 + 6
-
-
-def test_moves_of_others_that_fill_the_limit_are_waited_for() -> None:
-    async def story() -> tuple[Asking, Emptied]:
-        asking = Asking(4)
-        asking.room = lambda: 2 if asyncio.get_running_loop().time() > 59 else 0
-        return asking, await emptied(asking, at_once=50)
-
-    asking, done = run_simulated(story())
-
-    assert [at_s for _, at_s in asking.taken] == [60.0, 70.0, 70.0, 80.0]
-    assert len(done.moved) == 4
 
 
 def test_when_the_time_is_up_nothing_more_is_ordered_and_the_rest_says_so() -> None:

@@ -1,23 +1,16 @@
 """Tables for any width lose no column and break no id; every command that shows things prints it in four forms."""
 
 import io
-import json
-import re
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
-import typer
-import yaml
 from msgspec import Struct
 from rich.console import Console
 from typer.testing import CliRunner
 
 from moor.commands import app, command_of, names
-from moor.naming import prefix_in
-from moor.options import Output, wants_document
-from moor.showing import print_all
 from moor.tables import Columns, Rows, unique_length
 
 ASKED = (
@@ -69,22 +62,6 @@ def printed(ships: tuple[Ship, ...], width: int) -> list[str]:
     return out.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("width", [45, 60, 80, 100, 130, 200])
-def test_at_every_width_each_value_is_printed_whole_on_a_line_that_fits(width: int) -> None:
-    lines = printed(SHIPS, width)
-
-    text = "\n".join(lines)
-    assert max(map(len, lines)) <= width
-    for ship in SHIPS:
-        assert all(value in text for value in (ship.name, ship.port, ship.flag))
-        # Prose may be wrapped.
-        assert " ".join(ship.log.split()) in " ".join(text.split()) or width > 80
-    shown = re.findall(r"\b01a20d47[-0-9a-f]*", text)
-    assert len(shown) == len(SHIPS)
-    for ship, short in zip(SHIPS, shown, strict=True):
-        assert [each for each in SHIPS if each.id.hex.startswith(prefix_in(short))] == [ship]
-
-
 def test_ids_are_whole_if_there_is_room_and_of_what_is_only_found_by_the_whole_id() -> None:
     wide = "\n".join(printed(SHIPS[:1], 200))
     assert str(SHIPS[0].id) in wide
@@ -121,39 +98,6 @@ def test_every_command_that_shows_things_has_the_four_forms(name: str) -> None:
     assert not flags & {"--json", "--wide"} or name == "load"
     if name.rsplit(maxsplit=1)[-1] in ASKED:
         assert "-o" in flags
-
-
-def test_the_four_forms() -> None:
-    def run(*words: str) -> str:
-        ended = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["settings", "move_timeout_s", *words])
-        assert ended.exit_code == 0, ended.output
-        return ended.output
-
-    (as_json,) = json.loads(run("-o", "json"))
-    assert not wants_document(), "the command has ended"
-    assert as_json["key"] == "move_timeout_s"
-    assert yaml.safe_load(run("-o", "yaml")) == yaml.safe_load(run("--output", "yaml")) == [as_json]
-    # What one run asked for does not stay.
-    assert run().startswith("scheduler.move_timeout_s = ")
-    assert run("-o", "table") == run()
-
-
-def listed(ships: tuple[Ship, ...], *words: str) -> str:
-    """What a command prints that lists these ships."""
-    command = typer.Typer()
-
-    @command.command()
-    def list_ships(_output: Output = None) -> None:
-        print_all(ships, COLUMNS, "no ships")
-
-    return CliRunner().invoke(command, words).output
-
-
-def test_a_document_has_every_field_and_no_items_are_a_document_too() -> None:
-    assert json.loads(listed(SHIPS[3:], "-o", "json")) == [
-        {"id": str(SHIPS[3].id), "name": "dora", "port": "", "flag": "", "is_sunk": True, "log": ""}
-    ]
-    assert [listed((), "-o", form) for form in ("json", "yaml", "table")] == ["[]\n", "[]\n", "no ships\n"]
 
 
 def test_another_form_is_refused() -> None:

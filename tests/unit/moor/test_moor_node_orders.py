@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from kit import rest
 from kit.rest import RestLimits
 from laboratory.ironic import IronicServer, IronicSimSettings, SimulatedIronic, WorkDurations, available_nodes
-from moor.bare_metal.node_command import VERBS
 from moor.commands import app
 
 AWAY = "http://127.0.0.1:1"
@@ -157,25 +156,6 @@ def test_a_node_is_rescued_with_a_new_password_and_released_again(tmp_path: Path
         assert "the password of user rescue" not in ran.output
 
 
-def test_a_console_is_switched_on_and_off_and_says_where_it_is() -> None:
-    with an_ironic() as (ironic, url):
-        node = deployed(ironic)
-        assert ordered(url, "console", INSTANCE) == {
-            "is_on": True,
-            "info": {"type": "shellinabox", "url": f"http://console.invalid/{node}"},
-        }
-        shown = CliRunner().invoke(app, ["node", "console", node, "--ironic", url])
-        assert plain(shown.output) == f"shellinabox: http://console.invalid/{node}"
-        off = CliRunner().invoke(app, ["node", "console", node, "--off", "--ironic", url])
-        assert plain(off.output) == "the console is off"
-        assert not ironic.nodes[node].console_enabled
-
-        ironic.patch("node-00001", [{"op": "replace", "path": "/console_interface", "value": "no-console"}])
-        ran = CliRunner().invoke(app, ["node", "console", "node-00001", "--ironic", url])
-        assert ran.exit_code == 1
-        assert "Ironic refuses the console (400)" in plain(ran.output)
-
-
 @pytest.fixture
 def _once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request is made once, so that only the command itself waits."""
@@ -196,23 +176,6 @@ def test_an_order_waits_until_ironic_has_finished_the_one_before(words: tuple[st
 
         assert ran.exit_code == 0, ran.output
         assert plain(ran.stderr).count("is locked by host ironic-sim-1") == 1
-
-
-@pytest.mark.usefixtures("_once")
-def test_a_node_that_ironic_works_on_for_too_long_is_named_and_the_others_are_ordered() -> None:
-    with an_ironic(power_s=60.0) as (ironic, url):
-        ironic.set_power("node-00000", "rebooting")
-        ran = CliRunner().invoke(
-            app, ["node", "manage", "node-00000", "node-00001", "--timeout", "0.3", "--ironic", url]
-        )
-
-        assert ran.exit_code == 1
-        assert "node node-00000: Ironic at" in plain(ran.stderr)
-        assert [each.provision_state for each in ironic.nodes.values()] == ["available", "manageable"]
-
-        ran = CliRunner().invoke(app, ["node", "console", "node-00000", "--timeout", "0.3", "--ironic", url])
-        assert ran.exit_code == 1
-        assert "is locked by host ironic-sim-1" in plain(ran.stderr)
 
 
 @pytest.mark.usefixtures("_once")
@@ -260,14 +223,6 @@ def test_a_node_that_is_named_twice_gets_one_order(monkeypatch: pytest.MonkeyPat
         assert ran.exit_code == 0, ran.output
         assert orders == [ident]
         assert len(json.loads(ran.stdout)) == 1
-
-
-def test_every_verb_of_ironic_has_its_own_help() -> None:
-    listed = plain(CliRunner().invoke(app, ["node", "--help"]).output)
-
-    for verb, says in VERBS.items():
-        assert verb in listed
-        assert says.partition(":")[0][:20] in plain(CliRunner().invoke(app, ["node", verb, "--help"]).output)
 
 
 def written(place: Path, text: str) -> str:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from msgspec import Struct
 
 from bus.settings import BUS
-from kit.settings import SettingsFollower, tell_followers
+from kit.settings import SettingsFollower
 from moor.settings import GENERAL, Reloading, sources
 from moor.worker_settings import SCHEDULER, SECTIONS
 from scheduler_worker.settings import SchedulerSettings
@@ -97,16 +96,6 @@ def test_a_setting_that_is_no_longer_in_the_file_has_its_default_again(tmp_path:
     assert logging.getLogger().level == logging.INFO
 
 
-def test_what_needs_a_restart_is_named_again_until_the_restart(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    worker = Worker(tmp_path)
-    for _ in range(2):
-        worker.reload(FIRST.replace("prefetch = 50", "prefetch = 60"))
-
-    assert sum("needs a restart: bus.prefetch: 50 -> 60" in line for line in said(caplog)) == 2
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -155,45 +144,12 @@ def test_a_wrong_file_changes_nothing_and_says_why(
     assert re.search(why, line)
 
 
-def test_a_flag_counts_before_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    worker = Worker(tmp_path, {"instances_per_host_max": "30"})
-
-    worker.reload(FIRST.replace("= 8", "= 20"))
-
-    assert (worker.scheduler.instances_per_host_max, worker.told) == (30, 0)
-    assert said(caplog)[-1].endswith("was read again: 0 settings changed, 0 need a restart")
-
-
-def test_a_variable_counts_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Worker(tmp_path)
-    monkeypatch.setattr("os.environ", {"MOOR_SCHEDULER_INSTANCES_PER_HOST_MAX": "8"})
-
-    worker.reload(FIRST.replace("= 8", "= 20"))
-
-    assert (worker.scheduler.instances_per_host_max, worker.told) == (8, 0)
-
-
 def test_no_password_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker(tmp_path)
 
     worker.reload(FIRST.replace("[scheduler]", 'bus_url = "amqp://u:s3cret@h/"\n[scheduler]'))
 
     assert "needs a restart: bus_url: '' -> 'amqp://u:***@h/'" in said(caplog)[0]
-
-
-def test_a_follower_is_told_of_its_own_settings_as_long_as_it_is_kept() -> None:
-    class Small(Struct, frozen=True):
-        number: int = 1
-
-    settings, other, told = Small(), Small(), list[int]()
-    kept = [SettingsFollower(settings, lambda fresh: told.append(fresh.number)) for _ in range(2)]
-
-    tell_followers(settings, Small(2))
-    tell_followers(other, Small(3))
-    kept.clear()
-    tell_followers(settings, Small(4))
-
-    assert told == [2, 2]
 
 
 @pytest.mark.parametrize("section", [GENERAL, *SECTIONS.values()], ids=lambda each: each.name or "top")
