@@ -1,4 +1,4 @@
-"""A dashboard over a fake cloud, and browsers that visit it: what tests of its forms need."""
+"""A dashboard that is served over a fake cloud, and browsers that visit it."""
 
 import asyncio
 import re
@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
+from typing import Any, Protocol
 from uuid import UUID
 
 import bcrypt
@@ -22,16 +23,8 @@ from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostSetting, HostState, host_in_cell
 from engine.inventories import ProviderId
 from kit.errors import Unavailable
-from kit.keystone import OpenStackSettings
-from moor.dashboard.access import Access, OpeningToken, SessionStore
-from moor.dashboard.actions import Actions, Clouds
-from moor.dashboard.cloud_pages import CloudPages, Watcher
-from moor.dashboard.instance_pages import InstancePages
-from moor.dashboard.letters import LetterPages, LetterReader
-from moor.dashboard.node_pages import MetalReader, NodePages
-from moor.dashboard.service import dashboard_app
+from moor.dashboard.service import DashboardOptions, DashboardService
 from moor.settings import Settings
-from placement_worker.api.auth import MEMBER_ROLES, Authentication, BasicAuthentication, User
 
 SETTINGS = Settings(addresses=Addresses(bus_url="unix:///nowhere/bus.sock"), data=Path("/nowhere"))
 NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)
@@ -40,13 +33,8 @@ GARDENS = InstanceId(UUID("00000000-0000-4000-8000-000000000002"))
 SCRIPT = "<script>alert(1)</script>"
 # The cheapest hash that bcrypt allows; every user has this password.
 PASSWORD = "s3cret"  # noqa: S105
-HASHED = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4))
-USERS = {
-    "root": User(HASHED),
-    "ann": User(HASHED, "shop", MEMBER_ROLES),
-    "bob": User(HASHED, "garden", MEMBER_ROLES),
-    "reader": User(HASHED, "shop"),
-}
+HASHED = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+USERS = f"root:{HASHED}\nann:{HASHED}:shop:member\nbob:{HASHED}:garden:member\nreader:{HASHED}:shop\n"
 
 
 def an_instance(id_: InstanceId, project: str, **changed: object) -> InstanceState:
@@ -118,43 +106,38 @@ class FakeCloud:
 
 
 class Visited:
-    """A dashboard. `shown` are the tokens that its process has printed."""
+    """A dashboard that is served. `shown` are the lines that its process has printed."""
 
-    def __init__(
-        self,
-        auth: Authentication | None = None,
-        *,
-        cloud: FakeCloud | None = None,
-        port: int = 1,
-        opens: bool = False,
-        sessions: SessionStore | None = None,
-        scheme: str = "http",
-    ) -> None:
-        self.cloud = cloud or FakeCloud()
+    def __init__(self, cloud: Any, options: DashboardOptions) -> None:
+        self.cloud = cloud
         self.shown: list[str] = []
-        self.sessions = SessionStore() if sessions is None else sessions
-        self.url = f"{scheme}://testserver"
-        self.watcher = watcher = Watcher(self.cloud, SETTINGS, every_s=0.01)
-        letters = LetterPages(LetterReader(watcher.brokers))
-        nodes = NodePages(MetalReader(SETTINGS, OpenStackSettings))
-        opening = OpeningToken(self.shown.append) if opens else None
-        self.access = Access(auth or BasicAuthentication(USERS), self.sessions, port=port, opening=opening)
-        self.actions = Actions(self.access, Clouds(self.cloud, letters.reader, self._ordering))  # type: ignore[arg-type]
-        self.app = dashboard_app(
-            CloudPages(self.cloud, watcher),  # type: ignore[arg-type]
-            InstancePages(self.cloud),  # type: ignore[arg-type]
-            nodes,
-            letters,
-            self.actions,
-            hosts=["testserver"],
+        self._browsers: list[FakeBrowser] = []
+        self.service = DashboardService(
+            self._connected, self._connected, SETTINGS, options, self.shown.append
         )
+        self.url = self.service.url
+        self.cookie = f"moorage-{self.url.rpartition(':')[2]}"
 
     @asynccontextmanager
-    async def _ordering(self) -> AsyncIterator[FakeCloud]:
+    async def _connected(self) -> AsyncIterator[Any]:
         yield self.cloud
 
-    def browser(self, address: str = "127.0.0.1") -> "FakeBrowser":
-        return FakeBrowser(self, address)
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        running = asyncio.create_task(self.service.run())
+        try:
+            async with httpx.AsyncClient(base_url=self.url) as client:
+                await client.get("/login")
+            yield
+        finally:
+            for each in self._browsers:
+                await each.aclose()
+            await self.service.stop()
+            await running
+
+    def browser(self, address: str = "127.0.0.1", scheme: str = "http") -> "FakeBrowser":
+        self._browsers.append(FakeBrowser(self, address, scheme))
+        return self._browsers[-1]
 
     async def logged_in(self, user: str) -> "FakeBrowser":
         browser = self.browser()
@@ -163,16 +146,19 @@ class Visited:
         return browser
 
 
+class Visit(Protocol):
+    async def __call__(self, cloud: Any = None, auth: str = "basic", more_users: str = "") -> Visited: ...
+
+
 class FakeBrowser(httpx.AsyncClient):
     """Keeps cookies, and names the origin of each form, as browsers do."""
 
-    def __init__(self, visited: Visited, address: str) -> None:
+    def __init__(self, visited: Visited, address: str, scheme: str) -> None:
         super().__init__(
-            transport=httpx.ASGITransport(app=visited.app, client=(address, 1)),
             base_url=visited.url,
-            headers={"accept": "text/html"},
+            headers={"accept": "text/html", "x-forwarded-for": address, "x-forwarded-proto": scheme},
         )
-        self.origin = visited.url
+        self.origin = visited.url.replace("http", scheme, 1)
 
     async def log_in(self, **fields: str) -> httpx.Response:
         page = await self.get("/login")

@@ -9,27 +9,21 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-import httpx
 import pytest
-from starlette.requests import Request
-from starlette.responses import StreamingResponse
 
 from bus.message import Message
-from bus.messages.build import AskInstances, InstancesFound, InstanceState
+from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState
 from bus.messages.cloud import AskOverview, AskTiles, CellState, Overview, Tiles
 from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, AskHosts, HostsFound
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
 from bus.messages.stored_names import AskGroups, GroupsFound, GroupState
+from bus.workers.station import NoAnswer
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import AggregateId, GroupId, ProviderId
 from engine.refusals import FunnelStep, NoValidHost
-from moor.dashboard.cloud_pages import Watcher
-from moor.dashboard.instance_pages import InstancePages
-from moor.dashboard.rendering import Reader
-from placement_worker.api.values import Caller
-from tests.unit.moor.test_dashboard_watching import SETTINGS, app_of
+from tests.unit.moor.dashboard_visits import Visit
 
 pytestmark = pytest.mark.asyncio
 
@@ -93,7 +87,7 @@ COSTS: Mapping[str, tuple[Mapping[type[Message], int], int, int]] = {
     f"/instances/{STATES[0].id}": ({AskInstances: 1, AskHistory: 1, AskExplanation: 1}, 10, 10_000),
     "/hosts": ({AskHosts: 1}, 101, 40_000),
     "/hosts/c1/c1-host-00001": ({AskHosts: 1, AskInstances: 1}, 101, 40_000),
-    "/tiles/c1/4999": ({AskTiles: 1}, 0, 100),
+    "/tiles/c1/4999": ({}, 0, 100),
     "/waiting": ({AskInstances: 1}, 101, 40_000),
     "/moves": ({AskMoves: 1}, 101, 40_000),
     "/groups": ({AskGroups: 1}, 101, 30_000),
@@ -104,51 +98,28 @@ COSTS: Mapping[str, tuple[Mapping[type[Message], int], int, int]] = {
 
 
 class LargeCloud:
-    """Answers each question by a whole page, and counts the questions."""
+    """Answers each question by a whole page, and counts the questions, but those of who watches."""
 
     def __init__(self) -> None:
         self.asked = Counter[type[Message]]()
         self.projects: list[str | None] = []
 
     async def ask(self, question: Message) -> Message:
-        self.asked[type(question)] += 1
-        self.projects.append(getattr(question, "project", None))
+        if not isinstance(question, AskOverview | AskTiles):
+            self.asked[type(question)] += 1
+            self.projects.append(getattr(question, "project", None))
         return ANSWERS[type(question)](question)
 
 
-async def watching(asking: LargeCloud) -> Watcher:
-    """A watcher that has looked once."""
-    watcher = Watcher(asking, SETTINGS)
-    running = asyncio.create_task(watcher.run())
-    async with asyncio.timeout(10):
-        while watcher.seen is None:
-            await asyncio.sleep(0.01)
-    await watcher.stop()
-    await running
-    return watcher
-
-
-async def test_a_look_asks_for_one_overview_and_a_page_of_tiles_for_each_cell() -> None:
-    asking = LargeCloud()
-
-    watcher = await watching(asking)
-
-    assert asking.asked == {AskOverview: 1, AskTiles: CELLS}
-    assert watcher.seen is not None
-    assert {cell: len(tiles) for cell, tiles in watcher.seen.tiles.items()} == {"c1": HOSTS, "c2": HOSTS}
-
-
 @pytest.mark.parametrize("path", COSTS)
-async def test_a_page_asks_few_questions_and_stays_small(path: str) -> None:
+async def test_a_page_asks_few_questions_and_stays_small(path: str, visit: Visit) -> None:
     questions, rows_max, bytes_max = COSTS[path]
     asking = LargeCloud()
-    watcher = await watching(asking)
-    asking.asked.clear()
-    app = app_of(Caller(user="root", project="", roles=frozenset({"admin"})), asking, watcher)
+    root = (await visit(asking, auth="none")).browser()
+    while "c1" not in (await root.get("/")).text:
+        await asyncio.sleep(0.01)
 
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
-        page = await client.get(path)
+    page = await root.get(path)
 
     assert page.status_code in (200, 303), page.text
     assert asking.asked == questions
@@ -163,24 +134,41 @@ PAGES_OF_MEMBERS = (
 
 
 @pytest.mark.parametrize("path", PAGES_OF_MEMBERS)
-async def test_a_page_of_a_member_asks_about_their_project(path: str) -> None:
+async def test_a_page_of_a_member_asks_about_their_project(path: str, visit: Visit) -> None:
     asking = LargeCloud()
-    app = app_of(Caller(user="ann", project="shop"), asking, Watcher(asking, SETTINGS))
+    ann = await (await visit(asking)).logged_in("ann")
 
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
-        page = await client.get(path)
+    page = await ann.get(path)
 
     assert page.status_code == 200, page.text
     assert {*asking.projects} == {"shop"}
 
 
-async def test_the_live_list_of_a_member_is_that_of_their_project() -> None:
+async def test_the_live_list_of_a_member_is_that_of_their_project(visit: Visit) -> None:
     asking = LargeCloud()
-    request = Request({"type": "http", "method": "GET", "path": "/", "headers": (), "query_string": b""})
+    ann = await (await visit(asking)).logged_in("ann")
 
-    live = await InstancePages(asking).live_instances(request, Reader("ann", "shop", is_admin=False))  # type: ignore[arg-type]
-    assert isinstance(live, StreamingResponse)
-    await anext(aiter(live.body_iterator))
+    async with ann.stream("GET", "/instances/live") as stream:
+        await anext(stream.aiter_raw())
 
-    assert asking.projects == ["shop"]
+    assert {*asking.projects} == {"shop"}
+
+
+class Silent:
+    async def ask(self, question: Message) -> Message:
+        if isinstance(question, AskInstances):
+            return BuildRejected(request_id=None, field="x", value="y", reason="not today")
+        raise NoAnswer("1 of 1 questions unanswered after 10000 ms")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/instances", 400, "not today"),
+        *((path, 503, "No scheduler answers") for path in ("/hosts", "/groups", "/why?vcpus=1")),
+    ],
+)
+async def test_a_page_without_an_answer_says_why(path: str, status: int, said: str, visit: Visit) -> None:
+    page = await (await visit(Silent(), auth="none")).browser().get(path)
+
+    assert (page.status_code, said in page.text) == (status, True)

@@ -2,31 +2,9 @@
 
 import time
 
-import msgspec
 import pytest
 
 from moor.dashboard.letters import masked
-
-
-def test_values_whose_key_names_a_secret_are_hidden_at_any_depth() -> None:
-    body = {
-        "name": "web",
-        "config_drive": '{"user_data": "hush"}',
-        "nodes": [{"driver_info": {"ipmi_password": "hush", "ipmi_address": "10.0.0.1"}}],
-        "adminPass": "hush",
-        "application_credential_id": "hush",
-        "private_key": "hush",
-        "passed_over": "kept",
-        "user_data": {"cloud": "hush"},
-        "token": "",
-    }
-
-    text = masked(msgspec.json.encode(body))
-
-    assert "hush" not in text
-    read = msgspec.json.decode(text)
-    assert (read["name"], read["passed_over"], read["token"]) == ("web", "kept", "")
-    assert read["nodes"] == [{"driver_info": {"ipmi_password": "***", "ipmi_address": "10.0.0.1"}}]
 
 
 @pytest.mark.parametrize(
@@ -41,13 +19,6 @@ def test_values_whose_key_names_a_secret_are_hidden_at_any_depth() -> None:
 )
 def test_secrets_of_a_broken_body_are_hidden_too(body: bytes) -> None:
     assert "hush" not in masked(body)
-
-
-def test_each_line_of_a_parcel_is_a_message_and_any_bytes_are_a_text() -> None:
-    assert masked(b'{"a":1}\n{"password":"x"}').count("***") == 1
-    assert masked(b"\xff\x00{") == "\ufffd\x00{"
-    assert masked(b"") == ""
-    assert masked(b"[" * 100_000).startswith("[[[")
 
 
 def test_a_large_hostile_body_takes_no_long_time() -> None:
