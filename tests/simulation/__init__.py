@@ -40,9 +40,9 @@ follow every commit and every parcel. Then the faults stop, and everything must 
                                      and compare; the same for the view that reads are answered from.
     settling.py                      what has not settled at the end, and why.
     intruders.py                     senders of broken bytes and forged messages.
-    many_seeds.py, done_seeds.py, expected_coverage.py
-                                     runs of many seeds, which of them are done, and what they must have covered.
+    many_seeds.py, kept.py, expected_coverage.py
+                                     runs of many seeds, plans that broke a promise once, and what seeds must have covered.
     bug_search.py, planted/          bugs planted on purpose, and the search for the smallest plan that shows one.
 
-`python -m tests.simulation --seed 7` prints one seed; `--seeds 100000` is a long run, and records the seeds that fail.
+`python -m tests.simulation --seed 7` prints one seed; `--seeds 100000` is a long run, and keeps the plans that break a promise.
 """

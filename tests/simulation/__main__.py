@@ -2,9 +2,9 @@
 
 python -m tests.simulation --seed 7               print the timeline and the coverage; the output is always the same.
 python -m tests.simulation --seed 7 --about 4b9d  print only the lines about one instance, and the faults.
-python -m tests.simulation --seeds 100000         a long run: failing seeds are printed, and kept in failing_seeds.txt.
-python -m tests.simulation --seeds 5000 --from 6000000 --done done.txt
-                                                  begin at this seed; an interrupted run continues where it stopped.
+python -m tests.simulation --seeds 100000         a long run: failing seeds are printed, and their plans are made small and kept.
+python -m tests.simulation --seeds 5000 --from 6000000   begin at this seed.
+python -m tests.simulation --kept 3               a plan that was kept, as one seed.
 python -m tests.simulation --nodes --seeds 1000   bare metal: nodes, their Ironic, and the daemons of the ring.
 python -m tests.simulation --moves --seeds 3000   only seeds in which instances move: one seed in eight is one.
 """
@@ -15,38 +15,34 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from tests.simulation.done_seeds import DoneSeeds
-from tests.simulation.drawing import WORLDS, draw
+from tests.simulation.bug_search import find_and_shrink
+from tests.simulation.drawing import WORLDS
 from tests.simulation.drawing_nodes import NODE_SEEDS
-from tests.simulation.many_seeds import (
-    FAILING_SEEDS,
-    FIXED_HASH_SEED,
-    HASH_SEED_VARIABLE,
-    NO_RESULT,
-    SeedsResult,
-    keep_failing_seed,
-    run_many,
-)
+from tests.simulation.kept import KeptPlan, keep, plan_of
+from tests.simulation.many_seeds import FIXED_HASH_SEED, HASH_SEED_VARIABLE, run_many
 from tests.simulation.report import covered, flips_and_claims, lines_of, summary_of
 from tests.simulation.seeds import run
+
+SHRINKING_RUNS_MAX = 200
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     wanted = _parser().parse_args(arguments)
     least = NODE_SEEDS if wanted.nodes else 0
+    if wanted.kept is not None:
+        return _run_one(f"kept {wanted.kept}", wanted.about)
     if wanted.seed is not None:
         return _run_one(least + wanted.seed, wanted.about)
     numbers: Iterator[int] = itertools.count(least + wanted.first)
     if wanted.moves:
         moving = WORLDS["moves"], WORLDS["moves of groups"]
         numbers = (seed for seed in numbers if any(world.has(seed) for world in moving))
-    return _run_all([*itertools.islice(numbers, wanted.seeds)], DoneSeeds(wanted.done))
+    return _run_all([*itertools.islice(numbers, wanted.seeds)])
 
 
-def _run_one(seed: int, about: str) -> int:
-    outcome = run(draw(seed))
+def _run_one(seed: int | str, about: str) -> int:
+    outcome = run(plan_of(seed))
     for line in (*lines_of(outcome, about), *covered(outcome.seen), *summary_of(outcome)):
         print(line)
     if outcome.plan.nodes:
@@ -54,38 +50,28 @@ def _run_one(seed: int, about: str) -> int:
     return 0 if outcome.broken is None else 1
 
 
-def _run_all(seeds: Sequence[int], done: DoneSeeds) -> int:
-    left = done.left_of(seeds)
-    for seed, how in done.broken_of(seeds).items():
-        print(f"seed {seed}: {how}")
-    last_s = began_s = time.monotonic()
+def _run_all(seeds: Sequence[int]) -> int:
+    done, began_s = 0, time.monotonic()
 
-    def is_done(some: list[int], ran: SeedsResult) -> None:
-        nonlocal last_s
-        now_s = time.monotonic()
-        done.add(some, ran.broken, now_s - last_s)
-        last_s = now_s
-        count = len(seeds) - len(done.left_of(seeds))
+    def is_done(count: int) -> None:
+        nonlocal done
+        done += count
         print(
-            f"{count} of {len(seeds)} seeds, {len(done.broken_of(seeds))} broken, {done.took_s:.0f} s",
-            file=sys.stderr,
-            flush=True,
+            f"{done} of {len(seeds)} seeds, {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True
         )
 
-    result = run_many(left, on_broken=_report, on_done=is_done) if left else NO_RESULT
+    result = run_many(
+        seeds, on_broken=lambda seed, how: print(f"seed {seed}: {how}", flush=True), on_done=is_done
+    )
     for line in (*covered(result.seen), flips_and_claims(result.seen)):
         print(line)
-    broken = done.broken_of(seeds)
     print(
-        f"{len(seeds)} seeds done, {len(left)} of them now in {time.monotonic() - began_s:.0f} s and {result.cpu_s:.0f} s of "
-        f"CPU; all in {done.took_s:.0f} s; {len(broken)} broken"
+        f"{len(seeds)} seeds in {time.monotonic() - began_s:.0f} s and {result.cpu_s:.0f} s of CPU; {len(result.broken)} broken"
     )
-    return 1 if broken else 0
-
-
-def _report(seed: int, how: str) -> None:
-    print(f"seed {seed}: {how}", flush=True)
-    keep_failing_seed(seed, FAILING_SEEDS)
+    for seed, how in result.broken.items():
+        if (found := find_and_shrink("", [int(seed)], SHRINKING_RUNS_MAX)) is not None:
+            keep(KeptPlan(how, found.plan))
+    return 1 if result.broken else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int, help="run one seed and print its timeline")
+    which.add_argument("--kept", type=int, metavar="N", help="run this one of the plans that were kept")
     which.add_argument("--seeds", type=int, help="run this many seeds")
     parser.add_argument(
         "--from",
@@ -103,9 +90,6 @@ def _parser() -> argparse.ArgumentParser:
         dest="first",
         metavar="N",
         help="the first seed of --seeds (default 1)",
-    )
-    parser.add_argument(
-        "--done", type=Path, help="record the results in this file, and skip the seeds that it has"
     )
     only = parser.add_mutually_exclusive_group()
     only.add_argument(

@@ -55,6 +55,7 @@ class FoundBug(Struct, frozen=True):
     size: int
     needed: int
     story: tuple[str, ...]
+    plan: Plan
 
     @property
     def is_small(self) -> bool:
@@ -121,7 +122,7 @@ def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, small_eno
             smaller = less
     small = shrink(smaller, breaks, runs_max, small_enough)
     story = tuple(_story_of(breaks.latest))
-    return FoundBug(bug, plan.seed, broken.promise, size_of(plan), size_of(small), story)
+    return FoundBug(bug, plan.seed, broken.promise, size_of(plan), size_of(small), story, small)
 
 
 def _given_up_sooner(plan: Plan) -> Plan:

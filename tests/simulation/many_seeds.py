@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
-from pathlib import Path
 
 from msgspec import Struct
 
 from tests.planting import plant_as_asked
-from tests.simulation.drawing import draw
+from tests.simulation.kept import plan_of
 from tests.simulation.seeds import run
 
-FAILING_SEEDS = Path(__file__).with_name("failing_seeds.txt")
 SEEDS_AT_ONCE = 5
 HASH_SEED_VARIABLE, FIXED_HASH_SEED = "PYTHONHASHSEED", "0"
 # Run at low priority. Nothing in a seed waits for a real clock, so slow runs do no harm.
@@ -24,30 +22,27 @@ NICENESS = 10
 
 
 class SeedsResult(Struct, frozen=True):
-    broken: dict[int, str]
+    broken: dict[int | str, str]
     seen: Counter[tuple[str, str]]
     # The number of seeds in which each thing was seen.
     seeds_with: Counter[tuple[str, str]]
     cpu_s: float
 
 
-NO_RESULT = SeedsResult({}, Counter(), Counter(), 0.0)
-
-
 def run_many(
-    seeds: Iterable[int],
-    on_broken: Callable[[int, str], None] = lambda _seed, _how: None,
-    on_done: Callable[[list[int], "SeedsResult"], None] = lambda _seeds, _ran: None,
+    seeds: Iterable[int | str],
+    on_broken: Callable[[int | str, str], None] = lambda _seed, _how: None,
+    on_done: Callable[[int], None] = lambda _count: None,
 ) -> SeedsResult:
     wanted = list(seeds)
     chunks = [wanted[at : at + SEEDS_AT_ONCE] for at in range(0, len(wanted), SEEDS_AT_ONCE)]
-    broken: dict[int, str] = {}
+    broken: dict[int | str, str] = {}
     seen: Counter[tuple[str, str]] = Counter()
     seeds_with: Counter[tuple[str, str]] = Counter()
     cpu_s = 0.0
     with pool_with_fixed_hashes() as pool:
         for chunk, result in zip(chunks, pool.map(run_some, chunks), strict=True):
-            on_done(chunk, result)
+            on_done(len(chunk))
             for seed, how in result.broken.items():
                 on_broken(seed, how)
             broken |= result.broken
@@ -84,27 +79,15 @@ def _begin() -> None:
     gc.freeze()
 
 
-def run_some(seeds: list[int]) -> SeedsResult:
+def run_some(seeds: list[int | str]) -> SeedsResult:
     began_s = time.process_time()
-    broken: dict[int, str] = {}
+    broken: dict[int | str, str] = {}
     seen: Counter[tuple[str, str]] = Counter()
     seeds_with: Counter[tuple[str, str]] = Counter()
     for seed in seeds:
-        outcome = run(draw(seed))
+        outcome = run(plan_of(seed))
         if outcome.broken is not None:
             broken[seed] = str(outcome.broken)
         seen += outcome.seen
         seeds_with.update(outcome.seen.keys())
     return SeedsResult(broken, seen, seeds_with, time.process_time() - began_s)
-
-
-def failing_seeds(path: Path = FAILING_SEEDS) -> list[int]:
-    """Seeds that have failed before: a number a line, and after it the reason."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
-
-
-def keep_failing_seed(seed: int, path: Path = FAILING_SEEDS) -> None:
-    if seed not in failing_seeds(path):
-        with path.open("a") as file:
-            file.write(f"{seed}\n")
