@@ -17,25 +17,25 @@ follow every commit and every parcel. Then the faults stop, and everything must 
     drawing_demands.py, demands.py, demands_checker.py
                                      requests with groups, ports and zones: their plans, the slow rule which providers
                                      serve them, and the checker of what they get.
-    drawing_moves.py, movers.py, moves_checker.py, moving_checker.py
+    drawing_moves.py, movers.py, moves_checker.py
                                      moves: their plans, the client that orders and ends them, and the checkers of what
                                      is held, and of what runs where.
-    drawing_waiting_moves.py, waits_checker.py
+    drawing_moves.py, boots_checkers.py
                                      moves that wait for room: their plans, and the checker of who gets it.
-    drawing_power.py, power_checker.py
+    drawing_worlds.py, boots_checkers.py
                                      orders to stop, start and reboot instances, and the checker of what really runs.
-    drawing_quotas.py, quotas_checker.py
+    drawing_worlds.py, shares_checkers.py
                                      the limits that an operator sets for a project, and the checker of what it has.
-    drawing_feeds.py, feeds_checker.py
+    drawing_worlds.py, boots_checkers.py
                                      schedulers that lose their feed queues, and the checker of what they have missed.
-    admins.py, admin_ops.py, admin_writes.py, fixtures.py
+    admins.py
                                      administrators that write to placement directly (not by claims), over the bus
                                      and as an HTTP server does it, and the rows that they write about.
     cloud.py, seeds.py               one seed from its beginning to its end.
     findings.py                      the broken promise, the counts and the timeline of a run; a broken promise ends it.
     books_checker.py, requests_checker.py, cells_checker.py, real_instances.py, host_history.py, traffic.py,
     decision_watch.py                checkers of claims, requests, instances, hypervisors, hosts, messages and decisions.
-    write_oracle.py, expected_books.py, write_rules.py, refusal_oracle.py, view_oracle.py
+    write_oracle.py, write_rules.py, view_oracle.py
                                      apply each administrator's write a second time by simpler rules, in commit order,
                                      and compare; the same for the view that reads are answered from.
     settling.py                      what has not settled at the end, and why.

@@ -21,17 +21,14 @@ from engine.inventories import (
     ShapeSeen,
 )
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
+from tests.simulation.boots_checkers import WholeChecker
 from tests.simulation.demands import ProviderNow
 from tests.simulation.findings import Findings
-from tests.simulation.fixtures import SHARES
-from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import INSTANCE_SLOTS, HostHistories, short_id
-from tests.simulation.moves_checker import MovesChecker
-from tests.simulation.moving_checker import of_classes
-from tests.simulation.plan import PROJECT
-from tests.simulation.quotas_checker import QuotasChecker
+from tests.simulation.moves_checker import MovesChecker, of_classes
+from tests.simulation.plan import PROJECT, SHARES
 from tests.simulation.real_instances import RealInstances
-from tests.simulation.whole_checker import WholeChecker
+from tests.simulation.shares_checkers import GroupsChecker, QuotasChecker
 
 Amounts = tuple[ResourceAmount, ...]
 InventoryKey = tuple[ProviderId, str]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from cell_conductor.core.rows import Instance, flavor_of
 from engine.flavors import InstanceId
+from tests.simulation.boots_checkers import PowerChecker, SilenceChecker
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
-from tests.simulation.moving_checker import MovesInCells
-from tests.simulation.power_checker import PowerChecker
+from tests.simulation.moves_checker import MovesInCells
 from tests.simulation.real_instances import RealInstances
-from tests.simulation.silence_checker import SilenceChecker
 
 NEXT = {
     "": {"building", "error", "deleting", "deleted"},

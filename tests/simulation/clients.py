@@ -87,10 +87,9 @@ from engine.flavors import (
 )
 from engine.inventories import AggregateId, ServerGroup
 from kit.errors import Failure
-from tests.simulation.drawing_hosts import NOWHERE
+from tests.simulation.drawing_worlds import NOWHERE
 from tests.simulation.faults import CellDown
 from tests.simulation.findings import Findings
-from tests.simulation.flavors_checker import NAMES
 from tests.simulation.host_history import short_id
 from tests.simulation.loop import until_s
 from tests.simulation.movers import Movers
@@ -109,6 +108,7 @@ from tests.simulation.plan import (
     Rebuild,
 )
 from tests.simulation.process import SimProcess
+from tests.simulation.shares_checkers import NAMES
 from tests.simulation.workers import BUS
 
 ALL_FEEDS = (Grant(FEED, ("*",)),)

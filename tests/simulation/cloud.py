@@ -26,27 +26,25 @@ from tests.simulation.admins import Admins
 from tests.simulation.auditor import NAME as AUDITOR
 from tests.simulation.auditor import Auditor
 from tests.simulation.books_checker import BooksChecker
+from tests.simulation.boots_checkers import FeedsChecker, OutagesChecker, WholeChecker, heard_within_s
 from tests.simulation.cells_checker import CellsChecker
 from tests.simulation.clients import Client, Operator
 from tests.simulation.demands_checker import DemandsChecker
 from tests.simulation.drawing_cloud import ADMINS, API, COMPUTES, WORKERS
-from tests.simulation.drawing_group_moves import LATER
+from tests.simulation.drawing_worlds import LATER
 from tests.simulation.faulty_broker import FaultyBroker
-from tests.simulation.feeds_checker import FeedsChecker, heard_within_s
 from tests.simulation.findings import Findings
-from tests.simulation.flavors_checker import FlavorsChecker
 from tests.simulation.foreign_owners import Owned
 from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.intruders import CLIENT, RIVAL, Intruders, Target
 from tests.simulation.ironic import IronicWorld, watched_nodes
 from tests.simulation.nodes_checker import NodesChecker
-from tests.simulation.outages_checker import OutagesChecker
 from tests.simulation.plan import CELLS, Plan
 from tests.simulation.process import EPOCH, SimProcess
 from tests.simulation.real_instances import RealInstances
 from tests.simulation.requests_checker import RequestsChecker
+from tests.simulation.shares_checkers import FlavorsChecker
 from tests.simulation.traffic import Traffic
-from tests.simulation.whole_checker import WholeChecker
 from tests.simulation.workers import BUS, FEED_PACE, IRONIC, Rows, Workers, station_name
 from tests.simulation.write_oracle import WriteOracle
 

@@ -18,9 +18,8 @@ from tests.simulation.books_checker import BooksChecker
 from tests.simulation.demands import Demand, ProviderNow, Tree, has_room, ways
 from tests.simulation.drawing_demands import FEATURES, WATTS
 from tests.simulation.findings import Findings
-from tests.simulation.fixtures import SHARES
 from tests.simulation.host_history import short_id, states_since
-from tests.simulation.plan import Boot, Plan
+from tests.simulation.plan import SHARES, Boot, Plan
 
 # A scheduler reads all aggregates this often, so its metadata may be as old as this when it chooses.
 METADATA_LATE_S = 6.0

@@ -11,17 +11,18 @@ from msgspec import Struct
 
 from tests.simulation.drawing_cloud import ADMINS, API, OUTAGES_EVERY, draw_cloud, with_outage
 from tests.simulation.drawing_demands import with_demands
-from tests.simulation.drawing_feeds import with_lost_feeds
-from tests.simulation.drawing_flavors import with_flavors
-from tests.simulation.drawing_group_moves import with_group_moves
-from tests.simulation.drawing_guests import with_guests
-from tests.simulation.drawing_hosts import with_host_modes
-from tests.simulation.drawing_moves import with_moves
+from tests.simulation.drawing_moves import with_moves, with_waiting_moves
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
-from tests.simulation.drawing_power import with_power
-from tests.simulation.drawing_quotas import with_quotas
-from tests.simulation.drawing_shapes import with_shapes
-from tests.simulation.drawing_waiting_moves import with_waiting_moves
+from tests.simulation.drawing_worlds import (
+    with_flavors,
+    with_group_moves,
+    with_guests,
+    with_host_modes,
+    with_lost_feeds,
+    with_power,
+    with_quotas,
+    with_shapes,
+)
 from tests.simulation.plan import Plan
 
 

@@ -19,7 +19,7 @@ from laboratory.computes.faults import (
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from placement_worker.core.limits import HARD
-from tests.simulation.admin_ops import EVERY_ACTION
+from tests.simulation.admins import EVERY_ACTION
 from tests.simulation.faults import (
     BROKEN_BODIES,
     CURSED,

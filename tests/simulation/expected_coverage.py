@@ -4,17 +4,14 @@ message.
 
 from bus.message import type_of
 from bus.messages import ALL, audit, cell, cloud, hosts
+from tests.simulation.boots_checkers import FEED, WHOLE
 from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, RESHAPE, VERDICT
 from tests.simulation.demands_checker import WAYS
 from tests.simulation.drawing_nodes import EPISODES
 from tests.simulation.faults import ALL_FAULTS, CONSEQUENCES, DAEMON_FAULTS, HOST_FAULTS
-from tests.simulation.feeds_checker import FEED
-from tests.simulation.flavors_checker import FLAVOR
-from tests.simulation.groups_checker import GROUP
 from tests.simulation.moves_checker import MOVE
 from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
-from tests.simulation.quotas_checker import QUOTA
-from tests.simulation.whole_checker import WHOLE
+from tests.simulation.shares_checkers import FLAVOR, GROUP, QUOTA
 from tests.simulation.write_oracle import AGAIN, TOGETHER, WRITE
 
 # Required in every single seed without bare metal.

@@ -4,14 +4,14 @@ A plan is a value: the search for the elements that matter removes the others an
 """
 
 from typing import Any, Literal
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from msgspec import Struct
 
 from bus.messages.build import MoveEnd, MoveKind
 from engine.flavors import RequestId, instance_id_of
 from engine.hosts import HostMode
-from engine.inventories import AggregateId, GroupId, ServerGroup
+from engine.inventories import AggregateId, ConsumerId, GroupId, ProviderId, ServerGroup
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import SimulatedHost
 from laboratory.ironic import IronicScript, SimulatedNode
@@ -267,3 +267,27 @@ class Plan(Struct, frozen=True):
             for boot in self.boots
             for index in range(boot.count)
         )
+
+
+# The administrators' own providers, consumers, aggregates and custom names. Hosts are not among them: computes report those.
+
+TRAITS = ("CUSTOM_LABEL_A", "CUSTOM_LABEL_B")
+CLASS, RENAMED_CLASS = "CUSTOM_CLASS", "CUSTOM_RENAMED"
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+
+
+def _id(name: str) -> UUID:
+    # Other words would give other ids, and the kept seeds would run differently.
+    return uuid5(NAMESPACE_OID, f"of the clerks: {name}")
+
+
+PROVIDER_NAMES = ("barn", "forge", "manor", "mill", "well", "yard")
+OWN_PROVIDERS = tuple(ProviderId(_id(name)) for name in PROVIDER_NAMES)
+POOL = ProviderId(_id("pool"))
+CONSUMERS = tuple(ConsumerId(_id(f"tenant {n}")) for n in range(8))
+AGGREGATES = tuple(AggregateId(_id(f"group {n}")) for n in range(3))
+
+
+def child_of(parent: str) -> ProviderId:
+    """The child of a provider that a reshape moves inventory to."""
+    return ProviderId(_id(f"part of {parent}"))

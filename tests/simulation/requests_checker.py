@@ -8,16 +8,15 @@ from bus.topology import CELL0
 from engine.flavors import InstanceId, RequestId
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.requests.building import BURIED
+from tests.simulation.boots_checkers import WOKEN_WITHIN_S, WaitsChecker, WholeChecker
 from tests.simulation.demands_checker import WAYS, DemandsChecker
-from tests.simulation.drawing_group_moves import LATER
+from tests.simulation.drawing_worlds import LATER
 from tests.simulation.findings import Findings
-from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import HostHistories, short_id
-from tests.simulation.moving_checker import MovesOfRequests
+from tests.simulation.moves_checker import MovesOfRequests
 from tests.simulation.nodes_checker import NODE, NodesChecker, name_of
 from tests.simulation.plan import GOLD, Boot, Plan
-from tests.simulation.waits_checker import WOKEN_WITHIN_S, WaitsChecker
-from tests.simulation.whole_checker import WholeChecker
+from tests.simulation.shares_checkers import GroupsChecker
 from tests.simulation.workers import BUS
 
 # A scheduler learns of each change of a host by an event, or else when it reads all hosts; its database may be away.

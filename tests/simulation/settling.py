@@ -13,11 +13,10 @@ from engine.inventories import ProviderId
 from engine.picture.picture import Picture
 from ironic_sync.core.ring import names_alive
 from tests.simulation.cloud import Cloud
-from tests.simulation.fixtures import CONSUMERS
 from tests.simulation.host_history import short_id
-from tests.simulation.moving_checker import without_outcome
+from tests.simulation.moves_checker import without_outcome
 from tests.simulation.nodes_checker import is_free, name_of
-from tests.simulation.plan import CELLS, GROUPS_OF_NODES
+from tests.simulation.plan import CELLS, CONSUMERS, GROUPS_OF_NODES
 from tests.simulation.view_oracle import compare_candidates, differences
 
 WORK = (

@@ -11,7 +11,7 @@ from engine.candidates.search import find_candidates
 from engine.inventories import ProviderState
 from placement_worker.view import ProviderReplica, ProviderView
 from tests.simulation.findings import Findings
-from tests.simulation.fixtures import AGGREGATES, TRAITS
+from tests.simulation.plan import AGGREGATES, TRAITS
 from tests.simulation.stored_books import InspectableStore
 
 PROMISE = "a read sees every committed write"

@@ -11,8 +11,8 @@ from compute_sim.handlers import ComputeStore
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import SimulatedHost
 from tests.simulation.faulty_database import CommitObserver
-from tests.simulation.fixtures import child_of
 from tests.simulation.given_shares import CountingDriver
+from tests.simulation.plan import child_of
 from tests.simulation.process import SimProcess
 
 
