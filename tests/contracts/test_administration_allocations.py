@@ -7,7 +7,6 @@ import pytest
 import pytest_asyncio
 
 from bus.messages.administration import (
-    ConsumerMoved,
     ConsumerState,
     DeleteAllocations,
     DeleteProvider,
@@ -15,10 +14,8 @@ from bus.messages.administration import (
     SetAllocations,
     SetInventories,
 )
-from engine.refusals import DoesNotFit
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (
-    DB,
     HOST,
     OTHER_HOST,
     WEB,
@@ -38,46 +35,6 @@ NUMA = provider("numa-1")
 async def admin(request: pytest.FixtureRequest) -> AsyncIterator[AdminClient]:
     async with an_admin_client(request.param) as one:
         yield one
-
-
-async def test_a_consumer_is_judged_by_the_generation_that_was_seen(admin: AdminClient) -> None:
-    await admin.add_provider("host-1", VCPU=4)
-    one, two = amounts(HOST, VCPU=1), amounts(HOST, VCPU=2)
-
-    assert await admin.write(allocations(holding(WEB, *one, generation=0))) == ConsumerMoved(
-        consumer=WEB, seen=0, current=None
-    )
-    assert await admin.write(allocations(holding(WEB, *one))) == Done()
-    assert await admin.write(allocations(holding(WEB, *two))) == ConsumerMoved(
-        consumer=WEB, seen=None, current=1
-    )
-    assert await admin.write(allocations(holding(WEB, *two, generation=1))) == Done()
-    assert await admin.write(allocations(holding(WEB, *one, judges_generation=False))) == Done()
-    found = await admin.store.consumer(WEB)
-    assert found is not None
-    assert (found.generation, found.held) == (3, one)
-
-
-async def test_several_consumers_change_together_or_not_at_all(admin: AdminClient) -> None:
-    await admin.add_provider("host-1", VCPU=4)
-    await admin.add_provider("host-2", VCPU=4)
-    await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=4))))
-    both = [holding(WEB, *amounts(OTHER_HOST, VCPU=4), generation=1)]
-
-    too_much = allocations(*both, holding(DB, *amounts(HOST, VCPU=5)))
-    assert isinstance(await admin.write(too_much), DoesNotFit)
-    stale = allocations(*both, holding(DB, *amounts(HOST, VCPU=4), generation=3))
-    assert await admin.write(stale) == ConsumerMoved(consumer=DB, seen=3, current=None)
-    assert await admin.used(HOST) == {"VCPU": 4}
-
-    # One takes what another gives back.
-    assert await admin.write(allocations(*both, holding(DB, *amounts(HOST, VCPU=4)))) == Done()
-    assert (await admin.used(HOST), await admin.used(OTHER_HOST)) == ({"VCPU": 4}, {"VCPU": 4})
-    assert await admin.generation(HOST) == 3
-    handed = allocations(holding(WEB, generation=2), holding(DB, *amounts(OTHER_HOST, VCPU=4), generation=1))
-    assert await admin.write(handed) == Done()
-    assert (await admin.used(HOST), await admin.used(OTHER_HOST)) == ({"VCPU": 0}, {"VCPU": 4})
-    assert await admin.store.consumer(WEB) is None
 
 
 # Questions

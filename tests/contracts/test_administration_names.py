@@ -13,7 +13,6 @@ from bus.messages.administration import (
     DeleteClass,
     DeleteTrait,
     Done,
-    RenameClass,
     SetInventories,
     SetTraits,
     UnknownClass,
@@ -59,17 +58,6 @@ async def test_a_name_that_went_is_unknown_until_somebody_brings_it_along_again(
     state = await admin.provider(HOST)
     assert (state.inventories[GOLD].total, state.traits) == (2, (GOLD,))
     assert (await classes(admin), await traits(admin)) == ((GOLD,), (GOLD,))
-
-
-async def test_a_class_that_nobody_has_takes_another_name(admin: AdminClient) -> None:
-    await admin.write(CreateClass(name=GOLD))
-    await admin.write(CreateClass(name="CUSTOM_TIN"))
-
-    assert await admin.write(RenameClass(name=GOLD, to="CUSTOM_TIN")) == AlreadyThere(name="CUSTOM_TIN")
-    assert await admin.write(RenameClass(name=GOLD, to=GOLD)) == Done()
-    assert await admin.write(RenameClass(name=GOLD, to="CUSTOM_IRON")) == Done()
-    assert await admin.write(RenameClass(name=GOLD, to="CUSTOM_LEAD")) == UnknownClass(names=(GOLD,))
-    assert await classes(admin) == ("CUSTOM_IRON", "CUSTOM_TIN")
 
 
 async def test_names_are_paged_in_the_order_of_the_alphabet(admin: AdminClient) -> None:

@@ -61,16 +61,6 @@ async def ask(client: Station, *numbers: int) -> list[int]:
     return [answer.published.position for answer in answers if isinstance(answer, SnapshotPage)]
 
 
-async def test_many_questions_are_answered_each_with_its_own_answer(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
-
-    async with answering(broker, Answering()), station(broker, asks=True) as client:
-        first, second = await asyncio.gather(ask(client, *range(300)), ask(client, *range(300, 310)))
-
-    assert first == list(range(300))
-    assert second == list(range(300, 310))
-
-
 async def test_a_question_is_asked_again_until_somebody_answers(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
 
@@ -79,19 +69,6 @@ async def test_a_question_is_asked_again_until_somebody_answers(under_test: Brok
         await until(lambda: client.asked_again > 0)
         async with answering(broker, Answering()):
             assert await asking == [7]
-
-
-async def test_a_question_survives_a_cut_connection(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
-    gate = asyncio.Event()
-    answers = Answering(gate)
-
-    async with answering(broker, answers), station(broker, asks=True) as client:
-        asking = asyncio.ensure_future(ask(client, 1, 2, 3))
-        await until(lambda: answers.asked >= 3)
-        await under_test.cut_connections()
-        gate.set()
-        assert await asking == [1, 2, 3]
 
 
 async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up_never(
@@ -124,52 +101,6 @@ async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up
     # On a slow machine an answer may take longer than the interval of repeats, when there is no alarm.
     assert {*answers.numbers} == {1, 2, 3, 6}
     assert answers.asked <= 4 + client.asked_again
-
-
-async def test_a_question_that_was_given_up_while_the_broker_was_away_is_not_asked(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
-    answers = Answering()
-    await under_test.set_alarm(on=True)
-    impatient = Station(
-        broker,
-        "impatient",
-        settings=varied(SETTINGS, ask_again_ms=20, answer_timeout_ms=200),
-        asks=True,
-    )
-    running = asyncio.create_task(impatient.run())
-    telling = impatient.publisher.send(order(1))
-    await until(lambda: impatient.publisher.is_held)
-
-    before = impatient.publisher.waiting
-    for number in range(10):
-        with pytest.raises(NoAnswer):
-            await ask(impatient, number)
-        assert impatient.publisher.waiting == before
-
-    await under_test.set_alarm(on=False)
-    await telling
-    async with answering(broker, answers), station(broker, asks=True) as client:
-        assert await ask(client, 77) == [77]
-    assert {*answers.numbers} == {77}
-    await impatient.stop()
-    await running
-    await impatient.close()
-
-
-async def test_an_answer_whose_asker_has_gone_is_dropped_and_counted(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
-    gate = asyncio.Event()
-    answers = Answering(gate)
-
-    async with answering(broker, answers) as there:
-        async with station(broker, asks=True) as client:
-            asking = asyncio.ensure_future(ask(client, 1))
-            await until(lambda: answers.asked >= 1)
-            asking.cancel()
-        gate.set()
-        await until(lambda: there.publisher.answers_dropped > 0)
 
 
 async def test_nobody_answering_in_time_is_said_so(under_test: BrokerUnderTest) -> None:

@@ -7,8 +7,8 @@ from msgspec import structs
 
 from bus.broker import Connection, Receipt
 from bus.message import Parcel
-from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
-from kit.errors import ConnectionLost, Interrupted, NotFound
+from bus.topology import Exchange, Objects
+from kit.errors import ConnectionLost, NotFound
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import (
     ANSWERS,
@@ -103,47 +103,6 @@ async def all_bodies(connection: Connection) -> list[int]:
     while 999_999 not in found:
         found += bodies([*await within_patience(consuming.receive())])
     return found
-
-
-async def test_a_publish_that_waits_for_a_blocked_broker_is_lost_with_its_connection(
-    under_test: BrokerUnderTest,
-) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await under_test.set_alarm(on=True)
-        waiting = asyncio.create_task(publish(connection, parcel(b"never said")))
-        await until_blocked(connection)
-
-        await under_test.cut_connections()
-
-        with pytest.raises(ConnectionLost):
-            await within_patience(waiting)
-        await under_test.set_alarm(on=False)
-
-
-async def test_who_waits_for_the_end_of_an_alarm_hears_of_it_and_of_a_cut(
-    under_test: BrokerUnderTest,
-) -> None:
-    for is_cut in (False, True):
-        async with connected(under_test.broker(), world()) as connection:
-            await within_patience(connection.until_unblocked())
-            await under_test.set_alarm(on=True)
-            publishing = asyncio.create_task(publish(connection, parcel(b"0")))
-            await until_blocked(connection)
-            waiting = asyncio.create_task(connection.until_unblocked())
-            await asyncio.sleep(0)
-            assert not waiting.done()
-
-            if is_cut:
-                await under_test.cut_connections()
-            else:
-                await under_test.set_alarm(on=False)
-
-            await within_patience(waiting)
-            assert not connection.blocked
-            await asyncio.wait((publishing,))
-            assert isinstance(publishing.exception(), ConnectionLost if is_cut else type(None))
-            if is_cut:
-                await under_test.set_alarm(on=False)
 
 
 async def test_a_blocked_broker_lets_publishers_wait_and_consumers_go_on(under_test: BrokerUnderTest) -> None:
@@ -245,67 +204,3 @@ async def test_a_feed_outlives_the_connections_of_its_process(under_test: Broker
 
     async with connected(broker, world(FEED)) as connection:
         assert bodies(await drain(connection, FEED.name, 1)) == [1]
-
-
-async def test_a_consumer_that_was_waiting_hears_of_the_cut(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        consuming = await connection.open_consuming(WORK.name, prefetch=1)
-        waiting = asyncio.create_task(consuming.receive())
-        await asyncio.sleep(0)
-
-        await under_test.cut_connections()
-
-        with pytest.raises(ConnectionLost):
-            await within_patience(waiting)
-
-
-async def test_consumers_that_end_together_are_not_handed_each_other_s_parcels(
-    under_test: BrokerUnderTest,
-) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, *range(6))
-        async with connected(under_test.broker()) as other:
-            for _ in range(3):
-                await receive(await other.open_consuming(WORK.name, prefetch=2), 2)
-
-        returned = await drain(connection, WORK.name, 6)
-
-    assert [delivery.returns for delivery in returned] == [1] * 6
-
-
-async def test_connections_that_are_cut_together_are_not_handed_each_other_s_parcels(
-    under_test: BrokerUnderTest,
-) -> None:
-    async with (
-        connected(under_test.broker(), world()) as connection,
-        connected(under_test.broker()) as one,
-        connected(under_test.broker()) as other,
-    ):
-        await publish_bodies(connection, *range(4))
-        for consumer in (one, other):
-            await receive(await consumer.open_consuming(WORK.name, prefetch=2), 2)
-
-        await under_test.cut_connections()
-
-    async with connected(under_test.broker()) as connection:
-        returned = await drain(connection, WORK.name, 4)
-    assert sorted(bodies(returned)) == [0, 1, 2, 3]
-    assert [delivery.returns for delivery in returned] == [1] * 4
-
-
-async def test_a_consumer_of_another_connection_is_not_touched_by_a_close(
-    under_test: BrokerUnderTest,
-) -> None:
-    listening = Queue("town.listening", QueueKind.FEED, (Binding(TOWN, "work"),))
-    async with connected(under_test.broker(), world(WORK, listening)) as connection:
-        consuming = await connection.open_consuming(listening.name, prefetch=10)
-        async with connected(under_test.broker()) as other:
-            closed = await other.open_consuming(WORK.name, prefetch=10)
-            await publish_bodies(other, 1)
-            await receive(closed, 1)
-        with pytest.raises(Interrupted):
-            await within_patience(closed.receive())
-
-        await publish_bodies(connection, 2)
-
-        assert bodies(await receive(consuming, 2)) == [1, 2]

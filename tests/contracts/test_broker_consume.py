@@ -7,7 +7,7 @@ import pytest
 from bus import message
 from bus.broker import Receipt
 from bus.topology import DEAD, DEAD_QUEUE, DELIVERIES_MAX_LEAST, Limits, Queue
-from kit.errors import ConsumerCancelled, Interrupted, NotFound
+from kit.errors import ConsumerCancelled, NotFound
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import (
     DEAD_LETTERS,
@@ -27,27 +27,6 @@ from tests.contracts.small_world import (
 )
 
 pytestmark = pytest.mark.asyncio
-
-
-async def test_competing_consumers_share_what_there_is(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        consumers = [await connection.open_consuming(WORK.name, prefetch=5) for _ in range(3)]
-
-        await publish_bodies(connection, *range(15))
-        shares = [bodies(await receive(consumer, 5)) for consumer in consumers]
-
-    assert sorted(number for share in shares for number in share) == [*range(15)]
-    assert all(share == sorted(share) for share in shares)
-
-
-async def test_consumers_with_room_take_turns(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        consumers = [await connection.open_consuming(WORK.name, prefetch=100) for _ in range(2)]
-
-        await publish_bodies(connection, *range(10))
-
-        for consumer in consumers:
-            assert len(await receive(consumer, 5)) == 5
 
 
 async def test_the_consumers_of_a_queue_are_counted_over_all_connections(under_test: BrokerUnderTest) -> None:
@@ -96,40 +75,6 @@ async def test_a_multiple_acknowledgement_covers_all_up_to_it_and_no_more(
         assert await connection.depth(WORK.name) == 0
 
 
-async def test_what_was_acknowledged_is_gone(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, *range(3))
-        consuming = await connection.open_consuming(WORK.name, prefetch=3)
-        held = await receive(consuming, 3)
-
-        for delivery in (held[1], held[0], held[2]):
-            await consuming.acknowledge(delivery.tag)
-        await consuming.close()
-        await publish_bodies(connection, 99)
-
-        assert bodies(await drain(connection, WORK.name, 1)) == [99]
-
-
-@pytest.mark.parametrize("end", ["consumer", "connection"])
-async def test_of_many_acknowledged_at_once_none_comes_back_when_all_is_closed(
-    under_test: BrokerUnderTest, end: str
-) -> None:
-    numbers = range(300)
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, *numbers)
-        async with connected(under_test.broker()) as other:
-            consuming = await other.open_consuming(WORK.name, prefetch=len(numbers))
-            held = await receive(consuming, len(numbers))
-            # Not in order, so that each is acknowledged by itself.
-            for delivery in held[1::2] + held[::2]:
-                await consuming.acknowledge(delivery.tag)
-            if end == "consumer":
-                await consuming.close()
-        await publish_bodies(connection, 999)
-
-        assert bodies(await drain(connection, WORK.name, 1)) == [999]
-
-
 async def test_what_a_closed_consumer_held_goes_to_another_and_is_counted(
     under_test: BrokerUnderTest,
 ) -> None:
@@ -141,20 +86,6 @@ async def test_what_a_closed_consumer_held_goes_to_another_and_is_counted(
             assert sorted(bodies(held)) == [1, 2, 3]
             assert [delivery.returns for delivery in held] == [returns] * 3
             await consuming.close()
-
-
-async def test_what_a_closed_connection_held_goes_to_another(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, 1, 2, 3)
-        async with connected(under_test.broker()) as other:
-            consuming = await other.open_consuming(WORK.name, prefetch=3)
-            held = await receive(consuming, 3)
-            await consuming.acknowledge(held[1].tag)
-
-        returned = await drain(connection, WORK.name, 2)
-
-    assert sorted(bodies(returned)) == [1, 3]
-    assert [delivery.returns for delivery in returned] == [1, 1]
 
 
 async def test_a_delivery_that_is_given_back_comes_again_and_is_counted(under_test: BrokerUnderTest) -> None:
@@ -225,36 +156,6 @@ async def test_a_consumer_that_stops_waiting_misses_nothing(under_test: BrokerUn
         await publish_bodies(connection, 1)
 
         assert bodies(await receive(consuming, 1)) == [1]
-
-
-async def test_a_closed_consumer_says_so(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        consuming = await connection.open_consuming(WORK.name, prefetch=10)
-        waiting = asyncio.create_task(consuming.receive())
-        await asyncio.sleep(0)
-
-        await consuming.close()
-        await consuming.close()
-
-        with pytest.raises(Interrupted):
-            await within_patience(waiting)
-        with pytest.raises(Interrupted):
-            await within_patience(consuming.receive())
-
-
-async def test_what_arrived_at_a_closed_consumer_unseen_is_not_handed_out_twice(
-    under_test: BrokerUnderTest,
-) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        unseeing = await connection.open_consuming(WORK.name, prefetch=10)
-        await publish_bodies(connection, 1)
-        await until_depth(connection, WORK.name, 0)
-
-        await unseeing.close()
-
-        with pytest.raises(Interrupted):
-            await within_patience(unseeing.receive())
-        assert bodies(await drain(connection, WORK.name, 1)) == [1]
 
 
 @pytest.mark.parametrize("queue", [WORK, QUESTIONS], ids=lambda queue: queue.kind.value)

@@ -37,15 +37,6 @@ async def test_the_whole_topology_can_be_declared_again_and_again(under_test: Br
             assert await connection.depth(queue.name) == 0
 
 
-async def test_declaring_again_leaves_what_is_in_the_queues(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, 1, 2)
-
-        await connection.declare(world())
-
-        assert bodies(await drain(connection, WORK.name, 2)) == [1, 2]
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -68,28 +59,8 @@ async def test_what_stands_otherwise_is_not_declared_over(
         assert bodies(await drain(connection, WORK.name, 1)) == [1]
 
 
-async def test_a_queue_can_be_bound_to_more_later(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await connection.declare(world(Queue(WORK.name, WORK.kind, (Binding(TOWN, "more"),))))
-
-        await publish_bodies(connection, 1, routing_key="work")
-        await publish_bodies(connection, 2, routing_key="more")
-
-        assert bodies(await drain(connection, WORK.name, 2)) == [1, 2]
-
-
 FOREIGN = Exchange("not.ours", durable=False, foreign=True)
 HEARS_FOREIGN = Queue("town.foreign", QueueKind.WORK, (Binding(FOREIGN.name, "#"), Binding(TOWN, "work")))
-
-
-async def test_a_foreign_exchange_is_neither_made_nor_missed(under_test: BrokerUnderTest) -> None:
-    objects = Objects((Exchange(TOWN), FOREIGN), (HEARS_FOREIGN,))
-    async with connected(under_test.broker(), objects) as connection:
-        with pytest.raises(NotFound):
-            await publish(connection, Parcel(FOREIGN.name, "any", b""))
-
-        await publish_bodies(connection, 1)
-        assert bodies(await drain(connection, HEARS_FOREIGN.name, 1)) == [1]
 
 
 async def test_a_foreign_exchange_is_bound_to_where_it_exists(under_test: BrokerUnderTest) -> None:
@@ -129,17 +100,6 @@ async def test_an_answer_queue_belongs_to_its_connection_alone(under_test: Broke
         await publish_bodies(other, 1, routing_key="answer")
 
         assert bodies(await receive(consuming, 1)) == [1]
-
-
-async def test_the_name_of_an_answer_queue_is_its_connection_s_too(under_test: BrokerUnderTest) -> None:
-    async with (
-        connected(under_test.broker(), world(ANSWERS)) as one,
-        connected(under_test.broker(), world(ANSWERS)) as other,
-    ):
-        await publish_bodies(one, 1, routing_key="answer")
-
-        assert bodies(await drain(one, ANSWERS.name, 1)) == [1]
-        assert bodies(await drain(other, ANSWERS.name, 1)) == [1]
 
 
 async def test_a_feed_that_nobody_reads_ends_and_one_that_is_read_does_not(

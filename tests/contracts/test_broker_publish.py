@@ -64,19 +64,6 @@ async def test_a_parcel_arrives_as_it_was_sent(under_test: BrokerUnderTest, sent
     assert (delivery.queue, delivery.returns, delivery.sender) == (WORK.name, 0, broker.user)
 
 
-async def test_what_is_confirmed_is_there_for_others(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as one, connected(under_test.broker()) as other:
-        publishing = await one.open_publishing()
-        consuming = await other.open_consuming(WORK.name, prefetch=10)
-        for number in range(20):
-            assert await within_patience(publishing.publish(parcel(number))) is Receipt.CONFIRMED
-
-            (delivery,) = await receive(consuming, 1)
-
-            assert bodies([delivery]) == [number]
-            await consuming.acknowledge(delivery.tag)
-
-
 async def test_many_parcels_may_be_unconfirmed_at_once_and_keep_their_order(
     under_test: BrokerUnderTest,
 ) -> None:
@@ -101,11 +88,6 @@ async def test_one_that_must_be_routed_and_cannot_is_told_apart_from_its_neighbo
         Receipt.UNROUTABLE,
         Receipt.UNROUTABLE,
     ]
-
-
-async def test_an_event_may_have_no_listener(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        assert await publish(connection, parcel(b"heard by nobody", "nowhere")) == [Receipt.CONFIRMED]
 
 
 async def test_an_exchange_that_is_not_there_is_an_error_and_ends_the_channel_alone(
@@ -250,16 +232,6 @@ async def test_a_full_queue_refuses_until_it_was_consumed(under_test: BrokerUnde
         await eventually(is_taken_again, "the queue takes parcels again")
 
 
-async def test_one_full_queue_of_several_is_a_refusal(under_test: BrokerUnderTest) -> None:
-    small = Queue("town.small", QueueKind.QUESTIONS, (Binding(TOWN, "both"),))
-    large = Queue("town.large", QueueKind.FEED, (Binding(TOWN, "both"),))
-    objects = world(small, large, limits=Limits(questions_length_max=1))
-    async with connected(under_test.broker(), objects) as connection:
-        receipts = await publish(connection, parcel(1, "both"), parcel(2, "both"))
-
-    assert receipts == [Receipt.CONFIRMED, Receipt.REFUSED]
-
-
 async def test_a_feed_forgets_its_oldest(under_test: BrokerUnderTest) -> None:
     objects = world(FEED, limits=Limits(feed_length_max=10))
     async with connected(under_test.broker(), objects) as connection:
@@ -283,15 +255,3 @@ async def test_a_question_is_answered_on_the_asker_s_queue(under_test: BrokerUnd
         (answer,) = await receive(answers, 1)
 
     assert answer.parcel.body == b"this much"
-
-
-async def test_two_channels_of_one_connection_do_not_wait_for_each_other(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        one, other = await connection.open_publishing(), await connection.open_publishing()
-        receipts = await within_patience(
-            asyncio.gather(*(channel.publish(parcel(n)) for n in range(50) for channel in (one, other)))
-        )
-        await one.close()
-
-        assert receipts == [Receipt.CONFIRMED] * 100
-        assert await within_patience(other.publish(parcel(b"the last"))) is Receipt.CONFIRMED

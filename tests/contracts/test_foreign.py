@@ -85,18 +85,6 @@ async def test_bodies_are_heard_as_they_are_in_order(under_test: BrokerUnderTest
     assert found == [(b"\x00 no json", KEY), (b"{}", "ironic_versioned_notifications.error")]
 
 
-async def test_only_the_topics_are_heard_at_every_level(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as batches:
-        rpc = ("ironic.conductor_manager", "ironic.conductor_manager.host-1", "reply.info", f"{KEY}.more")
-        await publish(ironic, *(said(0, key) for key in rpc))
-        levels = ("debug", "info", "warn", "warning", "error", "critical", "audit")
-        await publish(
-            ironic, *(said(n, f"ironic_versioned_notifications.{level}") for n, level in enumerate(levels, 1))
-        )
-
-        assert await heard(batches, len(levels)) == [*range(1, len(levels) + 1)]
-
-
 async def test_a_full_inbox_drops_its_oldest_and_takes_everything(under_test: BrokerUnderTest) -> None:
     async with connected(under_test.broker()) as ironic:
         await stands(ironic, SMALL)
@@ -122,29 +110,6 @@ async def test_an_inbox_is_bounded_in_bytes_too(under_test: BrokerUnderTest) -> 
             assert await heard(batches, 2) == [4, 5]
 
 
-async def test_bytes_of_what_was_read_or_came_back_are_counted_right(under_test: BrokerUnderTest) -> None:
-    inbox = Inbox(limits=Limits(inbox_bytes_max=1000))
-    async with connected(under_test.broker()) as ironic:
-        await stands(ironic, inbox)
-        for _ in range(3):
-            await publish(ironic, said(b"1" * 400), said(b"2" * 400))
-            consuming = await ironic.open_consuming(inbox.queue, prefetch=10)
-            got = [*await within_patience(consuming.receive())]
-            while len(got) < 2:
-                got += await within_patience(consuming.receive())
-            # One is acknowledged, and one is returned.
-            await consuming.acknowledge(got[0].tag)
-            await consuming.close()
-            await until_depth(ironic, inbox.queue, 1)
-            consuming = await ironic.open_consuming(inbox.queue, prefetch=10)
-            await consuming.acknowledge((await within_patience(consuming.receive()))[0].tag)
-            await consuming.close()
-            await until_depth(ironic, inbox.queue, 0)
-        await publish(ironic, *(said(b"3" * 200) for _ in range(5)))
-
-        await until_depth(ironic, inbox.queue, 5)
-
-
 async def test_what_a_reader_did_not_finish_comes_to_another(under_test: BrokerUnderTest) -> None:
     async with connected(under_test.broker(), THEIRS) as ironic:
         link = Link(under_test.broker(), SETTINGS)
@@ -161,32 +126,6 @@ async def test_what_a_reader_did_not_finish_comes_to_another(under_test: BrokerU
         await link.close()
 
         assert [(each.body, each.came_back) for each in again.messages] == [(b"2", True)]
-
-
-async def test_what_was_held_when_the_connection_was_cut_comes_again_after_a_gap(
-    under_test: BrokerUnderTest,
-) -> None:
-    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as batches:
-        await publish(ironic, said(1))
-        assert await heard(batches, 1) == [1]
-
-        await under_test.cut_connections()
-
-        assert (await gap(batches)).startswith("reading was interrupted")
-        assert await heard(batches, 1) == [1]
-
-
-async def test_readers_share_one_inbox(under_test: BrokerUnderTest) -> None:
-    async with (
-        connected(under_test.broker(), THEIRS) as ironic,
-        hearing(under_test.broker()) as one,
-        hearing(under_test.broker()) as other,
-    ):
-        waiting = [asyncio.ensure_future(anext(batches)) for batches in (one, other)]
-        await publish(ironic, said(1), said(2))
-        batches = await within_patience(asyncio.gather(*waiting))
-
-    assert sorted(int(each.body) for batch in batches for each in batch.messages) == [1, 2]
 
 
 async def test_an_exchange_that_appears_later_is_waited_for(under_test: BrokerUnderTest) -> None:
@@ -217,47 +156,6 @@ async def test_an_exchange_that_went_and_came_back_is_bound_again(under_test: Br
         assert "did not exist" in (await within_patience(asking)).gap
         await publish(ironic, said(2))
         assert await heard(batches, 1) == [2]
-
-
-async def test_after_a_restart_the_queue_is_there_and_is_bound_as_soon_as_the_exchange_is(
-    under_test: BrokerUnderTest,
-) -> None:
-    async with connected(under_test.broker()) as ironic:
-        await stands(ironic, INBOX)
-        await publish(ironic, said(1))
-    await under_test.restart()
-    async with hearing(under_test.broker()) as batches:
-        assert await heard(batches, 1) == [1]
-        await under_test.restart()
-        assert (await gap(batches)).startswith("reading was interrupted")
-        async with connected(under_test.broker(), THEIRS) as ironic:
-            while "did not exist" not in (batch := await next_of(batches)).gap:
-                # Not acknowledged before the restart.
-                assert [int(each.body) for each in batch.messages] == [1]
-
-            await publish(ironic, said(2))
-            assert await heard(batches, 1) == [2]
-
-
-async def test_a_reader_may_be_told_to_create_the_exchange_itself(under_test: BrokerUnderTest) -> None:
-    async with (
-        connected(under_test.broker()) as ironic,
-        hearing(under_test.broker(), structs.replace(INBOX, creates_exchange=True)) as batches,
-    ):
-        # As Ironic would declare it.
-        await ironic.declare(THEIRS)
-        await publish(ironic, said(1))
-        assert await heard(batches, 1) == [1]
-
-
-async def test_an_inbox_that_was_deleted_is_made_again(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as batches:
-        asking = asyncio.ensure_future(anext(batches))
-        await under_test.delete_queue(INBOX.queue)
-
-        assert (await within_patience(asking)).gap.startswith("reading was interrupted")
-        await publish(ironic, said(1))
-        assert await heard(batches, 1) == [1]
 
 
 async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: BrokerUnderTest) -> None:
@@ -320,12 +218,3 @@ async def test_a_letter_from_an_inbox_is_not_replayed(under_test: BrokerUnderTes
             with pytest.raises(NotReplayed, match="is an inbox"):
                 await opened.replay(connection, [*opened.letters])
         await until_depth(connection, "dead", 1)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("topics", ("#",)), ("topics", ()), ("topics", ("a", "")), ("exchange", "*"), ("queue", "")],
-)
-async def test_an_inbox_has_names_and_no_patterns(field: str, value: object) -> None:
-    with pytest.raises(ValueError, match=rf"{field} is .*, must be at least one name"):
-        structs.replace(INBOX, **{field: value})

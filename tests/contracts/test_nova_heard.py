@@ -119,16 +119,6 @@ async def test_a_notification_changes_what_is_known_and_others_are_counted(
             assert f'moor_nova_notifications_total{{outcome="{outcome}"}} 1.0' in page
 
 
-async def test_what_nobody_told_is_found_by_reading(under_test: BrokerUnderTest) -> None:
-    nova = FakeNova()
-    often = NovaSettings(read_s=0.05)
-    async with connected(under_test.broker(), THEIRS), keeping(nova, under_test, often) as keeper:
-        await until(lambda: keeper.cloud is not None)
-        nova.now = a_cloud(services={SERVICE: service(is_disabled=True, disabled_reason="lost")})
-
-        await until(lambda: reason(keeper) == "lost")
-
-
 async def test_what_is_told_during_a_reading_is_not_undone_by_it(under_test: BrokerUnderTest) -> None:
     nova = FakeNova()
     async with connected(under_test.broker(), THEIRS) as theirs, keeping(nova, under_test) as keeper:

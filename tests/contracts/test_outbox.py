@@ -17,7 +17,6 @@ from bus.workers.sending import Link
 from bus.workers.station import Station, listen
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed
-from kit.errors import Transient, Unavailable
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.stage import (
     SETTINGS,
@@ -122,29 +121,6 @@ async def test_what_was_saved_and_not_said_is_said_after_a_crash(under_test: Bro
     assert lamps.sequence == dict.fromkeys(range(5), 1)
 
 
-async def test_rows_are_cleared_with_the_next_batch_and_by_no_write_of_its_own(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
-    lamps = Lamps()
-    here = Station(broker, "here", settings=SETTINGS)
-    worker = here.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
-    running = asyncio.create_task(worker.run())
-
-    await send(broker, parcel(line(order(1)), line(order(2))))
-    # Its messages are confirmed before the parcel is acknowledged.
-    await until(lambda: worker.handled == 2 and not worker.intake.in_hand)
-    assert len(lamps.kept) == 2
-    await send(broker, parcel(line(order(3))))
-    await until(lambda: worker.handled == 3)
-    await worker.stop()
-    await running
-    await here.close()
-
-    assert set(lamps.kept) == {OutboxKey(3)}
-    assert (lamps.transactions, lamps.clearings) == (2, 1)
-
-
 async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
     under_test: BrokerUnderTest,
 ) -> None:
@@ -182,54 +158,3 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
 
     assert [n for n in heard if n != 8] == [*range(7)]
     assert heard.count(8) == 1
-
-
-async def test_a_sweep_that_fails_is_tried_again_and_nobody_minds(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
-    lamps = Lamps()
-    lamps.kept[OutboxKey(7)] = shining(7)
-    troubles = [Unavailable("no database"), Transient("a deadlock")]
-    link = Link(broker, SETTINGS)
-    feed = listen(link, [Grant(EVENTS, ("#",))], process="ears", settings=SETTINGS, codec=CODEC)
-    await anext(feed)
-    plain = lamps.pending
-
-    async def troubled(after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
-        if troubles:
-            raise troubles.pop()
-        return await plain(after)
-
-    lamps.pending = troubled  # type: ignore[method-assign]
-    here = Station(broker, "here", settings=varied(SETTINGS, SWEEP_S=0.01))
-    worker = here.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
-    running = asyncio.create_task(worker.run())
-    (heard,) = await anext(feed)
-    await worker.stop()
-    await running
-    await here.close()
-    await feed.aclose()
-    await link.close()
-
-    assert isinstance(heard.message, InventoryRefused)
-    assert heard.message.root.int == 7
-
-
-async def test_what_is_said_beside_the_batches_is_cleared_with_the_next_one(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
-    lamps = Lamps()
-    lamps.kept[OutboxKey(7)] = shining(7)
-    here = Station(broker, "here", settings=SETTINGS)
-    worker = here.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps, sweeps=False)
-    running = asyncio.create_task(worker.run())
-
-    await worker.say([Outgoing(shining(7))], [OutboxKey(7)])
-    assert (lamps.transactions, [*lamps.kept]) == (0, [OutboxKey(7)])
-
-    await send(broker, parcel(line(order(1))))
-    await until(lambda: [*lamps.kept] == [OutboxKey(1)])
-    assert lamps.transactions == 1
-    await worker.stop()
-    await running
-    await here.close()

@@ -1,39 +1,19 @@
 """What a claim leaves in the books: what is held, counted on its host, and claimed for many."""
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.administration import (
-    AllClaimed,
-    ClaimsAnswered,
-    ClaimTogether,
-    ConsumerAllocations,
-    Done,
-    NoneClaimed,
-    RefusedPlace,
-    SetAllocations,
-)
+from bus.messages.administration import AllClaimed, ClaimTogether, RefusedPlace
 from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim
 from bus.messages.together import claims_of, taken_together
-from bus.workers.handling import Answer, Received, Weighed
-from engine.inventories import ConsumerId, ProviderId, ServerGroup, ShapeSeen
-from engine.refusals import (
-    AlreadyClaimed,
-    Claimed,
-    DoesNotFit,
-    Shortfall,
-)
-from kit.errors import Transient
-from placement_worker.admin_writes import write_allocations
-from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.ledger import ClaimOrder, Sent
-from placement_worker.handlers import together_handlers
+from engine.inventories import ConsumerId, ShapeSeen
+from engine.refusals import Claimed, DoesNotFit, Shortfall
+from placement_worker.core.claims import decide_claims, decide_together, keys_of_orders
+from placement_worker.core.ledger import Sent
 from tests.contracts.placement_orders import (
     CELL,
     DB,
@@ -42,19 +22,15 @@ from tests.contracts.placement_orders import (
     HOST,
     NOON,
     OTHER_HOST,
-    VOCABULARY,
     WEB,
     a_claim,
     a_host,
-    a_provider,
     a_release,
-    a_report,
     a_share,
     a_swap,
     amounts,
     an_id,
     consumer,
-    inventories,
     provider,
 )
 from tests.contracts.store_client import StoreClient
@@ -63,7 +39,6 @@ from tests.contracts.stores import STORES, open_store
 pytestmark = pytest.mark.asyncio
 
 TWO_CPUS = a_share(HOST, amounts(HOST, VCPU=2))
-THREE_CPUS = a_share(HOST, amounts(HOST, VCPU=3))
 
 
 @pytest_asyncio.fixture(params=STORES)
@@ -89,32 +64,12 @@ async def test_a_claim_is_granted_and_kept(client: StoreClient) -> None:
     assert (row.host, row.group) == (HOST, GROUP.id)
 
 
-async def test_a_redelivered_claim_is_answered_with_what_is_really_held(client: StoreClient) -> None:
+async def test_a_swap_moves_what_is_held_to_another_host(client: StoreClient) -> None:
     await client.ask(a_claim(TWO_CPUS))
 
-    verdict = await client.ask_one(a_claim(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=3))))
-
-    assert verdict == AlreadyClaimed(attempt=1, share=a_share(HOST, TWO_CPUS.amounts, shapes={}))
-    assert await client.used(HOST) == {"VCPU": 2, "MEMORY_MB": 0}
-    assert await client.used(OTHER_HOST) == {"VCPU": 0, "MEMORY_MB": 0}
-
-
-async def test_a_swap_moves_what_is_held_to_another_host(client: StoreClient) -> None:
-    await client.ask(a_claim(THREE_CPUS, group=GROUP))
-
-    swap = a_swap(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=4)), group=GROUP)
-    assert await client.ask_one(swap) == Claimed()
+    assert await client.ask_one(a_swap(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=4)))) == Claimed()
 
     assert await client.used(HOST) == {"VCPU": 0, "MEMORY_MB": 0}
-    assert await client.used(OTHER_HOST) == {"VCPU": 4, "MEMORY_MB": 0}
-    row = await client.row(WEB)
-    assert (row.attempt, row.host, row.generation, row.project, row.group) == (
-        2,
-        OTHER_HOST,
-        2,
-        "shop",
-        GROUP.id,
-    )
     assert await client.held(WEB) == {*amounts(OTHER_HOST, VCPU=4)}
     assert await client.store.holders_of(HOST, None, 10) == ()
 
@@ -142,6 +97,29 @@ async def test_a_transaction_that_fails_changes_nothing(client: StoreClient) -> 
     assert await client.ask_one(a_claim(TWO_CPUS, WEB)) == Claimed()
 
 
+async def test_of_a_claim_for_many_nothing_is_granted_if_one_does_not_fit(client: StoreClient) -> None:
+    whos = consumer("a"), consumer("b"), consumer("c")
+    hosts = HOST, OTHER_HOST, HOST
+    asked = [
+        Sent(a_claim(a_share(host, amounts(host, VCPU=3)), who))
+        for host, who in zip(hosts, whos, strict=True)
+    ]
+
+    async with client.store.transaction() as tx:
+        ledger = await tx.lock_claims(keys_of_orders([each.order for each in asked]))
+        decision = decide_together(ledger, [asked, asked[:2]], NOON, HORIZON)
+        await tx.write_claims(decision.changes)
+
+    short = DoesNotFit(shortfalls=(Shortfall(provider=HOST, resource="VCPU", asked=3, free=1),))
+    # Each of the others may be claimed by itself.
+    assert decision.verdicts == (
+        (RefusedPlace(consumer=whos[2], verdict=short),),
+        AllClaimed(is_new=True),
+    )
+    assert [(await client.used(host))["VCPU"] for host in (HOST, OTHER_HOST)] == [3, 3]
+    assert await client.held(whos[2]) == frozenset()
+
+
 async def test_rows_of_releases_that_came_first_are_counted_by_their_owner(client: StoreClient) -> None:
     """Not those of claims that were released, nor those that live."""
     early = [ConsumerId(UUID(int=number)) for number in range(1, 6)]
@@ -159,13 +137,6 @@ async def test_rows_of_releases_that_came_first_are_counted_by_their_owner(clien
         assert await tx.tombstones((ours,), 2) == {ours: 2}
 
 
-NUMA = provider("numa-1")
-
-
-async def counts(client: StoreClient) -> tuple[int, int]:
-    return (await client.provider(HOST)).consumers, (await client.provider(OTHER_HOST)).consumers
-
-
 async def test_the_feed_tells_how_many_live_on_a_host(client: StoreClient) -> None:
     async with client.store.lead_feed() as feed:
         assert feed is not None
@@ -174,62 +145,7 @@ async def test_the_feed_tells_how_many_live_on_a_host(client: StoreClient) -> No
         await client.ask(a_claim(a_share(), WEB), a_claim(a_share(), DB))
 
         assert [usage.consumers for usage in (await feed.read()).usage] == [2]
-    assert await counts(client) == (2, 0)
-
-
-async def test_who_is_moved_by_name_to_a_child_of_another_tree_lives_on_its_root(client: StoreClient) -> None:
-    await client.report(a_report(a_provider("numa-1", OTHER_HOST, inventories(VCPU=4)), root=OTHER_HOST))
-    await client.ask(a_claim(a_share(), WEB))
-
-    await set_allocations(client, WEB, NUMA)
-    assert await counts(client) == (0, 1)
-
-    await again_if_transient(client, a_release(WEB))
-    assert await counts(client) == (0, 0)
-
-
-async def again_if_transient(client: StoreClient, order: ClaimOrder) -> None:
-    """As the worker loop does: PostgreSQL's store had the host in its cache in another tree."""
-    try:
-        await client.ask(order)
-    except Transient:
-        await client.ask(order)
-
-
-async def set_allocations(client: StoreClient, who: ConsumerId, where: ProviderId) -> None:
-    wish = ConsumerAllocations(
-        consumer=who,
-        amounts=amounts(where, VCPU=1),
-        project="shop",
-        user="ann",
-        generation=None,
-        judges_generation=False,
-    )
-    async with client.store.transaction() as tx:
-        verdicts = await write_allocations(tx, [SetAllocations(consumers=(wish,))], VOCABULARY, NOON)
-    assert verdicts == (Done(),)
-
-
-if TYPE_CHECKING:
-    from bus.message import Message
-
-
-def named(*names: str) -> list[ConsumerId]:
-    return [consumer(name) for name in names]
-
-
-def claims(
-    hosts: Sequence[ProviderId],
-    whos: Sequence[ConsumerId],
-    vcpus: int = 1,
-    *,
-    group: ServerGroup | None = None,
-    issued_at: datetime = NOON,
-) -> list[ClaimResources]:
-    return [
-        a_claim(a_share(host, amounts(host, VCPU=vcpus)), who, group=group, issued_at=issued_at)
-        for host, who in zip(hosts, whos, strict=True)
-    ]
+    assert (await client.provider(HOST)).consumers == 2
 
 
 def together(singles: Sequence[ClaimResources], claim: str = "claim") -> ClaimTogether:
@@ -247,51 +163,7 @@ def together(singles: Sequence[ClaimResources], claim: str = "claim") -> ClaimTo
     )
 
 
-async def asked(client: StoreClient, *messages: ClaimTogether, now: datetime = NOON) -> Sequence[object]:
-    """The verdicts on these claims, which come in one batch."""
-    handler = together_handlers(lambda: now, HORIZON)[ClaimTogether]
-    assert isinstance(handler, Weighed)
-    batch: list[Received[Message]] = [
-        Received(message=each, id="1", trace="", sender="", reply_to="me", attempts=0) for each in messages
-    ]
-    async with client.store.transaction() as tx:
-        said = await handler.handle(batch, tx)
-    verdicts = []
-    for each in said:
-        assert isinstance(each, Answer)
-        assert isinstance(each.message, ClaimsAnswered)
-        verdicts.append(each.message.verdict)
-    return verdicts
-
-
-async def asked_whole(client: StoreClient, singles: Sequence[ClaimResources], claim: str = "claim") -> object:
-    (verdict,) = await asked(client, together(singles, claim))
-    return verdict
-
-
-async def vcpus(client: StoreClient, host: ProviderId) -> int:
-    return (await client.used(host))["VCPU"]
-
-
-async def test_one_too_many_and_nothing_is_claimed(client: StoreClient) -> None:
-    whos = named("a", "b", "c")
-
-    verdict = await asked_whole(client, claims([HOST, OTHER_HOST, HOST], whos, 3))
-
-    short = DoesNotFit(shortfalls=(Shortfall(provider=HOST, resource="VCPU", asked=3, free=1),))
-    assert verdict == NoneClaimed(refused=(RefusedPlace(consumer=whos[2], verdict=short),), count=1)
-    assert [await client.held(who) for who in whos] == [frozenset()] * 3
-    assert (await client.row(whos[0])).attempt == 0
-    assert await vcpus(client, HOST) == await vcpus(client, OTHER_HOST) == 0
-    assert (await client.provider(HOST)).generation == 1
-    # Each of the others may be claimed by itself.
-    assert await asked_whole(client, claims([HOST, OTHER_HOST], whos[:2], 3)) == AllClaimed(is_new=True)
-
-
-async def test_shares_of_several_providers_and_trees_are_taken_apart_and_put_together(
-    client: StoreClient,
-) -> None:
-    del client
+async def test_shares_of_several_providers_and_trees_are_taken_apart_and_put_together() -> None:
     numa, pool = provider("numa"), provider("pool")
     compound = structs.replace(
         a_share(HOST, (*amounts(numa, VCPU=2, MEMORY_MB=10), *amounts(pool, DISK_GB=5)), instances_max=3),

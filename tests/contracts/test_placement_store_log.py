@@ -10,20 +10,19 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.administration import ConsumerAllocations, Done, SetAllocations
-from bus.messages.placement import LogPosition, SnapshotPage
-from engine.inventories import Holder, ProviderState
+from bus.messages.placement import LogPosition
+from engine.inventories import Holder
 from engine.refusals import AlreadyClaimed, Claimed, Released, TooOld
 from kit.errors import Transient
 from kit.sql import open_database, write_once
 from placement_worker import admin_writes as writes
 from placement_worker.core.claims import keys_of_orders
 from placement_worker.core.ledger import ClaimChanges, Touched
-from placement_worker.store import ChangeFeed, PlacementStore, Unpublished
+from placement_worker.store import ChangeFeed, Unpublished
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.store_sql.log import begin_term
-from placement_worker.view import ProviderReplica, ProviderView
+from placement_worker.view import ProviderView
 from tests.contracts.placement_orders import (
-    CLEANUP,
     DB,
     HORIZON,
     HOST,
@@ -38,7 +37,6 @@ from tests.contracts.placement_orders import (
     a_release,
     a_report,
     a_share,
-    a_swap,
     amounts,
     consumer,
     inventories,
@@ -144,18 +142,6 @@ async def test_the_feed_tells_once_what_is_marked_and_again_what_is_not(
     nothing = await feed.read()
     assert nothing == Unpublished(cursor=nothing.cursor)
     assert feed.published.position == 3
-
-
-async def test_the_feed_tells_both_sides_of_a_swap(client: StoreClient, feed: ChangeFeed) -> None:
-    await client.ask(a_claim())
-    await feed.mark(2, (await feed.read()).cursor)
-    await client.ask(a_swap(a_share(OTHER_HOST), cleanup=CLEANUP))
-
-    read = await feed.read()
-
-    assert [usage.id for usage in read.usage] == [HOST, OTHER_HOST]
-    assert set(read.claimed) == {Holder(consumer=WEB, attempt=2), Holder(consumer=CLEANUP, attempt=1)}
-    assert read.ended == (Holder(consumer=WEB, attempt=1),)
 
 
 async def test_the_feed_tells_which_provider_is_gone_at_which_revision(
@@ -333,83 +319,6 @@ async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
     # An empty log does not number from the start again.
     again = await client.store.changes_page(rest.cursor, 0, 10)
     assert again is not None
-
-
-@pytest.mark.parametrize(
-    "cursor",
-    [
-        "",
-        "x",
-        "9999999999999",
-        "1:9999999999999:",
-        "9999999999:9999999999:",
-        "9:3:",
-        "3:9:8,5",
-        "3:4:5",
-        "0:0:",
-        "-1",
-    ],
-)
-async def test_since_a_cursor_of_other_books_nothing_can_be_told(client: StoreClient, cursor: str) -> None:
-    assert await client.store.changes_page(cursor, 0, 10) is None
-    assert await client.store.changes_since(cursor) is None
-
-
-async def test_revisions_are_those_of_all_providers(client: StoreClient) -> None:
-    await client.ask(a_claim(), a_release())
-    await client.report(a_host("host-3"))
-    states = sorted((await client.providers()).values(), key=lambda state: state.internal)
-
-    first = await client.store.revisions_page(0, 2)
-    assert first.next is not None
-    second = await client.store.revisions_page(first.next, 2)
-
-    assert (len(first.internals), second.next) == (2, None)
-    assert first.internals + second.internals == tuple(state.internal for state in states)
-    assert first.revisions + second.revisions == tuple(state.revision for state in states)
-
-
-def names_in(replica: ProviderReplica) -> set[str]:
-    return {state.name for state in replica}
-
-
-def the_host(replica: ProviderReplica) -> ProviderState:
-    state = replica.get(HOST)
-    assert state is not None
-    return state
-
-
-class _RestoredBooks:
-    """The books of one store, and from some moment on those of another one: the database was restored from a backup."""
-
-    def __init__(self, store: PlacementStore) -> None:
-        self.store = store
-
-    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
-        return await self.store.snapshot_page(after, limit)
-
-    async def changes_since(self, since: str) -> Unpublished | None:
-        return await self.store.changes_since(since)
-
-
-async def test_a_view_shows_what_a_restored_database_has_though_it_has_seen_later_revisions() -> None:
-    async with open_store("sqlite") as lost, open_store("sqlite") as backup:
-        await StoreClient(backup).report(a_host("host-1"))
-        await StoreClient(lost).report(a_host("host-1"))
-        await StoreClient(lost).ask(a_claim(a_share(asked=amounts(HOST, VCPU=3))))
-        await StoreClient(lost).report(a_host("host-2"))
-        books = _RestoredBooks(lost)
-        view = ProviderView(books)
-        assert used(the_host(await view.caught_up()))["VCPU"] == 3
-
-        books.store = backup
-        replica = await view.caught_up()
-
-        assert used(the_host(replica))["VCPU"] == 0
-        assert names_in(replica) == {"host-1"}
-        await StoreClient(backup).report(a_host("host-3"))
-        assert names_in(await view.caught_up()) == {"host-1", "host-3"}
-        await view.close()
 
 
 @asynccontextmanager

@@ -9,13 +9,9 @@ import pytest
 import pytest_asyncio
 
 from bus.messages.placement import ReportInventory
-from engine.inventories import ConsumerId, ProviderId, Share
+from engine.inventories import ProviderId, Share
 from engine.picture.members import GroupMembers
-from engine.refusals import (
-    Claimed,
-)
 from tests.contracts.placement_orders import (
-    CELL,
     GROUP,
     HOST,
     MIGRATION,
@@ -57,45 +53,6 @@ def on(host: ProviderId, vcpu: int, disk: int = 0) -> Share:
     """So many VCPU of the host; with a disk also that much of the pool, and an address."""
     of_pool = amounts(POOL, DISK_GB=disk, CUSTOM_ADDRESS=1) if disk else ()
     return a_share(host, (*amounts(host, VCPU=vcpu), *of_pool), {host: 1, POOL: 1} if disk else {host: 1})
-
-
-async def in_use(client: StoreClient) -> dict[str, int]:
-    """VCPU of both hosts, disk and addresses of the pool, and how many consumers live on each host."""
-    states = await client.providers()
-    here, there, shared = (states[which] for which in (HOST, OTHER_HOST, POOL))
-    return {
-        "here": here.inventories["VCPU"].used,
-        "there": there.inventories["VCPU"].used,
-        "disk": shared.inventories["DISK_GB"].used,
-        "addresses": shared.inventories["CUSTOM_ADDRESS"].used,
-        "live here": here.consumers,
-        "live there": there.consumers,
-    }
-
-
-async def members(client: StoreClient) -> set[tuple[ConsumerId, ProviderId]]:
-    page = await client.store.members_page(0, 100)
-    return {(member.consumer, member.host) for member in page.members}
-
-
-async def test_a_migration_holds_what_the_destination_does_not_need(client: StoreClient) -> None:
-    await client.ask(a_claim(on(HOST, 3, disk=6)))
-
-    assert await client.ask_one(a_swap(on(OTHER_HOST, 2, disk=6), migration=MIGRATION)) == Claimed()
-
-    assert await client.held(WEB) == {*on(OTHER_HOST, 2, disk=6).amounts}
-    assert await client.held(MIGRATION) == {*amounts(HOST, VCPU=3)}
-    migration = await client.row(MIGRATION)
-    assert (migration.type, migration.project, migration.user) == ("MIGRATION", "shop", "ann")
-    assert (migration.cell, migration.attempt, migration.host) == (CELL, 1, HOST)
-    assert await in_use(client) == {
-        "here": 3,
-        "there": 2,
-        "disk": 6,
-        "addresses": 1,
-        "live here": 1,
-        "live there": 1,
-    }
 
 
 async def test_the_feed_tells_the_members_of_a_move_in_an_order_that_readers_can_merge(

@@ -1,6 +1,5 @@
 """Contract of all stores: reports of inventory, batch by batch."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -13,13 +12,9 @@ from bus.messages.placement import (
     ReportOutdated,
 )
 from engine.inventories import InventoryState, ReportedInventory
-from engine.refusals import NotAllowed
-from placement_worker.core.ledger import Sent
-from placement_worker.core.reports import decide_reports, keys_of_reports
 from tests.contracts.placement_orders import (
     HOST,
     OTHER_HOST,
-    VOCABULARY,
     a_host,
     a_provider,
     a_report,
@@ -35,7 +30,6 @@ pytestmark = pytest.mark.asyncio
 NUMA = provider("numa-1")
 WHOLE = ReportedInventory(total=64, reserved=3, min_unit=2, max_unit=32, step_size=2, allocation_ratio=1.1)
 BEFORE_EVERYTHING = datetime(2000, 1, 1, tzinfo=UTC)
-AFTER_EVERYTHING = datetime(2100, 1, 1, tzinfo=UTC)
 SSD = ("STORAGE_DISK_SSD",)
 
 
@@ -79,23 +73,6 @@ async def test_a_new_tree_is_kept_whole(client: StoreClient) -> None:
     assert set(states[HOST].aggregates) == {rack, row}
 
 
-async def test_a_refused_report_changes_nothing(client: StoreClient) -> None:
-    await client.report(a_host("host-1"), a_host("host-2"))
-    before = await client.providers()
-
-    verdict = await client.report_one(
-        a_report(
-            a_provider("host-1", traits=SSD),
-            a_provider("numa-1", HOST, inventories(VCPU=1)),
-            a_provider("pci-1", provider("nobody")),
-        )
-    )
-
-    assert isinstance(verdict, NotAllowed)
-    assert verdict.field == "providers[2].parent"
-    assert await client.providers() == before
-
-
 async def test_a_tree_that_is_deleted_and_recreated_never_shows_an_old_shape(client: StoreClient) -> None:
     shapes = []
     for _ in range(3):
@@ -121,22 +98,6 @@ async def test_pruning_deletes_old_tombstones(client: StoreClient) -> None:
     assert await client.report_one(a_host()) == ReportOutdated(epoch=2, sequence=7)
     assert await client.store.prune(datetime.now(UTC) + timedelta(seconds=1), BEFORE_EVERYTHING) == 1
     assert await client.report_one(a_host()) == ReportAccepted(shape=1, shape_moved=True)
-
-
-async def test_a_rolled_back_delete_leaves_no_tombstone(client: StoreClient) -> None:
-    await client.report(a_host())
-
-    async def cancelled() -> None:
-        async with client.store.transaction() as tx:
-            forest = await tx.lock_trees(keys_of_reports([deleted()]))
-            await tx.write_trees(decide_reports(forest, [Sent(deleted())], VOCABULARY).changes)
-            raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled()
-
-    assert await client.store.prune(AFTER_EVERYTHING, BEFORE_EVERYTHING) == 0
-    assert (await client.provider(HOST)).shape == 1
 
 
 async def test_an_internal_id_is_never_used_again(client: StoreClient) -> None:

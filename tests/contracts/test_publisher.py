@@ -6,18 +6,18 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.codec import CODEC, encode, known_messages
-from bus.message import Envelope, Message, Parcel
-from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceState
+from bus.codec import CODEC, known_messages
+from bus.message import Parcel
+from bus.messages.build import BuildInstance, InstanceState
 from bus.messages.placement import InventoryRefused, LogPosition, ProvidersChanged
-from bus.topology import EVENTS, FEED, REPLY, Grant, Limits, objects_of, user_of
+from bus.topology import EVENTS, Grant, Limits, objects_of
 from bus.workers.publisher import Overfull
 from bus.workers.sending import Link, Outgoing
 from bus.workers.station import Station, listen
 from engine.flavors import RequestId
 from engine.inventories import ConsumerId, ProviderId
 from engine.refusals import NotAllowed
-from kit.errors import AccessRefused, ConnectionLost, NotFound, Undeliverable
+from kit.errors import ConnectionLost, NotFound, Undeliverable
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, drain
 from tests.contracts.small_world import within_patience as within
@@ -77,13 +77,6 @@ async def test_builds_of_several_projects_share_no_parcel(under_test: BrokerUnde
     }
 
 
-async def test_an_event_without_a_listener_is_no_error(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
-
-    async with station(broker) as client:
-        await client.publisher.send(refusal())
-
-
 async def test_a_feed_is_heard_and_its_gaps_are_seen(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     link = Link(broker, SETTINGS)
@@ -117,29 +110,6 @@ async def test_a_feed_is_heard_and_its_gaps_are_seen(under_test: BrokerUnderTest
     assert heard == [1, 2, 4]
 
 
-async def test_a_feed_that_has_only_messages_that_do_not_count_is_not_taken_for_interrupted(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
-    link = Link(broker, SETTINGS)
-    keys = ("providers.changed", "aggregate.changed")
-
-    async with station(broker) as client:
-        feed = listen(link, [Grant(EVENTS, keys)], process="p1", settings=SETTINGS, codec=CODEC)
-        assert await anext(feed) == ()
-        changed = ProvidersChanged(at=LogPosition(term=1, position=1))
-        newer = encode(Envelope(message=changed, version=2))
-        waiting = asyncio.ensure_future(anext(feed))
-        for body in (b"{", newer, b""):
-            await client.publisher.offer(Parcel(EVENTS, "providers.changed", body))
-        # Counts under its own key only.
-        await client.publisher.offer(Parcel(EVENTS, "aggregate.changed", encode(Envelope(message=changed))))
-        await client.publisher.send(changed)
-        assert [each.message for each in await waiting] == [changed]
-        await feed.aclose()
-        await link.close()
-
-
 async def test_a_full_queue_holds_the_publisher_back_until_there_is_room(under_test: BrokerUnderTest) -> None:
     broker = under_test.broker()
     connection = await broker.connect()
@@ -157,22 +127,6 @@ async def test_a_full_queue_holds_the_publisher_back_until_there_is_room(under_t
         async with working(broker, memory):
             await asyncio.gather(*sending)
             await until(lambda: len(set(memory.handled)) == 30)
-
-
-async def test_an_alarm_holds_publishers_back_and_lets_consumers_work(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
-    memory = Remembering()
-
-    async with station(broker) as client, working(broker, memory):
-        await client.publisher.send(order(0))
-        await until(lambda: memory.handled == [0])
-        await under_test.set_alarm(on=True)
-        sending = client.publisher.send(order(1))
-        await asyncio.wait((sending,), timeout=0.5)
-        assert not sending.done()
-        await under_test.set_alarm(on=False)
-        await sending
-        await until(lambda: memory.handled == [0, 1])
 
 
 async def test_under_an_alarm_what_waits_is_bounded_and_shares_parcels(under_test: BrokerUnderTest) -> None:
@@ -242,21 +196,6 @@ async def test_nothing_confirmed_is_lost_when_connections_are_cut(under_test: Br
         await until_empty(broker)
 
 
-async def test_a_restarted_broker_finds_its_publishers_and_consumers_again(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
-    memory = Remembering()
-
-    async with station(broker) as client, working(broker, memory) as worker:
-        await client.publisher.send(order(0))
-        await until(lambda: memory.handled == [0])
-        await under_test.restart()
-        await asyncio.gather(*(client.publisher.send(order(n)) for n in range(1, 100)))
-        await until(lambda: len(set(memory.handled)) == 100)
-        assert worker.intake.put_back == 0
-
-
 async def test_a_consumer_whose_queue_was_deleted_comes_back_when_it_stands_again(
     under_test: BrokerUnderTest,
 ) -> None:
@@ -272,22 +211,6 @@ async def test_a_consumer_whose_queue_was_deleted_comes_back_when_it_stands_agai
         await declared(under_test)
         await client.publisher.send(order(1))
         await until(lambda: memory.handled == [0, 1])
-
-
-async def test_who_held_a_delivery_too_long_consumes_again(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
-    await under_test.set_consumer_timeout_s(1.0)
-    release = asyncio.Event()
-    memory = Remembering(gate=release)
-
-    async with station(broker) as client, working(broker, memory) as worker:
-        await client.publisher.send(order(0))
-        await until(lambda: worker.intake.interruptions > 0)
-        release.set()
-        await until(lambda: len(memory.handled) >= 2)
-        await until_empty(broker)
-
-    assert set(memory.handled) == {0}
 
 
 @pytest.mark.parametrize("length", [10, 110], ids=["short", "cut off by the broker"])
@@ -314,27 +237,6 @@ async def test_those_that_the_broker_refuses_are_told_and_their_neighbours_arriv
     assert [type(each) for each in told] == [NotFound] * 6
 
 
-async def test_a_refusal_that_the_broker_cuts_off_is_told_to_whose_it_is(under_test: BrokerUnderTest) -> None:
-    """The key alone fills RabbitMQ's error text; the part that says what is wrong comes after it and is cut off."""
-    await declared(under_test)
-    await under_test.add_users((user_of("scheduler"), user_of("operator")), CELLS)
-    memory = Remembering()
-    refused = Parcel(REPLY, "k" * 200, b"{}", mandatory=True)
-
-    async with (
-        station(under_test.broker(user_of("scheduler")), settings=APART) as client,
-        working(under_test.broker(user_of("operator")), memory),
-    ):
-        sending = [client.publisher.send(order(n)) for n in range(100)]
-        refusing = [asyncio.ensure_future(client.publisher.offer(refused)) for _ in range(3)]
-        sending += [client.publisher.send(order(n)) for n in range(100, 200)]
-        told = await within(asyncio.gather(*refusing, return_exceptions=True))
-        await within(asyncio.gather(*sending))
-        await until(lambda: len(set(memory.handled)) == 200)
-
-    assert [type(each) for each in told] == [AccessRefused] * 3
-
-
 async def test_an_answer_to_what_is_no_address_harms_nobody_else(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     addresses = ("a" * 200, "a" * 255, "a" * 256, "\u00e4" * 200, "", "\0", "#", "the number comes here")
@@ -351,60 +253,10 @@ async def test_an_answer_to_what_is_no_address_harms_nobody_else(under_test: Bro
     ]
 
 
-async def test_closing_tells_those_who_still_wait(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
-
-    impatient = Station(broker, "impatient", settings=structs.replace(SETTINGS, drain_ms_max=50))
-    await impatient.publisher.send(order(0))
-    await under_test.set_alarm(on=True)
-    sending = impatient.publisher.send(order(1))
-    await impatient.close()
-    with pytest.raises(ConnectionLost):
-        await sending
-    await under_test.set_alarm(on=False)
-
-
 def refusal() -> InventoryRefused:
     return InventoryRefused(
         cell="c1", root=ProviderId(UUID(int=1)), verdict=NotAllowed(field="cell", reason="no such cell")
     )
-
-
-async def test_events_are_said_again_on_the_feeds_of_their_projects_in_a_parcel_each(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
-    link = Link(broker, SETTINGS)
-    events = [
-        kind(cell="c1", instance=told(number, project))
-        for number in range(40)
-        for project in ("p1", "p2", "p3")
-        for kind in (InstanceActive, InstanceDeleted)
-    ]
-
-    async with station(broker) as client:
-        feed = listen(link, [Grant(FEED, ("p1",))], process="app", settings=SETTINGS, codec=CODEC)
-        assert await anext(feed) == ()
-        await client.publisher.send_all([Outgoing(each) for each in events])
-        without_feeds = client.publisher.parcels_sent
-        client.publisher.project_of = lambda event: project_of(event, "p1", "p2")
-        await client.publisher.send_all([Outgoing(each) for each in events])
-        # The workers' parcels are unchanged, and each project gets one more.
-        assert client.publisher.parcels_sent - without_feeds == without_feeds + 2
-
-        heard: list[Message] = []
-        while len(heard) < 80:
-            heard += [each.message for each in await anext(feed)]
-        client.publisher.project_of = None
-        await client.publisher.send_all([Outgoing(each) for each in events])
-        await client.publisher.send_all([Outgoing(events[0], feed="p1")])
-        while len(heard) < 81:
-            heard += [each.message for each in await anext(feed)]
-        await feed.aclose()
-        await link.close()
-
-    of_project = [each for each in events if project_of(each, "p1")]
-    assert heard == [*of_project, events[0]]
 
 
 def told(number: int, project: str) -> InstanceState:
@@ -412,8 +264,3 @@ def told(number: int, project: str) -> InstanceState:
     return InstanceState(
         id=id_, request_id=RequestId(id_), sequence=1, state="active", cell="c1", project=project
     )
-
-
-def project_of(event: Message, *projects: str) -> str:
-    assert isinstance(event, InstanceActive | InstanceDeleted)
-    return event.instance.project if event.instance.project in projects else ""

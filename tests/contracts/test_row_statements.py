@@ -1,7 +1,7 @@
 """Statements on batches of rows do the same on both databases."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -96,14 +96,6 @@ async def test_rows_are_read_as_they_were_added(database: Database) -> None:
     assert await stored(database) == [FULL, EMPTY]
 
 
-async def test_a_batch_without_any_value_in_a_column_has_it_empty_in_each_row(database: Database) -> None:
-    other = (THIRD, *EMPTY[1:])
-
-    assert await add(database, EMPTY, other) == 2
-
-    assert await stored(database) == [EMPTY, other]
-
-
 @pytest.mark.parametrize("label", ['say "hi"', "a\\b", "{,}", "line\nbreak", "NULL", "\x1f", "żółw"])
 async def test_a_free_text_may_have_any_character(database: Database, label: str) -> None:
     row = (FIRST, label, *FULL[2:])
@@ -166,21 +158,6 @@ async def test_a_statement_returns_the_rows_that_it_wrote(database: Database) ->
     assert [tuple(row) for row in changed] == [(FIRST, 10, AT, OWNER, True)]
 
 
-async def test_a_statement_returns_the_ids_of_the_rows_that_it_wrote(database: Database) -> None:
-    await add(database, FULL)
-    await add(database, FULL, room="attic")
-    adding = ROW.insert("ON CONFLICT (id, room) DO NOTHING", returning=("id",))
-    columns = RowColumns(SHELVES, "id", "count", shared=("room",))
-    changing = columns.update("kept.count < new.count", returning=("id",))
-
-    async with database.writing() as transaction:
-        added = await adding.fetch(transaction, [FULL, EMPTY], "hall")
-        changed = await changing.fetch(transaction, [(FIRST, 7), (SECOND, 7), (THIRD, 7)], "hall")
-
-    assert [tuple(row) for row in added] == [(SECOND,)]
-    assert [tuple(row) for row in changed] == [(SECOND,)]
-
-
 async def test_a_statement_with_only_shared_values_runs_once(database: Database) -> None:
     add_note = RowColumns(NOTES, shared=("said",)).insert(returning=("number",))
     notes_that_say = RowColumns(NOTES).statement(
@@ -210,25 +187,6 @@ async def test_rows_are_deleted_by_their_keys(database: Database) -> None:
 
     assert sorted(tuple(row) for row in deleted) == [(first, b"a"), (third, b"c")]
     assert [said for _, said in again] == [b"b"]
-
-
-@pytest.mark.parametrize("kind", [list, tuple, set, dict.fromkeys, lambda ids: dict.fromkeys(ids).keys()])
-async def test_keys_may_be_in_any_collection(database: Database, kind: Callable[[Any], Any]) -> None:
-    await add(database, FULL, EMPTY)
-
-    async with database.writing() as transaction:
-        found = await READ.fetch(transaction, kind([SECOND, FIRST]), "hall")
-
-    assert [tuple(row) for row in found] == [FULL, EMPTY]
-
-
-async def test_an_empty_batch_changes_and_finds_nothing(database: Database) -> None:
-    update = RowColumns(SHELVES, "id", "count").update(returning=("id",))
-
-    async with database.writing() as transaction:
-        assert await update.change(transaction, []) == 0
-        assert list(await update.fetch(transaction, [])) == []
-        assert list(await READ.fetch(transaction, [], "hall")) == []
 
 
 def some_session_waits(connection: Connection) -> bool:
