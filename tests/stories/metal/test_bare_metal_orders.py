@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, DeleteInstance
+from bus.messages.build import BuildInstance
 from bus.messages.cell import (
     DeployInstance,
     DeployProgressed,
@@ -280,46 +280,6 @@ async def test_a_failed_deploy_walks_to_the_alternate(bus: str, books: str) -> N
         assert active.host == "n2"
         assert [each.host for each in active.failures] in ([], ["n1"])
         await metal.until_free("n1")
-
-
-async def test_progress_renews_the_attempt_until_the_request_ends(bus: str, books: str) -> None:
-    async with metal_setup(bus, books) as metal:
-        await metal.add_nodes(n1=SILENT)
-        instance = await metal.boot(1)
-        row = await metal.until_row(instance, "building")
-        assert row.order is not None
-        assert row.order.ends_by - row.order.issued_at == timedelta(hours=2)
-        (deploy,) = metal.daemon.deploys or [await _first_deploy(metal)]
-
-        metal.clock.pass_s(DEPLOY_S - 1)
-        await metal.say(progressed(deploy))
-        later = metal.clock.now + timedelta(seconds=DEPLOY_S)
-
-        async def is_renewed() -> bool:
-            (now,) = await metal.store.read([instance])
-            return now.state_ends_at == later
-
-        await wait_until(is_renewed, "the attempt has its time anew")
-        metal.clock.pass_s(DEPLOY_S - 1)
-        await metal.say(deployed(deploy))
-        await metal.cloud.until_state(instance, "active")
-        assert metal.daemon.undeploys == []
-
-
-async def test_a_delete_undeploys_the_node_and_frees_it(bus: str, books: str) -> None:
-    async with metal_setup(bus, books) as metal:
-        await metal.add_nodes(n1=BUILD)
-        instance = await metal.boot(1)
-        await metal.cloud.until_state(instance, "active")
-
-        await metal.cloud.send(DeleteInstance(instance=instance))
-
-        await metal.cloud.until_state(instance, "deleted")
-        assert {each.host for each in metal.daemon.undeploys} == {host_id("n1")}
-        assert metal.daemon.deployed == set()
-        await metal.until_free("n1")
-        again = await metal.boot(2)
-        assert (await metal.cloud.until_state(again, "active")).host == "n1"
 
 
 async def test_a_late_answer_of_a_superseded_attempt_is_answered_by_an_undeploy(bus: str, books: str) -> None:

@@ -2,9 +2,6 @@
 Ironic's.
 """
 
-import asyncio
-import itertools
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -206,25 +203,6 @@ async def test_a_class_changed_while_the_node_is_held_is_offered_once_the_node_i
         await wait_until(is_noted, "no class is kept any more")
 
 
-async def test_a_node_that_is_deleted_while_it_is_held_stays_reserved_until_nothing_holds_it(
-    bus: str, books: str
-) -> None:
-    async with world(bus, books, 1) as metal, metal.nodes_setup.daemon("d1", simulation=metal.simulation):
-        (node,) = metal.nodes
-        await metal.until_stocks(node, {CLASS: 0})
-        await metal.until_listed(node, is_listed=True)
-        await metal.hold(node)
-
-        metal.simulation.ironic.set_maintenance(str(node), is_on=True)
-        delete(metal.simulation.ironic, str(node))
-
-        await metal.until_row(node, is_deleted=True, report_note=f"1 of {CLASS} is still held")
-        await metal.until_stocks(node, {CLASS: 1})
-        await metal.until_listed(node, is_listed=False)
-        await metal.release(node)
-        await metal.until_stocks(node, None)
-
-
 async def test_rows_restored_from_a_backup_get_sequences_above_those_that_placement_knows(
     bus: str, books: str
 ) -> None:
@@ -257,22 +235,6 @@ async def until_reported(metal: World, node: ProviderId, after_epoch: int = 0) -
         return row is not None and bool(row.owner) and row.read_epoch == row.epoch > after_epoch
 
     await wait_until(is_so, f"node {node} is reported in the epoch of its owner")
-
-
-async def test_nodes_deleted_without_a_notification_are_found_by_the_sweep(bus: str, books: str) -> None:
-    async with (
-        world(bus, books, 8) as metal,
-        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=SWEEPS),
-    ):
-        lost, *left = metal.nodes
-        for node in (lost, *left):
-            await metal.until_stocks(node, {CLASS: 0})
-
-        metal.lose(lost)
-
-        await metal.until_stocks(lost, None)
-        for node in left:
-            await metal.until_stocks(node, {CLASS: 0})
 
 
 async def test_many_deleted_nodes_are_removed_although_they_are_not_read_one_by_one(
@@ -318,36 +280,6 @@ async def test_many_nodes_that_vanish_at_once_stay_reserved_and_come_back(bus: s
             await metal.until_row(node, missing_since_us=0)
 
 
-async def test_many_nodes_that_stay_missing_are_removed_in_the_end(bus: str, books: str) -> None:
-    hidden: set[ProviderId] = set()
-    soon = structs.replace(SWEEPS, belief=Belief(after_s=1.0))
-    async with (
-        world(bus, books, 10) as metal,
-        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=soon, hidden=hidden),
-    ):
-        nodes = metal.nodes
-        for node in nodes:
-            await metal.until_stocks(node, {CLASS: 0})
-
-        hidden.update(nodes[:7])
-        for node in nodes[:7]:
-            await metal.until_stocks(node, None)
-        await metal.until_stocks(nodes[7], {CLASS: 0})
-
-
-async def test_nodes_that_a_new_owner_cannot_see_stay_reserved(bus: str, books: str) -> None:
-    async with world(bus, books, 10) as metal:
-        nodes = metal.nodes
-        async with metal.nodes_setup.daemon("d1", simulation=metal.simulation):
-            for node in nodes:
-                await metal.until_stocks(node, {CLASS: 0})
-        # Few enough to be read one by one.
-        async with metal.nodes_setup.daemon("d2", simulation=metal.simulation, hidden=frozenset(nodes)):
-            for node in nodes:
-                await metal.until_stocks(node, {CLASS: 1})
-                assert (await metal.row(node)).missing_since_us > 0
-
-
 async def test_a_foreign_provider_is_left_alone_or_taken_over_as_configured(bus: str, books: str) -> None:
     async with world(bus, books, 2) as metal:
         foreign, own = metal.nodes
@@ -380,87 +312,6 @@ async def test_a_foreign_provider_is_left_alone_or_taken_over_as_configured(bus:
             metal.simulation.ironic.set_maintenance(str(foreign), is_on=False)
             await metal.until_stocks(foreign, {CLASS: 0})
             await metal.hold(foreign)
-
-
-async def test_the_row_of_a_deleted_node_is_pruned_after_a_time_and_a_node_that_is_back_is_offered(
-    bus: str, books: str
-) -> None:
-    prunes = structs.replace(SWEEPS, deleted_kept_s=0.5)
-    async with AsyncExitStack() as stack:
-        metal = await stack.enter_async_context(world(bus, books, 2))
-        gone, left = metal.nodes
-        # Each time that the daemon starts, its nodes have another epoch. A row that is made anew begins with the first one.
-        for _ in range(2):
-            async with metal.nodes_setup.daemon("d1", simulation=metal.simulation):
-                await metal.until_stocks(gone, {CLASS: 0})
-                await metal.nodes_setup.until_owned(2, "d1")
-        await stack.enter_async_context(
-            metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=prunes)
-        )
-        await metal.nodes_setup.until_owned(2, "d1")
-        metal.simulation.ironic.set_maintenance(str(gone), is_on=True)
-        delete(metal.simulation.ironic, str(gone))
-
-        async def is_pruned() -> bool:
-            return [*await metal.nodes_setup.rows.read([gone, left])] == [left]
-
-        await wait_until(is_pruned, f"the row of {gone} is pruned")
-        assert await metal.stocks(gone) is None
-
-        # It comes back under the same id: placement remembers its epoch and sequence.
-        create(
-            metal.simulation.ironic,
-            {"uuid": str(gone), "driver": "fake-hardware", "resource_class": "baremetal"},
-        )
-        await metal.until_stocks(gone, {CLASS: 1})
-        await metal.make_available(gone)
-        await metal.until_stocks(gone, {CLASS: 0})
-        await metal.until_cell(gone, "c1")
-
-
-async def test_an_unavailable_node_is_not_claimed_before_it_is_available_again(bus: str, books: str) -> None:
-    claimed_while_away: list[ConsumerId] = []
-    verdicts: Counter[str] = Counter()
-    is_away = asyncio.Event()
-
-    async with world(bus, books, 1) as metal, metal.nodes_setup.daemon("d1", simulation=metal.simulation):
-        (node,) = metal.nodes
-        await metal.until_stocks(node, {CLASS: 0})
-
-        async def claim_again_and_again() -> None:
-            for number in itertools.count(1):
-                was_away = is_away.is_set()
-                verdict = await metal.claim(node, consumer := ConsumerId(UUID(int=number)))
-                verdicts[type(verdict).__name__] += 1
-                # A claim that was still under way when the node came back may be granted.
-                if isinstance(verdict, Claimed) and was_away and is_away.is_set():
-                    claimed_while_away.append(consumer)
-                # The question may have been repeated, and its second copy be granted after the first was refused.
-                await metal.let_go(consumer)
-
-        claiming = asyncio.create_task(claim_again_and_again())
-        for _ in range(8):
-            metal.simulation.ironic.set_maintenance(str(node), is_on=True)
-            await metal.until_stocks(node, {CLASS: 1})
-            is_away.set()
-            refused = verdicts["DoesNotFit"]
-
-            async def is_refused(more_than: int = refused + 2) -> bool:
-                return verdicts["DoesNotFit"] > more_than or bool(claimed_while_away)
-
-            await wait_until(is_refused, "claims are refused", verdicts)
-            is_away.clear()
-            claimed = verdicts["Claimed"]
-            metal.simulation.ironic.set_maintenance(str(node), is_on=False)
-
-            async def is_claimed(more_than: int = claimed) -> bool:
-                return verdicts["Claimed"] > more_than
-
-            await wait_until(is_claimed, "the node is claimed again", verdicts)
-        claiming.cancel()
-        await asyncio.gather(claiming, return_exceptions=True)
-
-    assert claimed_while_away == []
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,10 @@ from laboratory.ironic import (
     simulated_ironic,
 )
 from laboratory.ironic import RequestRefused as RefusedByIronic
-from laboratory.ironic.script import Loses, WorkFails
+from laboratory.ironic.script import WorkFails
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
-from tests.ironic_clients.nodes import delete
 from tests.ironic_clock import LONG_S, IronicClock
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import ALL_IN_MEMORY, IN_MEMORY_APART, STAGES
@@ -192,15 +191,6 @@ class DeploySetup(Struct):
 
     def with_instance(self, instance: InstanceId) -> list[SimulatedNode]:
         return [node for node in self.nodes if node.instance_uuid == str(instance)]
-
-    async def until_ordered(self, kind: str) -> None:
-        """Wait until a daemon has an order of this kind for a node."""
-
-        async def is_ordered() -> bool:
-            orders = [(await self.row(node)).deploy for node in self.nodes]
-            return kind in [order.kind for order in orders if order is not None]
-
-        await wait_until(is_ordered, f"{kind} is ordered")
 
     async def is_shared(self) -> bool:
         """True if both daemons own nodes, and each has read all of its own."""
@@ -362,47 +352,6 @@ async def test_a_node_that_takes_ports_and_attaches_none_is_left_for_the_alterna
         await metal.until_free(*bad)
 
 
-@STAGES
-async def test_an_instance_whose_node_is_deleted_says_so_and_can_be_deleted(bus: str, books: str) -> None:
-    nodes = available_nodes(1)
-    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
-        await metal.until_offered(*nodes)
-        instance = await metal.boot(1)
-        await metal.cloud.until_state(instance, "active")
-
-        # As an operator must, to delete a node with an instance on it.
-        metal.simulation.ironic.set_maintenance(nodes[0].uuid, is_on=True)
-        delete(metal.simulation.ironic, nodes[0].uuid)
-
-        failed = await metal.cloud.until_state(instance, "error")
-        assert failed.reason == "its bare-metal node does not exist any more: it was deleted in Ironic"
-        await metal.delete(instance)
-        await metal.cloud.until_state(instance, "deleted")
-
-        async def is_removed() -> bool:
-            return nodes[0].uuid not in await metal.stocks()
-
-        await wait_until(is_removed, "placement has no provider of it")
-
-
-@IN_MEMORY
-async def test_a_reserved_node_with_an_instance_has_nothing_free_and_not_less(bus: str, books: str) -> None:
-    nodes = available_nodes(1)
-    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
-        await metal.until_offered(*nodes)
-        await metal.cloud.until_state(await metal.boot(1), "active")
-
-        async def is_reserved() -> bool:
-            stock = (await metal.stocks())[nodes[0].uuid]
-            return (stock.reserved, stock.used) == (1, 1)
-
-        await wait_until(is_reserved, "the node is reserved beside what its instance uses")
-
-        refused = await metal.cloud.until_state(await metal.boot(2), "error")
-
-        assert "CUSTOM_BAREMETAL asked 1, free 0 of 0" in str(refused.no_valid_host)
-
-
 class SaysThatItIsGone(httpx.AsyncBaseTransport):
     """An HTTP transport between a daemon and an Ironic that knows no node while `is_on`."""
 
@@ -521,28 +470,6 @@ async def test_a_delete_in_the_middle_of_a_deploy_takes_it_off_the_node(bus: str
 
 
 @IN_MEMORY
-async def test_a_silent_deploy_that_a_conductor_gave_up_is_undone_when_ironic_is_back(
-    bus: str, books: str
-) -> None:
-    nodes = available_nodes(2)
-    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
-        await metal.until_offered(*nodes)
-        metal.simulation.ironic.go_away(LONG_S, refuses=True)
-        instance = await metal.boot(1)
-        await metal.until_ordered("deploy")
-        metal.conductor_clock.pass_s(CONDUCTING.deploy_timeout_s)
-        await metal.until_ordered("undeploy")
-        metal.simulation.ironic.come_back()
-
-        ended = await metal.cloud.until_state(instance, "active", "error")
-
-        assert any("no message from the host" in each.reason for each in ended.failures)
-        await metal.delete(instance)
-        await metal.cloud.until_state(instance, "deleted")
-        await metal.until_free(*nodes)
-
-
-@IN_MEMORY
 async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_the_reason(
     bus: str, books: str
 ) -> None:
@@ -581,57 +508,3 @@ async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_t
 
         await wait_until(is_out_of_maintenance, "it is out of maintenance")
         await metal.until_free(first)
-
-
-@IN_MEMORY
-async def test_a_node_deployed_by_another_program_is_left_alone(bus: str, books: str) -> None:
-    nodes = available_nodes(2)
-    stranger = "11111111-2222-3333-4444-555555555555"
-    # No notification says that the node was taken.
-    script = IronicScript(faults=(Loses(event_types=("*",)),))
-    async with deploy_setup(bus, books, *nodes, script=script) as metal, metal.daemon("d1"):
-        await metal.until_offered(*nodes)
-        metal.simulation.ironic.patch(
-            nodes[0].uuid, [{"op": "add", "path": "/instance_uuid", "value": stranger}]
-        )
-        instance = await metal.boot(1)
-
-        active = await metal.cloud.until_state(instance, "active")
-
-        assert active.host == nodes[1].uuid
-        taken = metal.simulation.ironic.node(nodes[0].uuid)
-        assert taken is not None
-        assert (taken.instance_uuid, taken.provision_state) == (stranger, "available")
-        assert taken.instance_info == {}
-
-
-@IN_MEMORY
-async def test_every_lost_notification_is_made_up_for_by_reading_ironic(bus: str, books: str) -> None:
-    nodes = available_nodes(2)
-    script = IronicScript(faults=(Loses(event_types=("*",)),))
-    quick = structs.replace(QUICK, sweep_s=0.5)
-    async with deploy_setup(bus, books, *nodes, script=script) as metal, metal.daemon("d1", quick):
-        await metal.until_offered(*nodes)
-        for number in (1, 2):
-            instance = await metal.boot(number)
-            await metal.cloud.until_state(instance, "active")
-            await metal.delete(instance)
-            await metal.cloud.until_state(instance, "deleted")
-        await metal.until_free(*nodes)
-
-
-@IN_MEMORY
-async def test_without_ironics_api_a_build_ends_with_the_reason_and_holds_nothing(
-    bus: str, books: str
-) -> None:
-    nodes = available_nodes(1)
-    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1", has_api=False):
-        # Only notifications make it known.
-        metal.simulation.ironic.set_maintenance(nodes[0].uuid, is_on=False)
-        await metal.until_offered(*nodes)
-        instance = await metal.boot(1)
-
-        failed = await metal.cloud.until_state(instance, "error")
-
-        assert ["MOOR_IRONIC_URL" in each.reason for each in failed.failures] == [True]
-        await metal.until_free(*nodes)

@@ -10,20 +10,18 @@ from msgspec import structs
 
 from engine.flavors import InstanceId
 from ironic_sync.core.offers import CellMap
-from ironic_sync.wiring import now_us
 from kit.parts import PartState, Status, statuses
 from kit.process import Part
 from laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from tests.contracts.stage import until
 from tests.stories.cloud import wait_until
-from tests.stories.layouts import APART, BACKENDS_APART
+from tests.stories.layouts import BACKENDS_APART
 from tests.stories.metal.test_deploys import IN_MEMORY, LONG_DEPLOYS, QUICK, SHORT, DeploySetup, deploy_setup
 
 pytestmark = pytest.mark.asyncio
 
 SLOW = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=0.8))
 BY_RACK = CellMap(groups={"rack1": "c1", "rack2": "c2"})
-MINUTE_US, HOUR_US = 60_000_000, 3_600_000_000
 
 
 def status_of(name: str, parts: Sequence[Part]) -> Status:
@@ -98,25 +96,6 @@ async def test_while_one_cell_s_broker_is_away_its_answers_are_kept_and_the_othe
         await there.until_free(*first, *second)
 
 
-@pytest.mark.parametrize(("bus", "books"), [(f"memory{APART}", "memory")])
-async def test_a_daemon_starts_and_deploys_while_a_cell_s_broker_is_away(bus: str, books: str) -> None:
-    first, second = two_racks(1)
-    async with deploy_setup(bus, books, *first, *second, cells=BY_RACK) as there:
-        await there.cloud.brokers.cells["c1"].unplug()
-        async with there.daemon("d1"):
-            await there.until_offered(*first, *second)
-            (waits, goes) = [
-                await there.boot(n, hosts=(node.uuid,)) for n, node in enumerate(first + second, 1)
-            ]
-            await there.cloud.until_state(goes, "active")
-            await there.cloud.until_state(waits, "placed")
-
-            await there.cloud.brokers.cells["c1"].plug_in()
-            await there.cloud.until_state(waits, "active")
-            await asyncio.gather(there.delete(waits), there.delete(goes))
-            await there.until_free(*first, *second)
-
-
 # Names
 
 
@@ -172,27 +151,6 @@ class CountsOrders(httpx.AsyncBaseTransport):
         return response
 
 
-@IN_MEMORY
-async def test_a_daemon_that_waits_for_its_name_takes_the_nodes_anew_as_soon_as_the_lease_is_over(
-    bus: str, books: str
-) -> None:
-    nodes = available_nodes(3)
-    async with deploy_setup(bus, books, *nodes, settings=SLOW) as there:
-        async with there.daemon("d1", killed=True):
-            await there.until_offered(*nodes)
-            instances = [await there.boot(number) for number in range(1, 4)]
-            await until_deploying(there, *instances)
-            waiting = there.daemon("d1")
-            await waiting.__aenter__()
-        epochs = [(await there.row(node)).epoch for node in nodes]
-        for instance in instances:
-            assert (await there.cloud.until_state(instance, "active")).attempt == 1
-        assert all([(await there.row(node)).epoch > epoch for node, epoch in zip(nodes, epochs, strict=True)])
-        await asyncio.gather(*map(there.delete, instances))
-        await there.until_free(*nodes)
-        await waiting.__aexit__(None, None, None)
-
-
 # Draining
 
 
@@ -232,65 +190,3 @@ async def test_the_last_daemon_that_drains_keeps_its_nodes_and_goes_on_until_ano
 
 
 # Clocks
-
-
-class Clock:
-    """A daemon's wall clock. Its monotonic clock does not jump."""
-
-    def __init__(self) -> None:
-        self.ahead_us = 0
-
-    def __call__(self) -> int:
-        return now_us() + self.ahead_us
-
-
-@IN_MEMORY
-@pytest.mark.parametrize(
-    "jumps_us",
-    [
-        (HOUR_US, -7 * HOUR_US, 6 * HOUR_US),
-        (-HOUR_US, 13 * HOUR_US, -10 * MINUTE_US),
-        (10 * MINUTE_US, -20 * MINUTE_US),
-    ],
-    ids=["ahead first", "back first", "minutes"],
-)
-async def test_whatever_a_daemon_s_wall_clock_does_events_count_leases_last_and_deploys_end(
-    jumps_us: Sequence[int], bus: str, books: str
-) -> None:
-    """One daemon's clock jumps, another one's is right: each may hear of any node, and write any order."""
-    nodes = available_nodes(6)
-    clock = Clock()
-    settings = structs.replace(QUICK, sweep_s=0.5)
-    async with (
-        deploy_setup(bus, books, *nodes, settings=SLOW) as there,
-        there.daemon("d1", settings, clock_us=clock),
-        there.daemon("d2", settings),
-    ):
-        await there.until_offered(*nodes)
-        await wait_until(there.is_shared, "both own nodes")
-        epochs = {node.uuid: (await there.row(node)).epoch for node in nodes}
-        for number, jump_us in enumerate(jumps_us, 1):
-            instances = [
-                await there.boot(10 * number + n, hosts=(node.uuid,)) for n, node in enumerate(nodes[:4])
-            ]
-            await until_deploying(there, *instances)
-            clock.ahead_us += jump_us
-            ironic = there.simulation.ironic
-            for node in nodes[4:]:
-                ironic.set_maintenance(node.uuid, is_on=True)
-            await wait_until(lambda: is_reserved(there, nodes[4:]), "what left is reserved")
-            for instance in instances:
-                assert (await there.cloud.until_state(instance, "active")).attempt == 1
-            for node in nodes[4:]:
-                ironic.set_maintenance(node.uuid, is_on=False)
-            await there.until_offered(*nodes[4:])
-            await asyncio.gather(*map(there.delete, instances))
-            for instance in instances:
-                await there.cloud.until_state(instance, "deleted")
-            await there.until_free(*nodes)
-        assert {node.uuid: (await there.row(node)).epoch for node in nodes} == epochs, "no lease was lost"
-
-
-async def is_reserved(there: DeploySetup, nodes: Sequence[SimulatedNode]) -> bool:
-    stocks = await there.stocks()
-    return all(stocks[node.uuid].reserved == 1 for node in nodes)

@@ -21,7 +21,6 @@ from engine.hosts import NODE
 from engine.inventories import InventoryState, ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import CellMap
-from ironic_sync.membership import Membership
 from ironic_sync.rest import HttpIronicApi, NodesRead
 from ironic_sync.settings import DaemonRules, Inbox, IronicSettings
 from ironic_sync.store import IronicStore
@@ -123,13 +122,6 @@ class NodesSetup(Struct):
             return stock is not None and (stock.total, stock.reserved) == (1, reserved)
 
         await wait_until(is_so, f"node {node} has reserved {reserved}")
-
-    async def until_owned(self, count: int, *owners: str) -> None:
-        async def is_so() -> bool:
-            owned = await self.rows.owners(owners)
-            return len(owned) == count and not await self.rows.page_of(owners[0], 10, needs="read")
-
-        await wait_until(is_so, f"{owners} own {count} nodes")
 
     async def said(
         self, *bodies: bytes, exchange: str = IRONIC, topic: str = "ironic_versioned_notifications"
@@ -238,43 +230,6 @@ async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bu
             return await setup.stock(nodes[4], "CUSTOM_BAREMETAL") is None
 
         await wait_until(is_gone, f"node {nodes[4]} is gone")
-
-
-async def test_the_nodes_of_a_daemon_that_died_are_read_and_reported_by_another(bus: str, books: str) -> None:
-    async with AsyncExitStack() as stack:
-        setup = await stack.enter_async_context(nodes_setup(bus, books))
-        simulation = simulated_ironic(
-            setup.cloud.brokers.at_api("operator"), available_nodes(12), listen=None
-        )
-        await stack.enter_async_context(setup.cloud.running(simulation.parts))
-        first = Membership(setup.rows, "d1", "killed", QUICK)
-        async with asyncio.TaskGroup() as tasks:
-            # Of the daemon that dies, only its membership in the ring matters here.
-            dying = tasks.create_task(first.run())
-            await stack.enter_async_context(setup.daemon("d2", simulation=simulation))
-            nodes = [ProviderId(UUID(each.uuid)) for each in simulation.ironic.nodes.values()]
-
-            async def are_shared() -> bool:
-                owners = {each.owner for each in await setup.rows.owners()}
-                return owners == {"d1", "d2"}
-
-            await wait_until(are_shared, "d1 and d2 own some nodes each, and nobody owns none")
-            for each in await setup.rows.owners(["d2"]):
-                await setup.until_reserved(each.id, 0)
-            dying.cancel()
-        # Its lease is over at once.
-        assert await setup.rows.renew("d1", "killed", 0.0)
-        await setup.until_owned(12, "d2")
-        rows = await setup.rows.page_of("d2", 100)
-        assert all(row.read_epoch <= row.epoch for row in rows)
-
-        async def all_reported() -> bool:
-            rows = await setup.rows.page_of("d2", 100)
-            return all(row.read_epoch == row.epoch for row in rows)
-
-        await wait_until(all_reported, "all nodes reported under the new epoch")
-        for node in nodes:
-            await setup.until_reserved(node, 0)
 
 
 async def test_an_unreadable_notification_is_dead_lettered_and_its_neighbours_are_applied(

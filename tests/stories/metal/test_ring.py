@@ -245,42 +245,6 @@ def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -
     run_simulated(scenario())
 
 
-def test_a_daemon_that_gets_many_nodes_is_told_of_all_of_them_at_once() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store(), 400)
-        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-        await until_s(5)
-        d3 = Daemon(store, "d3")
-        await until_s(5 + 3 * SETTINGS.look_s)
-
-        assert len(d3.nodes) > 5 * SETTINGS.page
-        await check_all_agree(store, d1, d2, d3)
-
-    run_simulated(scenario())
-
-
-def test_a_daemon_that_comes_back_while_another_takes_its_nodes_does_not_share_them() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-        await until_s(5)
-        await d1.kill()
-        # It sees that d1 is dead, and is slow to read the nodes of d1.
-        d2.wire.open_for_owners.clear()
-        await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
-        back = Daemon(store, "d1", start=2)
-        await until_s(6 + SETTINGS.lease_s + SETTINGS.look_s)
-        assert back.nodes
-        d2.wire.open_for_owners.set()
-        await asyncio.sleep(0.01)
-
-        assert not [each for each in d2.nodes if d2.may_act_on(each) and back.may_act_on(each)]
-        await until_s(8 + SETTINGS.lease_s + SETTINGS.look_s)
-        await check_all_agree(store, back, d2)
-
-    run_simulated(scenario())
-
-
 def test_a_draining_daemon_hands_everything_over_and_takes_nothing() -> None:
     async def scenario() -> None:
         store = await filled(a_store())
@@ -307,30 +271,6 @@ def test_a_draining_daemon_hands_everything_over_and_takes_nothing() -> None:
         await until_s(30)
         await check_all_agree(store, d1, d2)
         assert len(d1.nodes) == 90
-
-    run_simulated(scenario())
-
-
-def test_a_daemon_that_stops_leaves_no_gap() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-        await until_s(5)
-        await put_instances(store, list(d1.nodes)[:10])
-        await d1.stop()
-
-        assert d1.nodes == {}
-        assert not d1.membership.may_act()
-        assert await owned_by(store) == {"d2": 90}
-        assert [each.name for each in await store.members()] == ["d2"]
-        await until_s(5 + 2 * SETTINGS.look_s)
-        await check_all_agree(store, d2)
-
-        await d2.stop()
-        assert await owned_by(store) == {"d2": 90}, "there was nobody to give them to"
-        d3 = Daemon(store, "d3")
-        await until_s(7)
-        await check_all_agree(store, d3)
 
     run_simulated(scenario())
 
@@ -388,88 +328,6 @@ def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_
     run_simulated(scenario())
 
 
-def test_only_nodes_that_are_behind_placement_are_raised_above_its_epoch() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        d1 = Daemon(store, "d1")
-        await until_s(5)
-        before = dict(d1.nodes)
-        behind, ahead = sorted(before)[:2]
-        d1.membership.overtake({behind: before[behind], ahead: before[ahead] - 1})
-        await until_s(10)
-
-        assert {each for each in before if d1.nodes[each] != before[each]} == {behind}
-        assert d1.nodes[behind] > before[behind] + 1
-        await check_all_agree(store, d1)
-
-    run_simulated(scenario())
-
-
-@pytest.mark.parametrize("owner", ["", "d1"], ids=["made anew", "restored"])
-@pytest.mark.parametrize("hint", ["none", "report", "rows deleted"])
-def test_a_node_whose_row_is_behind_what_its_owner_knows_is_its_own_in_the_rows_epoch(
-    owner: str, hint: str
-) -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        d1 = Daemon(store, "d1")
-        await until_s(5)
-        d1.membership.overtake(dict.fromkeys(d1.nodes, 7))
-        await until_s(6)
-        node = min(d1.nodes)
-        assert d1.nodes[node] > 7
-        async with store.transaction() as tx:
-            (row,) = (await tx.load((node,))).values()
-            assert await tx.forget((row,)) == 1
-        async with store.transaction() as tx:
-            await tx.save([NodeRow(id=node, owner=owner, epoch=1 if owner else 0)])
-        if hint == "report":
-            # Placement refused a report of it in its epoch.
-            d1.membership.overtake({node: 107})
-        elif hint == "rows deleted":
-            d1.membership.compare_soon()
-        await until_s(6 + (SETTINGS.balance_s if hint == "none" else 3 * SETTINGS.look_s))
-
-        await check_all_agree(store, d1)
-
-    run_simulated(scenario())
-
-
-def test_a_suspended_daemon_whose_name_was_taken_has_no_nodes() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        first = Daemon(store, "d1")
-        await until_s(5)
-        first.wire.open.clear()
-        second = Daemon(store, "d1", start=2)
-        await until_s(20)
-        await check_all_agree(store, second)
-        first.wire.open.set()
-        await until_s(30)
-
-        assert first.nodes == {}
-        assert not first.membership.may_act()
-        await check_all_agree(store, second)
-
-    run_simulated(scenario())
-
-
-def test_a_restart_under_the_same_name_takes_its_nodes_anew() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        d1 = Daemon(store, "d1")
-        await until_s(5)
-        before = dict(d1.nodes)
-        await d1.kill()
-        again = Daemon(store, "d1", start=2)
-        await until_s(20)
-
-        assert again.nodes == {each: epoch + 1 for each, epoch in before.items()}
-        await check_all_agree(store, again)
-
-    run_simulated(scenario())
-
-
 def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -> None:
     async def scenario() -> None:
         store = await filled(a_store())
@@ -491,30 +349,6 @@ def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -
         await check_all_agree(store, d2)
 
     run_simulated(scenario())
-
-
-def test_a_daemon_that_has_joined_again_does_not_act_before_it_has_looked_at_the_ring() -> None:
-    async def day() -> None:
-        store = await filled(a_store())
-        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-        await until_s(5)
-        before = dict(d1.nodes)
-        d1.wire.is_away = True
-        await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
-        await check_all_agree(store, d2)
-        d1.wire.open_for_looks.clear()
-        d1.wire.is_away = False
-        await until_s(25)
-        assert [each.name for each in await store.members() if each.is_alive] == ["d1", "d2"]
-        assert not d1.membership.may_act()
-        assert not any(map(d1.may_act_on, before))
-
-        d1.wire.open_for_looks.set()
-        await until_s(30)
-        await check_all_agree(store, d1, d2)
-        assert d1.membership.may_act()
-
-    run_simulated(day())
 
 
 class RandomFaults:
