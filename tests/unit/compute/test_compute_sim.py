@@ -1,19 +1,66 @@
-"""Simulated hosts, their pools and their settings."""
+"""Simulated computes: their hosts' sizes, faults and consoles, and the driver kit."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import pytest
 from msgspec import structs
 
+from bus.codec import encode
+from bus.message import PARCEL_BYTES_MAX, Envelope
+from bus.messages.cell import CONSOLE_BYTES_MAX, ConsoleTold, TellConsole
 from bus.messages.hosts import in_messages
-from compute_sim.core.hosts import aggregate_of, pools_of, read_pools
-from compute_sim.core.trees import ProviderTree
+from bus.workers.handling import ReadOnly, Tell
+from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Dead, Silent, Work, begun
+from compute_sim.core.hosts import Pool, aggregate_of, pools_of, read_pools
+from compute_sim.core.trees import Allocations, ProviderTree, TreeProvider, flaw_of
+from compute_sim.drivers import ConsoleText
+from compute_sim.guests import console_handlers
+from compute_sim.handlers import ComputeStore, Fleet
 from compute_sim.settings import COMPUTE, ComputeSettings
 from engine.hosts import HostFacts
-from engine.inventories import ReportedInventory
+from engine.inventories import ProviderId, ReportedInventory
 from laboratory.computes.driver import SimulatedDriver, SimulatedPool
-from laboratory.computes.hosts import HostSize, SimulatedHost
-from tests.unit.compute.compute_trees import HOST
-from tests.unit.compute.test_compute_driver_kit import ADDRESSES, STORAGE_POOL
+from laboratory.computes.faults import (
+    BadScript,
+    Changes,
+    ComesBackLate,
+    Dies,
+    FailsToBuild,
+    FailsToReceive,
+    FailsToStart,
+    FailsToStop,
+    FallsSilent,
+    FaultScript,
+    ReceivesSlowly,
+    StartsSlowly,
+    StopsSlowly,
+    condition_of,
+    faults_of,
+    is_on,
+    load_script,
+    next_turn_s,
+)
+from laboratory.computes.hosts import (
+    HostSize,
+    SimulatedHost,
+    equal_hosts,
+    gpu,
+    in_cells,
+    pci_function,
+    read_host_size,
+    size_at,
+    virtual_functions,
+)
+from tests.contracts.driver_contract import breaches
+from tests.unit.compute.attempt_cases import RECEIVE, SPAWN, respawn, start, stop
+from tests.unit.compute.compute_trees import CHILD, HOST, NUMA, ROOT
+from tests.unit.compute.test_compute_trees import tree
+from tests.unit.examples.values import CONSUMER
+from tests.unit.scheduler.lone_scheduler import an_ask
 
 
 def test_a_pool_is_a_sharing_provider_and_a_host_in_its_aggregate_has_nothing_of_its_class() -> None:
@@ -88,3 +135,328 @@ def test_invalid_settings_are_refused(wrong: dict[str, str], what: str) -> None:
 def test_the_name_of_a_cell_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="matching regex"):
         structs.replace(ComputeSettings(), cell="Not A Cell")
+
+
+def test_what_is_not_named_is_as_usual() -> None:
+    assert read_host_size("") == HostSize()
+    assert read_host_size("vcpus=64, vcpu_ratio=2") == HostSize(vcpus=64, vcpu_ratio=2.0)
+
+
+def test_a_host_has_cells_dedicated_cpus_pages_and_devices() -> None:
+    devices = "device=vf:8:net0,device=pci:10de:20b0,device=gpu:A40-4Q:4"
+    assert read_host_size(f"numa_nodes=2,pcpus=16,pages=2048:8192,pages=1048576:4096,{devices}") == HostSize(
+        numa_nodes=2,
+        pcpus=16,
+        pages=((2048, 8192), (1_048_576, 4096)),
+        devices=(
+            virtual_functions(8, "net0"),
+            pci_function("10de", "20b0"),
+            gpu("A40-4Q", 4),
+        ),
+    )
+
+
+def test_a_host_with_some_of_everything() -> None:
+    assert read_host_size("vcpus=64,cells,disk_gb=10") == structs.replace(
+        in_cells(HostSize(vcpus=64)), disk_gb=10
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("vcpus", "host_size has 'vcpus', must be cells or NAME=VALUE"),
+        ("cpus=4", "host_size has 'cpus', must be one of device, disk_gb"),
+        ("vcpus=-1", "host_size has vcpus='-1'"),
+        ("vcpus=many", "host_size has vcpus='many'"),
+        ("vcpus=8, vcpus=9", "host_size has vcpus twice"),
+        ("vcpus=99999999999", "host_size has vcpus='99999999999'"),
+        ("vcpu_ratio=nan", "host_size has vcpu_ratio='nan'"),
+        ("vcpu_ratio=0", "host_size has vcpu_ratio='0'"),
+        ("numa_nodes=65", "host_size has numa_nodes=65, must be 0 to 64"),
+        ("pages=2048", "host_size has pages='2048', must be KIB:MB"),
+        ("pages=2048:1", "1 MB are no whole number of pages of 2048 KiB"),
+        ("pages=2048:2,pages=2048:4", "host_size has pages of 2048 KiB twice"),
+        ("device=tpu:1", "host_size has device='tpu:1', must be pci:VENDOR:PRODUCT"),
+        (",".join(["device=pci:10de:20b0"] * 257), "host_size has 257 devices, must be at most 256"),
+    ],
+)
+def test_a_wrong_size_is_named(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem.replace("(", r"\(")):
+        read_host_size(text)
+
+
+def test_a_fault_is_on_from_its_beginning_to_before_its_end_and_again() -> None:
+    once = FallsSilent(after_s=10, for_s=5)
+    pulse = FallsSilent(after_s=10, for_s=5, every_s=20)
+
+    assert [is_on(once, at) for at in (9.9, 10, 14.9, 15, 30)] == [False, True, True, False, False]
+    assert [is_on(pulse, at) for at in (9.9, 10, 15, 30, 34.9, 35)] == [False, True, False, True, True, False]
+    assert [next_turn_s(once, at) for at in (0, 10, 15)] == [10, 15, None]
+    assert [next_turn_s(pulse, at) for at in (0, 10, 15, 30)] == [10, 15, 30, 35]
+    assert next_turn_s(Dies(after_s=3), 3) is None
+
+
+def test_the_worst_active_fault_counts() -> None:
+    late, silent, dies = ComesBackLate(for_s=9), FallsSilent(for_s=5), Dies(after_s=7)
+
+    assert condition_of((late, silent, dies), 1) == Silent()
+    assert condition_of((late, silent, dies), 6) == Silent(until_s=9)
+    assert condition_of((late, silent, dies), 8) == Dead()
+    assert condition_of((late, silent), 10) == WELL
+
+
+def test_a_share_of_the_hosts_that_fit_the_pattern_is_bad_and_always_the_same() -> None:
+    script = FaultScript(seed=7, faults=(FailsToBuild(share=0.2, hosts=("c1-*",)),))
+    other = structs.replace(script, seed=8)
+
+    bad = {n for n in range(1000) if faults_of(script, f"c1-{n}")}
+
+    assert 150 < len(bad) < 250
+    assert bad == {n for n in range(1000) if faults_of(script, f"c1-{n}")}
+    assert bad != {n for n in range(1000) if faults_of(other, f"c1-{n}")}
+    assert not any(faults_of(script, f"c2-{n}") for n in range(1000))
+
+
+def test_each_kind_of_work_has_its_own_time_and_its_own_faults() -> None:
+    plain = FaultScript(spawn_ms=1, receive_ms=2, stop_ms=3, start_ms=4)
+    failing = structs.replace(plain, faults=(FailsToReceive(), FailsToStop(reason="busy"), FailsToStart()))
+    slow = structs.replace(
+        plain,
+        faults=(ReceivesSlowly(receive_ms=20), StopsSlowly(stop_ms=30, for_s=5), StartsSlowly(start_ms=40)),
+    )
+
+    def works(script: FaultScript, at_s: float = 0) -> list[Work]:
+        driver = SimulatedDriver(SimulatedHost(name="h1"), script)
+        return [driver.begin(each, at_s) for each in (SPAWN, RECEIVE, stop(), start(), respawn())]
+
+    assert works(plain) == [Work(1), Work(2), Work(3), Work(4), Work(1)]
+    assert works(failing) == [
+        Work(1),
+        Work(2, "the source did not send it"),
+        Work(3, "busy"),
+        Work(4, "the hypervisor could not start it again"),
+        Work(1),
+    ]
+    assert works(slow) == [Work(1), Work(20), Work(30), Work(40), Work(1)]
+    assert works(slow, at_s=5)[2] == Work(3)
+
+
+def test_a_change_replaces_the_hosts_size_while_it_lasts() -> None:
+    change = Changes(
+        after_s=5, for_s=5, vcpus=-100, ram_mb=10, traits_gained=("CUSTOM_A",), traits_lost=("COMPUTE_NODE",)
+    )
+    size = HostSize(vcpus=4, ram_mb=100)
+
+    changed = size_at(size, (change,), 7)
+
+    assert (changed.vcpus, changed.ram_mb) == (0, 110)
+    assert changed.traits == frozenset({"CUSTOM_A", "HW_CPU_X86_AVX2"})
+    assert size_at(size, (change,), 4) == size_at(size, (change,), 10) == size
+
+
+TOML = """
+seed = 5
+spawn_ms = 20.0
+
+[[faults]]
+is = "fails_to_build"
+share = 0.05
+probability = 0.5
+
+[[faults]]
+is = "comes_back_late"
+hosts = ["c1-host-00007"]
+after_s = 3
+for_s = 10
+
+[[faults]]
+is = "stops_slowly"
+stop_ms = 900
+
+[[faults]]
+is = "changes"
+vcpus = -4
+traits_lost = ["HW_CPU_X86_AVX2"]
+after_s = 1
+for_s = 1
+every_s = 2
+"""
+
+
+def test_a_script_is_read_from_toml_and_from_json_alike(tmp_path: Path) -> None:
+    toml, json = tmp_path / "faults.toml", tmp_path / "faults.json"
+    toml.write_text(TOML)
+    script = load_script(toml, FaultScript)
+    json.write_bytes(msgspec.json.encode(script))
+
+    assert load_script(json, FaultScript) == script
+    assert (script.seed, script.spawn_ms) == (5, 20.0)
+    assert [type(each) for each in script.faults] == [FailsToBuild, ComesBackLate, StopsSlowly, Changes]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[[faults]]\nis = 'explodes'", "explodes"),
+        ("[[faults]]\nis = 'dies'\nfor_s = 3", "a dead host does not come back"),
+        ("[[faults]]\nis = 'falls_silent'\nshare = 1.5", "share is 1.5"),
+        ("[[faults]]\nis = 'fails_to_build'\nprobability = 5", "probability is 5"),
+        ("[[faults]]\nis = 'falls_silent'\nevery_s = 5", r"less than every_s \(5"),
+        ("[[faults]]\nis = 'comes_back_late'", "for_s must be more than 0"),
+        ("[[faults]]\nis = 'falls_silent'\nafter_s = -1", "must not be negative"),
+        ("not toml", "faults.toml"),
+    ],
+)
+def test_an_invalid_script_is_refused_with_the_error(tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "faults.toml"
+    path.write_text(text)
+
+    with pytest.raises(BadScript, match=what):
+        load_script(path, FaultScript)
+
+
+def test_builds_that_fail_in_a_row_are_counted_until_one_succeeds() -> None:
+    fleet, building = Fleet((), lambda: 0.0), begun(SPAWN, Work(), 0.0)
+
+    def end(state: AttemptState) -> int:
+        fleet.count_build(building, structs.replace(building, state=state))
+        return fleet.failed_builds.get(building.host.int, 0)
+
+    ends = (
+        AttemptState.FAILED,
+        AttemptState.BUILDING,
+        AttemptState.FAILED,
+        AttemptState.BUILT,
+        AttemptState.FAILED,
+    )
+    assert [end(state) for state in ends] == [1, 1, 2, 0, 1]
+
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+ORDER = TellConsole(
+    cell="c1", question="q", asked_at=NOON, instance=CONSUMER, start=0, limit=CONSOLE_BYTES_MAX
+)
+
+
+class Writes(SimulatedDriver):
+    """A host whose guest has written nothing that can be printed."""
+
+    async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:  # noqa: ARG002 - all have the same
+        text = b"\0" * (CONSOLE_BYTES_MAX + 1)
+        return ConsoleText(text[start : start + limit], start, len(text))
+
+
+@pytest.mark.asyncio
+async def test_a_part_that_fits_into_a_message_is_told_and_nothing_of_what_nobody_waits_for_any_more() -> (
+    None
+):
+    driver = Writes(equal_hosts("c1", 1)[0], FaultScript())
+    store = ComputeStore(lambda: 0.0)
+    attempt = AttemptRecord(
+        cell="c1", host=driver.root, instance=CONSUMER, attempt=3, state=AttemptState.BUILT
+    )
+    async with store.transaction() as tx:
+        await tx.save([attempt])
+    handler = console_handlers(Fleet([driver], lambda: 0.0), store, lambda: NOON)[TellConsole]
+    assert isinstance(handler, ReadOnly)
+
+    (tell,) = await handler.handle([an_ask(ORDER)])
+    assert isinstance(tell, Tell)
+    assert isinstance(tell.message, ConsoleTold)
+    assert len(encode(Envelope(message=tell.message))) < PARCEL_BYTES_MAX
+    assert 0 < tell.message.next < tell.message.size == CONSOLE_BYTES_MAX + 1
+    assert await handler.handle([an_ask(structs.replace(ORDER, asked_at=NOON - timedelta(minutes=3)))]) == []
+
+
+@pytest.mark.parametrize(
+    ("edited", "flaw"),
+    [
+        (ProviderTree(CHILD), "another root"),
+        (tree(NUMA), "not its root"),
+        (tree(ROOT, structs.replace(NUMA, parent=None)), "has no parent, and is not the root"),
+        (tree(structs.replace(ROOT, parent=CHILD), NUMA), "is the root, and has a parent"),
+        (tree(ROOT, structs.replace(NUMA, parent=CHILD)), "is not connected to the root"),
+        (tree(ROOT, NUMA), "nothing"),
+    ],
+)
+def test_a_tree_that_a_driver_must_not_make_is_detected(edited: ProviderTree, flaw: str) -> None:
+    assert flaw in (flaw_of(tree(ROOT), edited) or "nothing")
+
+
+STORAGE_POOL = Pool("c1-nfs", "DISK_GB", 500)
+
+ADDRESSES = Pool("c1-net", "IPV4_ADDRESS", 250, "c1-*")
+
+# Two cells with dedicated processors and huge pages; a device and a GPU in each by turns.
+DEEP = HostSize(
+    vcpus=4,
+    ram_mb=1024,
+    numa_nodes=2,
+    pcpus=5,
+    pages=((2048, 1026), (1048576, 3072)),
+    devices=(
+        virtual_functions(4, "net.1"),
+        pci_function("10de", "1eb8", "CUSTOM_FAST"),
+        gpu("nvidia_12", 1),
+        gpu("nvidia_11", 2),
+    ),
+)
+
+CONFORMING: dict[str, Callable[[], SimulatedDriver]] = {
+    "plain": lambda: SimulatedDriver(SimulatedHost(name="h1")),
+    "numa": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(numa_nodes=3, vcpus=16))),
+    "pci": lambda: SimulatedDriver(
+        SimulatedHost(name="h1", size=HostSize(pci_devices=(frozenset(), frozenset({"CUSTOM_FAST"}))))
+    ),
+    "in depth": lambda: SimulatedDriver(SimulatedHost(name="h1", size=DEEP)),
+    "diskless": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(disk_gb=0))),
+    "in pools": lambda: SimulatedDriver(SimulatedHost(name="h1"), None, (STORAGE_POOL, ADDRESSES)),
+    "shrunk below its reserve": lambda: SimulatedDriver(
+        SimulatedHost(name="h1"), FaultScript(faults=(Changes(ram_mb=-131_000),))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CONFORMING)
+def test_the_simulated_driver_keeps_the_contract(kind: str) -> None:
+    assert breaches(CONFORMING[kind]) == ()
+
+
+class NewChildEachTime(SimulatedDriver):
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
+        edited = super().update_provider_tree(tree, at_s)
+        child = TreeProvider(id=ProviderId(uuid4()), name=f"new-{len(tree.providers)}", parent=edited.root)
+        return structs.replace(edited, providers={**edited.providers, child.id: child})
+
+
+class NeverRemoves(SimulatedDriver):
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
+        edited = super().update_provider_tree(tree, at_s)
+        return structs.replace(edited, providers={**tree.providers, **edited.providers})
+
+
+class NeverStops(SimulatedDriver):
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
+        return Work(5.0) if attempt.state is AttemptState.STOPPING else super().look_at(attempt, at_s)
+
+
+class LosesInReshapes(SimulatedDriver):
+    def reshape(self, known: ProviderTree, new: ProviderTree, allocations: Allocations) -> Allocations:  # noqa: ARG002
+        return dict.fromkeys(allocations, ())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "breach"),
+    [
+        (NewChildEachTime, "a call with its own result"),
+        (NewChildEachTime, "a new driver, as after a restart"),
+        (NeverRemoves, "stays in the tree after it no longer exists"),
+        (NeverStops, "stopping twice: the work does not end"),
+        (LosesInReshapes, "held DISK_GB 1, MEMORY_MB 1, VCPU 1, and would hold"),
+    ],
+)
+def test_the_kit_finds_each_kind_of_bad_driver(wrong: type[SimulatedDriver], breach: str) -> None:
+    found = breaches(lambda: wrong(SimulatedHost(name="h1", size=HostSize(numa_nodes=2))))
+
+    assert any(breach in each for each in found), found
