@@ -27,7 +27,7 @@ from tests.libvirt.libvirt_cloud import (
 )
 from tests.servers.libvirtd import PrivateLibvirtd
 from tests.unit.compute.libvirt_machines import a_layout
-from tests.unit.compute.test_libvirt_reshapes import STORAGE
+from tests.unit.compute.test_libvirt_shared_pools import STORAGE
 
 WITH_DISK = structs.replace(TINY, root_gb=1, swap_mb=4)
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 2}

@@ -58,7 +58,7 @@ from laboratory.computes.hosts import (
 from tests.contracts.driver_contract import breaches
 from tests.unit.compute.attempt_cases import RECEIVE, SPAWN, respawn, start, stop
 from tests.unit.compute.compute_trees import CHILD, HOST, NUMA, ROOT
-from tests.unit.compute.test_compute_trees import tree
+from tests.unit.compute.test_compute_tree_diff import tree
 from tests.unit.examples.values import CONSUMER
 from tests.unit.scheduler.lone_scheduler import an_ask
 
