@@ -11,10 +11,8 @@ from bus.messages.build import (
     BuildRejected,
     DeleteInstance,
     InstanceActive,
-    InstanceDeleted,
     InstanceMoved,
 )
-from bus.messages.cell import EndMoveInCell, MoveInCell
 from bus.messages.moves import Change, EndMove, MoveInstance
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import Choice
@@ -22,14 +20,12 @@ from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.lifecycle import after_delete, heard
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
-    is_taken,
     move_ended,
     moved,
     problem_with,
-    stays_on_host,
 )
 from scheduler_worker.core.instances.resizes import refused
-from scheduler_worker.core.instances.rows import InstanceRow, accepted, messages_of
+from scheduler_worker.core.instances.rows import InstanceRow, accepted
 from tests.contracts.placement_orders import an_id
 from tests.unit.conductor.cell import choice
 
@@ -81,15 +77,6 @@ def arrived(row: InstanceRow, outcome: str = "", host: str = "h2") -> InstanceRo
     after = heard(row, event, NOON)
     assert after is not None
     return after
-
-
-def test_a_move_goes_to_the_cell_with_its_number_and_its_hosts() -> None:
-    row = taken(a_row())
-    assert (row.told.state, row.told.sequence) == ("moving", 11)
-    assert row.told.move is not None
-    assert (row.told.move.number, row.told.move.source, row.told.move.confirm_s) == (11, "h1", 600)
-    assert messages_of(row) == (MoveInCell(cell="c1", instance=ONE, move=row.told.move, choices=(H2,)),)
-    assert is_taken(row, an_order())
 
 
 @pytest.mark.parametrize(
@@ -188,43 +175,6 @@ def test_what_is_shelved_or_offloaded_may_go_on(state: str, kind: str) -> None:
     assert problem_with(a_row(state), an_order(kind)) is None
 
 
-def test_an_offloaded_instance_may_be_unshelved_on_hosts_that_are_named() -> None:
-    assert problem_with(a_row("offloaded"), an_order("unshelve", hosts=("h2",))) is None
-    assert [stays_on_host(a_row(each), "unshelve") for each in ("shelved", "offloaded")] == [True, False]
-
-
-def test_the_word_of_an_offloaded_instance_is_kept_as_the_cell_tells_it() -> None:
-    row = taken(a_row(), an_order("offload"))
-    move = structs.replace(row.told.move, outcome="done")  # type: ignore[type-var]
-    told = structs.replace(row.told, sequence=30, state="offloaded", host="", move=move)
-    after = heard(row, InstanceMoved(cell="c1", instance=told), NOON)
-    assert after is not None
-    assert (after.told.state, after.told.host, after.unsaid) == ("offloaded", "", False)
-
-
-def test_of_two_moves_at_once_the_second_gets_the_reason() -> None:
-    refused = problem_with(taken(a_row()), an_order(request_id=RequestId(UUID(int=8))))
-    assert refused is not None
-    assert refused.reason == f"it moves already, by request {UUID(int=7)} (migrate)"
-
-
-def test_of_confirm_and_revert_at_once_one_wins_and_the_other_gets_the_reason() -> None:
-    there = arrived(taken(a_row()))
-    confirmed = move_ended(there, an_end("confirm"), NOON, is_up)
-    assert isinstance(confirmed, InstanceRow)
-    (said,) = messages_of(confirmed)
-    assert isinstance(said, EndMoveInCell)
-    assert said.move.asked == "confirm"
-    assert move_ended(confirmed, an_end("confirm"), NOON, is_up) is confirmed
-    refused = move_ended(confirmed, an_end("revert"), NOON, is_up)
-    assert isinstance(refused, BuildRejected)
-    assert (refused.field, refused.value, refused.reason) == (
-        "how",
-        "revert",
-        "the move is about to be confirmed",
-    )
-
-
 @pytest.mark.parametrize(
     ("row", "how", "why"),
     [
@@ -262,14 +212,6 @@ def test_an_end_names_its_move() -> None:
     assert refused.reason == f"the instance has no such move: its last move is by request {UUID(int=7)}"
 
 
-def test_words_from_before_the_move_do_not_end_it() -> None:
-    row = taken(a_row())
-    old = InstanceActive(cell="c1", instance=structs.replace(a_row().told, sequence=20))
-    after = heard(row, old, NOON)
-    assert after is not None
-    assert (after.told.state, after.unsaid, after.choices) == ("moving", True, (H2,))
-
-
 def test_a_resize_counts_when_it_is_confirmed_and_not_when_it_is_reverted() -> None:
     order = an_order("resize", flavor=Flavor(name="large", vcpus=8))
     there = arrived(taken(a_row(), order, next_spec=b"large"))
@@ -298,48 +240,6 @@ def test_hosts_and_cells_have_room_for_so_many_moves() -> None:
     room = MoveRoom((), 1, 0)
     assert room.take(taken(a_row()), order) is None
     assert room.take(taken(a_row()), order) is not None
-
-
-def test_each_step_of_a_move_is_one_change_of_the_history() -> None:
-    before = a_row()
-    begun = taken(before)
-    (first,) = changes_between(before, begun, "moor-operator")
-    assert (first.number, first.what, first.by, first.source, first.cell) == (
-        11,
-        "migrate",
-        "moor-operator",
-        "h1",
-        "c1",
-    )
-    there = arrived(begun)
-    (then,) = changes_between(begun, there, "")
-    assert then.destination == "h2"
-    asked = move_ended(there, an_end("revert"), NOON, is_up)
-    assert isinstance(asked, InstanceRow)
-    (then,) = changes_between(there, asked, "moor-app-shop")
-    assert then.ended_by == "moor-app-shop"
-    back = arrived(asked, "reverted", "h1")
-    (last,) = changes_between(asked, back, "")
-    assert (last.number, last.outcome, last.ended_at is not None, last.by) == (11, "reverted", True, "")
-
-
-def test_what_a_cell_says_later_is_no_change_again() -> None:
-    row = arrived(taken(a_row()), "confirmed")
-    gone = InstanceDeleted(
-        cell="c1", instance=structs.replace(row.told, sequence=row.told.sequence + 1, state="deleted")
-    )
-    after = heard(row, gone, NOON)
-    assert after is not None
-    (change,) = changes_between(row, after, "")
-    assert change.what == "delete"
-
-
-def test_the_host_that_was_chosen_first_counts_until_another_has_granted_its_share() -> None:
-    (change,) = changes_between(a_row(), taken(a_row()), "moor-operator")
-    assert change.destination == "h2"
-    beyond = MoveRoom([change], 1, 0).take(taken(a_row(host="h3")), an_order())
-    assert beyond is not None
-    assert beyond.reason.startswith("host h2 has 1 moves")
 
 
 def test_a_delete_ends_the_move_that_goes_on() -> None:

@@ -14,13 +14,11 @@ from bus.messages.build import (
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
-    InstanceMoved,
     InstanceState,
     InstanceWaiting,
-    Move,
     RebuildInstance,
 )
-from bus.messages.cell import MoveInCell, RemoveFromCell
+from bus.messages.cell import RemoveFromCell
 from bus.messages.moves import MoveInstance, MoveWait, is_to_wait_again
 from engine.flavors import Image, RequestId
 from engine.refusals import NoValidHost
@@ -33,10 +31,8 @@ from scheduler_worker.core.instances.moves import (
     MoveWaits,
     before_wait,
     begun,
-    may_wait,
     move_ended,
     move_waits,
-    move_waits_on,
     moved,
     problem_with,
     wait_of,
@@ -121,16 +117,6 @@ def test_a_wrong_wait_is_refused_by_its_field(kind: str, wait: MoveWait, field: 
     assert problem.field == field
 
 
-@pytest.mark.parametrize("state", ["active", "shelved", "offloaded", "error"])
-def test_while_it_waits_the_state_stays_and_only_the_wait_is_told(state: str) -> None:
-    kind = "unshelve" if state == "offloaded" else "evacuate"
-    row = a_waiting(state, kind, keeps_share=True, host="" if state == "offloaded" else "h1")
-    assert (row.told.state, row.told.move and row.told.move.outcome) == (state, "")
-    # No order to its cell; and of one in error no release, as of one that never had a cell.
-    assert messages_of(row) == (InstanceWaiting(cell="c1", instance=row.told),)
-    assert row.due_at == NOON + timedelta(seconds=600)
-
-
 def test_no_other_order_is_taken_meanwhile() -> None:
     row = a_waiting()
     other = RequestId(UUID(int=8))
@@ -175,42 +161,6 @@ def test_a_delete_ends_the_wait() -> None:
     assert (over.told.state, over.told.move.outcome) == ("deleted", "aborted")
 
 
-def test_an_event_of_its_cell_leaves_the_wait_and_does_not_bring_an_earlier_move_back() -> None:
-    earlier = Move(
-        request_id=RequestId(UUID(int=6)),
-        number=4,
-        kind="migrate",
-        source="h9",
-        ends_by=NOON,
-        outcome="confirmed",
-    )
-    row = a_waiting(state="active", move=earlier)
-    said = structs.replace(row.told, sequence=30, host="h5", move=earlier, waiting=None, no_valid_host=None)
-    after = heard(row, InstanceActive(cell="c1", instance=said), NOON)
-    assert after is not None
-    assert (after.told.host, after.told.waiting, after.told.move) == ("h5", row.told.waiting, row.told.move)
-    assert after.unsaid
-    assert changes_between(row, after, "") == ()
-
-    ended = move_ended(after, an_end("abort"), NOON, is_up)
-    assert isinstance(ended, InstanceRow)
-    late = heard(
-        ended, InstanceActive(cell="c1", instance=structs.replace(said, sequence=31, host="h6")), NOON
-    )
-    assert late is not None
-    assert (late.told.host, late.told.move) == ("h6", ended.told.move)
-    assert changes_between(ended, late, "") == ()
-
-
-def test_new_reasons_are_kept_and_told_by_no_event() -> None:
-    row = structs.replace(a_waiting(), unsaid=False)
-    assert move_waits_on(row, "no host among 2", FUNNEL) is row
-    after = move_waits_on(row, "no host among 3", structs.replace(FUNNEL, hosts=3))
-    assert after.told.waiting is not None
-    assert (after.told.waiting.reason, after.told.sequence) == ("no host among 3", row.told.sequence + 1)
-    assert messages_of(after) == ()
-
-
 def test_a_wait_is_overdue_at_its_end_and_not_before() -> None:
     row = a_waiting()
     assert overdue(row, NOON + timedelta(seconds=599)) is None
@@ -218,24 +168,6 @@ def test_a_wait_is_overdue_at_its_end_and_not_before() -> None:
     assert over is not None
     assert over.told.move is not None
     assert (over.told.state, over.told.move.outcome) == ("active", "failed")
-
-
-def test_a_move_that_begins_has_a_new_number_and_its_history_the_old_one() -> None:
-    row = a_waiting()
-    (listed,) = changes_between(a_row(), row, "shop")
-    assert (listed.number, listed.outcome) == (11, "waiting")
-    # The cell has told something meanwhile, with a higher sequence.
-    said = structs.replace(row.told, sequence=30, move=None, waiting=None)
-    after = heard(row, InstanceActive(cell="c1", instance=said), NOON)
-    assert after is not None
-    now = goes(after)
-    assert now.told.move is not None
-    assert now.told.move.number == 31
-    (entry,) = changes_between(after, now, "")
-    assert (entry.number, entry.outcome, entry.destination) == (11, "", "h2")
-    (order,) = messages_of(structs.replace(now, unsaid=True))
-    assert isinstance(order, MoveInCell)
-    assert now.told.waiting is None
 
 
 def test_a_move_waits_again_if_others_got_the_room_before_its_cell() -> None:
@@ -284,37 +216,3 @@ def test_a_move_that_is_to_be_aborted_does_not_wait_again() -> None:
     assert after.told.waiting is None
     assert after.told.move is not None
     assert after.told.move.outcome == "failed"
-
-
-def test_a_move_that_begins_at_once_waits_if_others_get_the_room() -> None:
-    begins = moved(a_row(), an_order(wait=LONG), (H2,), NOON, timeout_s=3600, confirm_s=600)
-    row = may_wait(begins, MoveWaits(600, 3), NOON, KeptRequest(b"digest", b"order"))
-    assert row.told.waiting is None
-    again = heard(
-        structs.replace(row, unsaid=False), InstanceActive(cell="c1", instance=refused_in_cell(row)), NOON
-    )
-    assert again is not None
-    assert again.told.waiting is not None
-    assert (again.told.waiting.until, again.told.waiting.priority) == (NOON + timedelta(seconds=600), 3)
-    assert again.kept == KeptRequest(b"digest", b"order")
-    assert again.told.move is not None
-    assert again.kept_move is not None
-    assert again.kept_move.number == again.told.move.number
-
-
-def test_a_move_does_not_wait_again_when_its_time_is_up() -> None:
-    row = goes(a_waiting())
-    after = heard(
-        row, InstanceActive(cell="c1", instance=refused_in_cell(row)), NOON + timedelta(seconds=600)
-    )
-    assert after is not None
-    assert after.told.waiting is None
-
-
-def test_a_move_without_wait_fails_as_ever() -> None:
-    row = structs.replace(
-        moved(a_row(), an_order(), (H2,), NOON, timeout_s=3600, confirm_s=600), unsaid=False
-    )
-    after = heard(row, InstanceMoved(cell="c1", instance=refused_in_cell(row, state="shelved")), NOON)
-    assert after is not None
-    assert (after.told.state, after.told.waiting) == ("shelved", None)

@@ -3,15 +3,14 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, InstanceActive, InstanceState, Move
+from bus.messages.build import BuildInstance, InstanceActive, InstanceState
 from engine.flavors import Flavor, FlavorPassedOver, InstanceId, RequestId
 from engine.inventories import ConsumerId
 from engine.requests import Alternative, InstanceSpec
 from scheduler_worker.core.instances.history import decoded, encoded, flavor_of, request_of
-from scheduler_worker.core.instances.lifecycle import heard, is_whole
+from scheduler_worker.core.instances.lifecycle import heard
 from scheduler_worker.core.instances.resizes import NOT_BUILT
 from scheduler_worker.core.instances.rows import ACTIVE, PLACED, InstanceRow
 
@@ -67,51 +66,6 @@ def test_the_row_has_the_needs_of_the_flavor_that_was_built() -> None:
     assert request_of(row.current_spec) == BUILD
     # A resize counts from it.
     assert flavor_of(row.current_spec) == VM.flavor
-
-
-def test_what_the_scheduler_passed_over_stays_before_it() -> None:
-    first = FlavorPassedOver(flavor="gold", reason="no valid host")
-    told = structs.replace(TOLD, flavor=SILVER.flavor, passed_over=(first,))
-
-    row = after(structs.replace(ROW, told=told), said(VM.flavor))
-
-    assert [(each.flavor, each.reason) for each in row.told.passed_over] == [
-        ("gold", "no valid host"),
-        ("silver", NOT_BUILT),
-    ]
-
-
-@pytest.mark.parametrize("flavor", [GOLD.flavor, None])
-def test_the_flavor_that_was_chosen_changes_nothing(flavor: Flavor | None) -> None:
-    row = after(ROW, said(flavor))
-
-    assert (row.told.flavor, row.told.passed_over, row.resized_spec) == (GOLD.flavor, (), b"")
-
-
-def test_a_confirmed_resize_counts_more_than_the_request() -> None:
-    built = after(ROW, said(VM.flavor))
-    large = InstanceSpec(amounts=(("VCPU", 8),))
-    moving = structs.replace(built, next_spec=encoded(large, BUILD))
-    move = Move(
-        request_id=RequestId(UUID(int=3)),
-        number=6,
-        kind="resize",
-        source="h4",
-        ends_by=NOON,
-        outcome="confirmed",
-    )
-
-    row = after(moving, said(Flavor(name="large"), sequence=9, move=move))
-
-    assert decoded(row.current_spec) == large
-    assert row.told.flavor == Flavor(name="large")
-    # The flavor that the request prefers to both was passed over still.
-    assert [each.flavor for each in row.told.passed_over] == ["gold", "silver"]
-
-
-def test_an_event_that_tells_a_flavor_is_compared_with_its_row() -> None:
-    assert not is_whole(said(GOLD.flavor))
-    assert is_whole(said(None))
 
 
 def test_a_better_flavor_that_was_claimed_late_takes_the_worse_ones_away() -> None:

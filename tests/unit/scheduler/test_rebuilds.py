@@ -17,11 +17,10 @@ from bus.messages.build import (
     Rebuild,
     RebuildInstance,
 )
-from bus.messages.cell import RebuildInCell, RemoveFromCell
 from engine.flavors import Image, InstanceId, RequestId
-from scheduler_worker.core.instances.history import changes_between, details_of
-from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen, heard, is_whole
-from scheduler_worker.core.instances.resizes import CHANGES_MAX, RebuildImage, rebuilt
+from scheduler_worker.core.instances.history import details_of
+from scheduler_worker.core.instances.lifecycle import deleted_unseen, heard
+from scheduler_worker.core.instances.resizes import RebuildImage, rebuilt
 from scheduler_worker.core.instances.resizes import refused as refused_order
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
@@ -107,24 +106,6 @@ def said(
     return kind(cell="c1", instance=state)
 
 
-def test_an_active_instance_is_rebuilding_and_its_cell_is_told_until_it_is_confirmed() -> None:
-    row = taken(a_row())
-
-    told = row.told
-    expected = Rebuild(
-        request_id=an_order().request_id, number=103, image=NEW, ends_by=NOON + timedelta(seconds=7_200)
-    )
-    assert (told.state, told.sequence, told.host, told.rebuild) == (REBUILDING, 103, "n1", expected)
-    assert messages_of(row) == (RebuildInCell(cell="c1", instance=ONE, rebuild=expected),)
-
-
-def test_a_deadline_of_its_own_counts() -> None:
-    rebuild = taken(a_row(), an_order(deadline_s=60)).told.rebuild
-
-    assert rebuild is not None
-    assert rebuild.ends_by == NOON + timedelta(seconds=60)
-
-
 @pytest.mark.parametrize("seconds", [0, 86_401])
 def test_a_deadline_that_makes_no_sense_is_refused(seconds: int) -> None:
     answer = refused(a_row(), an_order(deadline_s=seconds))
@@ -143,26 +124,6 @@ def test_an_order_that_comes_again_changes_nothing_while_it_is_done_and_after() 
     assert second.told.state == REBUILDING
     # The first, delivered once more, though another came after it.
     assert taken(second) is second
-
-
-def test_an_id_with_another_image_is_refused() -> None:
-    row = taken(a_row())
-
-    answer = refused(row, an_order(image=OTHER))
-
-    assert (answer.field, answer.value) == ("request_id", str(an_order().request_id))
-
-
-def test_the_last_requests_are_remembered() -> None:
-    row = a_row()
-    for number in range(CHANGES_MAX + 1):
-        row = taken(row, an_order(number))
-        after = heard(row, said(InstanceActive, row, row.told.sequence + 1, row.told.rebuild), NOON)
-        assert after is not None
-        row = after
-
-    assert len(row.changes) == CHANGES_MAX
-    assert taken(row, an_order(1)) is row
 
 
 @pytest.mark.parametrize(
@@ -188,10 +149,6 @@ def test_what_is_not_active_is_refused_with_field_and_value(row: InstanceRow | N
     assert why in answer.reason
 
 
-def test_an_instance_in_error_that_keeps_its_host_is_rebuilt_whatever_broke_it() -> None:
-    assert taken(a_row(ERROR, keeps_share=True, move=A_MOVE)).told.state == REBUILDING
-
-
 def test_nothing_is_rebuilt_on_a_host_that_is_down_and_a_repeated_order_is_answered_all_the_same() -> None:
     answer = judged(a_row(), down="n1")
     row = taken(a_row())
@@ -199,17 +156,6 @@ def test_nothing_is_rebuilt_on_a_host_that_is_down_and_a_repeated_order_is_answe
     assert isinstance(answer, BuildRejected)
     assert (answer.field, answer.value, answer.reason) == ("instance", str(ONE), "n1 is down")
     assert judged(row, down="n1") is row
-
-
-def test_of_another_project_there_is_no_such_instance() -> None:
-    assert refused(a_row(), an_order(project="bank")).reason == "there is no such instance"
-    assert taken(a_row(), an_order(project="shop")).told.state == REBUILDING
-
-
-def test_a_second_rebuild_is_refused_while_one_is_under_way() -> None:
-    answer = refused(taken(a_row()), an_order(2))
-
-    assert str(an_order().request_id) in answer.reason
 
 
 def test_the_active_of_before_does_not_end_a_rebuild() -> None:
@@ -259,62 +205,6 @@ def test_its_cells_word_about_it_ends_a_rebuild() -> None:
     assert (again.state, again.reason, again.keeps_share) == (REBUILDING, "", False)
 
 
-def test_a_delete_ends_a_rebuild_whatever_its_cell_says_later() -> None:
-    row = taken(a_row())
-    leaving = deleted(row, NOON)
-    assert leaving is not None
-
-    assert [type(each) for each in messages_of(leaving)] == [RemoveFromCell]
-    still = heard(leaving, said(InstanceActive, row, 106, row.told.rebuild), NOON)
-    assert still is not None
-    assert still.told.state == "deleting"
-    gone = heard(row, said(InstanceDeleted, row, 107, None, state="deleted"), NOON)
-    assert gone is not None
-    assert gone.told.state == "deleted"
-
-
-def test_a_word_about_a_rebuild_is_not_heard_without_looking_at_the_row() -> None:
-    row = taken(a_row())
-
-    assert not is_whole(said(InstanceActive, row, 105, row.told.rebuild))
-    assert is_whole(said(InstanceActive, row, 105, None))
-
-
-def test_the_history_of_a_rebuild_has_its_last_end() -> None:
-    """Its host was silent, and said later that it is done."""
-    row = taken(a_row())
-    rebuild = row.told.rebuild
-    assert rebuild is not None
-    silent = structs.replace(rebuild, failure="no message")
-    failed = heard(row, said(InstanceFailed, row, 105, silent, state=ERROR, keeps_share=True), NOON)
-    assert failed is not None
-    done = heard(failed, said(InstanceActive, row, 106, rebuild), NOON)
-    assert done is not None
-
-    changes = [
-        change
-        for pair in ((row, failed), (failed, done), (done, done))
-        for change in changes_between(*pair, "")
-    ]
-
-    assert [(each.what, each.outcome, each.failure) for each in changes] == [
-        ("rebuild", "failed", "no message"),
-        ("rebuild", "done", ""),
-    ]
-
-
-def test_a_delete_ends_the_rebuild_that_goes_on() -> None:
-    row = taken(a_row())
-    gone = deleted(row, NOON)
-    assert gone is not None
-    rebuild, delete = changes_between(row, gone, "moor-app-shop")
-    assert (rebuild.what, rebuild.outcome, rebuild.ended_at, rebuild.ended_by) == (
-        *("rebuild", "deleted", NOON),
-        "moor-app-shop",
-    )
-    assert delete.what == "delete"
-
-
 BY_NAME = an_order(image=None, image_name="debian")
 
 
@@ -353,19 +243,6 @@ def test_a_failed_rebuild_leaves_the_needs_and_one_that_is_done_late_does_not() 
     late = heard(given_up, said(InstanceActive, row, 105, rebuild), NOON)
     assert late is not None
     assert late.current_spec == b"its needs"
-
-
-def test_another_order_forgets_what_an_unfinished_rebuild_would_have_needed() -> None:
-    row = taken(a_row(), BY_NAME)
-    rebuild = row.told.rebuild
-    assert rebuild is not None
-    failed = structs.replace(rebuild, failure="no disk")
-    given_up = heard(row, said(InstanceFailed, row, 104, failed, state=ERROR, keeps_share=True), NOON)
-    assert given_up is not None
-
-    again = taken(given_up, an_order(2))
-
-    assert again.next_spec == b""
 
 
 def test_an_order_names_one_image_and_a_repeated_one_is_the_same_whatever_is_stored_now() -> None:

@@ -12,7 +12,7 @@ from bus.messages.moves import MoveInstance
 from bus.workers.handling import Answer
 from engine.flavors import Flavor, Image, PortRequest, RequestId, VolumeRequest
 from engine.inventories import InventoryState
-from scheduler_worker.core.instances.history import decoded, encoded, flavor_of
+from scheduler_worker.core.instances.history import decoded, encoded
 from scheduler_worker.core.instances.lifecycle import mended
 from scheduler_worker.core.instances.moves import move_ended
 from scheduler_worker.core.instances.rows import InstanceRow
@@ -152,21 +152,6 @@ async def test_a_resize_changes_what_it_names_and_keeps_all_else() -> None:
     assert (move.flavor.vcpus, move.flavor.ram_mb, move.flavor.name) == (4, 4096, "web")
 
 
-async def test_each_of_two_resizes_counts_from_the_size_before_it() -> None:
-    here = await Cloud.with_instance()
-    await here.resized(FlavorChange(vcpus=4))
-    await here.resized(FlavorChange(ram_mb=8192))
-    assert await here.amounts() == {**WEB_AMOUNTS, "VCPU": 4, "MEMORY_MB": 8192}
-
-
-async def test_after_a_revert_the_first_size_counts() -> None:
-    here = await Cloud.with_instance()
-    await here.resized(FlavorChange(vcpus=4), "reverted")
-    assert await here.amounts() == WEB_AMOUNTS
-    await here.resized(FlavorChange(ram_mb=8192))
-    assert await here.amounts() == {**WEB_AMOUNTS, "MEMORY_MB": 8192}
-
-
 async def test_what_is_dropped_is_said() -> None:
     here = await Cloud.with_instance()
     await here.resized(
@@ -175,16 +160,6 @@ async def test_what_is_dropped_is_said() -> None:
     assert await here.amounts() == {"VCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 6, "CUSTOM_FPGA": 2}
     await here.resized(FlavorChange(ram_mb=0, extra_specs={"resources:CUSTOM_FPGA": "0"}))
     assert await here.amounts() == {"VCPU": 2, "DISK_GB": 6}
-
-
-async def test_a_flavor_replaces_the_whole_size() -> None:
-    here = await Cloud.with_instance()
-    assert isinstance(await here.resize(flavor=Flavor(name="db", vcpus=1, ram_mb=64)), InstancesFound)
-    await here.end("confirmed")
-    assert await here.amounts() == {"VCPU": 1, "MEMORY_MB": 64}
-    known = flavor_of((await here.row()).current_spec)
-    assert known is not None
-    assert known.name == "db"
 
 
 async def test_a_whole_flavor_takes_memory_or_processors_away_only_if_it_says_so() -> None:
@@ -240,13 +215,6 @@ async def test_a_resize_has_a_change_or_a_flavor_and_only_a_resize_has_one() -> 
         "change",
         "only a resize changes the flavor: migrate keeps the whole size",
     )
-
-
-async def test_dedicated_processors_stay_dedicated() -> None:
-    dedicated = Flavor(vcpus=2, ram_mb=64, extra_specs={"hw:cpu_policy": "dedicated"})
-    here = await Cloud.with_instance(dedicated)
-    await here.resized(FlavorChange(vcpus=4))
-    assert await here.amounts() == {"PCPU": 4, "MEMORY_MB": 64}
 
 
 async def test_a_repeated_order_is_done_once_and_one_of_other_content_is_refused() -> None:

@@ -9,14 +9,11 @@ from bus.message import Message
 from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceFailed, InstancePlaced
 from bus.messages.cell import PlaceInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
-from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
-from engine.choosing.plugins import as_read
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import Choice, ProviderId, ResourceAmount, Share
 from engine.picture.columns import METRIC_NAMES_MAX, PROFILES_KEPT
 from engine.picture.picture import Picture
-from engine.requests import InstanceSpec
 from scheduler_worker.core.instances.lifecycle import deleted, heard, overdue
 from scheduler_worker.core.instances.rows import InstanceRow, accepted, failed, messages_of, placed
 
@@ -133,24 +130,6 @@ def a_host() -> HostState:
 
 
 # Failed builds, and metrics
-
-
-def test_only_an_image_that_some_host_has_counts_and_only_where_it_is_weighed() -> None:
-    picture = Picture()
-    picture.put_hosts([a_host()])
-    picture.cache_images(HOST, ("debian",))
-    debian, fedora = (InstanceSpec(amounts=(("VCPU", 1),), image=image) for image in ("debian", "fedora"))
-    plain = structs.replace(debian, image="")
-
-    assert as_read(debian, picture, weighs_images=True) == debian
-    assert as_read(fedora, picture, weighs_images=True) == plain
-    assert as_read(debian, picture) == plain
-    assert as_read(fedora, picture, frozenset({"image"})) == fedora
-    weighing = PluginSettings(image_cache_weight_multiplier=2.0)
-    assert (chosen_plugins(weighing).weighs_images, chosen_plugins(PluginSettings()).weighs_images) == (
-        True,
-        False,
-    )
 
 
 def test_the_codes_of_profiles_that_no_host_has_any_more_are_given_up() -> None:

@@ -67,31 +67,6 @@ def test_members_that_are_kept_apart_share_no_host_beyond_the_limit(max_per_host
     assert isinstance(last, NoValidHost)
 
 
-def test_alternates_of_a_member_are_hosts_without_one() -> None:
-    picture = a_cloud(0, 0, 0, 0, 0)
-    picture.groups.join([a_member(WEB, "h2")])
-
-    outcomes = chosen(picture, a_spec("anti-affinity"), 2)
-
-    taken = {*hosts(outcomes), "h2"}
-    for each in outcomes:
-        assert isinstance(each, Chosen)
-        assert len(each.alternates) == 2
-        assert taken.isdisjoint(other.name for other in each.alternates)
-
-
-def test_the_funnel_names_the_host_and_the_member_that_refused() -> None:
-    picture = a_cloud(0)
-    picture.groups.join([a_member(WEB, "h0")])
-
-    (why,) = chosen(picture, a_spec("anti-affinity"), 1)
-
-    assert isinstance(why, NoValidHost)
-    (step,) = why.steps
-    assert (step.step, step.removed) == ("anti-affinity", 1)
-    assert step.example == (f"h0: has 1 members of server group {GROUP} (anti-affinity, at most 1): {WEB}")
-
-
 def test_the_first_member_of_an_affinity_group_fixes_the_host_of_the_others_in_its_batch() -> None:
     # Without the group, each host would get one of these.
     outcomes = chosen(a_cloud(0, 0, 0), a_spec("affinity"), 3)
@@ -119,16 +94,6 @@ def test_an_affinity_group_stays_on_its_host_and_the_refusal_names_it() -> None:
     assert why.steps[0].example == f"h1: server group {GROUP} (affinity) is with instance {WEB} on h0"
 
 
-def test_an_affinity_group_on_a_host_that_is_unknown_here_gets_no_other() -> None:
-    picture = a_cloud(0, 0)
-    picture.groups.join([a_member(WEB, "nowhere")])
-
-    (why,) = chosen(picture, a_spec("affinity"), 1)
-
-    assert isinstance(why, NoValidHost)
-    assert str(provider("nowhere")) in why.steps[0].example
-
-
 def test_an_unanswered_choice_of_this_scheduler_counts_as_a_member() -> None:
     picture = a_cloud(0, 8)
     picture.groups.hold(a_member(WEB, "h0"))
@@ -138,26 +103,9 @@ def test_an_unanswered_choice_of_this_scheduler_counts_as_a_member() -> None:
     assert hosts(chosen(picture, a_spec("anti-affinity"), 1)) == ["h0"]
 
 
-def test_other_groups_and_plain_requests_are_not_bound() -> None:
-    picture = a_cloud(0, 8)
-    picture.groups.join([a_member(WEB, "h0", GroupId(an_id("another group")))])
-    plain = InstanceSpec(amounts=(("VCPU", 1),))
-
-    assert hosts(chosen(picture, a_spec("anti-affinity"), 1)) == ["h0"]
-    assert hosts(choose(picture, [plain], PLUGINS, SALT)) == ["h0"]
-
-
 def test_soft_affinity_gathers_and_soft_anti_affinity_spreads() -> None:
     apart = chosen(a_cloud(0, 0, 0, 0), a_spec("soft-anti-affinity"), 8)
     together = chosen(a_cloud(0, 0, 0, 0), a_spec("soft-affinity"), 8)
 
     assert set(Counter(hosts(apart)).values()) == {2}
     assert max(Counter(hosts(together)).values()) >= 6
-
-
-def test_soft_policies_refuse_no_host() -> None:
-    picture = a_cloud(0)
-    picture.groups.join([a_member(WEB, "h0")])
-
-    for policy in ("soft-affinity", "soft-anti-affinity"):
-        assert hosts(chosen(picture, a_spec(policy), 2)) == ["h0", "h0"]

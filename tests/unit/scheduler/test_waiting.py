@@ -1,19 +1,9 @@
-"""Which hosts may have room for what waits, and how many are tried: no change is lost, and none is searched twice."""
+"""How many of those that wait are tried at once."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.choosing.choosing import first_that_fit
-from scheduler_worker import waiting
-
-
-@pytest.fixture(autouse=True)
-def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time; a test may change it."""
-    time = [100.0]
-    monkeypatch.setattr(waiting, "_now_s", lambda: time[0])
-    return time
 
 
 @given(
