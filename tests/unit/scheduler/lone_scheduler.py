@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from bus.memory import MemoryBroker
@@ -58,6 +58,7 @@ class LoneScheduler:
         self.spec_of = deciders.reader.spec_of
         queues = Queues(given, known, deciders, sending)
         self._requests = queues.read_requests.keywords
+        self._events: Any = queues.events._handlers  # noqa: SLF001 - a station wraps them
         self._questions = queues.read_questions.keywords["handlers"]
 
     async def has(self, hosts: Sequence[HostState]) -> None:
@@ -80,6 +81,12 @@ class LoneScheduler:
         (said,) = await self._questions[type(question)].handle([an_ask(question)])
         assert isinstance(said, Answer)
         return said.message
+
+    async def hear(self, event: Message) -> Sequence[Said]:
+        """On the API level's broker."""
+        async with self.outbox.transaction() as transaction:
+            said: Sequence[Said] = await self._events[type(event)]([an_ask(event)], transaction)
+        return said
 
     async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
         """What is said before it becomes a dead letter. `with_a_row=False`: the database has refused each of its rows."""

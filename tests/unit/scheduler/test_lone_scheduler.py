@@ -23,6 +23,7 @@ from scheduler_worker.core.instances.rows import accepted, messages_of
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.wiring import scheduler_parts
+from tests.contracts.scheduler_rows import a_placed, a_request, accept, an_active, rows_of
 from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_state
 from tests.unit.scheduler.lone_scheduler import NOON, LoneScheduler, rejection, released
@@ -98,6 +99,9 @@ async def test_a_request_that_is_buried_before_it_was_written_ends_in_error_and_
     ended = [each.instance for each in told if isinstance(each, InstanceFailed)]
     assert sorted(each.id for each in ended) == sorted(instances)
     assert {(each.state, each.name) for each in ended} == {("error", "")}
+    # If they are not sent, a timer does.
+    noted = await scheduler.store.unconfirmed(NOON + timedelta(days=1), None, 10)
+    assert sorted(row.id for each in noted for row in each.rows) == sorted(instances)
     # A worker that has a copy of it finds that, and releases its claims.
     again = await scheduler.handle(changed(count=2, name="a name"), attempts=1)
     assert {each.message for each in again if isinstance(each, Tell)} >= set(told)
@@ -130,6 +134,18 @@ async def test_a_message_that_cannot_be_sent_keeps_its_note() -> None:
     (note,) = await scheduler.store.unconfirmed(NOON + timedelta(days=1), None, 10)
     assert [each.id for each in note.rows] == [row.id]
     await scheduler.station.close()
+
+
+@pytest.mark.asyncio
+async def test_an_event_of_another_cell_changes_nothing_and_is_not_repeated() -> None:
+    scheduler = LoneScheduler()
+    await accept(scheduler.store, a_placed(a_request(1)))
+    before = await rows_of(scheduler.store, 1)
+
+    assert await scheduler.hear(an_active(1, cell="c2")) == []
+    assert await rows_of(scheduler.store, 1) == before
+    await scheduler.hear(an_active(1))
+    assert [row.told.state for row in await rows_of(scheduler.store, 1)] == ["active"]
 
 
 @pytest.mark.asyncio
