@@ -61,16 +61,6 @@ async def ask(client: Station, *numbers: int) -> list[int]:
     return [answer.published.position for answer in answers if isinstance(answer, SnapshotPage)]
 
 
-async def test_a_question_is_asked_again_until_somebody_answers(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
-
-    async with station(broker, asks=True) as client:
-        asking = asyncio.ensure_future(ask(client, 7))
-        await until(lambda: client.asked_again > 0)
-        async with answering(broker, Answering()):
-            assert await asking == [7]
-
-
 async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up_never(
     under_test: BrokerUnderTest,
 ) -> None:

@@ -31,32 +31,6 @@ from tests.contracts.small_world import (
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_cut_connection_is_lost_with_everything_that_was_opened_on_it(
-    under_test: BrokerUnderTest,
-) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        publishing = await connection.open_publishing()
-        consuming = await connection.open_consuming(WORK.name, prefetch=1)
-
-        await under_test.cut_connections()
-
-        for use in (
-            consuming.receive(),
-            publishing.publish(parcel(b"too late")),
-            connection.depth(WORK.name),
-            connection.open_publishing(),
-            connection.open_consuming(WORK.name, prefetch=1),
-            connection.declare(world()),
-        ):
-            with pytest.raises(ConnectionLost):
-                await within_patience(use)
-        # Closing a broken object is allowed without a check before.
-        await consuming.close()
-        await publishing.close()
-        await connection.close()
-        await connection.close()
-
-
 async def test_what_was_held_when_the_connection_was_cut_is_delivered_again(
     under_test: BrokerUnderTest,
 ) -> None:

@@ -11,7 +11,6 @@ from bus.topology import Binding, Limits, Queue, QueueKind
 from kit.errors import Interrupted, NotFound, OneWasRefused, Refusal
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import (
-    ANSWERS,
     FEED,
     QUESTIONS,
     TOWN,
@@ -23,7 +22,6 @@ from tests.contracts.small_world import (
     parcel,
     publish,
     publish_bodies,
-    receive,
     within_patience,
     world,
 )
@@ -238,20 +236,3 @@ async def test_a_feed_forgets_its_oldest(under_test: BrokerUnderTest) -> None:
         await publish_bodies(connection, *range(25), routing_key="news")
 
         assert bodies(await drain(connection, FEED.name, 10)) == [*range(15, 25)]
-
-
-async def test_a_question_is_answered_on_the_asker_s_queue(under_test: BrokerUnderTest) -> None:
-    async with (
-        connected(under_test.broker(), world(QUESTIONS)) as answering,
-        connected(under_test.broker(), world(ANSWERS)) as asking,
-    ):
-        answers = await asking.open_consuming(ANSWERS.name, prefetch=10)
-        questions = await answering.open_consuming(QUESTIONS.name, prefetch=10)
-        question = structs.replace(parcel(b"how much?", "question"), reply_to="answer", mandatory=True)
-        assert await publish(asking, question) == [Receipt.CONFIRMED]
-
-        (asked,) = await receive(questions, 1)
-        await publish(answering, parcel(b"this much", asked.parcel.reply_to))
-        (answer,) = await receive(answers, 1)
-
-    assert answer.parcel.body == b"this much"

@@ -128,20 +128,6 @@ async def test_what_a_reader_did_not_finish_comes_to_another(under_test: BrokerU
         assert [(each.body, each.came_back) for each in again.messages] == [(b"2", True)]
 
 
-async def test_an_exchange_that_appears_later_is_waited_for(under_test: BrokerUnderTest) -> None:
-    status = Status("inbox")
-    async with hearing(under_test.broker(), status=status) as batches:
-        asking = asyncio.ensure_future(anext(batches))
-        await asyncio.wait((asking,), timeout=5 * LOOK_S)
-        assert not asking.done()
-        async with connected(under_test.broker(), THEIRS) as ironic:
-            assert (await within_patience(asking)).gap == "the exchange 'ironic' did not exist for a while"
-
-            await publish(ironic, said(1))
-            assert await heard(batches, 1) == [1]
-    assert status.failures == 0
-
-
 async def test_an_exchange_that_went_and_came_back_is_bound_again(under_test: BrokerUnderTest) -> None:
     async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as batches:
         await publish(ironic, said(1))

@@ -7,9 +7,9 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.administration import ConsumerMoved, Done, UnknownClass, UnknownProvider, WriteVerdict
+from bus.messages.administration import ConsumerMoved, Done, WriteVerdict
 from bus.messages.audit import BookEntry, MendConsumer, MendedClaim, SeenConsumer
-from engine.refusals import DoesNotFit, NotAllowed, Released
+from engine.refusals import Released
 from kit.sql import open_database, write_once
 from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
 from placement_worker.store import PlacementStore
@@ -28,7 +28,6 @@ from tests.contracts.placement_orders import (
     a_share,
     amounts,
     consumer,
-    provider,
 )
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient
@@ -101,27 +100,6 @@ async def test_a_mend_corrects_amounts_host_and_row_at_once(client: MendingClien
     assert await client.mend(mend) == (ConsumerMoved(consumer=WEB, seen=1, current=2),)
     # The instance's own life goes on by its attempt.
     assert await client.ask_one(a_release(WEB)) == Released(freed=True)
-
-
-async def test_a_mend_that_names_what_does_not_exist_is_refused(client: MendingClient) -> None:
-    nowhere = provider("nowhere")
-    unknown_host = structs.replace(CLAIM, share=a_share(nowhere, amounts(HOST, VCPU=1)))
-    unknown_class = structs.replace(CLAIM, share=a_share(HOST, amounts(HOST, CUSTOM_GOLD=1)))
-    no_inventory = structs.replace(CLAIM, share=a_share(HOST, amounts(HOST, VGPU=1)))
-    other_group = structs.replace(CLAIM, group=structs.replace(GROUP, policy="affinity"))
-    await client.ask(a_claim(a_share(), DB, group=GROUP))
-
-    for claim, verdict in (
-        (unknown_host, UnknownProvider(provider=nowhere, field="claim.share")),
-        (unknown_class, UnknownClass(names=("CUSTOM_GOLD",))),
-    ):
-        assert await client.mend(MendConsumer(consumer=WEB, claim=claim)) == (verdict,)
-    (short,) = await client.mend(MendConsumer(consumer=WEB, claim=no_inventory))
-    assert isinstance(short, DoesNotFit)
-    assert short.shortfalls[0].rule == "no_inventory"
-    (refused,) = await client.mend(MendConsumer(consumer=WEB, claim=other_group))
-    assert isinstance(refused, NotAllowed)
-    assert refused.field == "group.policy"
 
 
 WRONG = (

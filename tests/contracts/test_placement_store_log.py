@@ -2,26 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.administration import ConsumerAllocations, Done, SetAllocations
 from bus.messages.placement import LogPosition
 from engine.inventories import Holder
 from engine.refusals import AlreadyClaimed, Claimed, Released, TooOld
 from kit.errors import Transient
 from kit.sql import open_database, write_once
-from placement_worker import admin_writes as writes
 from placement_worker.core.claims import keys_of_orders
 from placement_worker.core.ledger import ClaimChanges, Touched
 from placement_worker.store import ChangeFeed, Unpublished
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.store_sql.log import begin_term
-from placement_worker.view import ProviderView
 from tests.contracts.placement_orders import (
     DB,
     HORIZON,
@@ -29,7 +25,6 @@ from tests.contracts.placement_orders import (
     LONG_AGO,
     NOON,
     OTHER_HOST,
-    VOCABULARY,
     WEB,
     a_claim,
     a_host,
@@ -37,13 +32,12 @@ from tests.contracts.placement_orders import (
     a_release,
     a_report,
     a_share,
-    amounts,
     consumer,
     inventories,
     provider,
 )
 from tests.contracts.sql_stores import migrated_database
-from tests.contracts.store_client import StoreClient, names, used
+from tests.contracts.store_client import StoreClient, names
 from tests.contracts.stores import STORES, open_store
 
 pytestmark = pytest.mark.asyncio
@@ -120,28 +114,6 @@ async def test_the_feed_is_read_in_pages_that_together_tell_everything_once(
     # The next leader goes on from there.
     await client.ask(a_release(vms[0]))
     assert (await feed.read(3)).ended == (Holder(consumer=vms[0], attempt=1),)
-
-
-async def test_the_feed_tells_once_what_is_marked_and_again_what_is_not(
-    client: StoreClient, feed: ChangeFeed
-) -> None:
-    await client.ask(a_claim())
-    first = await feed.read()
-    await client.ask(a_claim(a_share(OTHER_HOST), DB))
-    again = await feed.read()
-
-    assert [usage.id for usage in first.usage] == [HOST]
-    assert first.claimed == (Holder(consumer=WEB, attempt=1),)
-    assert [usage.id for usage in again.usage] == [HOST, OTHER_HOST]
-    assert again.claimed == (Holder(consumer=WEB, attempt=1), Holder(consumer=DB, attempt=1))
-
-    await feed.mark(2, first.cursor)
-    rest = await feed.read()
-    assert [usage.id for usage in rest.usage] == [OTHER_HOST]
-    await feed.mark(3, rest.cursor)
-    nothing = await feed.read()
-    assert nothing == Unpublished(cursor=nothing.cursor)
-    assert feed.published.position == 3
 
 
 async def test_the_feed_tells_which_provider_is_gone_at_which_revision(
@@ -242,31 +214,6 @@ async def test_pruning_forgets_of_the_log_only_what_was_published(client: StoreC
         assert [usage.id for usage in (await feed.read()).usage] == [HOST]
 
 
-async def test_the_audit_finds_what_contradicts_itself(client: StoreClient) -> None:
-    assert await client.store.audit() == ()
-    await client.ask(a_claim(a_share(HOST), WEB), a_claim(a_share(OTHER_HOST), DB))
-    web, db = await client.row(WEB), await client.row(DB)
-    planted = (
-        ClaimChanges(touched=(Touched(HOST, 5, {**NOTHING_USED, "VCPU": 3}),)),
-        ClaimChanges(consumers=(structs.replace(web, ended_at=NOON),)),
-        ClaimChanges(consumers=(db,), held=((DB, ()),)),
-    )
-
-    found = []
-    for changes in planted:
-        async with client.store.transaction() as tx:
-            await tx.lock_claims(
-                keys_of_orders((a_release(WEB), a_release(DB), a_claim(), a_claim(a_share(OTHER_HOST))))
-            )
-            await tx.write_claims(changes)
-        found.append(" ".join(await client.store.audit()))
-
-    assert str(HOST) in found[0]
-    assert str(WEB) in found[1]
-    assert str(db.id) in found[2]
-    assert str(OTHER_HOST) in found[2]
-
-
 async def test_the_changes_since_a_cursor_are_what_was_written_since(client: StoreClient) -> None:
     since = (await client.store.snapshot_page(0, 10)).cursor
     nothing = await client.store.changes_page(since, 0, 10)
@@ -319,51 +266,3 @@ async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
     # An empty log does not number from the start again.
     again = await client.store.changes_page(rest.cursor, 0, 10)
     assert again is not None
-
-
-@asynccontextmanager
-async def two_processes(kind: str) -> AsyncIterator[tuple[list[SqlPlacementStore], list[ProviderView]]]:
-    """Two stores as of two processes: each with its own connections and view."""
-    async with migrated_database(kind) as url:
-        stores = [SqlPlacementStore(url), SqlPlacementStore(url)]
-        views = [ProviderView(store) for store in stores]
-        try:
-            yield stores, views
-        finally:
-            for view in views:
-                await view.close()
-            for store in stores:
-                await store.close()
-
-
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
-async def test_whoever_wrote_sees_it_wherever_it_asks_however_many_write_and_ask_at_once(kind: str) -> None:
-    async with two_processes(kind) as (stores, views):
-        generations = {provider(f"host-{number}"): 0 for number in range(5)}
-        batchers = [writes.WriteBatcher(store, VOCABULARY, lambda: NOON) for store in stores]
-        await StoreClient(stores[0]).report(*[a_host(f"host-{number}", VCPU=1_000) for number in range(5)])
-
-        async def write_and_ask(number: int) -> None:
-            who, host = consumer(f"consumer-{number}"), provider(f"host-{number % 5}")
-            for turn in range(5):
-                share = ConsumerAllocations(
-                    consumer=who,
-                    amounts=amounts(host, VCPU=turn + 1),
-                    project="shop",
-                    user="ann",
-                    generation=turn or None,
-                )
-                assert await batchers[number % 2].ask(SetAllocations(consumers=(share,))) == Done()
-                state = (await views[(number + turn) % 2].caught_up()).get(host)
-                assert state is not None
-                # Four others write to the same host: its usage is at least what this consumer holds.
-                assert state.inventories["VCPU"].used >= turn + 1
-                generations[host] = max(generations[host], state.generation)
-
-        await asyncio.gather(*[write_and_ask(number) for number in range(20)])
-
-        for view in views:
-            replica = await view.caught_up()
-            assert [used(state) for state in replica] == [{"VCPU": 20}] * 5
-            assert all(state.generation >= generations[state.id] for state in replica)
-            assert view.readings_of_all == 1

@@ -7,7 +7,6 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from bus.messages.administration import (
-    Done,
     SetQuota,
     WriteVerdict,
 )
@@ -76,16 +75,6 @@ async def used(client: StoreClient, project: str = SHOP) -> dict[str, int]:
 
 def over(name: str, limit: int, used: int, asked: int) -> QuotaExceeded:
     return QuotaExceeded(project=SHOP, over=(OverLimit(name=name, limit=limit, used=used, asked=asked),))
-
-
-async def test_the_first_limit_counts_what_is_held_already(client: StoreClient) -> None:
-    await client.ask(claiming("a", 2), claiming("b", 1), claiming("other", 1, project="bank"))
-    await client.ask(a_release(consumer("b")))
-
-    assert await limit(client, VCPU=2) == Done()
-
-    assert await used(client) == {"VCPU": 2, INSTANCES: 1}
-    assert await client.ask(claiming("c", 1)) == (over("VCPU", 2, 2, 1),)
 
 
 async def test_quotas_are_read_page_by_page(client: StoreClient) -> None:

@@ -105,14 +105,6 @@ async def test_a_free_text_may_have_any_character(database: Database, label: str
     assert await stored(database) == [row]
 
 
-async def test_a_row_that_is_there_is_not_added_again(database: Database) -> None:
-    await add(database, FULL)
-
-    assert await add(database, (FIRST, "films", *FULL[2:]), EMPTY) == 1
-
-    assert await stored(database) == [FULL, EMPTY]
-
-
 async def test_rows_are_found_by_their_keys_and_shared_values_in_the_order_of_keys(
     database: Database,
 ) -> None:

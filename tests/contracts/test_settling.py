@@ -9,8 +9,7 @@ from uuid import UUID
 import pytest
 
 from bus import message
-from bus.codec import Codec, NewerVersion
-from bus.message import PARCEL_BYTES_MAX, PLAIN, Envelope, Message, Parcel
+from bus.message import PARCEL_BYTES_MAX, PLAIN, Parcel
 from bus.messages.cell import RemoveFromCell
 from bus.topology import (
     DEAD,
@@ -22,7 +21,6 @@ from bus.topology import (
     retry_exchange_of,
     user_of,
 )
-from bus.unreadable import Unreadable
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.health_server import Metrics
 from bus.workers.station import Station
@@ -335,37 +333,6 @@ async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
 
     assert len(deaths) == few.ATTEMPTS_MAX
     assert letter.reason == "came back 4 times: the worker that had it died or lost its connection"
-
-
-class Unlucky(Codec):
-    """A codec with a bug: to decode one line kills the worker."""
-
-    def decode(self, line: bytes) -> Envelope[Message] | Unreadable | NewerVersion:
-        if b'"id":"deadly"' in line:
-            raise Killed
-        return super().decode(line)
-
-
-async def test_one_that_kills_by_being_decoded_is_buried_without_being_decoded(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
-    memory = Remembering()
-    few = varied(SETTINGS, ATTEMPTS_MAX=3)
-    await send(broker, parcel(line(order(1)).replace(b'"a-test"', b'"deadly"')))
-
-    for _ in range(few.ATTEMPTS_MAX):
-        here = Station(broker, "a-mortal", settings=few, codec=Unlucky())
-        worker = here.worker(WORK, memory.handlers, memory, chance=random.Random(1))
-        with pytest.raises(BaseExceptionGroup):
-            await worker.run()
-        await here.close()
-    async with working(broker, memory, settings=few, codec=Unlucky()):
-        await send(broker, parcel(line(order(2))))
-        (letter,) = await dead_letters(broker, 1)
-        await until(lambda: memory.handled == [2])
-
-    assert letter.reason == "came back 3 times: the worker that had it died or lost its connection"
 
 
 async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
