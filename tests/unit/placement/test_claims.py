@@ -14,7 +14,6 @@ from engine.inventories import (
     ResourceAmount,
     ServerGroup,
     Share,
-    capacity_of,
 )
 from engine.refusals import (
     AlreadyClaimed,
@@ -27,6 +26,7 @@ from engine.refusals import (
     QuotaExceeded,
     Released,
     ShapeMoved,
+    Shortfall,
     Superseded,
 )
 from placement_worker.core.claims import decide_claims
@@ -110,11 +110,6 @@ def living(who: ConsumerId = WEB, attempt: int = 1) -> Consumer:
     return Consumer(id=who, project="shop", cell=CELL, generation=1, attempt=attempt, host=HOST)
 
 
-def test_over_commit_multiplies_the_total_minus_the_reserve() -> None:
-    assert capacity_of(InventoryState(total=10, reserved=2, allocation_ratio=1.5)) == 12
-    assert capacity_of(InventoryState(total=3, allocation_ratio=1.5)) == 4
-
-
 @pytest.mark.parametrize(
     ("asked", "rule", "bound"),
     [(1, "min_unit", 2), (8, "max_unit", 6), (3, "step_size", 2), (6, "capacity", 0)],
@@ -134,6 +129,7 @@ THERE = a_share(OTHER_HOST)
 FAR_ONE = structs.replace(living(FAR), cell="c2", type="MIGRATION")
 ALL = a_ledger(living(), living(DB), FAR_ONE, held=dict.fromkeys((WEB, DB, FAR), HELD))
 ENDED = structs.replace(living(), ended_at=NOON, host=None)
+OVER_COMMITTED = a_ledger(inventory=InventoryState(total=8, reserved=2, allocation_ratio=1.5))
 IN_TWO = (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1))
 
 
@@ -159,6 +155,13 @@ IN_TWO = (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1))
         (a_ledger(cells={OTHER_HOST: ""}), a_claim(a_share(HOST, IN_TWO)), Claimed()),
         (a_ledger(cells={OTHER_HOST: "c2"}), a_claim(a_share(HOST, IN_TWO)), "share.cell"),
         (a_ledger(cells={HOST: "c2"}), a_claim(a_share(HOST, IN_TWO)), "share.cell"),
+        # Over-commit multiplies the total minus the reserve.
+        (OVER_COMMITTED, a_claim(a_share(HOST, amounts(HOST, VCPU=9))), Claimed()),
+        (
+            OVER_COMMITTED,
+            a_claim(a_share(HOST, amounts(HOST, VCPU=10))),
+            DoesNotFit(shortfalls=(Shortfall(provider=HOST, resource="VCPU", asked=10, free=9),)),
+        ),
         # A swap is of the attempt that is held, and leads to a later one.
         *[(a_ledger(living(attempt=2)), a_swap(THERE, held=2, attempt=each), "attempt") for each in (1, 2)],
         (a_ledger(), a_swap(THERE), Superseded(attempt=0, ended=False)),
