@@ -50,10 +50,6 @@ LONG = {
         "unit/test_moves_page.py",
         "unit/compute/test_libvirt_small_worlds.py::test_every_way_to_place_four_guests",
     ),
-    "each run of the tests": (
-        "test_servers.py::test_a_private_rabbitmq_recovers",
-        "test_servers.py::test_as_many_brokers",
-    ),
     "the pages' commands, one by one": (
         "stories/moor/test_client_page.py::test_the_programs_do_what_the_page_says",
         "stories/moor/test_import_page.py",

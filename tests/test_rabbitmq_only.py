@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import aio_pika
 import aiormq
@@ -27,7 +26,6 @@ from bus.topology import (
     PLACEMENT,
     REPLY,
     Binding,
-    Exchange,
     Limits,
     Objects,
     Queue,
@@ -38,13 +36,10 @@ from bus.topology import (
 )
 from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled
 from tests.contracts.broker_under_test import ADMIN, SHOP
-from tests.contracts.rabbitmq_inside import InsideBroker, RefusedExpressionError
 from tests.contracts.rabbitmq_under_test import (
-    CTL_S_MAX,
     RabbitMQUnderTest,
     ctl,
     evaluate,
-    import_definitions,
 )
 from tests.contracts.small_world import connected, eventually, publish, receive
 
@@ -228,21 +223,6 @@ async def test_a_consumer_that_is_quiet_since_it_holds_all_it_may_gets_no_more(
 
         assert sorted(each.parcel.body for each in held) == [b"%d" % number for number in range(9)]
         assert await other.depth("scheduler.requests") == 0
-
-
-async def test_a_queue_has_a_consumer_all_the_time_while_it_makes_sure_again_and_again(
-    rabbitmq: RabbitMQUnderTest,
-) -> None:
-    """By that, a second compute of a cell knows that it must wait."""
-    broker = RabbitBroker(rabbitmq.url(), quiet_s=0.001)
-    async with connected(broker) as connection, connected(rabbitmq.broker()) as other:
-        consuming = await connection.open_consuming("scheduler.requests", prefetch=2)
-        receiving = asyncio.create_task(consuming.receive())
-
-        assert 0 not in {await other.consumers("scheduler.requests") for _ in range(200)}
-
-        await publish(other, Parcel(API, "build.request.shop", b"1"))
-        assert [each.parcel.body for each in await receiving] == [b"1"]
 
 
 # A cell cannot publish to the level above
@@ -583,29 +563,6 @@ async def test_the_queue_of_an_application_that_does_not_read_is_bounded_and_oth
 # How tests ask the broker
 
 
-async def test_an_expression_is_evaluated_inside_the_broker_and_asks_rabbitmqctl_once() -> None:
-    asked: list[str] = []
-
-    def ctl_eval(expression: str) -> str:
-        asked.append(expression)
-        return ctl("eval", expression)
-
-    inside = InsideBroker(ctl_eval, CTL_S_MAX)
-
-    assert [inside.evaluate(f"{n} + 1.") for n in range(3)] == ["1", "2", "3"]
-    assert len(asked) == 1
-
-
-async def test_an_expression_that_the_broker_cannot_evaluate_is_refused_with_its_reason() -> None:
-    with pytest.raises(RefusedExpressionError, match="not_there"):
-        evaluate("not_there:at_all()")
-
-
-async def test_definitions_that_the_broker_does_not_take_are_an_error() -> None:
-    with pytest.raises(RuntimeError, match="RabbitMQ refused these definitions"):
-        import_definitions({"permissions": [{"user": "guest", "vhost": "no such host", "configure": ""}]})
-
-
 # Networks
 
 
@@ -623,38 +580,3 @@ async def test_a_network_that_drops_everything_is_noticed_by_heartbeats(
 
 
 # Virtual hosts that serve several tests
-
-
-async def test_a_virtual_host_serves_another_test_only_empty_and_with_nothing_else_on_it() -> None:
-    """The stock is of these objects alone, and the oldest host is the next, as soon as there are two."""
-    objects = Objects(
-        (Exchange("used-again"),), (Queue("used-again", QueueKind.WORK, (Binding("used-again", "a"),)),)
-    )
-    more = Objects(objects.exchanges, (Queue("one-more", QueueKind.WORK, (Binding("used-again", "b"),)),))
-
-    async def used(then: Callable[[RabbitMQUnderTest], Awaitable[object]] | None = None) -> str:
-        here = await RabbitMQUnderTest.start()
-        await here.declare(objects)
-        async with connected(here.broker()) as connection:
-            assert not await connection.depth("used-again")
-            assert await publish(connection, Parcel("used-again", "a", b"left")) == [Receipt.CONFIRMED]
-        if then:
-            await then(here)
-        await here.close()
-        return here.virtual_host
-
-    first, second = await used(), await used()
-
-    assert await used(lambda here: here.declare(more)) == first
-    assert await used(lambda here: here.add_user(SCHEDULER, CELLS)) == second
-    third = await used()
-    assert third not in (first, second)
-    assert await used(_gives_everybody_fewer_rights) == second
-    assert await used() == third
-    assert await used() not in (first, second, third)
-
-
-async def _gives_everybody_fewer_rights(rabbitmq: RabbitMQUnderTest) -> None:
-    name = urlsplit(rabbitmq.url()).username
-    rights = f'<<"{name}">>, <<"{rabbitmq.virtual_host}">>, <<".*">>, <<".*">>, <<>>, <<"tests">>'
-    await asyncio.to_thread(evaluate, f"rabbit_auth_backend_internal:set_permissions({rights})")

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,22 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import aio_pika
 import asyncpg
 import pytest
 
-from laboratory.private_servers import START_PATIENCE_S
 from tests.servers import (
     AMQP_CTL_VARIABLE,
     AMQP_VARIABLE,
     POSTGRES_VARIABLE,
     PrivatePostgres,
-    PrivateRabbitMQ,
     descendants,
 )
-from tests.servers.free_places import IN_MEMORY, place_in_memory
 from tests.servers.installed import (
-    AskForHelp,
     Install,
     Machine,
     Ready,
@@ -73,46 +67,6 @@ def test_a_private_postgres_recovers_from_a_crash_and_leaves_nothing_when_stoppe
     assert not data.parent.exists()
 
 
-def test_a_killed_postgres_leaves_no_shared_memory_in_the_kernel() -> None:
-    with PrivatePostgres() as server:
-        data = Path(str(ask(server, "SHOW data_directory")))
-        segment = (data / "postmaster.pid").read_text().splitlines()[6].split()[1]
-        assert segment in shared_memory()
-        server.kill()
-    assert segment not in shared_memory()
-
-
-def test_a_private_rabbitmq_recovers_from_a_crash_and_leaves_nothing_when_stopped() -> None:
-    server = PrivateRabbitMQ()
-    with server:
-        before = server.url
-        server.ctl("import_definitions", stdin='{"vhosts": [{"name": "imported"}]}')
-        assert "imported" in server.ctl("-q", "list_vhosts").splitlines()
-        asyncio.run(leave_a_message(server.url))
-        server.settle()
-        crashed = server.processes()
-
-        server.kill()
-
-        assert server.processes() == ()
-        server.start()
-        assert server.url == before
-        assert asyncio.run(take_the_message(server.url)) == b"kept"
-        running = server.processes()
-        directory = Path(server.ctl_command.split()[-1]).parent
-        assert directory.exists()
-    assert still_there((*crashed, *running)) == []
-    assert not directory.exists()
-
-
-def test_data_is_kept_in_memory_only_where_there_is_room(tmp_path: Path) -> None:
-    free = shutil.disk_usage(tmp_path).free
-
-    assert place_in_memory(tmp_path, free // 2) == tmp_path
-    assert place_in_memory(tmp_path, free * 2) is None
-    assert place_in_memory(tmp_path / "missing", 0) is None
-
-
 def test_the_command_gets_the_given_servers_and_its_exit_code_is_returned() -> None:
     says_what_it_got = f"import os, sys; print(os.environ['{AMQP_VARIABLE}'], os.environ['{POSTGRES_VARIABLE}']); sys.exit(7)"
 
@@ -136,52 +90,6 @@ def test_each_test_process_takes_a_broker_of_its_own() -> None:
         take_broker(environment, process)
         taken.append((environment[AMQP_VARIABLE], environment[AMQP_CTL_VARIABLE]))
     assert taken == [("amqp://first", "ctl first"), ("amqp://second", "ctl second")]
-
-
-def test_no_broker_is_started_where_one_is_given() -> None:
-    says_whether_there_are_more = f"import os, sys; sys.exit('{AMQP_VARIABLE}_2' in os.environ)"
-
-    with harness(
-        sys.executable, "-c", says_whether_there_are_more, given=NOWHERE, flags=("--brokers", "2")
-    ) as done:
-        assert done.wait(PATIENCE_S) == 0
-
-
-def test_as_many_brokers_are_started_as_are_asked_for() -> None:
-    urls = f"[os.environ[name] for name in ('{AMQP_VARIABLE}', '{AMQP_VARIABLE}_2')]"
-    says_which = f"import os; print(len(set({urls})), '{AMQP_CTL_VARIABLE}_2' in os.environ)"
-    postgres = {POSTGRES_VARIABLE: NOWHERE[POSTGRES_VARIABLE]}
-
-    with harness(sys.executable, "-c", says_which, given=postgres, flags=("--brokers", "2")) as done:
-        assert done.wait(START_PATIENCE_S) == 0
-        assert said(done) == "2 True\n"
-
-
-@pytest.mark.parametrize(("flags", "fsync"), [((), "off"), (("--durable",), "on")])
-def test_durable_servers_wait_for_the_disk(flags: tuple[str, ...], fsync: str) -> None:
-    asks = (
-        "import asyncio, asyncpg, os\n"
-        "async def ask():\n"
-        f"    url = os.environ['{POSTGRES_VARIABLE}'].replace('+asyncpg', '')\n"
-        "    connection = await asyncpg.connect(url)\n"
-        "    print(await connection.fetchval('SHOW fsync'), await connection.fetchval('SHOW data_directory'))\n"
-        "asyncio.run(ask())\n"
-    )
-    broker = {AMQP_VARIABLE: NOWHERE[AMQP_VARIABLE]}
-
-    with harness(sys.executable, "-c", asks, given=broker, flags=flags) as done:
-        assert done.wait(START_PATIENCE_S) == 0
-        waits, directory = said(done).split()
-    assert waits == fsync
-    if flags:
-        assert not Path(directory).is_relative_to(IN_MEMORY)
-
-
-def test_a_command_that_dies_of_a_signal_counts_as_128_and_the_signal() -> None:
-    suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-
-    with harness(sys.executable, "-c", suicide, given=NOWHERE) as done:
-        assert done.wait(PATIENCE_S) == 128 + signal.SIGKILL
 
 
 def test_processes_that_a_command_leaves_running_are_ended_daemons_too() -> None:
@@ -234,21 +142,6 @@ def test_nothing_outlives_the_harness_however_it_is_ended(signum: signal.Signals
     wait_until(lambda: not any(directory.exists() for directory in directories))
 
 
-def test_the_servers_end_even_if_the_process_that_would_end_them_is_killed() -> None:
-    server = PrivatePostgres()
-    server.start()
-    started = server.processes()
-    keeper, directory = server.keeper, Path(str(ask(server, "SHOW data_directory"))).parent
-    assert keeper is not None
-
-    os.kill(keeper, signal.SIGKILL)
-
-    wait_until(lambda: still_there(started) == [])
-    assert directory.exists()
-    server.stop()
-    assert not directory.exists()
-
-
 def test_missing_servers_are_installed_by_a_user_who_may() -> None:
     machine = Machine(installed=frozenset({Software.POSTGRES}), has_apt=True, become_root=("sudo", "-n"))
 
@@ -256,37 +149,6 @@ def test_missing_servers_are_installed_by_a_user_who_may() -> None:
         (Software.RABBITMQ,), ("sudo", "-n")
     )
     assert decide(machine, (Software.POSTGRES,)) == Ready()
-
-
-def test_a_user_who_may_not_install_is_told_the_command_and_the_variables() -> None:
-    machine = Machine(installed=frozenset(), has_apt=True, become_root=None)
-
-    assert decide(machine, (Software.RABBITMQ, Software.POSTGRES)) == AskForHelp(
-        "RabbitMQ and PostgreSQL not found, and only root may install them. Either install them:\n"
-        "    sudo apt-get install -y rabbitmq-server postgresql\n"
-        "or name running ones:\n"
-        "    export MOOR_TEST_AMQP_URL=amqp://USER:PASSWORD@HOST:5672/\n"
-        "    export MOOR_TEST_POSTGRES_URL=postgresql+asyncpg://SUPERUSER@HOST:5432/postgres"
-    )
-
-
-def test_a_machine_without_apt_is_told_only_what_is_missing() -> None:
-    machine = Machine(installed=frozenset({Software.RABBITMQ}), has_apt=False, become_root=())
-
-    assert decide(machine, (Software.RABBITMQ, Software.POSTGRES)) == AskForHelp(
-        "PostgreSQL not found, and there is no apt-get to install it. Either install it:\n"
-        "    (your system's way to install PostgreSQL)\n"
-        "or name a running one:\n"
-        "    export MOOR_TEST_POSTGRES_URL=postgresql+asyncpg://SUPERUSER@HOST:5432/postgres"
-    )
-
-
-def test_a_browser_can_only_be_installed() -> None:
-    machine = Machine(installed=frozenset({Software.RABBITMQ}), has_apt=True, become_root=None)
-
-    assert decide(machine, (Software.RABBITMQ, Software.CHROMIUM)) == AskForHelp(
-        "Chromium not found, and only root may install it. Install it:\n    sudo apt-get install -y chromium"
-    )
 
 
 @contextmanager
@@ -335,10 +197,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def shared_memory() -> set[str]:
-    return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
-
-
 def ask(server: PrivatePostgres, query: str) -> object:
     async def once() -> object:
         connection = await asyncpg.connect(server.url.replace("+asyncpg", ""))
@@ -348,21 +206,3 @@ def ask(server: PrivatePostgres, query: str) -> object:
             await connection.close()
 
     return asyncio.run(once())
-
-
-async def leave_a_message(url: str) -> None:
-    connection = await aio_pika.connect(url)
-    async with connection, connection.channel(publisher_confirms=True) as channel:
-        await channel.declare_queue("kept", durable=True, arguments={"x-queue-type": "quorum"})
-        await channel.default_exchange.publish(
-            aio_pika.Message(b"kept", delivery_mode=aio_pika.DeliveryMode.PERSISTENT), routing_key="kept"
-        )
-
-
-async def take_the_message(url: str) -> bytes:
-    connection = await aio_pika.connect(url)
-    async with connection, connection.channel() as channel:
-        queue = await channel.get_queue("kept")
-        message = await queue.get(timeout=PATIENCE_S)
-        await message.ack()
-        return message.body

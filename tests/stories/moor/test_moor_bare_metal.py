@@ -66,52 +66,6 @@ async def test_a_cloud_has_nodes_that_daemons_share_and_that_outlive_a_kill(home
         assert {*before} < {*await nodes_up(home)}
 
 
-async def test_an_operator_takes_nodes_out_of_use_and_gives_them_back(home: Path) -> None:
-    environment = {"XDG_STATE_HOME": str(home)}
-    async with up(home, "--nodes", "4", "--daemons", "2") as process:
-
-        async def are_offered() -> bool:
-            offers = [each["offered"]["amount"] for each in await moor_json("node", "list", **environment)]
-            return offers == [1] * 4
-
-        await wait_until(are_offered, "all nodes are offered")
-        listed = await moor_json("node", "list", **environment)
-        assert [each["name"] for each in listed] == [f"node-0000{number}" for number in range(4)]
-        assert {each["daemon"] for each in listed} <= {"ironic-1", "ironic-2"}
-
-        (kept,) = await moor_json(
-            "node", "maintenance", "on", "node-00001", "--reason", "disk", **environment
-        )
-        assert kept["ironic"]["maintenance_reason"] == "disk"
-        assert kept["offered"]["amount"] == 0
-        assert kept["offered"]["reasons"] == ["the node is in maintenance: 'disk'"]
-        (managed,) = await moor_json("node", "manage", listed[2]["id"], **environment)
-        assert managed["ironic"]["provision_state"] == "manageable"
-        assert managed["offered"]["amount"] == 0
-        out = await moor_json("node", "list", "--unavailable", **environment)
-        assert [each["name"] for each in out] == ["node-00001", "node-00002"]
-        process.send_signal(signal.SIGKILL)
-        await process.ended()
-
-    async with up(home, "--nodes", "4"):
-        states = {each["name"]: each["ironic"] for each in await moor_json("node", "list", **environment)}
-        assert states["node-00001"]["maintenance"]
-        assert states["node-00002"]["provision_state"] == "manageable"
-
-        (free,) = await moor_json("node", "maintenance", "off", "node-00001", **environment)
-        assert free["offered"]["amount"] == 1
-        # The command waits until the node is clean.
-        (provided,) = await moor_json("node", "provide", "node-00002", **environment)
-        assert provided["ironic"]["provision_state"] == "available"
-        assert provided["offered"]["amount"] == 1
-        (booted,) = await moor_json("node", "power", "on", "node-00002", **environment)
-        assert booted["ironic"]["instance_uuid"] is None
-
-        shown = await moor("node", "show", "node-00001", **environment)
-        assert "1 CUSTOM_BAREMETAL" in shown.out
-        assert "ironic-1, epoch" in shown.out
-
-
 async def test_a_node_is_built_on_and_given_back(home: Path) -> None:
     environment = {"XDG_STATE_HOME": str(home)}
     drive = home / "drive.gz"

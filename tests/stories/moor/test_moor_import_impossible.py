@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nova.rows import SMALL, FlavorRow, NovaRows, id_of, stored
+from tests.nova.rows import SMALL, NovaRows, stored
 from tests.stories.moor.moor_process import moor, moor_json
 from tests.stories.moor.test_moor_import_attacked import BAD, GOOD, an_estate, cloud, home, reports
 
@@ -111,39 +111,3 @@ async def test_an_impossible_value_keeps_back_its_host_alone_and_is_named(home: 
         hosts = await moor_json("host", "list", **environment)
         assert {each["setting"]["mode"] for each in hosts} == {"up"}
         assert (await moor("audit", "--settle", "0", **environment)).code == 0
-
-
-async def test_shared_things_with_impossible_values_are_named_and_the_others_are_created(home: Path) -> None:
-    addresses = an_estate(home)
-    with NovaRows.again(addresses) as nova:
-        nova.flavor(FlavorRow(name="tiny", id=8))
-        nova.flavor(FlavorRow(name="minus", id=9, vcpus=-4))
-        nova.change("api", "UPDATE flavors SET memory_mb = 'lots' WHERE id = 8")
-        for name, column, value in (("a", "rules", "{no"), ("b", "rules", '{"max_server_per_host": "two"}')):
-            nova.group(name, "anti-affinity", [])
-            nova.change(
-                "api",
-                f"UPDATE instance_group_policy SET {column} = ? WHERE group_id ="  # noqa: S608
-                " (SELECT id FROM instance_groups WHERE name = ?)",
-                value,
-                name,
-            )
-        nova.aggregate("rack", [GOOD], height="2")
-        nova.aggregate("odd", [GOOD])
-        nova.change("api", "UPDATE aggregates SET uuid = 'square' WHERE name = 'odd'")
-    async with cloud(home) as environment:
-        ran = await moor("import", "nova", *addresses.arguments, "-o", "json", **environment)
-
-        told = json.loads(ran.out)
-        assert {each["stage"] for each in told["hosts"]} == {"here"}, ran.out
-        said = "\n".join(told["not_created"])
-        for words in (
-            "flavors.memory_mb of flavor 'tiny' is 'lots'",
-            "flavors.vcpus of flavor 'minus' is -4",
-            f"instance_group_policy.rules of group {id_of('group', 'a')} is '{{no'",
-            f"instance_group_policy.rules of group {id_of('group', 'b')} is",
-            "aggregates.uuid of aggregate 'odd' is 'square'",
-        ):
-            assert words in said, said
-        names = {each["name"] for each in await moor_json("aggregate", "list", **environment)}
-        assert names == {"rack", "from-nova"}

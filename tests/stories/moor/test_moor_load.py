@@ -1,7 +1,6 @@
 """`moor load` as a person runs it: small, embedded and on real servers, with the figures that it prints."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,107 +106,6 @@ async def test_on_real_servers_the_cpu_of_every_process_is_counted_once(
     assert all(us > 0 for us in spent.values())
     assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
     assert found["load_generator_us_per_boot"] > 0
-
-
-MIX = "boot=40,boot:4x4096x40=10,multi:10=1,group:3=6,metal=2,delete=12,migrate=3,live-migrate=3,resize=3"
-AT_A_RATE = ("--rate", "100", "--arrivals", "poisson")
-
-
-def assert_the_mix_was_measured(ran: Result, found: dict[str, Any]) -> None:
-    assert ran.code == 0, ran.err + ran.out
-    assert "audit passed" in ran.out
-    assert found["audit"] == {"passed": True, "problems": []}
-    assert found["boots"] >= 200
-    assert found["active"] + found["in_error"] == found["boots"]
-    assert found["mix"] == {
-        name: float(weight) for name, weight in (each.split("=") for each in MIX.split(","))
-    }
-    assert found["kinds"].keys() == found["mix"].keys()
-    counts = {name: each["count"] for name, each in found["kinds"].items()}
-    assert sum(counts.values()) == found["orders"]["count"]
-    made = {"multi:10": 10, "boot": 1, "boot:4x4096x40": 1, "group:3": 1, "metal": 1}
-    assert sum(counts[name] * instances for name, instances in made.items()) == found["boots"]
-    assert found["kinds"]["delete"]["outcomes"] == {"deleted": counts["delete"]}
-    for each in found["kinds"].values():
-        assert sum(each["outcomes"].values()) == each["count"]
-    assert_percentiles_rise(found["latency_ms"])
-    assert [*found["steps_ms"]] == ["accepted", "placed", "active", "heard"]
-    for each in found["steps_ms"].values():
-        assert_percentiles_rise(each)
-    spent = {*found["cpu_us_per_boot"]} - {"total"}
-    assert spent <= found["memory_mb"].keys()
-    assert all(mb > 1 for mb in found["memory_mb"].values())
-    over_time = found["over_time"]
-    assert sum(each["ended_per_s"] * each["seconds"] for each in over_time) == pytest.approx(
-        found["orders"]["count"]
-    )
-    assert sum(each["due_per_s"] * each["seconds"] for each in over_time) == pytest.approx(
-        found["orders"]["count"]
-    )
-    assert over_time[-1]["under_way"] == 0
-
-
-def assert_percentiles_rise(latency: dict[str, float]) -> None:
-    assert [*latency] == ["p50", "p90", "p99", "p999", "max"]
-    figures = [*latency.values()]
-    assert figures == sorted(figures)
-    assert figures[-1] > 0
-
-
-@pytest.mark.rabbitmq
-@pytest.mark.postgresql
-@pytest.mark.parametrize("words", [AT_A_RATE, ()], ids=["at a rate", "as fast as possible"])
-async def test_publishers_on_real_servers_send_each_order_as_a_message_of_its_own(
-    words: Sequence[str], tmp_path: Path
-) -> None:
-    file = tmp_path / "load.json"
-    async with real_servers() as (bus, database):
-        servers = ("--bus", bus, "--db", database, "--nodes", "20", "--publishers", "4")
-        ran = await moor(*SMALL, "--mix", MIX, *words, *servers, "--json", str(file))
-
-    found = figures(file)
-    assert_the_mix_was_measured(ran, found)
-    assert found["publishers"] == 4
-    assert {"load generator", "broker", "database"} <= found["memory_mb"].keys()
-    assert (found["late_ms"] is None) == (not words)
-
-
-METAL = ("load", "--bare-metal", "--nodes", "20", "--changes", "101", "--deploys", "12", "--in-flight", "10")
-
-
-def assert_metal_was_measured(ran: Result, found: dict[str, Any]) -> None:
-    assert ran.code == 0, ran.err + ran.out
-    assert "audit passed" in ran.out
-    assert found["audit"] == {"passed": True, "problems": []}
-    assert found["active"] + found["in_error"] == found["boots"] == 12
-    assert found["nodes"] == 20
-    assert found["changes"]["count"] == 101
-    assert found["kinds"].keys() == {"metal", "delete"}
-    assert found["kinds"]["metal"]["count"] == 12
-    assert found["kinds"]["delete"]["outcomes"]["deleted"] > 0
-    for phase in (found["changes"], found["orders"]):
-        assert phase["per_s"] > 0
-        assert 0 < phase["latency_ms"]["p50"] <= phase["latency_ms"]["p99"] <= phase["latency_ms"]["max"]
-        spent = phase["cpu_us_each"]
-        assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
-        assert spent["total"] > 0
-    for over_time, count in (
-        (found["changes"]["over_time"], 101),
-        (found["over_time"], found["orders"]["count"]),
-    ):
-        assert sum(each["ended_per_s"] * each["seconds"] for each in over_time) == pytest.approx(count)
-        assert over_time[-1]["under_way"] == 0
-
-
-async def test_on_bare_metal_changes_and_deploys_are_measured_and_audited(tmp_path: Path) -> None:
-    file = tmp_path / "load.json"
-
-    ran = await moor(*METAL, "--failing", "0.5", "--rate", "100", "--json", str(file))
-
-    assert_metal_was_measured(ran, figures(file))
-    assert figures(file)["by_alternate"] + figures(file)["in_error"] > 0
-    assert figures(file)["changes"]["cpu_us_each"].keys() == {"total", "embedded"}
-    assert figures(file)["late_ms"]["p50"] >= 0
 
 
 async def test_mistakes_are_reported_in_one_line() -> None:

@@ -101,34 +101,6 @@ async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Pat
         assert (audited.code, "no faults" in audited.out) == (0, True)
 
 
-async def test_a_person_drains_a_host_and_evacuates_a_lost_one(home: Path) -> None:
-    environment = {"XDG_STATE_HOME": str(home)}
-    async with started("up", "--cells", "harbour", "--hosts", "3", **environment) as up:
-        await up.until_printed("ready")
-        ids = await booted(3, FIRST, **environment)
-
-        fenced_file = home / "fenced"
-        still_up = await moor("evacuate", FIRST, "--fence", f"touch {fenced_file}", **environment)
-        assert (still_up.code, f"{FIRST} is up, so nothing was evacuated" in still_up.err) == (1, True)
-        unknown = await moor("evacuate", "nowhere", "--fence", f"touch {fenced_file}", **environment)
-        assert (unknown.code, "nowhere" in unknown.err) == (1, True)
-        assert not fenced_file.exists()
-        drained = await moor_json("host", "drain", FIRST, "--to", SECOND, **environment)
-        assert {each["id"] for each in drained["moved"]} == set(ids)
-        assert {each["host"] for each in drained["moved"]} == {SECOND}
-        assert (await moor_json("host", "show", FIRST, **environment))["setting"]["mode"] == "draining"
-
-        await moor_json("host", "set", SECOND, "down", **environment)
-        fenced = await moor("evacuate", SECOND, "--fence", "false", **environment)
-        assert (fenced.code, "nothing was evacuated" in fenced.err) == (1, True)
-        heard = await moor("evacuate", SECOND, **environment)
-        assert (heard.code, f"{SECOND} is set down, and was heard" in heard.err) == (1, True)
-        evacuated = await moor_json("evacuate", SECOND, "--fence", "true", **environment)
-        assert (evacuated["stayed"], {each["host"] for each in evacuated["moved"]}) == ([], {THIRD})
-        nobody = await moor("evacuate", SECOND, "--yes", **environment)
-        assert (nobody.code, "0 of 0 instances" in nobody.out) == (0, True)
-
-
 async def test_a_person_has_moves_wait_for_room_and_sees_why(home: Path) -> None:
     environment = {"XDG_STATE_HOME": str(home)}
     whole = ("boot", "--vcpus", "1", "--ram", str(HostSize().ram_mb * 6 // 10), "--disk", "1", "--host")

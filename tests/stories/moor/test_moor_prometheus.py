@@ -73,18 +73,6 @@ def test_the_dashboard_is_the_one_of_the_code_and_grafanas_schema_reads_all_of_i
     assert [*_lost(written, json.loads(JSONEncoder().encode(read)))] == []
 
 
-def test_no_panel_lies_on_another_and_each_has_an_id_of_its_own() -> None:
-    taken: set[tuple[int, int]] = set()
-    ids = [panel["id"] for panel in dashboard()["panels"]]
-    assert len(ids) == len(set(ids))
-    for panel in dashboard()["panels"]:
-        at = panel["gridPos"]
-        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
-        assert not taken & cells, panel["title"]
-        assert at["x"] + at["w"] <= 24
-        taken |= cells
-
-
 def test_the_alerts_pass_their_unit_tests_and_each_has_one() -> None:
     place = DEPLOY / "prometheus"
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yaml", cwd=place)

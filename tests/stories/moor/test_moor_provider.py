@@ -62,30 +62,6 @@ async def test_an_operator_gives_a_host_a_device_and_asks_who_could_give_it(home
         assert [(holder["project"], holder["type"]) for holder in held] == [("shop", "INSTANCE")]
 
 
-async def test_a_host_owns_its_inventory_and_what_an_operator_has_made_beside_it_stays(home: Path) -> None:
-    environment = {"XDG_STATE_HOME": str(home)}
-    up_again = ("up", "--cells", "harbour", "--hosts", "2")
-    async with started(*up_again, **environment) as up:
-        await up.until_printed("ready")
-        before = await moor_json("provider", "show", FIRST, **environment)
-        await moor_json("provider", "create", "shelf0", "--parent", FIRST, **environment)
-        for order in (("inventory", "shelf0", "VGPU=2"), ("inventory", FIRST, "VCPU=1")):
-            ran = await moor("provider", "set", *order, **environment)
-            assert ran.code == 0, ran.err
-        shown = await moor_json("provider", "show", FIRST, **environment)
-        assert list(shown["inventories"]) == ["VCPU"]
-    async with started(*up_again, **environment) as up:
-        await up.until_printed("ready")
-        # The host is reported anew after its restart.
-        after = await moor_json("provider", "show", FIRST, **environment)
-        assert after["inventories"] == before["inventories"]
-        shelf = await moor_json("provider", "show", "shelf0", **environment)
-        assert (shelf["inventories"]["VGPU"]["total"], shelf["made_by_name"]) == (2, True)
-        said = await moor("provider", "show", "shelf0", **environment)
-        assert "no report has named it" in " ".join(said.out.split())
-        assert (await moor("audit", **environment)).code == 0
-
-
 async def test_an_instance_gets_a_port_of_a_network_card_and_a_volume_of_a_pool(home: Path) -> None:
     environment = {"XDG_STATE_HOME": str(home)}
     pool = ("--pool", "nfs:DISK_GB=50")

@@ -21,8 +21,6 @@ from tests.stories.moor.moor_process import moor, moor_json
 
 pytestmark = pytest.mark.asyncio
 
-LONG_S = 3600.0
-
 
 class Served:
     def __init__(self, url: str, store: IronicStore) -> None:
@@ -52,26 +50,6 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
 
 def node_id(number: int) -> ProviderId:
     return ProviderId(UUID(int=number))
-
-
-async def test_the_daemons_are_shown_with_their_leases_and_nodes(served: Served) -> None:
-    await served.fill("", "d1", "lost", "d2", "d1")
-    await served.store.join("d1", "a", LONG_S)
-    await served.store.join("d2", "b", 0.0)
-
-    shown = await moor_json("ring", "--ironic-db", served.url)
-
-    daemons = {each["name"]: each for each in shown["daemons"]}
-    assert {
-        name: (each["state"], each["incarnation"], each["nodes"], each["with_instances"])
-        for name, each in daemons.items()
-    } == {"d1": ("alive", "a", 2, 1), "d2": ("gone", "b", 1, 0), "lost": ("gone", "", 1, 0)}
-    assert 0 < daemons["d1"]["lease_left_s"] <= LONG_S
-    assert daemons["d2"]["lease_left_s"] == 0
-    assert shown["untaken"] == 1
-    told = await moor("ring", MOOR_DB_URL=served.url)
-    assert told.code == 0, told.err
-    assert "1 nodes that no daemon has taken yet" in told.out
 
 
 async def test_nodes_missing_in_ironic_are_shown_and_released_by_an_operator(served: Served) -> None:

@@ -1,16 +1,12 @@
 """`moor status`: the whole cloud on one screen, and an exit code that says whether it is healthy."""
 
 import json
-import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bus.addresses import broker_at
-from bus.message import Parcel
-from moor.asking import LOCAL
 from tests.stories.moor.moor_process import Result, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
@@ -66,26 +62,3 @@ async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
         assert "Moorage  healthy" in shown.out
         assert "2 instances   2 active" in shown.out
         assert max(map(len, shown.out.splitlines())) <= 80
-
-
-async def test_a_dead_letter_is_a_trouble_and_so_is_a_cloud_that_does_not_answer(home: Path) -> None:
-    environment = {"XDG_STATE_HOME": str(home)}
-    async with started("up", "--cells", "harbour", "--hosts", "1", **environment) as up:
-        await up.until_printed("ready")
-        connection = await broker_at(f"unix://{LOCAL.user}@{home}/moorage/bus.sock").connect()
-        publishing = await connection.open_publishing()
-        await publishing.publish(Parcel("moor.api", "build.request.-", b"{broken"))
-        await connection.close()
-        while not (told := json.loads((await moor("status", "-o", "json", **environment)).out))["troubles"]:
-            pass
-        assert told["troubles"] == ["dead letters: 1; `moor dead list` shows them"]
-        ill = await moor("status", **environment)
-        assert (ill.code, "1 trouble" in ill.out) == (1, True)
-
-        await moor("dead", "drop", "--all", **environment)
-        assert (await moor("status", **environment)).code == 0
-        up.send_signal(signal.SIGTERM)
-        assert (await up.ended()).code == 0
-
-    away = await moor("status", **environment)
-    assert (away.code, "no broker" in away.err) == (1, True)

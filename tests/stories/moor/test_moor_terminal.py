@@ -7,7 +7,6 @@ import json
 import re
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -43,28 +42,6 @@ async def silent() -> AsyncIterator[str]:
 def request_of(ran: Result) -> str:
     (found,) = re.findall(r"^request (\S+)$", ran.err, re.MULTILINE)
     return str(UUID(found))
-
-
-@pytest.mark.asyncio(loop_scope="module")
-async def test_a_plan_says_how_many_fit_and_why_not_and_builds_nothing(cloud: str, tmp_path: Path) -> None:
-    known = await moor_json("host", "list", "--bus", cloud)
-    hosts, cells = len(known), sorted({host["cell"] for host in known})
-    request = tmp_path / "request.json"
-    request.write_text('{"type": "build.request", "flavor": {"vcpus": 500}}')
-
-    fits = await moor_json("plan", "--request", str(request), "--vcpus", "1", "--bus", cloud)
-    assert (fits["qualify"], fits["funnel"]["hosts"], [cell["cell"] for cell in fits["cells"]]) == (
-        *(hosts, hosts, cells),
-    )
-    large = await moor("plan", "--request", str(request), "--bus", cloud, COLUMNS="200")
-    assert large.out.startswith(f"0 more fit on 0 of {hosts} hosts\n")
-    # With the largest amount that any host has free: as many hosts as have so much.
-    assert re.search(rf"more hosts would qualify:\n  [1-{hosts}] with \d+ VCPU in place of 500", large.out)
-    verdicts = await moor_json("plan", "--vcpus", "500", "--hosts", "--step", "capacity", "--bus", cloud)
-    assert [each["reason"].partition(",")[0] for each in verdicts] == ["VCPU asked 500"] * hosts
-    request.write_text('{"type": "build.request", "flavour": {"vcpus": 500}}')
-    misspelt = await moor("plan", "--request", str(request), "--bus", cloud, COLUMNS="200")
-    assert (misspelt.code, "unknown field 'flavour'" in misspelt.err) == (2, True), misspelt.err
 
 
 @pytest.mark.asyncio(loop_scope="module")

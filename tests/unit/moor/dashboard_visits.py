@@ -156,6 +156,7 @@ class FakeBrowser(httpx.AsyncClient):
     def __init__(self, visited: Visited, address: str, scheme: str) -> None:
         super().__init__(
             base_url=visited.url,
+            timeout=60,
             headers={"accept": "text/html", "x-forwarded-for": address, "x-forwarded-proto": scheme},
         )
         self.origin = visited.url.replace("http", scheme, 1)

@@ -1,7 +1,5 @@
 """What people see of a dead letter's bytes: readable, and without secrets, whatever the bytes are."""
 
-import time
-
 import pytest
 
 from moor.dashboard.letters import masked
@@ -19,13 +17,3 @@ from moor.dashboard.letters import masked
 )
 def test_secrets_of_a_broken_body_are_hidden_too(body: bytes) -> None:
     assert "hush" not in masked(body)
-
-
-def test_a_large_hostile_body_takes_no_long_time() -> None:
-    began_s = time.process_time()
-
-    masked(b'"password' * 28_000)
-    masked(b'"password": "' + b'\\"' * 120_000)
-    masked(b"x://a:b" * 40_000)
-
-    assert time.process_time() - began_s < 2

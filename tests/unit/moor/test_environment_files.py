@@ -7,7 +7,7 @@ import typer
 
 from bus.addresses import Addresses
 from moor.broker.broker_command import broker_variables
-from moor.secret_files import EnvironmentFile, environment_files
+from moor.secret_files import environment_files
 from moor.settings import Settings
 
 
@@ -23,15 +23,6 @@ def test_another_value_is_refused_before_anything_is_written(tmp_path: Path) -> 
     for file in environment_files(tmp_path, wanted, replace=True):
         file.write()
     assert (tmp_path / "b.env").read_text() == "MOOR_A=secret\n"
-
-
-def test_a_link_that_a_stranger_put_beside_is_not_followed(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    (tmp_path / "a.env.new").symlink_to(elsewhere)
-
-    EnvironmentFile(tmp_path / "a.env", {"MOOR_A": "1"}).write()
-
-    assert not elsewhere.exists()
 
 
 def test_a_worker_of_a_cell_learns_only_its_own_broker_and_one_above_all_of_them() -> None:

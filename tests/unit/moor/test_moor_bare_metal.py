@@ -1,34 +1,13 @@
 """The commands for bare metal read files and the state of nodes, without any server."""
 
-import json
 from pathlib import Path
 
 import pytest
 import typer
 
-from engine.flavors import ConfigDriveParts, parts_of
 from ironic_sync.core.offers import CellMap
 from moor.clouds.cloud import cells_of_groups
 from moor.instances.requests import drive_of
-
-
-def test_a_config_drive_is_made_of_user_data_metadata_and_a_key(tmp_path: Path) -> None:
-    script, key = tmp_path / "setup.sh", tmp_path / "id.pub"
-    script.write_text("#!/bin/sh\necho \\u0000 ä\n", encoding="utf-8")
-    key.write_text("ssh-ed25519 AAAA ann\n")
-
-    made = drive_of("", script, ["role=db", "note=a=b"], key)
-
-    assert json.loads(made) == {
-        "user_data": "#!/bin/sh\necho \\u0000 ä\n",
-        "meta_data": {
-            "meta": {"role": "db", "note": "a=b"},
-            "public_keys": {"moor": "ssh-ed25519 AAAA ann"},
-        },
-    }
-    assert parts_of(made) == ConfigDriveParts(**json.loads(made))
-    assert drive_of("http://drives/1", None, None, None) == "http://drives/1"
-    assert drive_of("", None, None, None) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,32 @@
 """A client that follows instances learns their states from events, and not only when it asks again."""
 
+import asyncio
+
+import pytest
 from msgspec import structs
 
+from bus.memory import MemoryBroker
 from bus.messages.build import InstanceActive
-from moor.client.bus_client import InstanceFollower
+from bus.topology import objects_of
+from moor.asking import CommandClient, InstanceFollower, station_on
 from tests.unit.examples.values import STATE
+
+
+@pytest.mark.asyncio
+async def test_events_of_other_projects_do_not_look_like_an_interruption() -> None:
+    broker = MemoryBroker().as_user()
+    connection = await broker.connect()
+    await connection.declare(objects_of(("c1",)))
+    ours = InstanceActive(cell="c1", instance=STATE)
+    async with station_on(broker, "moor") as (station, task):
+        heard = CommandClient(station, task).listen("instance.#", project="p")
+        assert await anext(heard) == []
+        waiting = asyncio.ensure_future(anext(heard))
+        await station.send(InstanceActive(cell="c1", instance=structs.replace(STATE, project="another")))
+        await station.send(ours)
+        assert await waiting == [ours]
+        await heard.aclose()
+    await connection.close()
 
 
 def test_an_event_of_another_cell_than_the_instances_does_not_count() -> None:

@@ -3,11 +3,9 @@
 import stat
 from pathlib import Path
 
-from bus.addresses import ADDRESSES, Addresses
+from bus.addresses import ADDRESSES
 from kit.urls import read_secret
-from moor.broker.broker_command import broker_variables
-from moor.secret_files import PasswordFiles, files_of_passwords
-from moor.settings import Settings
+from moor.secret_files import files_of_passwords
 
 
 def test_a_url_names_the_file_and_the_file_has_the_password(tmp_path: Path) -> None:
@@ -25,22 +23,3 @@ def test_a_url_names_the_file_and_the_file_has_the_password(tmp_path: Path) -> N
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert files.write({"moor-a": "new", "moor-b": "x"}).endswith("written: moor-a, moor-b")
     assert read_secret(str(file)) == "new"
-
-
-def test_environment_files_then_have_no_password() -> None:
-    addresses = Addresses(
-        bus_url="amqp://root:r@api/", cell_bus_urls={"island": "amqp://root:r@isle/"}, cells=("island",)
-    )
-    roles = ("scheduler", "placement", "ironic", "operator")
-    names = [f"moor-{each}" for each in roles]
-    names += ["moor-conductor-island", "moor-compute-island"]
-    found = broker_variables(
-        Settings(addresses=addresses, data=Path("/")),
-        {name: f"of-{name}" for name in names},
-        PasswordFiles(Path("/p"), "broker"),
-    )
-
-    assert found["moor-scheduler"]["MOOR_CELL_BUS_URLS"] == (
-        "island=amqp://moor-scheduler@isle/?passwordfile=/p/moor-scheduler.broker"
-    )
-    assert "of-moor" not in str(found)
