@@ -75,6 +75,26 @@ async def test_a_multiple_acknowledgement_covers_all_up_to_it_and_no_more(
         assert await connection.depth(WORK.name) == 0
 
 
+@pytest.mark.parametrize("end", ["consumer", "connection"])
+async def test_of_many_acknowledged_at_once_none_comes_back_when_all_is_closed(
+    under_test: BrokerUnderTest, end: str
+) -> None:
+    numbers = range(300)
+    async with connected(under_test.broker(), world()) as connection:
+        await publish_bodies(connection, *numbers)
+        async with connected(under_test.broker()) as other:
+            consuming = await other.open_consuming(WORK.name, prefetch=len(numbers))
+            held = await receive(consuming, len(numbers))
+            # Not in order, so that each is acknowledged by itself.
+            for delivery in held[1::2] + held[::2]:
+                await consuming.acknowledge(delivery.tag)
+            if end == "consumer":
+                await consuming.close()
+        await publish_bodies(connection, 999)
+
+        assert bodies(await drain(connection, WORK.name, 1)) == [999]
+
+
 async def test_what_a_closed_consumer_held_goes_to_another_and_is_counted(
     under_test: BrokerUnderTest,
 ) -> None:
