@@ -61,6 +61,8 @@ async def test_a_person_works_with_names_from_boot_to_delete(home: Path) -> None
             assert refused.code == 1
             assert f"{web['id']}  web  active" in refused.err
             assert f"{beside['id']}  web  active" in refused.err
+        foreign = await moor("migrate", "db-1", "--project", "another", **environment)
+        assert (foreign.code, "there is no instance 'db-1'" in foreign.err) == (1, True)
         unknown = await moor("delete", "db-1", "nobody", **environment)
         assert (unknown.code, "'nobody', so nothing was done" in unknown.err) == (1, True)
         assert {each["state"] for each in await moor_json("list", **environment)} == {"active"}

@@ -1,16 +1,20 @@
 """Tables for any width lose no column and break no id; every command that shows things prints it in four forms."""
 
 import io
+import json
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
+import typer
 from msgspec import Struct
 from rich.console import Console
 from typer.testing import CliRunner
 
 from moor.commands import app, command_of, names
+from moor.options import Output
+from moor.showing import print_all
 from moor.tables import Columns, Rows, unique_length
 
 ASKED = (
@@ -98,6 +102,24 @@ def test_every_command_that_shows_things_has_the_four_forms(name: str) -> None:
     assert not flags & {"--json", "--wide"} or name == "load"
     if name.rsplit(maxsplit=1)[-1] in ASKED:
         assert "-o" in flags
+
+
+def listed(ships: tuple[Ship, ...], *words: str) -> str:
+    """What a command prints that lists these ships."""
+    command = typer.Typer()
+
+    @command.command()
+    def list_ships(_output: Output = None) -> None:
+        print_all(ships, COLUMNS, "no ships")
+
+    return CliRunner().invoke(command, words).output
+
+
+def test_a_document_has_every_field_and_no_items_are_a_document_too() -> None:
+    assert json.loads(listed(SHIPS[3:], "-o", "json")) == [
+        {"id": str(SHIPS[3].id), "name": "dora", "port": "", "flag": "", "is_sunk": True, "log": ""}
+    ]
+    assert [listed((), "-o", form) for form in ("json", "yaml", "table")] == ["[]\n", "[]\n", "no ships\n"]
 
 
 def test_another_form_is_refused() -> None:
