@@ -11,6 +11,7 @@ from kit.parts import (
     PartState,
     Pauses,
     Periodic,
+    SingleFlight,
     Supervised,
     operational,
 )
@@ -126,3 +127,25 @@ def test_a_periodic_part_runs_every_so_often_and_at_once_when_woken() -> None:
     run_simulated(scenario())
 
     assert work.at_s == [0.0, 10.25, 15.0, 15.25, 25.5]
+
+
+def test_callers_share_the_next_flight_and_never_the_one_under_way() -> None:
+    work = Work(Transient("no"))
+
+    async def scenario() -> list[float]:
+        flight = SingleFlight("a flight", work, pauses=Pauses(1, 1))
+        loop = asyncio.get_running_loop()
+        ends: list[float] = []
+
+        async def caller(at_s: float) -> None:
+            await until_s(at_s)
+            await flight.done()
+            ends.append(loop.time())
+
+        await asyncio.gather(*[caller(at_s) for at_s in (0, 0.1, 0.1, 0.2)])
+        assert flight.status.failures == 1
+        return ends
+
+    ends = run_simulated(scenario())
+    assert len(work.at_s) == 3, "one that failed and succeeded then, and one for all who came meanwhile"
+    assert len(set(ends)) == 2

@@ -105,3 +105,13 @@ def test_a_message_nested_deeper_than_novas_are_is_refused() -> None:
 
     with pytest.raises(RefusedError, match="more than 64 levels deep"):
         read_envelope(enveloped(ASK | {"args": deep}))
+
+
+@pytest.mark.parametrize(
+    ("mine", "asked", "serves"),
+    [((4, 5), (4, 5), True), ((4, 5), (4, 0), True), ((4, 5), (4, 6), False), ((4, 5), (3, 0), False)],
+)
+def test_a_minor_version_up_to_mine_is_served(
+    mine: tuple[int, int], asked: tuple[int, int], *, serves: bool
+) -> None:
+    assert RpcVersion(*mine).can_serve(RpcVersion(*asked)) is serves
