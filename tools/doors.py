@@ -81,6 +81,7 @@ DOORS = {
     "what Nova says and hears, and its placement": (
         *("nova_bridge.envelope", "nova_bridge.request_spec", "nova_bridge.selection", "nova_bridge.cloud"),
         *("nova_bridge.cloud_reading", "nova_bridge.placement_api", "nova_bridge.placement_books"),
+        *("nova_bridge.shadow.notes", "nova_bridge.shadow.wiring", "scheduler_worker.requests.reading"),
     ),
     "a room's workers on a broker": (
         *("bus.workers.station", "bus.workers.handling", "bus.workers.sending", "bus.workers.worker"),

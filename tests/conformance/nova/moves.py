@@ -61,10 +61,6 @@ def resize_and_revert(cloud: Cloud) -> str:
     return _moved(cloud, ("resize", {"flavorRef": cloud.large}), "revertResize")
 
 
-def migrate_and_confirm(cloud: Cloud) -> str:
-    return _moved(cloud, ("migrate", None), "confirmResize")
-
-
 def migrate_and_revert(cloud: Cloud) -> str:
     return _moved(cloud, ("migrate", None), "revertResize")
 
@@ -75,16 +71,6 @@ def migrate_to_a_host(cloud: Cloud) -> str:
     there = cloud.nova.until(server["id"], "VERIFY_RESIZE")
     cloud.nova.act(server["id"], "confirmResize")
     seen = f"{host_of(there)}, {state_of(cloud, cloud.nova.until(server['id'], 'ACTIVE'))}"
-    cloud.delete(server["id"])
-    return seen
-
-
-def resize_without_room(cloud: Cloud) -> str:
-    server = cloud.started(cloud.small)
-    source = host_of(server)
-    cloud.nova.act(server["id"], "resize", {"flavorRef": cloud.too_large})
-    after = cloud.nova.until(server["id"], "ACTIVE", "ERROR")
-    seen = f"{'at home' if host_of(after) == source else 'elsewhere'}, {state_of(cloud, after)}"
     cloud.delete(server["id"])
     return seen
 
@@ -205,12 +191,6 @@ OPERATIONS = (
         "resize, revert",
         f"elsewhere in its cell, VERIFY_RESIZE, {LARGE}, the move {FLAVOR_HOLDS} on the source's host; revertResize: back, ACTIVE, {SMALL}, the move nothing",
         resize_and_revert,
-    ),
-    Operation("resize, no room", f"at home, ACTIVE, {SMALL}", resize_without_room),
-    Operation(
-        "migrate, confirm",
-        f"elsewhere in its cell, VERIFY_RESIZE, {SMALL}, the move {FLAVOR_HOLDS} on the source's host; confirmResize: there, ACTIVE, {SMALL}, the move nothing",
-        migrate_and_confirm,
     ),
     Operation(
         "migrate, revert",

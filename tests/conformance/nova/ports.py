@@ -13,7 +13,6 @@ from tests.conformance.nova.cloud import (
     BOOTS_WITHIN_S,
     FAILING,
     FLAVOR_HOLDS,
-    LARGE_HOLDS,
     MORTAL,
     NO_HOST_FOUND,
     NOTHING_FOUND,
@@ -21,8 +20,6 @@ from tests.conformance.nova.cloud import (
     Cloud,
     Operation,
     audited,
-    cell_of,
-    held_at,
     host_of,
     place_at,
     soon,
@@ -174,15 +171,6 @@ def physical_network(cloud: Cloud) -> Iterator[PhysicalNetwork]:
         network.close()
 
 
-def ordinary(cloud: Cloud) -> str:
-    with physical_network(cloud) as network:
-        port = network.port()
-        server = network.started(port)
-        seen = network.states(server, port)
-        network.delete(server)
-        return f"{seen}; deleted, holds {cloud.held(server['id']) or 'nothing'}, {network.port_state(port)}"
-
-
 def with_bandwidth(cloud: Cloud) -> str:
     seen, hosts = set(), set()
     with physical_network(cloud) as network:
@@ -196,18 +184,6 @@ def with_bandwidth(cloud: Cloud) -> str:
             held = cloud.held(server["id"]) or "nothing"
             seen.add(f"{before}; deleted, holds {held}, {network.port_state(port)}")
     return f"{' / '.join(sorted(seen))}; on {_are_on_network(hosts)}"
-
-
-def two_ports(cloud: Cloud) -> str:
-    with physical_network(cloud) as network:
-        two = [network.port(bandwidth(4_000)) for _ in range(2)]
-        return network.states(network.started(*two), *two)
-
-
-def too_much_for_a_bridge(cloud: Cloud) -> str:
-    with physical_network(cloud) as network:
-        two = [network.port(bandwidth(6_000)) for _ in range(2)]
-        return network.states(network.started(*two), *two)
 
 
 def filled_bridges(cloud: Cloud) -> str:
@@ -268,10 +244,6 @@ def migrate_and_confirm(cloud: Cloud) -> str:
     return _moved(cloud, ("migrate", None), "confirmResize")
 
 
-def resize_and_revert(cloud: Cloud) -> str:
-    return _moved(cloud, ("resize", {"flavorRef": cloud.large}), "revertResize")
-
-
 def migrate_without_room(cloud: Cloud) -> str:
     """The only other host of its cell with a bridge has no bandwidth left."""
     with physical_network(cloud) as network, cloud.only("c1h1", "c1h2", "c1h3"):
@@ -285,54 +257,11 @@ def migrate_without_room(cloud: Cloud) -> str:
         return f"{after}, {home}, {network.states(shown, port)}"
 
 
-def live_migrate(cloud: Cloud) -> str:
-    with physical_network(cloud) as network, cloud.only("c1h1", "c1h2", "c1h3"):
-        port = network.port(bandwidth(4_000))
-        server = network.started(port)
-        source = host_of(server)
-        cloud.nova.act(server["id"], "os-migrateLive", {"host": None, "block_migration": "auto"})
-
-        def is_elsewhere() -> Any:
-            found = cloud.nova.server(server["id"])
-            return found if found["OS-EXT-STS:task_state"] is None and host_of(found) != source else None
-
-        there = cloud.nova.until_true(is_elsewhere, "it is elsewhere")
-        migration = cloud.migration_of(server["id"])
-        soon(lambda: cloud.held(migration), {})
-        left = held_at(cloud.held(migration), source, "the source's")
-        return f"{cell_of(host_of(there))}, {network.states(there, port)}, the move {left}"
-
-
 def evacuate(cloud: Cloud) -> str:
     with physical_network(cloud) as network:
         port = network.port(bandwidth(4_000))
         server = network.started(port, host=MORTAL)
         return evacuated(cloud, server, lambda now: f", {network.port_state(port, host_of(now))}")
-
-
-def shelve(cloud: Cloud) -> str:
-    with physical_network(cloud) as network:
-        port = network.port(bandwidth(4_000))
-        server = network.started(port)
-        cloud.nova.act(server["id"], "shelve")
-        shelved = cloud.nova.until(server["id"], "SHELVED_OFFLOADED")
-        seen = state_of(cloud, shelved)
-        cloud.nova.act(server["id"], "unshelve")
-        again = cloud.nova.until(server["id"], "ACTIVE")
-        return f"{seen}; unshelved: {network.states(again, port)}"
-
-
-def attach(cloud: Cloud) -> str:
-    """The compute asks placement for room below its own root, and no scheduler."""
-    with physical_network(cloud) as network:
-        port = network.port(bandwidth(4_000))
-        server = network.started(host="c1h2")
-        path = f"/servers/{server['id']}/os-interface"
-        cloud.nova.ask("POST", path, {"interfaceAttachment": {"port_id": port}})
-        seen = network.states(cloud.nova.server(server["id"]), port)
-        cloud.nova.ask("DELETE", f"{path}/{port}")
-        after = soon(lambda: network.states(cloud.nova.server(server["id"]), port), _DETACHED)
-        return f"{seen}; detached: {after}"
 
 
 def audits(cloud: Cloud) -> str:
@@ -357,27 +286,13 @@ _SERVED = "a port ACTIVE on its host, served by its bridge"
 _HAS_BANDWIDTH = f"ACTIVE, {SMALL}; {_BANDWIDTH}, {_SERVED}"
 _HAS_MORE = f"ACTIVE, {SMALL}; {bandwidth_holds(6_000)} on its bridge, {_SERVED}"
 _LEFT = f"{FLAVOR_HOLDS} on the source's host; {bandwidth_holds(4_000)} on the source's bridge"
-_DETACHED = f"ACTIVE, {SMALL}, a free port"
 _THERE = "elsewhere in its cell, VERIFY_RESIZE, holds"
 
 OPERATIONS = (
     Operation(
-        "a port", f"ACTIVE, {SMALL}, a port ACTIVE on its host; deleted, holds nothing, a free port", ordinary
-    ),
-    Operation(
         "a port with bandwidth",
         f"{_HAS_BANDWIDTH}; deleted, holds nothing, a free port; on hosts on the network",
         with_bandwidth,
-    ),
-    Operation(
-        "ports with bandwidth: two of one server",
-        f"ACTIVE, {SMALL}; {bandwidth_holds(8_000)} on its bridge, {_SERVED}, {_SERVED}",
-        two_ports,
-    ),
-    Operation(
-        "ports with bandwidth: too much for a bridge",
-        f"{NO_HOST_FOUND}, a free port, a free port",
-        too_much_for_a_bridge,
     ),
     Operation(
         "ports with bandwidth: all bridges are full",
@@ -404,32 +319,13 @@ OPERATIONS = (
         migrate_and_confirm,
     ),
     Operation(
-        "a port with bandwidth: resize, revert",
-        f"{_THERE} {LARGE_HOLDS} on its host; {_BANDWIDTH}, {_SERVED}, the move {_LEFT}; "
-        f"revertResize: back, {_HAS_BANDWIDTH}, the move nothing",
-        resize_and_revert,
-    ),
-    Operation(
         "a port with bandwidth: migrate, no room", f"Error, at home, {_HAS_MORE}", migrate_without_room
-    ),
-    Operation(
-        "a port with bandwidth: live migrate", f"cell1, {_HAS_BANDWIDTH}, the move nothing", live_migrate
     ),
     Operation(
         "a port with bandwidth: evacuate",
         f"cell1, SHUTOFF, {_SERVED}, and {_LEFT}; "
         f"the host came back: SHUTOFF, {SMALL}; {_BANDWIDTH}, {_SERVED}",
         evacuate,
-    ),
-    Operation(
-        "a port with bandwidth: shelve, unshelve",
-        f"SHELVED_OFFLOADED, holds nothing; unshelved: {_HAS_BANDWIDTH}",
-        shelve,
-    ),
-    Operation(
-        "a port with bandwidth: attach, detach",
-        f"{_HAS_BANDWIDTH}; detached: {_DETACHED}",
-        attach,
     ),
     Operation("a port with bandwidth: audit, heal_allocations", NOTHING_FOUND, audits),
 )

@@ -1,15 +1,16 @@
 """A worker in shadow mode beside a Nova of a few computes whose own scheduler goes on."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
 from bus.workers.sending import Link
+from engine.flavors import InstanceId
 from kit.keystone import OpenStackSettings
+from nova_bridge.cloud import ServerSeen
 from nova_bridge.placement_api import PlacementApi
 from nova_bridge.settings import NovaSettings
-from nova_bridge.shadow.choosing import AsksServer
 from nova_bridge.shadow.notes import ShadowNote, read_notes
 from nova_bridge.shadow.wiring import COPIES, shadow_parts
 from scheduler_worker.settings import SchedulerSettings
@@ -51,7 +52,7 @@ async def in_the_shadow(
     folder: Path,
     *,
     choice: SchedulerSettings = QUICK,
-    asks_server: AsksServer | None = None,
+    asks_server: Callable[[InstanceId], Awaitable[ServerSeen | None]] | None = None,
     wait_s: float = 1.0,
 ) -> AsyncIterator[Shadow]:
     """Nova's choice is looked for at short intervals, and waited for for so long."""

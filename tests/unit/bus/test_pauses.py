@@ -1,6 +1,8 @@
 """The one formula of growing pauses, and those who have no test of their own pauses."""
 
+import asyncio
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -23,6 +25,31 @@ def test_a_drawn_pause_is_between_its_least_share_and_all_of_it(least: float, lo
     assert 7.9 < pauses_s[-1] <= 8.0
 
 
+def test_a_retried_call_pauses_for_any_part_of_the_grown_pause() -> None:
+    """Callers that collide on one lock are spread over all of it. The generator can be given, and is `random` otherwise."""
+    limits_s = (1.0, 2.0, 4.0, 4.0, 4.0)
+
+    async def pauses_s(retrying: Retrying) -> list[float]:
+        tried_at_s: list[float] = []
+
+        async def fails() -> None:
+            tried_at_s.append(asyncio.get_running_loop().time())
+            raise Transient("no")
+
+        with pytest.raises(Transient, match="no"):
+            await retrying(fails)
+        return [after - before for before, after in pairwise(tried_at_s)]
+
+    def of(chance: random.Random) -> list[float]:
+        return run_simulated(pauses_s(Retrying(6, delay_s_first=1.0, delay_s_max=4.0, chance=chance)))
+
+    assert of(random.Random(3)) == pytest.approx(
+        [limit_s * each for limit_s, each in zip(limits_s, _shares(3), strict=True)]
+    )
+    assert of(random.Random(3)) != of(random.Random(4))
+    assert min(_shares(3)) < 0.5
+
+
 def test_a_retried_call_answers_as_soon_as_a_try_succeeds() -> None:
     tried: list[int] = []
 
@@ -34,3 +61,8 @@ def test_a_retried_call_answers_as_soon_as_a_try_succeeds() -> None:
 
     assert run_simulated(Retrying(3)(second_time, 7, name="done")) == "done"
     assert tried == [7, 7]
+
+
+def _shares(seed: int) -> list[float]:
+    chance = random.Random(seed)
+    return [chance.random() for _ in range(5)]

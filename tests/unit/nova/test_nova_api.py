@@ -127,17 +127,6 @@ async def test_all_of_a_nova_is_read(addresses: NovaAddresses) -> None:
     )
 
 
-async def test_what_is_not_as_it_must_be_is_named_by_its_path(addresses: NovaAddresses) -> None:
-    nova = SimulatedNova()
-    nova.add_host(1, "h1")
-    nova.services[0]["forced_down"] = "perhaps"
-    reader = reader_of(nova, addresses)
-
-    with pytest.raises(WrongAnswer, match=r"services\[0\]\.forced_down is 'perhaps'"):
-        await reader.cloud()
-    await reader.close()
-
-
 async def test_a_database_that_cannot_be_used_is_told_and_tried_again(tmp_path: Path) -> None:
     (tmp_path / "nothing.db").touch()
     cells = NovaCells(open_nova_database("nova_api_db", f"sqlite:///{tmp_path}/nothing.db"))

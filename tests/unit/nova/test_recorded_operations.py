@@ -16,7 +16,6 @@ import pytest
 from engine.inventories import ProviderId, ResourceAmount, Share
 from nova_bridge import selection as instance_info
 from nova_bridge.cloud import NotHeard, read_notification
-from nova_bridge.demands import PORT
 from nova_bridge.envelope import HIDDEN, read_envelope
 from nova_bridge.request_spec import NovaNames, NovaRequest, NovaRequestReader
 from nova_bridge.selection import ComputeNode, InstancesByService, SelectedHost, allocation_request
@@ -141,7 +140,7 @@ def test_what_nova_reads_of_ports_in_an_answer_is_written_as_its_own_scheduler_d
             ),
         )
         providers = {
-            f"{PORT}{id_}": ProviderId(UUID(served[0])) for id_, served in theirs["mappings"].items() if id_
+            f"port {id_}": ProviderId(UUID(served[0])) for id_, served in theirs["mappings"].items() if id_
         }
         node = ComputeNode(ProviderId(UUID(root)), "c1h1", "c1h1", UUID(selection["cell_uuid"]))
 

@@ -12,7 +12,6 @@ from engine.flavors import Flavor, Image
 from engine.inventories import AggregateId, GroupId, ServerGroup
 from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
-from nova_bridge.demands import TRAITS
 from nova_bridge.envelope import RefusedError
 from nova_bridge.request_spec import NovaRequest, NovaRequestReader
 from scheduler_worker.requests.reading import RequestReader
@@ -561,11 +560,3 @@ def test_what_an_image_asks_for_in_vain_is_refused_with_its_value(
     refused = refusal(asked({}, {}, properties))
 
     assert (refused.field, refused.value) == (f"spec_obj.image.properties.{field}", value)
-
-
-@pytest.mark.parametrize(("key", "value"), TRAITS)
-def test_each_trait_that_nova_makes_of_a_key_is_known(key: str, value: str) -> None:
-    of_image = {key: True if value == "True" else value} if "_" in key.partition(":")[0] else {}
-    of_flavor = {} if of_image else {"extra_specs": {key: value}}
-
-    assert read({}, of_flavor, of_image).spec.required == (TRAITS[key, value],)
