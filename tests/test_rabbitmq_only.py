@@ -41,7 +41,8 @@ from tests.contracts.rabbitmq_under_test import (
     ctl,
     evaluate,
 )
-from tests.contracts.small_world import connected, eventually, publish, receive
+from tests.contracts.small_world import connected, publish, receive
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
@@ -154,7 +155,7 @@ async def test_a_quiet_consumer_finds_out_that_its_queue_has_ended_without_a_wor
 
         await other.declare(STANDING)
         waiting = asyncio.create_task(receive(consuming, 1))
-        await eventually(lambda: is_consumed(other), "the new queue has a consumer")
+        await until(lambda: is_consumed(other), "the new queue has a consumer")
         await publish(other, Parcel(API, "build.request.shop", b"2"))
         (new,) = await waiting
         await consuming.acknowledge(held.tag)
@@ -404,7 +405,7 @@ async def test_the_dead_letters_of_an_answer_queue_are_answers(rabbitmq: RabbitM
         async def arrived() -> bool:
             return bool(await depths(rabbitmq))
 
-        await eventually(arrived, "the answer went astray")
+        await until(arrived, "the answer went astray")
     async with connected(rabbitmq.broker()) as connection:
         work = await connection.open_consuming("placement.work", prefetch=10)
         assert [each.parcel.body for each in await receive(work, 1)] == [b"an answer"]

@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from tests.servers.installed import (
     decide,
 )
 from tests.servers.own_broker import brokers_in, take_broker
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 60.0
@@ -138,8 +138,8 @@ def test_nothing_outlives_the_harness_however_it_is_ended(signum: signal.Signals
         running.send_signal(signum)
 
         assert running.wait(PATIENCE_S) != 0
-    wait_until(lambda: still_there(started) == [])
-    wait_until(lambda: not any(directory.exists() for directory in directories))
+    wait_for(lambda: still_there(started) == [])
+    wait_for(lambda: not any(directory.exists() for directory in directories))
 
 
 def test_missing_servers_are_installed_by_a_user_who_may() -> None:
@@ -188,13 +188,6 @@ def still_there(pids: Iterable[int]) -> list[int]:
             return False
 
     return [pid for pid in pids if lives(pid)]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not come true within {PATIENCE_S:g} s"
-        time.sleep(0.01)
 
 
 def ask(server: PrivatePostgres, query: str) -> object:

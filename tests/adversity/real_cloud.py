@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import MappingProxyType
@@ -30,6 +30,7 @@ from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database
 from tests.fork_server import ForkedProcess, start_module
 from tests.last_release import Release
+from tests.waiting import until
 
 PATIENCE_S = 100.0
 # The broker role of each kind of worker.
@@ -152,7 +153,7 @@ class CloudOn(Generic[B]):
         async def is_so() -> bool:
             return sum(host.up for host in await self.hosts()) == hosts
 
-        up = asyncio.create_task(wait_until(is_so, f"{hosts} hosts are up"))
+        up = asyncio.create_task(until(is_so, f"{hosts} hosts are up"))
         ends: dict[asyncio.Task[Any], str] = {
             asyncio.create_task(process.wait()): name for name, process in self._running.items()
         }
@@ -171,7 +172,7 @@ class CloudOn(Generic[B]):
             last[:] = found.instances
             return bool(last) and last[0].state in states
 
-        await wait_until(is_so, f"{instance} in {states}", last)
+        await until(is_so, f"{instance} in {states}", last)
         return last[0]
 
     async def until_nothing_is_held(self) -> None:
@@ -181,7 +182,7 @@ class CloudOn(Generic[B]):
             held = await self.rows("SELECT 1 FROM holders")
             return not held and not any(host.instances for host in await self.hosts())
 
-        await wait_until(is_so, "nothing is held")
+        await until(is_so, "nothing is held")
 
     async def until_at_rest(self, flavor_of: Callable[[InstanceState], Flavor]) -> None:
         """Wait until all participants agree about every instance, and nothing else is in use or a dead letter."""
@@ -194,7 +195,7 @@ class CloudOn(Generic[B]):
             problems[:] = await problems_of(self.client, connection, asked)
             return not problems
 
-        await wait_until(is_so, "the cloud is at rest", problems)
+        await until(is_so, "the cloud is at rest", problems)
         await connection.close()
 
     async def instances(self) -> list[InstanceState]:
@@ -265,13 +266,3 @@ async def cloud_on(
             told.set()
             await asking
             await here.client.close()
-
-
-async def wait_until(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
-    """Wait until the condition is true, without a fixed time."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await condition():
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"never came true: {what}; instead: {seen}") from None

@@ -25,8 +25,9 @@ from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, instance_id_of
 from engine.inventories import GroupId
 from kit.process import run_until
-from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
+from tests.adversity.real_cloud import RealCloud, real_cloud
 from tests.adversity.worker_process import BUS
+from tests.waiting import until
 
 CELLS = ("c1", "c2")
 SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
@@ -231,7 +232,7 @@ async def _several(size: Size) -> AsyncIterator[RealCloud]:
         async def all_consume() -> bool:
             return await here.under_test.consumers("scheduler.requests") == len(schedulers)
 
-        await wait_until(all_consume, "all schedulers take requests")
+        await until(all_consume, "all schedulers take requests")
         yield here
 
 
@@ -271,7 +272,7 @@ async def _until_ended(here: RealCloud, count: int) -> None:
         states.update(await here.rows("SELECT state, count(*) FROM requested_instances GROUP BY state"))
         return states.get("active", 0) + states.get("error", 0) >= count
 
-    await wait_until(is_so, f"{count} boots have ended", states)
+    await until(is_so, f"{count} boots have ended", states)
 
 
 async def _until_only_the_active_hold(here: RealCloud) -> None:
@@ -284,7 +285,7 @@ async def _until_only_the_active_hold(here: RealCloud) -> None:
         counts[:] = [(living, holding) for living, holding in found]
         return all(living == holding for living, holding in counts)
 
-    await wait_until(is_so, "only active instances hold something", counts)
+    await until(is_so, "only active instances hold something", counts)
 
 
 def a_build(number: int, group: JoinedGroup | None = None) -> BuildInstance:

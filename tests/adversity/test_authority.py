@@ -22,10 +22,11 @@ from bus.messages.placement import LogPosition, ProvidersChanged, ReleaseClaim, 
 from bus.topology import API, EVENTS, PLACEMENT, user_of
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
-from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
+from tests.adversity.real_cloud import RealCloud, real_cloud
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.small_world import connected
 from tests.contracts.stage import dead_letters
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -82,7 +83,7 @@ async def workers() -> AsyncIterator[RealCloud]:
         in_cells = [f"{kind}-{cell}" for kind in ("conductor", "compute") for cell in (CELL, OTHER)]
         await here.start("placement-1", "scheduler-1", *in_cells)
         await here.until_up(4)
-        await wait_until(lambda: has_providers(here, 4), "placement has the hosts")
+        await until(lambda: has_providers(here, 4), "placement has the hosts")
         yield here
 
 

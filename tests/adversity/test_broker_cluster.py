@@ -9,10 +9,11 @@ import pytest
 
 from bus.topology import Limits
 from tests.adversity.cluster_under_test import ClusterUnderTest
-from tests.adversity.real_cloud import B, CloudOn, cloud_on, wait_until
+from tests.adversity.real_cloud import B, CloudOn, cloud_on
 from tests.adversity.test_killed_workers import SMALL, STATES, a_build, audited, send
 from tests.servers import PrivateCluster
 from tests.servers.free_places import place_in_memory
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
@@ -36,7 +37,7 @@ async def until_active(here: CloudOn[B], count: int, total: int) -> None:
         states.update(dict(await here.rows(STATES)))
         return states["active"] >= count
 
-    await wait_until(is_so, f"{count} of {total} are active", states)
+    await until(is_so, f"{count} of {total} are active", states)
 
 
 @pytest.mark.parametrize(

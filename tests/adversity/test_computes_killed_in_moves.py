@@ -14,7 +14,7 @@ import pytest
 
 from bus.messages.build import InstanceState
 from bus.messages.moves import EndMove
-from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
+from tests.adversity.real_cloud import RealCloud, real_cloud
 from tests.adversity.test_killed_workers import (
     a_build,
     instance_of,
@@ -32,6 +32,7 @@ from tests.adversity.test_moves_under_kills import (
     has_settled,
     outcomes,
 )
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(600)]
 
@@ -97,7 +98,7 @@ async def until_all(here: RealCloud, condition: Callable[[InstanceState], bool])
         seen.update(f"{each.state} {each.move.outcome if each.move else ''}" for each in states)
         return all(map(condition, states))
 
-    await wait_until(are_so, "every move has ended", seen)
+    await until(are_so, "every move has ended", seen)
     return states
 
 
@@ -105,4 +106,4 @@ async def until_some_move(here: RealCloud) -> None:
     async def some_do() -> bool:
         return any(state.state == "moving" for state in await here.instances())
 
-    await wait_until(some_do, "a move is under way")
+    await until(some_do, "a move is under way")

@@ -34,10 +34,11 @@ from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.placement_orders import a_claim, a_host, a_release, consumer
 from tests.contracts.sql_stores import migrated_database
-from tests.contracts.stage import PATIENCE_S, declared, until
+from tests.contracts.stage import PATIENCE_S, declared
 from tests.contracts.store_client import StoreClient
 from tests.servers.postgres import PrivatePostgres
 from tests.varied import varied
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 

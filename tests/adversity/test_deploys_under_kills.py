@@ -35,7 +35,8 @@ from laboratory.ironic import (
 )
 from laboratory.ironic.script import Loses, WorkFails
 from tests.adversity.deploy_counter import DeployCounter
-from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
+from tests.adversity.real_cloud import RealCloud, real_cloud
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
@@ -128,7 +129,7 @@ async def until_states(here: RealCloud, count: int, *states: str) -> None:
         found.update(dict(await here.rows(STATES)))
         return sum(found[state] for state in states) >= count
 
-    await wait_until(is_so, f"{count} are {states}", found)
+    await until(is_so, f"{count} are {states}", found)
 
 
 async def until_settled(here: RealCloud, watched: Watched) -> None:
@@ -143,7 +144,7 @@ async def until_settled(here: RealCloud, watched: Watched) -> None:
         found[:] = [held, offered, under_way, watched.states()]
         return found == [0, NODES, 0, {"available": NODES}]
 
-    await wait_until(is_so, "all nodes are free and offered, and nothing is held", found)
+    await until(is_so, "all nodes are free and offered, and nothing is held", found)
 
 
 async def until_offered(here: RealCloud) -> None:
@@ -154,13 +155,13 @@ async def until_offered(here: RealCloud) -> None:
         found[:] = await here.rows(OWNERS)
         return sum(count for _, count in found) == NODES
 
-    await wait_until(is_so, "every node has an owner who has read it", found)
+    await until(is_so, "every node has an owner who has read it", found)
 
     async def are_offered() -> bool:
         ((count,),) = await here.rows(OFFERED)
         return bool(count == NODES)
 
-    await wait_until(are_offered, "placement offers every node")
+    await until(are_offered, "placement offers every node")
 
 
 async def kill_and_start_again(here: RealCloud, worker: str) -> None:

@@ -13,9 +13,10 @@ from bus.messages.moves import EndMove, MoveInstance
 from bus.topology import API
 from engine.flavors import InstanceId, RequestId
 from engine.inventories import ConsumerId
-from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
+from tests.adversity.real_cloud import RealCloud, real_cloud
 from tests.adversity.test_authority import SMALL, Cloud, has_providers, say
 from tests.contracts.broker_under_test import SHOP
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -34,7 +35,7 @@ async def workers() -> AsyncIterator[RealCloud]:
         await here.under_test.add_user(SHOP.user, (CELL,))
         await here.start("placement-1", "scheduler-1", f"conductor-{CELL}", f"compute-{CELL}")
         await here.until_up(3)
-        await wait_until(lambda: has_providers(here, 3), "placement has the hosts")
+        await until(lambda: has_providers(here, 3), "placement has the hosts")
         yield here
 
 
@@ -98,7 +99,7 @@ class Victim:
         async def is_so() -> bool:
             return not await self._heirs()
 
-        await wait_until(is_so, "what the move held beside the instance is free")
+        await until(is_so, "what the move held beside the instance is free")
 
 
 @pytest.mark.parametrize("how", ["confirm", "revert"])

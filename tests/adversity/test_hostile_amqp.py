@@ -16,7 +16,8 @@ from tests.adversity.hostile import hostile_line
 from tests.adversity.raw_amqp import RawChannel, RawParcel, hostile_properties
 from tests.adversity.test_hostile_parcels import HASTY, READ, Goods, until_read
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
-from tests.contracts.stage import PATIENCE_S, until, working
+from tests.contracts.stage import PATIENCE_S, working
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.usefixtures("quiet")]
 

@@ -44,11 +44,11 @@ from placement_worker.store_sql import SqlPlacementStore
 from tests.adversity.hostile_messages import Line, hostile_lines
 from tests.asking import hosts_of, until_choosable
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import wait_until
 from tests.stories.moves.books_stage import CELLS, SIZE, TUNED
 from tests.stories.real_servers import real_servers
 from tests.unit.examples import EXAMPLES
 from tests.unit.examples.values import CONSUMER, REQUEST, ROOT
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -123,7 +123,7 @@ class Target:
             found[:] = (await answer_of(self.client, question, InstancesFound)).instances
             return bool(found) and found[0].state == "active"
 
-        await wait_until(is_active, "a good instance is active", found)
+        await until(is_active, "a good instance is active", found)
         return found[0]
 
     async def send(self, example: Message, lines: list[Line]) -> None:
@@ -164,7 +164,7 @@ class Target:
         async def are_empty() -> bool:
             return not any([await self.connection.depth(queue) for queue in WORKED_OFF])
 
-        await wait_until(are_empty, "all queues are worked off")
+        await until(are_empty, "all queues are worked off")
 
 
 @asynccontextmanager
@@ -253,7 +253,7 @@ async def test_hostile_messages_are_answered_or_buried_and_the_next_instance_is_
                     del left[body]
             return not left
 
-        await wait_until(
+        await until(
             are_all_done, f"all hostile forms of {type_of(kind)} are answered or buried", left.values()
         )
         rejections = [each for each in target.answers.values() if isinstance(each, BuildRejected)]

@@ -22,9 +22,7 @@ from tests.contracts.small_world import (
     publish_bodies,
     world,
 )
-from tests.contracts.stage import (
-    until,
-)
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

@@ -15,7 +15,8 @@ from bus.messages.build import BuildInstance, DeleteInstance
 from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
 from engine.hosts import HostState
 from kit.errors import Transient
-from tests.adversity.real_cloud import CloudOn, RealCloud, real_cloud, wait_until
+from tests.adversity.real_cloud import CloudOn, RealCloud, real_cloud
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
@@ -64,7 +65,7 @@ async def until_ended(here: RealCloud, count: int) -> None:
         states.update(dict(await here.rows(STATES)))
         return sum(states[state] for state in IS_OVER) >= count
 
-    await wait_until(is_so, f"{count} of {BOOTS} have ended", states)
+    await until(is_so, f"{count} of {BOOTS} have ended", states)
 
 
 async def until_nothing_is_held_but_by_the_living(here: RealCloud) -> None:
@@ -78,7 +79,7 @@ async def until_nothing_is_held_but_by_the_living(here: RealCloud) -> None:
         contradictions[:] = [len(living), len(holding), sorted(map(str, living ^ holding))[:10]]
         return living == holding
 
-    await wait_until(is_so, "what is held is held by what is active", contradictions)
+    await until(is_so, "what is held is held by what is active", contradictions)
 
 
 async def each_ended_once_as_it_was_asked(here: RealCloud, deleted: Sequence[InstanceId]) -> None:
@@ -112,7 +113,7 @@ async def nobody_has_built_what_is_not_active(here: RealCloud) -> None:
         built = has[host.name]
         return host.instances <= built if host.cell == KILLED_COMPUTE else host.instances == built
 
-    await wait_until(is_so, "hosts have what is active on them and nothing else", told)
+    await until(is_so, "hosts have what is active on them and nothing else", told)
 
 
 async def audited(here: CloudOn[Any]) -> tuple[str, ...]:
@@ -124,7 +125,7 @@ async def audited(here: CloudOn[Any]) -> tuple[str, ...]:
             found.append(await here.books.audit())
         return bool(found)
 
-    await wait_until(is_so, "the books can be read")
+    await until(is_so, "the books can be read")
     return found[0]
 
 

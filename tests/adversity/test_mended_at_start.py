@@ -26,7 +26,7 @@ from bus.rabbit import RabbitBroker
 from bus.topology import objects_of
 from tests.contracts.rabbitmq_under_test import Proxy, RabbitMQUnderTest, ctl
 from tests.contracts.sql_stores import VARIABLE, empty_database
-from tests.stories.cloud import wait_until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
@@ -153,7 +153,7 @@ async def test_a_broker_that_is_mended_step_by_step() -> None:
                     told[:] = [each["message"] for each in placement.lines()]
                     return [each for each in told if "works again" not in each][-1] == "placement is ready"
 
-                await wait_until(last_says_ready, "the last line says ready", told)
+                await until(last_says_ready, "the last line says ready", told)
     finally:
         await under_test.close()
         await control("delete_user", user)

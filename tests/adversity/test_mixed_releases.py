@@ -24,13 +24,14 @@ from laboratory.ironic import (
     WorkDurations,
     available_nodes,
 )
-from tests.adversity.real_cloud import RealCloud, cloud_on, wait_until
+from tests.adversity.real_cloud import RealCloud, cloud_on
 from tests.adversity.test_killed_workers import SMALL, a_build, instance_of, nothing_is_buried, send
 from tests.adversity.test_moves_under_kills import LARGE
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import empty_database
 from tests.last_release import Release, last_release
 from tests.stories.moor.moor_process import moor
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -103,7 +104,7 @@ class Work:
                 state.state in ("building", "moving", "deleting") for state in await self._here.instances()
             )
 
-        await wait_until(is_so, "some orders are under way")
+        await until(is_so, "some orders are under way")
 
     async def until_done(self) -> None:
         """Wait until each instance is as it was ordered, and exactly the living hold something, each on its host alone."""
@@ -118,7 +119,7 @@ class Work:
             ]
             return not wrong and len(states) == len(self.flavors)
 
-        await wait_until(are_so, "every order is done", wrong)
+        await until(are_so, "every order is done", wrong)
         hosts = {host.name: host.id for host in await self._here.hosts()}
 
         async def hold_what_is_theirs() -> bool:
@@ -131,9 +132,7 @@ class Work:
             wrong[:] = sorted(map(str, living ^ {*held}))[:10]
             return not wrong and len(held) == len(living)
 
-        await wait_until(
-            hold_what_is_theirs, "each living instance holds its share, and nobody else any", wrong
-        )
+        await until(hold_what_is_theirs, "each living instance holds its share, and nobody else any", wrong)
 
     def _is_done(self, id_: InstanceId, state: InstanceState | None) -> bool:
         if state is None or id_ in self.deleted:
@@ -202,7 +201,7 @@ async def until_offered(here: RealCloud) -> None:
         ((count,),) = await here.rows("SELECT count(*) FROM inventories WHERE reserved = 0 AND total = 1")
         return bool(count == NODES)
 
-    await wait_until(are_so, "placement offers every node")
+    await until(are_so, "placement offers every node")
 
 
 async def replace(here: RealCloud, kinds: Sequence[str]) -> None:

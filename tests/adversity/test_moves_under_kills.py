@@ -15,8 +15,9 @@ import pytest
 from bus.messages.build import InstancesFound, InstanceState, MoveKind
 from bus.messages.moves import EndMove, MoveInstance
 from engine.flavors import Flavor, RequestId
-from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
+from tests.adversity.real_cloud import RealCloud, real_cloud
 from tests.adversity.test_killed_workers import SMALL, a_build, instance_of, kill_and_start_again, send
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(600)]
 
@@ -64,7 +65,7 @@ async def until_settled(here: RealCloud, count: int) -> list[InstanceState]:
         seen.update(state.state for state in states)
         return sum(map(has_settled, states)) >= count
 
-    await wait_until(are_so, f"{count} of {MOVES} moves have settled", seen)
+    await until(are_so, f"{count} of {MOVES} moves have settled", seen)
     return states
 
 
@@ -106,7 +107,7 @@ async def test_conductors_and_schedulers_are_killed_in_the_middle_of_moves_and_e
         async def all_are_active() -> bool:
             return all(state.state == "active" and has_settled(state) for state in await here.instances())
 
-        await wait_until(all_are_active, "all are active")
+        await until(all_are_active, "all are active")
         await here.until_at_rest(flavor_of)
         print(
             f"{MOVES} moves settled in {time.monotonic() - began_s:.1f} s: {outcomes(await here.instances())}"

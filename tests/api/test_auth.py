@@ -26,6 +26,7 @@ from placement_worker.api.auth import (
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 from tests.api.whole_app import HOST, WEB, Server, server_over
 from tests.stores_in_memory import MemoryPlacementStore
+from tests.waiting import Clock
 from tools.pages.placement_openapi import every_route
 
 ACCOUNT = OpenStackSettings(keystone_url="http://keystone/identity", user="placement", password=OUR_PASSWORD)
@@ -36,14 +37,6 @@ COSTLY = User(bcrypt.hashpw(b"x", bcrypt.gensalt(11)))
 PROVIDERS, OWN, OTHERS = "/resource_providers", "/usages?project_id=shop", "/usages?project_id=bank"
 Headers = dict[str, str]
 pytestmark = pytest.mark.asyncio
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def basic(user: str, password: str = PASSWORD) -> Headers:
@@ -104,7 +97,7 @@ async def test_a_wrong_login_is_refused_and_told_how_to_ask(headers: Headers) ->
 
 
 async def test_who_passed_is_remembered_for_a_while_and_who_did_not_never() -> None:
-    clock, users = Clock(), {"ann": User(HASHED)}
+    clock, users = Clock(1_000.0), {"ann": User(HASHED)}
     async with guarded(BasicAuthentication(users, clock)) as server:
         assert await status(server, basic("ann")) == 200
         del users["ann"]
@@ -196,7 +189,7 @@ async def test_a_project_reads_its_own_usages_and_nothing_else(headers: Headers,
 
 async def test_keystone_is_asked_once_about_a_token_and_again_after_a_while_or_its_end() -> None:
     for lasts_s, again_after_s in ((3600.0, 300), (60.0, 60)):
-        keystone, clock = FakeKeystone(), Clock()
+        keystone, clock = FakeKeystone(), Clock(1_000.0)
         token = keystone.issue(lasts_s=lasts_s)
         clock.now = keystone.ends_at(token) - lasts_s
         headers = {"x-auth-token": token}
@@ -339,7 +332,7 @@ async def test_a_flood_holds_up_no_right_login_and_unknown_names_cost_no_checks(
     ("address", "was_there"), [("203.0.113.1", True), ("127.0.0.1", True), ("203.0.113.1", False)]
 )
 async def test_a_flood_of_ones_own_name_does_not_lock_out(address: str, *, was_there: bool) -> None:
-    clock = Clock()
+    clock = Clock(1_000.0)
     login = BasicAuthentication({"ann": User(HASHED)}, clock)
     await login.caller(basic("ann"), address if was_there else "203.0.113.99")
     clock.now += 301

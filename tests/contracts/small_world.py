@@ -1,13 +1,14 @@
 """Small helpers for contracts of the bare broker: a queue of each kind, publish, receive, and wait for a condition."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from bus.broker import Broker, Connection, Consuming, Delivery, Receipt
 from bus.message import Parcel
 from bus.topology import DEAD, DEAD_QUEUE, Binding, Exchange, Limits, Objects, Queue, QueueKind
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -82,21 +83,11 @@ def bodies(deliveries: list[Delivery]) -> list[int]:
     return [int(delivery.parcel.body) for delivery in deliveries]
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait until the condition is true, however long; fails after the limit of patience."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await condition():
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        raise AssertionError(f"never became true: {what}") from None
-
-
 async def until_depth(connection: Connection, queue: str, depth: int) -> None:
     async def as_deep() -> bool:
         return await connection.depth(queue) == depth
 
-    await eventually(as_deep, f"{depth} parcels wait in {queue}")
+    await until(as_deep, f"{depth} parcels wait in {queue}")
 
 
 async def within_patience(doing: Awaitable[T]) -> T:

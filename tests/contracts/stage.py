@@ -167,16 +167,6 @@ async def send(broker: Broker, *parcels: Parcel) -> None:
     await connection.close()
 
 
-async def until(condition: Callable[[], bool], what: str = "") -> None:
-    """Wait until the condition is true, however long; fails after the limit of patience."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not condition():
-                await asyncio.sleep(0.002)
-    except TimeoutError:
-        raise AssertionError(f"never became true: {what or condition}") from None
-
-
 async def until_empty(broker: Broker, queue: str = WORK) -> None:
     """Wait until the queue is empty."""
     connection = await broker.connect()

@@ -14,8 +14,9 @@ from bus.workers.handling import Answer, Received, Said
 from bus.workers.station import NoAnswer, Station
 from kit.errors import AccessRefused
 from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
-from tests.contracts.stage import CELLS, SETTINGS, Remembering, declared, order, station, until
+from tests.contracts.stage import CELLS, SETTINGS, Remembering, declared, order, station
 from tests.varied import varied
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

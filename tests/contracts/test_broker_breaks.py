@@ -19,7 +19,6 @@ from tests.contracts.small_world import (
     bodies,
     connected,
     drain,
-    eventually,
     parcel,
     publish,
     publish_bodies,
@@ -27,6 +26,7 @@ from tests.contracts.small_world import (
     within_patience,
     world,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -104,14 +104,14 @@ async def until_blocked(connection: Connection) -> None:
     async def is_blocked() -> bool:
         return bool(connection.blocked)
 
-    await eventually(is_blocked, "the broker says why it takes nothing")
+    await until(is_blocked, "the broker says why it takes nothing")
 
 
 async def until_unblocked(connection: Connection) -> None:
     async def is_free() -> bool:
         return not connection.blocked
 
-    await eventually(is_free, "the broker takes parcels again")
+    await until(is_free, "the broker takes parcels again")
 
 
 async def test_a_restart_keeps_what_is_durable_and_nothing_else(under_test: BrokerUnderTest) -> None:
@@ -166,7 +166,7 @@ async def test_an_answer_queue_goes_with_its_connection(under_test: BrokerUnderT
         async def is_gone() -> bool:
             return await publish(connection, answer) == [Receipt.UNROUTABLE]
 
-        await eventually(is_gone, "the answer queue is gone")
+        await until(is_gone, "the answer queue is gone")
 
 
 async def test_a_feed_outlives_the_connections_of_its_process(under_test: BrokerUnderTest) -> None:

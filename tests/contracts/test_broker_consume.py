@@ -16,7 +16,6 @@ from tests.contracts.small_world import (
     bodies,
     connected,
     drain,
-    eventually,
     parcel,
     publish,
     publish_bodies,
@@ -25,6 +24,7 @@ from tests.contracts.small_world import (
     within_patience,
     world,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -41,7 +41,7 @@ async def test_the_consumers_of_a_queue_are_counted_over_all_connections(under_t
         async def is_one_left() -> bool:
             return await one.consumers(WORK.name) == 1
 
-        await eventually(is_one_left, "the other one has left")
+        await until(is_one_left, "the other one has left")
         with pytest.raises(NotFound):
             await one.consumers("town.nothing")
 

@@ -17,13 +17,13 @@ from tests.contracts.small_world import (
     bodies,
     connected,
     drain,
-    eventually,
     parcel,
     publish,
     publish_bodies,
     receive,
     world,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -124,6 +124,6 @@ async def test_a_feed_that_nobody_reads_ends_and_one_that_is_read_does_not(
                 Receipt.UNROUTABLE
             ]
 
-        await eventually(is_gone, "the unread feed is gone")
+        await until(is_gone, "the unread feed is gone")
         assert await publish(connection, parcel(1, "read")) == [Receipt.CONFIRMED]
         assert bodies(await receive(reading, 1)) == [1]

@@ -18,13 +18,13 @@ from tests.contracts.small_world import (
     bodies,
     connected,
     drain,
-    eventually,
     parcel,
     publish,
     publish_bodies,
     within_patience,
     world,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -227,7 +227,7 @@ async def test_a_full_queue_refuses_until_it_was_consumed(under_test: BrokerUnde
         async def is_taken_again() -> bool:
             return await publishing.publish(parcel(taken, key)) is Receipt.CONFIRMED
 
-        await eventually(is_taken_again, "the queue takes parcels again")
+        await until(is_taken_again, "the queue takes parcels again")
 
 
 async def test_a_feed_forgets_its_oldest(under_test: BrokerUnderTest) -> None:

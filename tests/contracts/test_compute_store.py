@@ -14,27 +14,20 @@ from compute_sim.store_sql import SqlComputeStore
 from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 from tests.contracts.compute_stores import STORES, Again, open_again
+from tests.waiting import Clock
 
 pytestmark = pytest.mark.asyncio
 
 HOST = ProviderId(UUID(int=7))
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.at_s = 0.0
-
-    def __call__(self) -> float:
-        return self.at_s
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> Clock[float]:
+    return Clock(0.0)
 
 
 @pytest_asyncio.fixture(params=STORES)
-async def again(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Again]:
+async def again(request: pytest.FixtureRequest, clock: Clock[float]) -> AsyncIterator[Again]:
     async with open_again(request.param, clock) as again:
         yield again
 
@@ -131,17 +124,17 @@ async def test_what_was_not_confirmed_is_due_in_the_process_after(again: Again) 
     assert await after.next_due_s() == 0.0
 
 
-async def test_hosts_have_what_they_had_after_a_restart(again: Again, clock: Clock) -> None:
+async def test_hosts_have_what_they_had_after_a_restart(again: Again, clock: Clock[float]) -> None:
     before = await again("c1")
-    clock.at_s = 1000.0
+    clock.now = 1000.0
     built, building = an_attempt(1, AttemptState.BUILT), an_attempt(2, due_s=1003.0)
     gone = an_attempt(3, AttemptState.FAILED)
     await save(before, built, building, gone)
     await save(before, structs.replace(built, cause="asked again"))
-    clock.at_s = 2000.0
+    clock.now = 2000.0
     await before.forget(over_before_s=1500.0)
 
-    clock.at_s = 0.0
+    clock.now = 0.0
     after = await again("c1")
 
     assert await known(after, built, building, gone) == {

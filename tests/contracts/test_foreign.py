@@ -16,8 +16,9 @@ from ironic_sync.events import InboxBatch, inbox_dead_letter, read_inbox
 from ironic_sync.settings import Inbox
 from kit.parts import Status
 from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.small_world import connected, eventually, publish, until_depth, within_patience
+from tests.contracts.small_world import connected, publish, until_depth, within_patience
 from tests.contracts.stage import CELLS, SETTINGS, dead_letters, declared, send, station
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -159,7 +160,7 @@ async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: B
                     Receipt.CONFIRMED
                 ]
 
-            await eventually(is_bound, "the queue is bound again")
+            await until(is_bound, "the queue is bound again")
             assert {*(each.body for each in (await within_patience(asking)).messages)} <= {b"1"}
         assert status.failures == 0
         # If the queue does not exist, the reader waits for an operator: it may not declare it.
@@ -171,7 +172,7 @@ async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: B
             async def is_refused() -> bool:
                 return "AccessRefused" in status.last_error
 
-            await eventually(is_refused, "it may not declare")
+            await until(is_refused, "it may not declare")
             await operator.declare(objects_of(CELLS))
             assert (await within_patience(asking)).gap.startswith("reading was interrupted")
         await link.close()

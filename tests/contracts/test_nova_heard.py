@@ -1,7 +1,7 @@
 """What Nova knows is kept true by its notifications, and read again after each interruption: a lost notification is found."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -17,9 +17,10 @@ from nova_bridge.cloud import NovaCloud, ServicesRead
 from nova_bridge.cloud_reading import NovaCloudKeeper
 from nova_bridge.settings import NovaSettings
 from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.small_world import connected, eventually, publish
+from tests.contracts.small_world import connected, publish
 from tests.contracts.stage import SETTINGS
 from tests.unit.nova.test_cloud_changes import SERVICE, SERVICE_DATA, a_cloud, body, service
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -83,13 +84,6 @@ def said(number: int, *, disabled: bool) -> Parcel:
 def reason(keeper: NovaCloudKeeper) -> str:
     cloud = keeper.cloud
     return "" if cloud is None or SERVICE not in cloud.services else cloud.services[SERVICE].disabled_reason
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async def holds() -> bool:
-        return condition()
-
-    await eventually(holds, "the condition of this test")
 
 
 async def listens(nova: FakeNova) -> None:

@@ -18,19 +18,9 @@ from bus.workers.station import Station, listen
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed
 from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.stage import (
-    SETTINGS,
-    WORK,
-    declared,
-    line,
-    number_of,
-    order,
-    parcel,
-    send,
-    until,
-    until_empty,
-)
+from tests.contracts.stage import SETTINGS, WORK, declared, line, number_of, order, parcel, send, until_empty
 from tests.varied import varied
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

@@ -29,11 +29,11 @@ from tests.contracts.stage import (
     declared,
     order,
     station,
-    until,
     until_empty,
     working,
 )
 from tests.varied import varied
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

@@ -41,11 +41,11 @@ from tests.contracts.stage import (
     order,
     parcel,
     send,
-    until,
     until_empty,
     working,
 )
 from tests.varied import varied
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

@@ -145,12 +145,6 @@ def files(folder: Path) -> list[str]:
     return sorted(str(each.relative_to(folder)) for each in folder.glob("instances/*/**/*"))
 
 
-async def until(holds: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not holds():
-            await asyncio.sleep(0.02)
-
-
 @asynccontextmanager
 async def libvirt_cloud(
     folder: Path,

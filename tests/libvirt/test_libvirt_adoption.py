@@ -1,7 +1,7 @@
 """A guest that another cloud has built under libvirt is adopted while it runs, and left while it runs."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from engine.inventories import ConsumerId, ResourceAmount, Share
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import libvirt_settings, virsh
 from tests.servers.libvirtd import PrivateLibvirtd
+from tests.waiting import wait_for
 
 PATIENCE_S = 60.0
 THEIRS = ConsumerId(UUID("c7a5fdbd-edaf-9455-926a-d65c16db1809"))
@@ -107,13 +108,6 @@ class Adopter:
         return "urn:moorage:guest:1" in virsh(self.uri, "dumpxml", NAME)
 
 
-def until(is_so: Callable[[], bool], *why: object) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end_s, why
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def host(tmp_path: Path, libvirtd: PrivateLibvirtd) -> Iterator[Adopter]:
     adopter = Adopter(tmp_path, libvirtd.uri)
@@ -134,11 +128,11 @@ def order(
 
 
 def test_a_running_guest_is_adopted_as_it_is_and_destroyed_as_ours(host: Adopter) -> None:
-    until(lambda: host.reserved_mb() == 32)
+    wait_for(lambda: host.reserved_mb() == 32)
 
     assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
     assert host.is_running()
-    until(lambda: host.reserved_mb() == 0)
+    wait_for(lambda: host.reserved_mb() == 0)
     (found,) = host.driver.has("c1")
     assert (found.instance, found.attempt, found.state) == (THEIRS, 1, AttemptState.BUILT)
 
@@ -178,8 +172,8 @@ def test_a_guest_that_is_left_runs_on_and_is_foreign_again(host: Adopter) -> Non
     assert not host.metadata()
     assert host.disk.exists()
     assert not host.folder.exists()
-    until(lambda: host.reserved_mb() == 32)
-    until(lambda: host.driver.has("c1") == [])
+    wait_for(lambda: host.reserved_mb() == 32)
+    wait_for(lambda: host.driver.has("c1") == [])
 
 
 @pytest.mark.parametrize("noted", ["noted", "not noted"])

@@ -11,8 +11,9 @@ import pytest
 
 from bus.messages.build import InstanceState
 from engine.flavors import Image
-from tests.libvirt.libvirt_cloud import libvirt_cloud, libvirt_settings, until
+from tests.libvirt.libvirt_cloud import libvirt_cloud, libvirt_settings
 from tests.libvirt.test_libvirt_alternates import URI, connection  # noqa: F401 - a fixture: the test machine has room
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 NEEDS = {"VCPU": 1, "MEMORY_MB": 32}

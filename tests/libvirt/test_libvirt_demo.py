@@ -12,9 +12,9 @@ import pytest
 from bus.messages.build import InstanceState
 from engine.flavors import RequestId
 from laboratory.demo_guests import GuestFindings, problems_of
-from tests.libvirt.libvirt_cloud import until
 from tests.stories.moor.moor_process import moor, started
 from tests.unit.examples.values import CONSUMER, REQUEST
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 

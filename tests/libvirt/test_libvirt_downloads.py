@@ -15,7 +15,8 @@ from compute_sim.core.attempts import AttemptRecord, Work, begun
 from engine.flavors import Image
 from laboratory.demo_guests import bootable_image
 from tests.libvirt.hostile_server import HostileServer
-from tests.libvirt.test_libvirt_failures import Host, wait_for
+from tests.libvirt.test_libvirt_failures import Host
+from tests.waiting import wait_for
 
 MIB = 1024 * 1024
 

@@ -21,6 +21,7 @@ from engine.flavors import Flavor, Image
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import files, libvirt_settings
+from tests.waiting import wait_for
 
 PATIENCE_S = 30.0
 URI = "test:///default"
@@ -350,10 +351,3 @@ def begun_without_libvirt(
     # Libvirt's test machine lives in its connection.
     hypervisor.uri, hypervisor._connection, hypervisor.why_away = uri, connection, ""  # noqa: SLF001 - as above
     return attempt
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < until_s, "it does not happen"
-        time.sleep(0.005)

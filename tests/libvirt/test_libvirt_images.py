@@ -14,7 +14,8 @@ import pytest
 from bus.messages.cell import DestroyInstance, StopInstance
 from engine.flavors import Image
 from tests.libvirt.guest_images import write_image
-from tests.libvirt.test_libvirt_failures import Host, wait_for
+from tests.libvirt.test_libvirt_failures import Host
+from tests.waiting import wait_for
 
 
 def cached(folder: Path) -> list[str]:

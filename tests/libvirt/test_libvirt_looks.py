@@ -27,7 +27,8 @@ from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.running import adopt
 from tests.libvirt.broken_folder import BrokenFolder
-from tests.libvirt.test_libvirt_failures import PATIENCE_S, Host, libvirt_at, wait_for
+from tests.libvirt.test_libvirt_failures import PATIENCE_S, Host, libvirt_at
+from tests.waiting import wait_for
 
 # How long a host may be unseen before it is silent.
 AWAY_S = 0.5

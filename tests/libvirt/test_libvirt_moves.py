@@ -12,16 +12,9 @@ from compute_sim.libvirt.guest_folders import GuestFolders
 from engine.flavors import Flavor, Image
 from moor.client import NotDone
 from tests.libvirt.guest_images import write_image
-from tests.libvirt.libvirt_cloud import (
-    LibvirtCloud,
-    domains,
-    files,
-    libvirt_cloud,
-    libvirt_settings,
-    until,
-    virsh,
-)
+from tests.libvirt.libvirt_cloud import LibvirtCloud, domains, files, libvirt_cloud, libvirt_settings, virsh
 from tests.servers.libvirtd import PrivateLibvirtd
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,8 +7,9 @@ import pytest
 from bus.messages.build import InstanceState
 from engine.flavors import Image
 from moor.client import NotDone
-from tests.libvirt.libvirt_cloud import LibvirtCloud, files, libvirt_cloud, until
+from tests.libvirt.libvirt_cloud import LibvirtCloud, files, libvirt_cloud
 from tests.libvirt.test_libvirt_alternates import connection, two_hosts  # noqa: F401 - a fixture: the test machine has room
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 NEEDS = {"VCPU": 1, "MEMORY_MB": 32}

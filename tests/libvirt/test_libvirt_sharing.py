@@ -22,12 +22,12 @@ from tests.libvirt.libvirt_cloud import (
     files,
     libvirt_cloud,
     libvirt_settings,
-    until,
     virsh,
 )
 from tests.servers.libvirtd import PrivateLibvirtd
 from tests.unit.compute.libvirt_machines import a_layout
 from tests.unit.compute.test_libvirt_shared_pools import STORAGE
+from tests.waiting import until
 
 WITH_DISK = structs.replace(TINY, root_gb=1, swap_mb=4)
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 2}

@@ -60,10 +60,11 @@ from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.store import HostQuery, SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.scheduler_stores import open_scheduler_store
-from tests.contracts.stage import CELLS, PATIENCE_S, SETTINGS
+from tests.contracts.stage import CELLS, SETTINGS
 from tests.contracts.stores import open_store
 from tests.stories.layouts import Layout, layout
 from tests.varied import varied
+from tests.waiting import until
 
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
 SETTLED = FeedPace(lead_again_s=0.02)
@@ -331,7 +332,7 @@ class Cloud:
         async def is_so() -> bool:
             return await self.used() == used
 
-        await wait_until(is_so, f"used {used}")
+        await until(is_so, f"used {used}")
         await self.until_current()
 
     async def until_current(self) -> None:
@@ -346,7 +347,7 @@ class Cloud:
                 after = page.next
             return not any(picture.trees.behind(revisions, ()) for picture in self.pictures)
 
-        await wait_until(are_so, "the schedulers' pictures are current")
+        await until(are_so, "the schedulers' pictures are current")
 
     async def until_registered(self, *names: str) -> None:
         """Wait until the registry has these hosts, and the pictures of all schedulers have them and their providers."""
@@ -356,12 +357,12 @@ class Cloud:
             assert isinstance(found, HostsFound)
             return {host.name for host in found.hosts if host.up} >= set(names)
 
-        await wait_until(all_there, f"hosts {names} known")
+        await until(all_there, f"hosts {names} known")
 
         async def all_pictured() -> bool:
             return all(_is_up(picture, name) for picture in self.pictures for name in names)
 
-        await wait_until(all_pictured, f"hosts {names} are in the pictures")
+        await until(all_pictured, f"hosts {names} are in the pictures")
         await self.until_current()
 
     async def until_reported(self, *names: str) -> None:
@@ -370,7 +371,7 @@ class Cloud:
         async def all_told() -> bool:
             return set(names) <= (await self.providers()).keys()
 
-        await wait_until(all_told, f"hosts {names} provided")
+        await until(all_told, f"hosts {names} provided")
         await self.until_registered(*names)
 
     async def send(self, *messages: Message) -> None:
@@ -389,7 +390,7 @@ class Cloud:
             last[:] = [state] if state else []
             return state is not None and state.state in states
 
-        await wait_until(is_so, f"{instance} in {states}", last)
+        await until(is_so, f"{instance} in {states}", last)
         return last[0]
 
     async def providers(self) -> dict[str, ProviderState]:
@@ -465,16 +466,6 @@ def instance_of(build: BuildInstance, index: int = 0) -> InstanceId:
     return instance_id_of(build.request_id, index)
 
 
-async def wait_until(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
-    """Poll until the condition is true; fail after PATIENCE_S."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await condition():
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"never came true: {what}; instead: {seen}") from None
-
-
 async def until_fed(setup: Cloud, project: str, heard: list[Message]) -> None:
     """Wait until the schedulers know the application: they poll for new ones."""
 
@@ -482,4 +473,4 @@ async def until_fed(setup: Cloud, project: str, heard: list[Message]) -> None:
         await setup.send(a_build(99, project=project, flavor=structs.replace(SMALL, vcpus=-1)))
         return any(isinstance(each, BuildRejected) and each.project == project for each in heard)
 
-    await wait_until(is_fed, f"the feed of {project} is said", heard)
+    await until(is_fed, f"the feed of {project} is said", heard)

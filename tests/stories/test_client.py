@@ -23,8 +23,9 @@ from moor.client import (
     Rejected,
 )
 from tests.contracts.broker_under_test import SHOP
-from tests.stories.cloud import Cloud, cloud, cloud_on, wait_until
+from tests.stories.cloud import Cloud, cloud, cloud_on
 from tests.stories.layouts import BOTH, one_broker_with_users
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, BOTH]
 
@@ -72,7 +73,7 @@ async def until_queued(setup: Cloud) -> None:
     async def is_queued() -> bool:
         return await connection.depth("scheduler.requests") > 0
 
-    await wait_until(is_queued, "the request is queued")
+    await until(is_queued, "the request is queued")
     await connection.close()
 
 

@@ -20,12 +20,13 @@ from bus.messages.stored_names import SetApplication
 from bus.topology import objects_of_application, user_of
 from engine.inventories import ProviderId
 from moor.client import Client, Flavor
-from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
+from tests.adversity.real_cloud import RealCloud, real_cloud
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.stories.metal.test_nodes import nodes_setup
 from tests.stories.moor.moor_process import moor, started
 from tests.stories.test_plain_amqp import CELL, a_cloud, ask, listening
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -158,7 +159,7 @@ async def shop_is_fed(setup: RealCloud) -> None:
             await ask(setup, wrong, SHOP.user)
             return bool(heard)
 
-        await wait_until(is_fed, "the schedulers know of it")
+        await until(is_fed, "the schedulers know of it")
 
 
 @pytest.mark.rabbitmq

@@ -25,11 +25,12 @@ from kit.process import Part, run_until
 from moor.commands import command_of
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
-from tests.contracts.stage import SETTINGS, until
+from tests.contracts.stage import SETTINGS
 from tests.simulation.loop import run_simulated, until_s
 from tests.stores_in_memory import MemoryPlacementStore
 from tests.stories.cloud import a_host
 from tests.varied import varied
+from tests.waiting import until
 
 
 @asynccontextmanager

@@ -16,9 +16,10 @@ import pytest
 from bus.messages.stored_names import SetApplication
 from bus.topology import objects_of_application
 from engine.flavors import RequestId, instance_id_of
-from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud, wait_until
+from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud
 from tests.contracts.broker_under_test import ADMIN, SHOP
-from tests.contracts.stage import dead_letters, until
+from tests.contracts.stage import dead_letters
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(240)]
 
@@ -121,7 +122,7 @@ async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> N
                 assert (await ask(setup, wrong, SHOP.user))["type"] == "build.rejected"
                 return bool(heard)
 
-            await wait_until(is_fed, "the schedulers know of it")
+            await until(is_fed, "the schedulers know of it")
             heard.clear()
             other = (await run("boot.py", setup.under_test.url(ADMIN.user), project="p2")).strip()
             request = (await run("boot.py", url, project="shop", MOOR_EXCHANGE=SHOP.exchange)).strip()

@@ -30,19 +30,10 @@ from scheduler_worker.store import GroupQuery, HostQuery, InstanceQuery
 from tests.contracts.broker_under_test import SHOP
 from tests.contracts.memory_under_test import topology_rights
 from tests.contracts.stage import CELLS, send
-from tests.stories.cloud import (
-    SMALL,
-    Cloud,
-    a_build,
-    a_host,
-    cloud_on,
-    host_id,
-    instance_of,
-    until_fed,
-    wait_until,
-)
+from tests.stories.cloud import SMALL, Cloud, a_build, a_host, cloud_on, host_id, instance_of, until_fed
 from tests.stories.layouts import ONE_BROKER, one_broker_with_users
 from tests.unit.examples import EXAMPLES
+from tests.waiting import until
 from tools.pages.identity_fields import as_of_now, leaves_of, without_options
 
 pytestmark = pytest.mark.asyncio
@@ -205,7 +196,7 @@ async def a_host_that_tells_all(setup: Cloud) -> None:
     async def are_known() -> bool:
         return _measured(setup.pictures[0]) == ({"temperature": 20.5}, True)
 
-    await wait_until(are_known, "the metrics and images of the bank's host are known")
+    await until(are_known, "the metrics and images of the bank's host are known")
 
 
 async def of_the_bank(setup: Cloud) -> dict[str, object]:

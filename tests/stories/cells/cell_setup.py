@@ -60,8 +60,9 @@ from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.memory_under_test import MemoryUnderTest
-from tests.contracts.stage import PATIENCE_S, SETTINGS, declared, until
+from tests.contracts.stage import PATIENCE_S, SETTINGS, declared
 from tests.contracts.stores import open_store
+from tests.waiting import Clock, until
 
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a02")
 
@@ -70,19 +71,6 @@ BUILD, FAIL, SILENT = "build", "fail", "silent"
 
 CONDUCTING = ConductorSettings(attempt_timeout_s=60)
 PACE = ConductorPace(poll_s=0.005, look_s=1, retry_delay_s_first=1, retry_delay_s_max=4, remind_every_s=300)
-
-
-class Clock:
-    """The conductor's clock: a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = datetime.now(UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def pass_s(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
 
 
 class Computes:
@@ -163,7 +151,7 @@ class CellSetup:
         self.store = stores[0]
         # Another process on the same rows.
         self.store_of_heir = stores[1]
-        self.clock = Clock()
+        self.clock = Clock(datetime.now(UTC))
         self.computes = Computes()
         self.heard: list[InstanceState] = []
         self.placement_told = asyncio.Event()
@@ -300,7 +288,7 @@ async def cell_setup(
         under_test = await under_test_of(bus)
         stack.push_async_callback(under_test.close)
         broker = await declared(under_test)
-        clock = Clock()
+        clock = Clock(datetime.now(UTC))
         placement_books = await stack.enter_async_context(open_store(books))
         stores = await stack.enter_async_context(open_conductor_stores(books, ("c1", "c1"), clock))
         stations = {

@@ -8,24 +8,17 @@ from compute_sim.core.hosts import Host
 from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree
 from engine.inventories import ConsumerId, ProviderId
 from laboratory.computes.driver import SimulatedDriver
+from tests.waiting import Clock
 
 # How often the compute looks whether the test has moved the clock.
 LOOK_MS = 20.0
 BUSY = Work(LOOK_MS)
 
 
-class HeldClock:
-    def __init__(self) -> None:
-        self.at_s = 0.0
-
-    def move(self, by_s: float) -> None:
-        self.at_s += by_s
-
-
 class HeldDriver:
     """A `Driver`. The compute has its own clock, which runs; the simulated host has the test's."""
 
-    def __init__(self, driver: SimulatedDriver, clock: HeldClock) -> None:
+    def __init__(self, driver: SimulatedDriver, clock: Clock[float]) -> None:
         self._driver = driver
         self.clock = clock
         # When the work for an attempt ends, by the test's clock.
@@ -42,7 +35,7 @@ class HeldDriver:
         return self._driver.host
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - not its clock
-        return self._driver.update_provider_tree(tree, self.clock.at_s)
+        return self._driver.update_provider_tree(tree, self.clock.now)
 
     def reshape(
         self, known: ProviderTree, new: ProviderTree, allocations: Allocations
@@ -56,26 +49,26 @@ class HeldDriver:
         return at_s + LOOK_MS / 1000
 
     def metrics(self, at_s: float) -> Mapping[str, float]:  # noqa: ARG002 - not its clock
-        return self._driver.metrics(self.clock.at_s)
+        return self._driver.metrics(self.clock.now)
 
     def images(self) -> Sequence[str]:
         return self._driver.images()
 
     def condition(self, at_s: float) -> Condition:
-        condition = self._driver.condition(self.clock.at_s)
+        condition = self._driver.condition(self.clock.now)
         if isinstance(condition, Silent) and condition.until_s is not None:
             return Silent(until_s=at_s + LOOK_MS / 1000)
         return condition
 
     def begin(self, order: HostOrder, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        work = self._driver.begin(order, self.clock.at_s)
+        work = self._driver.begin(order, self.clock.now)
         if isinstance(order, DestroyInstance):
             self._ends_at_s.pop((order.instance, order.attempt), None)
             return work
-        self._ends_at_s[order.instance, order.attempt] = self.clock.at_s + work.left_ms / 1000
+        self._ends_at_s[order.instance, order.attempt] = self.clock.now + work.left_ms / 1000
         return Work(LOOK_MS, work.failure)
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        if self.clock.at_s < self._ends_at_s.get((attempt.instance, attempt.attempt), 0.0):
+        if self.clock.now < self._ends_at_s.get((attempt.instance, attempt.attempt), 0.0):
             return BUSY
-        return self._driver.look_at(attempt, self.clock.at_s)
+        return self._driver.look_at(attempt, self.clock.now)

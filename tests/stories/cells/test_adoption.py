@@ -17,7 +17,8 @@ from engine.inventories import ResourceAmount, Share
 from laboratory.computes.driver import SimulatedDriver, root_of
 from moor.client.bus_client import answer_of
 from tests.asking import providers_of
-from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
+from tests.stories.moves.books_stage import BooksStage, books_stage
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -162,7 +163,7 @@ async def test_wrong_orders_change_nothing_and_say_why() -> None:
             held = {each.id for each in await stage.placement.books_page(None, 100) if each.held}
             return held == {order.instance, built}
 
-        await wait_until(is_released, "the claim of the refused one is released")
+        await until(is_released, "the claim of the refused one is released")
         await stage.until_silent()
         await stage.move(order.instance, "migrate", "moved", hosts=("c1-h2",))
         assert await refused(GiveBackInstance(instance=order.instance)) == ("instance", "it is moved")

@@ -20,10 +20,11 @@ from cell_conductor.wiring import conductor_parts
 from engine.hosts import HostFacts
 from scheduler_worker.store import HostQuery
 from tests.contracts.conductor_stores import open_conductor_store
-from tests.contracts.stage import SETTINGS, dead_letters, until
-from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
+from tests.contracts.stage import SETTINGS, dead_letters
+from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of
 from tests.stories.layouts import BACKENDS_APART
 from tests.varied import varied
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -51,7 +52,7 @@ async def until_all_is_said(setup: Cloud) -> None:
     async def is_so() -> bool:
         return not await setup.rows.unconfirmed(datetime.now(UTC), None, 100)
 
-    await wait_until(is_so, "nothing is left to say on any row")
+    await until(is_so, "nothing is left to say on any row")
 
 
 @BACKENDS_APART
@@ -181,7 +182,7 @@ async def test_a_build_goes_on_to_its_alternate_while_the_api_level_has_no_broke
         async def is_active() -> bool:
             return [row.state for row in await rows.read((instance_of(build),))] == ["active"]
 
-        await wait_until(is_active, "active in its cell")
+        await until(is_active, "active in its cell")
         await setup.brokers.api.plug_in()
         state = await setup.until_state(instance_of(build), "active")
 

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec import structs
@@ -31,9 +30,10 @@ from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import QUICK, QUICK_PACE, Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import QUICK, QUICK_PACE, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import BACKENDS_APART
 from tests.varied import varied
+from tests.waiting import MovedClock, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,16 +42,6 @@ PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.
 FOR_EVER_S = 1e9
 SOON = varied(SETTINGS, SWEEP_S=0.05, drain_ms_max=100, host_down_s=FOR_EVER_S)
 SCHEDULING = structs.replace(QUICK, cell_down_s=20.0)
-
-
-class Clock:
-    """The schedulers' clock: a test moves it on."""
-
-    def __init__(self) -> None:
-        self.ahead = timedelta()
-
-    def __call__(self) -> datetime:
-        return datetime.now(UTC) + self.ahead
 
 
 class Computes:
@@ -94,7 +84,7 @@ class Story:
 
     def __init__(self, setup: Cloud, stores: Sequence[ConductorStore]) -> None:
         self.setup = setup
-        self.clock = Clock()
+        self.clock = MovedClock()
         self.computes = Computes()
         self._stores = stores
         self.health: Health
@@ -149,7 +139,7 @@ class Story:
             last[:] = [await self.cell()]
             return condition(last[0])
 
-        await wait_until(is_so, "the cell is so", last)
+        await until(is_so, "the cell is so", last)
         return last[0]
 
     async def until_down(self) -> CellState:
@@ -157,11 +147,11 @@ class Story:
         last: list[CellState] = []
 
         async def is_so() -> bool:
-            self.clock.ahead += timedelta(seconds=30)
+            self.clock.pass_s(30)
             last[:] = [await self.cell()]
             return last[0].life == "down"
 
-        await wait_until(is_so, "c1 is down", last)
+        await until(is_so, "c1 is down", last)
         return last[0]
 
     async def c2_is_heard(self) -> None:
@@ -171,7 +161,7 @@ class Story:
         async def is_up() -> bool:
             return (await self.cell("c2")).life == "up"
 
-        await wait_until(is_up, "c2 is up")
+        await until(is_up, "c2 is up")
 
     async def console_of(self, build: BuildInstance) -> ConsoleFound:
         found = await self.setup.client.ask(AskConsole(instance=instance_of(build)))

@@ -64,10 +64,11 @@ from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.compute_stores import open_again
 from tests.contracts.small_world import connected
-from tests.contracts.stage import PATIENCE_S, SETTINGS, declared, until
+from tests.contracts.stage import PATIENCE_S, SETTINGS, declared
 from tests.stores_in_memory import MemoryPlacementStore
-from tests.stories.cells.held_driver import HeldClock, HeldDriver
+from tests.stories.cells.held_driver import HeldDriver
 from tests.stories.placement.test_placement_over_the_bus import under_test_of
+from tests.waiting import Clock, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -141,7 +142,7 @@ class ComputeSetup:
         settings: ComputeSettings = QUICK,
         store: SqlComputeStore | None = None,
         *,
-        clock: HeldClock | None = None,
+        clock: Clock[float] | None = None,
         pace: ComputePace = QUICK_PACE,
     ) -> AsyncIterator[Station]:
         """With a `clock`, faults begin and end and builds last by that clock, which only the test moves."""
@@ -266,7 +267,7 @@ async def test_hosts_appear_in_placement_and_in_events_and_send_heartbeats(bus: 
 async def test_builds_beyond_the_limit_of_a_host_wait_for_their_turn_and_may_be_deleted_meanwhile(
     bus: str,
 ) -> None:
-    host, other, clock = "c1-host-00001", "c1-host-00002", HeldClock()
+    host, other, clock = "c1-host-00001", "c1-host-00002", Clock(0.0)
     limited = structs.replace(QUICK, builds_at_once_max=2)
     async with (
         compute_setup(bus) as setup,
@@ -278,13 +279,13 @@ async def test_builds_beyond_the_limit_of_a_host_wait_for_their_turn_and_may_be_
         await until(lambda: bool(setup.facts()) and setup.facts()[host].io_ops == 5)
         await setup.order(destroy(4, host))
         await until(lambda: setup.answers == [gone(4, host)])
-        clock.move(0.3)
+        clock.pass_s(0.3)
         await until(lambda: len(setup.answers) == 4)
         assert set(setup.answers[1:]) == {spawned(1, host), spawned(2, host), spawned(9, other)}
         # One that is deleted while it is built makes room, too.
         await setup.order(spawn(6, host), destroy(3, host))
         await until(lambda: setup.answers[4:] == [gone(3, host)])
-        clock.move(0.3)
+        clock.pass_s(0.3)
         await until(lambda: len(setup.answers) == 7)
         assert set(setup.answers[5:]) == {spawned(5, host), spawned(6, host)}
 
@@ -302,7 +303,7 @@ async def test_builds_that_fail_make_room_for_those_that_wait() -> None:
 @BUSES
 async def test_only_changes_are_reported_and_an_operators_settings_survive(bus: str) -> None:
     change = Changes(hosts=("*-00001",), after_s=0.4, vcpus=-8, traits_gained=("CUSTOM_WARM",))
-    hosts, clock = equal_hosts("c1", 3, HostSize(vcpus=16)), HeldClock()
+    hosts, clock = equal_hosts("c1", 3, HostSize(vcpus=16)), Clock(0.0)
     async with compute_setup(bus) as setup:
         async with setup.computing(hosts, FaultScript(faults=(change,)), clock=clock):
             await setup.until_providers(lambda found: len(found) == 3)
@@ -320,7 +321,7 @@ async def test_only_changes_are_reported_and_an_operators_settings_survive(bus: 
             )
             assert isinstance(answer, ReportAnswered)
             assert isinstance(answer.verdict, ReportAccepted)
-            clock.move(0.4)
+            clock.pass_s(0.4)
             await setup.until_providers(lambda found: "CUSTOM_WARM" in found["c1-host-00001"].traits)
 
         after = await setup.providers()
@@ -342,12 +343,12 @@ async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() 
     host = "c1-host-00001"
     clock_s = asyncio.get_running_loop().time
     async with compute_setup("memory") as setup, open_again("sqlite", clock_s) as again:
-        killed, clock, slow = await again("c1"), HeldClock(), FaultScript(spawn_ms=200)
+        killed, clock, slow = await again("c1"), Clock(0.0), FaultScript(spawn_ms=200)
         async with setup.computing(equal_hosts("c1", 1), slow, store=killed, clock=clock):
             await setup.order(spawn(1, host))
             await _until_it_has(killed, host, Load(instances=1, io_ops=1))
             await setup.under_test.set_alarm(on=True)
-            clock.move(0.2)
+            clock.pass_s(0.2)
             await _until_it_has(killed, host, Load(instances=1, io_ops=0))
             # The rows of unconfirmed answers are all that a killed process leaves behind.
             left = await again("c1")

@@ -8,7 +8,7 @@ import pytest
 from bus.message import Message
 from bus.workers.station import Station
 from cell_conductor.wiring import conductor_parts
-from tests.contracts.stage import SETTINGS, until
+from tests.contracts.stage import SETTINGS
 from tests.stories.cells.cell_setup import (
     BUILD,
     CONDUCTING,
@@ -22,6 +22,7 @@ from tests.stories.cells.cell_setup import (
     removal,
 )
 from tests.stories.layouts import ONE_BROKER
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,8 +14,9 @@ from bus.messages.planning import AskDrain, DrainFound
 from engine.flavors import RequestId
 from engine.hosts import HostFacts
 from tests.contracts.placement_orders import an_id
-from tests.stories.cloud import Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
+from tests.stories.cloud import Cloud, a_build, a_host, cloud, host_id, instance_of
 from tests.stories.layouts import STAGES
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -47,7 +48,7 @@ async def report_falsely(setup: Cloud) -> None:
         found = await setup.client.ask(AskHosts(name="H1"))
         return isinstance(found, HostsFound) and bool(found.hosts)
 
-    await wait_until(is_known, "the false host is known")
+    await until(is_known, "the false host is known")
 
 
 async def answered(setup: Cloud, question: Message) -> Message:

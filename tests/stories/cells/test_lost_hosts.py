@@ -30,7 +30,7 @@ from laboratory.computes.driver import simulated_parts
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
-from tests.contracts.stage import PATIENCE_S, SETTINGS, until
+from tests.contracts.stage import PATIENCE_S, SETTINGS
 from tests.stories.cells.cell_setup import (
     BUILD,
     CONDUCTING,
@@ -43,9 +43,10 @@ from tests.stories.cells.cell_setup import (
     removal,
     running,
 )
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import ONE_BROKER, STAGES
 from tests.stories.scheduling.test_scheduler_nested import PRETENDING, PRETENDING_PACE
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -249,7 +250,7 @@ async def test_an_operator_sets_a_host_and_every_level_follows(bus: str, books: 
         assert (dead.up, dead.must_clean) == (False, True)
         # The host works on, but nobody waits for it.
         number = dead.setting.number
-        await wait_until(lambda: is_told(setup, number), "its cell knows that it is dead")
+        await until(lambda: is_told(setup, number), "its cell knows that it is dead")
         await setup.client.ask(DeleteInstance(instance=instance_of(first)))
         await setup.until_state(instance_of(first), "deleted")
         await setup.until_used(h1=0)

@@ -29,7 +29,7 @@ from compute_sim.wiring import compute_parts
 from engine.inventories import ProviderId, ReportedInventory
 from kit.process import run_until
 from tests.contracts.driver_contract import breaches
-from tests.contracts.stage import PATIENCE_S, SETTINGS
+from tests.contracts.stage import SETTINGS
 from tests.stories.cells.test_compute_sim import (
     QUICK,
     QUICK_PACE,
@@ -39,6 +39,7 @@ from tests.stories.cells.test_compute_sim import (
     gone,
     spawn,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -170,12 +171,6 @@ async def driven(setup: ComputeSetup, hypervisor: Hypervisor) -> AsyncIterator[N
         stop.set()
         await running
         await station.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_driver_of_another_kind_keeps_the_contract() -> None:

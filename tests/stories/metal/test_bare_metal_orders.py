@@ -4,7 +4,7 @@ answers deploys.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from msgspec import structs
@@ -38,8 +38,9 @@ from engine.inventories import (
 from engine.picture.picture import Picture
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of, wait_until
+from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of
 from tests.stories.layouts import STAGES
+from tests.waiting import Clock, until
 
 pytestmark = [pytest.mark.asyncio, STAGES]
 
@@ -50,19 +51,6 @@ IMAGE = Image(source="http://images/debian", checksum="0a1b")
 CONDUCTING = ConductorSettings()
 PACE = ConductorPace(poll_s=0.005, look_s=1)
 DEPLOY_S = CONDUCTING.deploy_timeout_s
-
-
-class Clock:
-    """The conductor's clock: a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = datetime.now(UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def pass_s(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
 
 
 class Daemon:
@@ -132,7 +120,12 @@ class Daemon:
 
 class MetalSetup:
     def __init__(
-        self, running: Cloud, picture: Picture, station: Station, store: ConductorStore, clock: Clock
+        self,
+        running: Cloud,
+        picture: Picture,
+        station: Station,
+        store: ConductorStore,
+        clock: Clock[datetime],
     ) -> None:
         self.cloud = running
         # The scheduler's registry: only a host in it can be an alternate.
@@ -163,7 +156,7 @@ class MetalSetup:
             hosts = {host_id(name) for name in names}
             return all(map(self.picture.has_provider, hosts)) and not hosts & {*self.picture.unregistered()}
 
-        await wait_until(are_seen, f"the scheduler knows {names}")
+        await until(are_seen, f"the scheduler knows {names}")
 
     async def boot(self, number: int, *hosts: str) -> InstanceId:
         """Boot, on these hosts if any are named."""
@@ -178,7 +171,7 @@ class MetalSetup:
             found[:] = await self.store.read([instance])
             return bool(found) and (found[0].state, found[0].attempt) == (state, attempt)
 
-        await wait_until(is_so, f"{instance} is {state} by attempt {attempt}", found)
+        await until(is_so, f"{instance} is {state} by attempt {attempt}", found)
         return found[0]
 
     async def until_free(self, *names: str) -> None:
@@ -186,7 +179,7 @@ class MetalSetup:
             providers = await self.cloud.providers()
             return all(providers[name].inventories[GOLD].used == 0 for name in names)
 
-        await wait_until(are_free, f"{names} are free")
+        await until(are_free, f"{names} are free")
 
     async def say(self, message: InstanceSpawned | DeployProgressed) -> None:
         await self.station.publisher.send(message)
@@ -215,7 +208,7 @@ async def metal_setup(bus: str, books: str) -> AsyncIterator[MetalSetup]:
         await stack.enter_async_context(setup.placement())
         picture = Picture()
         await stack.enter_async_context(setup.scheduler(picture=picture))
-        clock = Clock()
+        clock = Clock(datetime.now(UTC))
         (store,) = await stack.enter_async_context(open_conductor_stores(books, ("c1",), clock))
         conductor = Station(setup.brokers.in_cell("c1"), "conducting", settings=SETTINGS, asks=True)
         parts = conductor_parts(conductor, store, CONDUCTING, "c1", conductor.ask_all, clock=clock, pace=PACE)
@@ -292,7 +285,7 @@ async def test_a_late_answer_of_a_superseded_attempt_is_answered_by_an_undeploy(
         await metal.until_row(instance, "building")
         metal.clock.pass_s(DEPLOY_S)
         await metal.cloud.until_state(instance, "active")
-        await wait_until(lambda: _told(metal, first), "the silent node was told to undeploy")
+        await until(lambda: _told(metal, first), "the silent node was told to undeploy")
         providers = await metal.cloud.providers()
         assert all(providers[name].inventories[GOLD].used == 1 for name in ("n1", "n2"))
 
@@ -301,7 +294,7 @@ async def test_a_late_answer_of_a_superseded_attempt_is_answered_by_an_undeploy(
         metal.daemon.script[first.host] = BUILD
         await metal.say(deployed(first))
 
-        await wait_until(lambda: _told(metal, first), "it was told again")
+        await until(lambda: _told(metal, first), "it was told again")
         (name,) = [each for each in ("n1", "n2") if host_id(each) == first.host]
         await metal.until_free(name)
         assert metal.daemon.deployed == {other}
@@ -312,7 +305,7 @@ async def _first_deploy(metal: MetalSetup) -> DeployInstance:
     async def is_there() -> bool:
         return bool(metal.daemon.deploys)
 
-    await wait_until(is_there, "a deploy was ordered")
+    await until(is_there, "a deploy was ordered")
     return metal.daemon.deploys[0]
 
 

@@ -21,11 +21,11 @@ from ironic_sync.core.ordering import Belief
 from ironic_sync.core.rows import NodeRow
 from laboratory.ironic import IronicScript, IronicSimulation, available_nodes, simulated_ironic
 from laboratory.ironic.script import Loses
-from tests.contracts.stage import SETTINGS, until
+from tests.contracts.stage import SETTINGS
 from tests.ironic_clients.nodes import create, delete
-from tests.stories.cloud import wait_until
 from tests.stories.layouts import ONE_BROKER
 from tests.stories.metal.test_nodes import QUICK, NodesSetup, nodes_setup
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, ONE_BROKER]
 
@@ -78,7 +78,7 @@ class World(Struct):
         async def is_so() -> bool:
             return await self.stocks(node) == stocks
 
-        await wait_until(is_so, f"node {node} has {stocks}", repr(await self.stocks(node)))
+        await until(is_so, f"node {node} has {stocks}", repr(await self.stocks(node)))
 
     async def until_cell(self, node: ProviderId, cell: str) -> None:
         """Wait until placement and the registry have the node in this cell, and it is up."""
@@ -90,7 +90,7 @@ class World(Struct):
             in_registry = [(each.cell, each.up) for each in hosts.hosts]
             return found is not None and found.cell == cell and in_registry == [(cell, True)]
 
-        await wait_until(is_so, f"node {node} is in cell {cell}")
+        await until(is_so, f"node {node} is in cell {cell}")
 
     async def until_listed(self, node: ProviderId, *, is_listed: bool) -> None:
         """Wait until the host registry has the node, or has forgotten it."""
@@ -100,7 +100,7 @@ class World(Struct):
             assert isinstance(hosts, HostsFound)
             return bool(hosts.hosts) is is_listed
 
-        await wait_until(is_so, f"node {node} is {'' if is_listed else 'not '}listed")
+        await until(is_so, f"node {node} is {'' if is_listed else 'not '}listed")
 
     async def row(self, node: ProviderId) -> NodeRow:
         return (await self.nodes_setup.rows.read([node]))[node]
@@ -110,7 +110,7 @@ class World(Struct):
             row = (await self.nodes_setup.rows.read([node])).get(node)
             return row is not None and all(getattr(row, name) == value for name, value in fields.items())
 
-        await wait_until(is_so, f"row of {node} has {fields}")
+        await until(is_so, f"row of {node} has {fields}")
         return await self.row(node)
 
     def change(self, node: ProviderId, **fields: object) -> None:
@@ -200,7 +200,7 @@ async def test_a_class_changed_while_the_node_is_held_is_offered_once_the_node_i
             row = await metal.until_row(node, report_note="")
             return row.offer is not None and row.offer.kept_class == ""
 
-        await wait_until(is_noted, "no class is kept any more")
+        await until(is_noted, "no class is kept any more")
 
 
 async def test_rows_restored_from_a_backup_get_sequences_above_those_that_placement_knows(
@@ -234,7 +234,7 @@ async def until_reported(metal: World, node: ProviderId, after_epoch: int = 0) -
         row = (await metal.nodes_setup.rows.read([node])).get(node)
         return row is not None and bool(row.owner) and row.read_epoch == row.epoch > after_epoch
 
-    await wait_until(is_so, f"node {node} is reported in the epoch of its owner")
+    await until(is_so, f"node {node} is reported in the epoch of its owner")
 
 
 async def test_many_deleted_nodes_are_removed_although_they_are_not_read_one_by_one(
@@ -359,7 +359,7 @@ async def test_a_node_that_is_deleted_and_enrolled_again_under_its_id_is_offered
             stocks = await there.stocks(held)
             return stocks is not None and stocks.get(CLASS) == (0 if is_as_it_was else 1)
 
-        await wait_until(is_kept, "its former class is there while it is held")
+        await until(is_kept, "its former class is there while it is held")
         await there.release(held)
         await there.until_stocks(held, {named: 0})
         await there.until_cell(held, cell)

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import httpx
@@ -47,8 +46,9 @@ from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
 from tests.ironic_clock import LONG_S, IronicClock
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import ALL_IN_MEMORY, IN_MEMORY_APART, STAGES
+from tests.waiting import MovedClock, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -79,19 +79,6 @@ LONG_DEPLOYS = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=LONG_S))
 REST = RestLimits(tries_max=2, retry_delay_s_first=0.02, retry_delay_s_max=0.05)
 
 
-class ConductorClock:
-    """The clock of all conductors; a test moves it ahead to see a timeout."""
-
-    def __init__(self) -> None:
-        self._ahead = timedelta()
-
-    def __call__(self) -> datetime:
-        return datetime.now(UTC) + self._ahead
-
-    def pass_s(self, seconds: float) -> None:
-        self._ahead += timedelta(seconds=seconds)
-
-
 class DeploySetup(Struct):
     cloud: Cloud
     rows: IronicStore
@@ -104,7 +91,7 @@ class DeploySetup(Struct):
     # The parts of each daemon that has begun.
     daemons: list[Sequence[Part]]
     clock: IronicClock
-    conductor_clock: ConductorClock
+    conductor_clock: MovedClock
 
     @asynccontextmanager
     async def daemon(
@@ -180,7 +167,7 @@ class DeploySetup(Struct):
             state = await self.cloud.instance(instance)
             return state is not None and state.state == "active"
 
-        await wait_until(is_active, f"{instance} is active")
+        await until(is_active, f"{instance} is active")
         return await self.cloud.until_state(instance, "active")
 
     # State
@@ -204,7 +191,7 @@ class DeploySetup(Struct):
             rows = [await self.row(node) for node in self.nodes]
             return all(row.owner == owner and row.read_epoch == row.epoch for row in rows)
 
-        await wait_until(is_so, f"{owner} owns all nodes")
+        await until(is_so, f"{owner} owns all nodes")
 
     async def row(self, node: SimulatedNode) -> NodeRow:
         id_ = ProviderId(UUID(node.uuid))
@@ -231,7 +218,7 @@ class DeploySetup(Struct):
                 and not ids & {*self.picture.unregistered()}
             )
 
-        await wait_until(are_offered, f"{len(nodes)} nodes are offered")
+        await until(are_offered, f"{len(nodes)} nodes are offered")
 
     async def until_free(self, *nodes: SimulatedNode) -> None:
         """Wait until these nodes are available, and no consumer holds them; end Ironic's work as `until_active` does."""
@@ -252,7 +239,7 @@ class DeploySetup(Struct):
             ]
             return not others
 
-        await wait_until(are_free, f"{len(wanted)} nodes are free again", others)
+        await until(are_free, f"{len(wanted)} nodes are free again", others)
 
 
 def _is_free(stock: InventoryState | None) -> bool:
@@ -277,7 +264,7 @@ async def deploy_setup(
         picture = Picture()
         await stack.enter_async_context(setup.scheduler(picture=picture))
         instances = await stack.enter_async_context(open_conductor_stores(books, cells.names))
-        conductor_clock = ConductorClock()
+        conductor_clock = MovedClock()
         for cell, rows_of_cell in zip(cells.names, instances, strict=True):
             conductor = Station(
                 setup.brokers.in_cell(cell), f"conducting-{cell}", settings=SETTINGS, asks=True
@@ -435,14 +422,14 @@ async def test_a_daemon_dies_in_the_middle_of_deploys_and_another_ends_them(bus:
     async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d2"):
         async with metal.daemon("d1", killed=True):
             await metal.until_offered(*nodes)
-            await wait_until(metal.is_shared, "both own nodes")
+            await until(metal.is_shared, "both own nodes")
             instances = [await metal.boot(number) for number in range(1, 7)]
 
             async def are_deploying() -> bool:
                 rows = [await metal.row(node) for node in metal.nodes if node.provision_state == "deploying"]
                 return {row.owner for row in rows if row.deploy} == {"d1", "d2"}
 
-            await wait_until(are_deploying, "both daemons deploy")
+            await until(are_deploying, "both daemons deploy")
         for instance in instances:
             active = await metal.until_active(instance)
             assert active.attempt == 1
@@ -463,7 +450,7 @@ async def test_a_delete_in_the_middle_of_a_deploy_takes_it_off_the_node(bus: str
             async def has_begun(instance: InstanceId = instance) -> bool:
                 return bool(metal.with_instance(instance))
 
-            await wait_until(has_begun, "the deploy has begun")
+            await until(has_begun, "the deploy has begun")
             await metal.delete(instance)
             await metal.cloud.until_state(instance, "deleted")
             await metal.until_free(*nodes)
@@ -482,7 +469,7 @@ async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_t
         async def waits() -> bool:
             return any(node.provision_state == "wait call-back" for node in metal.nodes)
 
-        await wait_until(waits, "it waits for the agent")
+        await until(waits, "it waits for the agent")
         (first,) = metal.with_instance(instance)
         metal.simulation.ironic.set_maintenance(first.uuid, is_on=True, reason="smoke")
 
@@ -491,7 +478,7 @@ async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_t
                 node.provision_state == "wait call-back" for node in metal.nodes if node.uuid != first.uuid
             )
 
-        await wait_until(waits_elsewhere, "the other node waits for the agent")
+        await until(waits_elsewhere, "the other node waits for the agent")
         active = await metal.until_active(instance)
 
         assert active.host != first.uuid
@@ -506,5 +493,5 @@ async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_t
                 return False
             return True
 
-        await wait_until(is_out_of_maintenance, "it is out of maintenance")
+        await until(is_out_of_maintenance, "it is out of maintenance")
         await metal.until_free(first)

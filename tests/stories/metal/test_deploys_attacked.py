@@ -13,10 +13,9 @@ from ironic_sync.core.offers import CellMap
 from kit.parts import PartState, Status, statuses
 from kit.process import Part
 from laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
-from tests.contracts.stage import until
-from tests.stories.cloud import wait_until
 from tests.stories.layouts import BACKENDS_APART
 from tests.stories.metal.test_deploys import IN_MEMORY, LONG_DEPLOYS, QUICK, SHORT, DeploySetup, deploy_setup
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -61,7 +60,7 @@ async def test_while_one_cell_s_broker_is_away_its_answers_are_kept_and_the_othe
     ):
         async with there.daemon("d1", quick, killed=True):
             await there.until_offered(*first, *second)
-            await wait_until(there.is_shared, "both own nodes")
+            await until(there.is_shared, "both own nodes")
             away = [await there.boot(n, hosts=(node.uuid,)) for n, node in enumerate(first, 1)]
             await until_deploying(there, *away)
 
@@ -83,7 +82,7 @@ async def test_while_one_cell_s_broker_is_away_its_answers_are_kept_and_the_othe
                 rows = [await there.row(node) for node in first]
                 return all(row.answers and row.deploy is None for row in rows)
 
-            await wait_until(are_kept, "what is to be said is kept")
+            await until(are_kept, "what is to be said is kept")
             assert {node.provision_state for node in there.nodes} == {"active"}
         # One daemon dies with what it had to say; its nodes go to the other.
         await there.until_owned_by("d2")

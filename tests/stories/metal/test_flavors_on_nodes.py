@@ -13,10 +13,11 @@ from engine.flavors import Flavor, Image, InstanceId
 from laboratory.ironic import IronicScript, SimulatedNode, available_nodes
 from laboratory.ironic.script import WorkFails
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import a_build, instance_of, wait_until
+from tests.stories.cloud import a_build, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.metal.test_deploys import DeploySetup, deploy_setup
 from tests.stories.scheduling.test_all_or_nothing import until_all
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -79,7 +80,7 @@ async def a_mixed_cell(
                 known = await setup.providers()
                 return all(known[node.uuid].inventories for node in nodes)
 
-            await wait_until(are_offered, "the nodes are offered")
+            await until(are_offered, "the nodes are offered")
             await setup.until_current()
             yield metal, hypervisors
 

@@ -21,9 +21,9 @@ from engine.flavors import InstanceId
 from ironic_sync.core.ordering import Belief
 from laboratory.ironic import available_nodes
 from tests.contracts.stage import PATIENCE_S
-from tests.stories.cloud import wait_until
 from tests.stories.metal.test_deploys import QUICK, DeploySetup, deploy_setup
 from tests.unit.ironic.captured import SCENARIOS, bodies_of, notification_in
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -172,7 +172,7 @@ async def test_no_wrong_answer_or_notification_ends_a_daemon_and_everything_reco
             for instance in instances:
                 await metal.cloud.until_state(instance, "active", "error", "deleted")
             wrong: list[object] = []
-            await wait_until(
+            await until(
                 lambda: _is_in_order(metal, instances, wrong),
                 "each instance is where it is said to be",
                 wrong,

@@ -29,8 +29,9 @@ from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
 from tests.ironic_clients.nodes import delete
-from tests.stories.cloud import Cloud, cloud, wait_until
+from tests.stories.cloud import Cloud, cloud
 from tests.stories.layouts import ONE_BROKER
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, ONE_BROKER]
 
@@ -121,7 +122,7 @@ class NodesSetup(Struct):
             stock = await self.stock(node, resource)
             return stock is not None and (stock.total, stock.reserved) == (1, reserved)
 
-        await wait_until(is_so, f"node {node} has reserved {reserved}")
+        await until(is_so, f"node {node} has reserved {reserved}")
 
     async def said(
         self, *bodies: bytes, exchange: str = IRONIC, topic: str = "ironic_versioned_notifications"
@@ -182,7 +183,7 @@ async def test_a_notification_alone_moves_a_node_in_and_out_of_placement(
             assert isinstance(found, HostsFound)
             return [(each.up, each.kind, each.cell) for each in found.hosts] == [(True, NODE, "c1")]
 
-        await wait_until(is_host, f"node {node} is a host")
+        await until(is_host, f"node {node} is a host")
 
 
 async def test_exchange_topics_and_queue_are_those_of_the_settings(bus: str, books: str) -> None:
@@ -201,7 +202,7 @@ async def test_exchange_topics_and_queue_are_those_of_the_settings(bus: str, boo
                 stock = await setup.stock(node, "CUSTOM_BAREMETAL")
                 return stock is not None and stock.reserved == 1
 
-            await wait_until(is_heard, "notifications of one topic are heard")
+            await until(is_heard, "notifications of one topic are heard")
             await setup.said(*bodies[2:], exchange="metal", topic="for_all")
             await setup.until_reserved(node, 0)
 
@@ -229,7 +230,7 @@ async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bu
         async def is_gone() -> bool:
             return await setup.stock(nodes[4], "CUSTOM_BAREMETAL") is None
 
-        await wait_until(is_gone, f"node {nodes[4]} is gone")
+        await until(is_gone, f"node {nodes[4]} is gone")
 
 
 async def test_an_unreadable_notification_is_dead_lettered_and_its_neighbours_are_applied(
@@ -244,4 +245,4 @@ async def test_an_unreadable_notification_is_dead_lettered_and_its_neighbours_ar
         async def are_buried() -> bool:
             return await setup.connection.depth("dead") == 2
 
-        await wait_until(are_buried, "two dead letters")
+        await until(are_buried, "two dead letters")

@@ -19,10 +19,10 @@ from laboratory.ironic import (
     simulated_ironic,
 )
 from tests.contracts.ironic_stores import open_ironic_store
-from tests.stories.cloud import wait_until
 from tests.stories.layouts import ALL_IN_MEMORY, ON_SQLITE
 from tests.stories.metal.test_nodes import QUICK, NodesSetup, nodes_setup
 from tests.unit.ironic.deploys import OURS, an_order
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -58,7 +58,7 @@ class Region(Struct):
         async def is_so() -> bool:
             return api.sweeps >= enough
 
-        await wait_until(is_so, f"the nodes of {self.cell} are swept")
+        await until(is_so, f"the nodes of {self.cell} are swept")
 
 
 @asynccontextmanager
@@ -132,5 +132,5 @@ async def test_an_order_goes_to_the_ironic_of_its_cell(bus: str, books: str) -> 
             found = south.simulation.ironic.nodes[str(node)]
             return (found.provision_state, found.instance_uuid) == ("active", str(OURS))
 
-        await wait_until(is_active, "the node in the south is active")
+        await until(is_active, "the node in the south is active")
         assert {each.instance_uuid for each in north.simulation.ironic.nodes.values()} == {None}

@@ -12,8 +12,8 @@ from uuid import UUID
 import httpx
 import pytest
 
-from tests.stories.cloud import wait_until
 from tests.stories.moor.moor_process import Process, moor, moor_json, started
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -62,7 +62,7 @@ async def test_a_cloud_has_nodes_that_daemons_share_and_that_outlive_a_kill(home
         async def has_all() -> bool:
             return await ring(home) == {"ironic-1": 7}
 
-        await wait_until(has_all, "one daemon owns all nodes")
+        await until(has_all, "one daemon owns all nodes")
         assert {*before} < {*await nodes_up(home)}
 
 
@@ -118,7 +118,7 @@ async def test_a_node_is_built_on_and_given_back(home: Path) -> None:
             node = await moor_json("node", "show", instance["host"], **environment)
             return bool(node["offered"]["amount"] == 1)
 
-        await wait_until(is_free, "the node is clean and offered again")
+        await until(is_free, "the node is clean and offered again")
 
 
 # Some twenty commands, each a process: 77 s beside seven others on two cores.
@@ -178,7 +178,7 @@ async def until_state(node: str, state: str, **environment: str) -> None:
         shown = await moor_json("node", "show", node, **environment)
         return bool(shown["ironic"]["provision_state"] == state)
 
-    await wait_until(is_so, f"node {node} is {state}")
+    await until(is_so, f"node {node} is {state}")
 
 
 def ironic_url(home: Path) -> str:

@@ -23,18 +23,9 @@ from moor.clouds.cloud import cloud
 from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.memory_under_test import UnixUnderTest
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
-from tests.contracts.stage import (
-    Remembering,
-    dead_letters,
-    declared,
-    line,
-    order,
-    parcel,
-    send,
-    until,
-    working,
-)
+from tests.contracts.stage import Remembering, dead_letters, declared, line, order, parcel, send, working
 from tests.stories.moor.moor_process import moor, moor_json
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,7 +1,7 @@
 """A whole cloud to audit: two cells, hosts with NUMA nodes, a pool of disks; and its instances, in a server group each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
@@ -39,8 +39,9 @@ from moor.worker_settings import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.settings import SchedulerSettings
 from tests.asking import hosts_of, until_choosable
-from tests.contracts.stage import PATIENCE_S, SETTINGS
+from tests.contracts.stage import SETTINGS
 from tests.stories.real_servers import real_servers
+from tests.waiting import until
 
 CELLS = ("c1", "c2")
 SIZE = HostSize(vcpus=400, ram_mb=400_000, numa_nodes=2, vcpu_ratio=1.0)
@@ -57,16 +58,6 @@ TUNED = CloudSettings(
     scheduler=SchedulerSettings(instances_per_host_max=1000),
     bus=SETTINGS,
 )
-
-
-async def wait_until(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
-    """Each look asks about hundreds of instances, so it rests between them."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await condition():
-                await asyncio.sleep(0.2)
-    except TimeoutError:
-        raise AssertionError(f"never came true: {what}; instead: {seen}") from None
 
 
 class BooksStage:
@@ -178,7 +169,7 @@ class BooksStage:
             found = [state for part in some for state in (await self.states(part)).values()]
             return len(found) == len(ids) and all(each.state in wanted for each in found)
 
-        await wait_until(are_there, f"{len(ids)} instances are {wanted}")
+        await until(are_there, f"{len(ids)} instances are {wanted}")
 
     async def audit(
         self,
@@ -211,7 +202,7 @@ class BooksStage:
             left[:] = [await self.audit()]
             return not left[0].findings and not left[0].in_flight
 
-        await wait_until(is_silent, "the books agree", left)
+        await until(is_silent, "the books agree", left)
 
 
 class Site(NamedTuple):

@@ -16,10 +16,11 @@ from laboratory.computes.faults import FailsToReceive, FaultScript
 from laboratory.computes.hosts import HostSize
 from moor.books.auditing import AuditOptions, Finding, audited
 from moor.books.books_reader import BooksReader
-from tests.stories.cloud import a_build, instance_of, wait_until
+from tests.stories.cloud import a_build, instance_of
 from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_moves import SMALL, Movers, movers
 from tests.stories.moves.test_moves_fail import down, script
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -47,7 +48,7 @@ class Members:
             move = seen[0].move if seen[0] is not None else None
             return move is not None and bool(move.outcome) and (request is None or move.request_id == request)
 
-        await wait_until(has_ended, f"the move of {id_} has ended", seen)
+        await until(has_ended, f"the move of {id_} has ended", seen)
         assert seen[0] is not None
         return seen[0]
 
@@ -113,7 +114,7 @@ async def test_an_affinity_group_is_evacuated_together_and_again(bus: str, books
         async def are_elsewhere() -> bool:
             return len(await group.hosts()) == 1 and not {"h1", first} & await group.hosts()
 
-        await wait_until(are_elsewhere, "all are on the third host")
+        await until(are_elsewhere, "all are on the third host")
 
 
 @STAGES

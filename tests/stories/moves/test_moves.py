@@ -14,9 +14,10 @@ from engine.flavors import Flavor, InstanceId, RequestId
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import SUPPORTS, HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
-from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_scheduler_host_facts import a_cell
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -56,7 +57,7 @@ class Movers:
             move = told.move if told is not None else None
             return told is not None and told.state == state and (move.outcome if move else "") == outcome
 
-        await wait_until(is_so, f"{instance} is {state}, {outcome}", seen)
+        await until(is_so, f"{instance} is {state}, {outcome}", seen)
         assert seen[0] is not None
         return seen[0]
 

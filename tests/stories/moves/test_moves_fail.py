@@ -25,11 +25,12 @@ from laboratory.computes.faults import (
 from laboratory.computes.hosts import SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
-from tests.stories.cells.held_driver import HeldClock, HeldDriver
-from tests.stories.cloud import cloud, wait_until
+from tests.stories.cells.held_driver import HeldDriver
+from tests.stories.cloud import cloud
 from tests.stories.layouts import BOTH
 from tests.stories.moves.test_moves import NARROW, Movers, movers
 from tests.stories.scheduling.test_scheduler_nested import PACE, PRETENDING, PRETENDING_PACE
+from tests.waiting import Clock, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -65,7 +66,7 @@ async def until_empty(here: Movers) -> None:
         assert isinstance(found, HostsFound)
         return not any(host.instances for host in found.hosts)
 
-    await wait_until(is_so, "the hosts are empty")
+    await until(is_so, "the hosts are empty")
 
 
 @BOTH
@@ -94,7 +95,7 @@ SILENT = FallsSilent(hosts=("h1",), after_s=10, for_s=10)
 
 @asynccontextmanager
 async def hosts_of_held_time(
-    bus: str, books: str, held: HeldClock, fault: Fault, driver: type[HeldDriver] = HeldDriver
+    bus: str, books: str, held: Clock[float], fault: Fault, driver: type[HeldDriver] = HeldDriver
 ) -> AsyncIterator[tuple[Movers, list[HeldDriver]]]:
     script = FaultScript(spawn_ms=0, receive_ms=0, stop_ms=0, start_ms=0, faults=(fault,))
     hosts = [SimulatedHost(name=name, size=NARROW) for name in ("h1", "h2")]
@@ -122,17 +123,17 @@ async def hosts_of_held_time(
 
 @BOTH
 async def test_an_evacuated_host_holds_its_share_until_it_returns_and_cleans_up(bus: str, books: str) -> None:
-    held = HeldClock()
+    held = Clock(0.0)
     async with hosts_of_held_time(bus, books, held, SILENT) as (here, _):
         instance = await here.booted()
-        held.move(10)
+        held.pass_s(10)
         await down(here, "h1")
         await here.move(instance, "evacuate")
         there = await here.until(instance, "active", "confirmed")
         assert (there.host, there.attempt) == ("h2", 2)
         await here.until_used(h1=1, h2=1)
 
-        held.move(10)
+        held.pass_s(10)
         await here.until_used(h1=0, h2=1)
 
 
@@ -162,4 +163,4 @@ async def down(here: Movers, name: str) -> None:
             picture.columns.up[row] for picture in here.setup.pictures for row in picture.rows_named(name)
         )
 
-    await wait_until(is_so, f"{name} is down in the pictures")
+    await until(is_so, f"{name} is down in the pictures")

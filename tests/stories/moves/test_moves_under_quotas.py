@@ -11,8 +11,9 @@ from bus.messages.build import BuildInstance, FlavorChange, InstancesFound, Inst
 from bus.messages.moves import EndMove, MoveInstance
 from engine.flavors import Flavor, InstanceId, RequestId
 from moor.client.bus_client import answer_of
-from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
+from tests.stories.moves.books_stage import BooksStage, books_stage
 from tests.stories.moves.test_audit import STAGES
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -62,7 +63,7 @@ class Shop:
             is_this = state.move is not None and state.move.request_id == order.request_id
             return is_this and state.state in ends
 
-        await wait_until(has_ended, f"{kind} has ended in {ends}")
+        await until(has_ended, f"{kind} has ended in {ends}")
         return (await self.stage.states([self.id(number)]))[self.id(number)]
 
     async def revert(self, number: int) -> None:

@@ -14,12 +14,13 @@ from bus.messages.stored_names import CreateGroup
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, Wait
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
-from tests.stories.cloud import QUICK, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import QUICK, a_build, cloud, instance_of
 from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_groups_move import GROUP
 from tests.stories.moves.test_moves import NARROW, SMALL, Movers, movers
 from tests.stories.moves.test_moves_fail import down
 from tests.stories.scheduling.test_scheduler_host_facts import a_cell
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -65,7 +66,7 @@ async def ends(here: Movers, instance: InstanceId, outcome: str) -> InstanceStat
         seen[:] = [await here.setup.instance(instance)]
         return seen[0] is not None and seen[0].move is not None and seen[0].move.outcome == outcome
 
-    await wait_until(is_over, f"the move of {instance} is {outcome}", seen)
+    await until(is_over, f"the move of {instance} is {outcome}", seen)
     assert seen[0] is not None
     assert seen[0].waiting is None
     return seen[0]

@@ -15,8 +15,7 @@ from bus.messages.hosts import SetHost
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
 from engine.flavors import InstanceId, RequestId
 from laboratory.computes.faults import FailsToBuild, StopsSlowly
-from tests.contracts.stage import until
-from tests.stories.cells.held_driver import HeldClock, HeldDriver
+from tests.stories.cells.held_driver import HeldDriver
 from tests.stories.layouts import BOTH
 from tests.stories.moves.test_moves import Movers, movers
 from tests.stories.moves.test_moves_fail import (
@@ -27,6 +26,7 @@ from tests.stories.moves.test_moves_fail import (
     script,
     until_empty,
 )
+from tests.waiting import Clock, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -84,7 +84,7 @@ class SilentOnceSaved(HeldDriver):
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
         work = super().look_at(attempt, at_s)
         if attempt.state is AttemptState.STOPPING and not work.left_ms:
-            self.clock.move(10)
+            self.clock.pass_s(10)
         return work
 
     def begin(self, order: HostOrder, at_s: float) -> Work:
@@ -94,7 +94,7 @@ class SilentOnceSaved(HeldDriver):
 
 @asynccontextmanager
 async def silent_before_it_tells_of_the_destroy(
-    bus: str, books: str, held: HeldClock
+    bus: str, books: str, held: Clock[float]
 ) -> AsyncIterator[tuple[Movers, InstanceId]]:
     async with hosts_of_held_time(bus, books, held, SILENT, SilentOnceSaved) as (here, drivers):
         instance = await here.booted()
@@ -114,9 +114,9 @@ async def silent_before_it_tells_of_the_destroy(
 async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_it_returns(
     bus: str, books: str
 ) -> None:
-    held = HeldClock()
+    held = Clock(0.0)
     async with silent_before_it_tells_of_the_destroy(bus, books, held) as (here, instance):
-        held.move(10)
+        held.pass_s(10)
         gone = await here.until(instance, "offloaded", "done")
         assert (gone.host, gone.keeps_share) == ("", False)
         await here.until_used(h1=0, h2=0)
@@ -128,7 +128,7 @@ async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_i
 async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_it_is_dead(
     bus: str, books: str
 ) -> None:
-    async with silent_before_it_tells_of_the_destroy(bus, books, HeldClock()) as (here, instance):
+    async with silent_before_it_tells_of_the_destroy(bus, books, Clock(0.0)) as (here, instance):
         await here.setup.client.ask(SetHost(host="h1", mode="dead", reason="it burnt", sure=True))
         gone = await here.until(instance, "offloaded", "done")
         assert (gone.host, gone.keeps_share) == ("", False)

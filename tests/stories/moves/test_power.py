@@ -7,10 +7,10 @@ import pytest
 from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, MoveKind
 from bus.messages.moves import AskHistory, HistoryFound
 from engine.flavors import InstanceId, RequestId
-from tests.stories.cells.held_driver import HeldClock
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.moves.test_moves import Movers, movers
 from tests.stories.moves.test_moves_fail import SILENT, down, hosts_of_held_time
+from tests.waiting import Clock
 
 pytestmark = pytest.mark.asyncio
 
@@ -68,11 +68,11 @@ async def test_an_instance_is_stopped_started_and_rebooted_where_it_is(bus: str,
 
 @BOTH
 async def test_a_stopped_instance_of_a_lost_host_is_evacuated_and_stays_stopped(bus: str, books: str) -> None:
-    held = HeldClock()
+    held = Clock(0.0)
     async with hosts_of_held_time(bus, books, held, SILENT) as (here, _):
         instance = await here.booted()
         await switched(here, instance, "stop", 1, "stopped")
-        held.move(10)
+        held.pass_s(10)
         await down(here, "h1")
         refused = await here.move(instance, "start", request_id=request(2))
         assert isinstance(refused, BuildRejected)

@@ -8,13 +8,13 @@ from bus.messages.build import InstancesFound, RebuildInstance
 from engine.flavors import Image, InstanceId, RequestId
 from laboratory.ironic import available_nodes
 from tests.contracts.placement_orders import an_id
-from tests.stories.cloud import wait_until
 from tests.stories.layouts import STAGES
 from tests.stories.metal.test_deploys import (
     LONG_DEPLOYS,
     DeploySetup,
     deploy_setup,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -78,7 +78,7 @@ async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus:
     async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d2"):
         async with metal.daemon("d1", killed=True):
             await metal.until_offered(*nodes)
-            await wait_until(metal.is_shared, "both own nodes")
+            await until(metal.is_shared, "both own nodes")
             instances = [await metal.boot(number) for number in range(1, 5)]
             hosts = {each: (await metal.until_active(each)).host for each in instances}
             await metal.cloud.send(*[a_rebuild(each, number) for number, each in enumerate(instances)])
@@ -87,13 +87,13 @@ async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus:
                 rows = [await metal.row(node) for node in metal.nodes if node.provision_state == "deploying"]
                 return any(row.owner == "d1" and row.deploy is not None for row in rows)
 
-            await wait_until(is_rebuilding, "the daemon that is to die rebuilds")
+            await until(is_rebuilding, "the daemon that is to die rebuilds")
 
         async def are_rebuilt() -> bool:
             metal.end_work()
             return {node.instance_info.get("image_source") for node in metal.nodes} == {NEW.source}
 
-        await wait_until(are_rebuilt, "Ironic has the new image everywhere")
+        await until(are_rebuilt, "Ironic has the new image everywhere")
         for each in instances:
             active = await metal.until_active(each)
             assert active.rebuild is not None

@@ -10,11 +10,11 @@ from bus.messages.build import AskInstances, BuildRejected, InstancesFound, Rebu
 from bus.messages.hosts import SetHost
 from bus.messages.stored_names import CreateImage, NamedImage
 from engine.flavors import Image, InstanceId, RequestId
-from tests.stories.cells.held_driver import HeldClock, HeldDriver
-from tests.stories.cloud import wait_until
+from tests.stories.cells.held_driver import HeldDriver
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.moves.test_moves import Movers, movers
 from tests.stories.moves.test_moves_fail import SILENT, down, hosts_of_held_time
+from tests.waiting import Clock, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,7 +34,7 @@ async def until_begun(driver: HeldDriver) -> None:
     async def is_so() -> bool:
         return NEW.source in driver.images()
 
-    await wait_until(is_so, "its host has the order to rebuild it")
+    await until(is_so, "its host has the order to rebuild it")
 
 
 @STAGES
@@ -82,10 +82,10 @@ async def test_a_stored_image_counts_with_its_properties_for_the_host_and_for_la
 async def test_a_host_that_is_lost_in_a_rebuild_is_asked_until_it_says_how_it_ended(
     bus: str, books: str
 ) -> None:
-    held = HeldClock()
+    held = Clock(0.0)
     async with hosts_of_held_time(bus, books, held, SILENT) as (here, (driver, _)):
         instance = await here.booted()
-        held.move(10)
+        held.pass_s(10)
         await rebuild(here, instance)
         await until_begun(driver)
         await down(here, "h1")
@@ -97,7 +97,7 @@ async def test_a_host_that_is_lost_in_a_rebuild_is_asked_until_it_says_how_it_en
         assert isinstance(refused, BuildRejected)
         assert (refused.field, refused.reason) == ("instance", "its host h1 is down")
         # Its answer was lost. It is asked again.
-        held.move(10)
+        held.pass_s(10)
         active = await here.until(instance, "active")
         assert active.rebuild is not None
         assert (active.host, active.attempt, active.rebuild.failure) == ("h1", 1, "")

@@ -12,8 +12,9 @@ from engine.flavors import InstanceId, RequestId
 from laboratory.computes.hosts import HostSize
 from moor.client.bus_client import answer_of
 from tests.asking import hosts_of as moor_hosts
-from tests.stories.moves.books_stage import BooksStage, a_site, equal_hosts, stage_on, wait_until
+from tests.stories.moves.books_stage import BooksStage, a_site, equal_hosts, stage_on
 from tests.stories.moves.test_audit import STAGES
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -49,7 +50,7 @@ async def in_shape(stage: BooksStage, kind: str) -> None:
     async def are_there() -> bool:
         return await providers_in_use(stage) == {kind: {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
 
-    await wait_until(are_there, f"all is held of {kind}")
+    await until(are_there, f"all is held of {kind}")
     await stage.until_silent()
 
 
@@ -66,7 +67,7 @@ async def test_a_refused_shape_shows_at_the_host_until_it_succeeds() -> None:
             async def are_refused() -> bool:
                 return {each.name for each in await moor_hosts(stage.client) if each.report_refused} == full
 
-            await wait_until(are_refused, f"{full} are refused")
+            await until(are_refused, f"{full} are refused")
             await stage.until_silent()
             shown = {each.name: each.report_refused for each in await moor_hosts(stage.client)}
             reason = shown[where[ids[0]]]
@@ -79,7 +80,7 @@ async def test_a_refused_shape_shows_at_the_host_until_it_succeeds() -> None:
             async def are_taken() -> bool:
                 return not any(each.report_refused for each in await moor_hosts(stage.client))
 
-            await wait_until(are_taken, "every host has its shape")
+            await until(are_taken, "every host has its shape")
             page = await stage.placement.snapshot_page(0, 1000)
             assert len([each.name for each in page.providers if "_NUMA" in each.name]) == 8
             assert await stage.placement.audit() == ()

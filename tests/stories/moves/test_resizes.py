@@ -23,8 +23,9 @@ from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ProviderId, ReportedInventory
 from moor.client.bus_client import answer_of
 from tests.asking import hosts_of
-from tests.stories.moves.books_stage import BooksStage, books_stage, wait_until
+from tests.stories.moves.books_stage import BooksStage, books_stage
 from tests.stories.moves.test_audit import STAGES
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -87,13 +88,13 @@ class Resizes:
             # The schedulers may not have heard yet that the host is gone.
             return isinstance(await self.stage.client.ask(order), InstancesFound)
 
-        await wait_until(is_taken, f"{host} is evacuated")
+        await until(is_taken, f"{host} is evacuated")
 
         async def is_away() -> bool:
             now = await self.state()
             return (now.state, now.host != host) == ("active", True)
 
-        await wait_until(is_away, f"it has left {host}")
+        await until(is_away, f"it has left {host}")
 
     async def check(self, size: Size) -> None:
         """Placement holds this size, the row tells it, and all books agree."""

@@ -35,10 +35,11 @@ from tests.api.whole_app import server_over
 from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest
 from tests.contracts.stage import SETTINGS
 from tests.contracts.stores import open_store
-from tests.stories.cloud import NAMES, QUICK, host_id, wait_until
+from tests.stories.cloud import NAMES, QUICK, host_id
 from tests.stories.nova.conductor import Conductor, conductor
 from tests.unit.nova.recorded import args_of
 from tests.unit.nova.upstream_placement import UpstreamTransport
+from tests.waiting import until
 
 EACH = pytest.mark.parametrize("kind", [pytest.param("OpenStack's", marks=pytest.mark.proof), "ours"])
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
@@ -225,7 +226,7 @@ class NovaWorld:
             found = await self.held(consumer)
             return len(found) == hosts
 
-        await wait_until(is_held, f"something of {hosts} hosts is held")
+        await until(is_held, f"something of {hosts} hosts is held")
         return found
 
     async def allocate(self, consumers: Mapping[UUID, Mapping[str, Mapping[str, int]]]) -> None:
@@ -312,7 +313,7 @@ class NovaWorld:
         async def are_claiming() -> bool:
             return self.line.writes_held >= count
 
-        await wait_until(are_claiming, f"{count} claims are on their way")
+        await until(are_claiming, f"{count} claims are on their way")
 
     async def until_heard(self, queue: str = "scheduler", by: int = 1) -> None:
         async def is_heard() -> bool:
@@ -324,13 +325,13 @@ class NovaWorld:
             finally:
                 await connection.close()
 
-        await wait_until(is_heard, f"{by} schedulers hear {queue}")
+        await until(is_heard, f"{by} schedulers hear {queue}")
 
     async def until_ended(self, metrics: Callable[[], str], outcome: str, count: int = 1) -> None:
         async def is_counted() -> bool:
             return f'moor_nova_calls_total{{outcome="{outcome}"}} {count}.0' in metrics()
 
-        await wait_until(is_counted, f"{count} calls are {outcome}", metrics())
+        await until(is_counted, f"{count} calls are {outcome}", metrics())
 
 
 def hosts_of(said: Mapping[str, object]) -> list[str]:

@@ -15,8 +15,9 @@ from nova_bridge.shadow.notes import ShadowNote, read_notes
 from nova_bridge.shadow.wiring import COPIES, shadow_parts
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import QUICK, wait_until
+from tests.stories.cloud import QUICK
 from tests.stories.nova.nova_world import ONCE, NovaWorld
+from tests.waiting import until
 
 SMALL = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
 
@@ -36,14 +37,14 @@ class Shadow:
         async def is_noted() -> bool:
             return any(each.instance == instance for each in self.notes)
 
-        await wait_until(is_noted, f"a note of instance {instance}", self.page())
+        await until(is_noted, f"a note of instance {instance}", self.page())
         return next(each for each in self.notes if each.instance == instance)
 
     async def decided(self, copies: int) -> None:
         async def are_decided() -> bool:
             return f'moor_nova_shadow_copies_total{{outcome="decided"}} {copies}.0' in self.page()
 
-        await wait_until(are_decided, f"{copies} copies are decided", self.page())
+        await until(are_decided, f"{copies} copies are decided", self.page())
 
 
 @asynccontextmanager

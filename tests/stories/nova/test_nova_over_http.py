@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 import pytest
 
 from nova_bridge.serving import ServingLimits
-from tests.stories.cloud import wait_until
 from tests.stories.nova.conductor import SELECT, asked_for, failure_of
 from tests.stories.nova.nova_world import (
     AMOUNTS,
@@ -24,6 +23,7 @@ from tests.stories.nova.nova_world import (
     nova_world,
     with_service,
 )
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
@@ -46,7 +46,7 @@ async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
             async def is_asked() -> bool:
                 return world.line.held > 0
 
-            await wait_until(is_asked, "placement is asked")
+            await until(is_asked, "placement is asked")
             began: dict[str, Any] = {"_context_timestamp": world.clock().replace(tzinfo=None).isoformat()}
             await world.conductor.send(SELECT, asked_for(crowded), _timeout=60, expires_s=LONG_S, **began)
             world.ahead += timedelta(seconds=61)
@@ -81,7 +81,7 @@ async def test_a_refused_request_gives_all_back_whatever_happens_meanwhile(kind:
                 # It has tried again since.
                 return line.lost == 1 or line.held > 2
 
-            await wait_until(is_in_trouble, "a release that fails")
+            await until(is_in_trouble, "a release that fails")
             line.open.set()
             said = await world.conductor.until_answered(id_)
             assert "3 instances need a host each, 2 found one" in failure_of(said)

@@ -6,10 +6,10 @@ from uuid import uuid4
 import pytest
 
 from nova_bridge.serving import ServingLimits
-from tests.stories.cloud import wait_until
 from tests.stories.nova.conductor import TOKEN, asked_for, failure_of
 from tests.stories.nova.nova_world import an_instance, nova_world
 from tests.unit.nova.recorded import enveloped
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
@@ -110,8 +110,8 @@ async def test_an_answer_that_reaches_nobody_releases_its_claim() -> None:
             async def is_free() -> bool:
                 return not await world.held(gone)
 
-            await wait_until(was_claimed, "it is claimed")
-            await wait_until(is_free, "it is released")
+            await until(was_claimed, "it is claimed")
+            await until(is_free, "it is released")
             # Its caller has given up before it is decided.
             await world.conductor.send("select_destinations", asked_for(late), expires_s=0.001)
             await world.conductor.select(an_instance())
@@ -131,7 +131,7 @@ async def test_the_request_of_a_worker_that_died_is_answered_by_another_with_the
 
         async with world.scheduler(ServingLimits(reply_retry_s=60), dies=True):
             id_ = await world.conductor.send("select_destinations", asked_for(instance), _reply_q=queue)
-            await wait_until(was_claimed, "it is claimed")
+            await until(was_claimed, "it is claimed")
         before = await world.held(instance)
         await world.conductor.listen_on(queue)
         async with world.scheduler():

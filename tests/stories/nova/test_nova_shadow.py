@@ -9,11 +9,11 @@ import pytest
 from engine.flavors import InstanceId
 from nova_bridge.cloud import ServerSeen
 from nova_bridge.shadow.wiring import COPIES
-from tests.stories.cloud import wait_until
 from tests.stories.moor.moor_process import moor, moor_json
 from tests.stories.nova.conductor import TOKEN, asked_for
 from tests.stories.nova.nova_world import NovaWorld, an_instance, nova_world
 from tests.stories.nova.shadow_world import SMALL, in_the_shadow
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
@@ -133,7 +133,7 @@ async def test_while_placement_is_away_requests_are_left_undecided_and_the_next_
                 async def is_counted() -> bool:
                     return 'moor_nova_shadow_copies_total{outcome="undecided"} 1.0' in shadow.page()
 
-                await wait_until(is_counted, "the request is left undecided", shadow.page())
+                await until(is_counted, "the request is left undecided", shadow.page())
             instance = an_instance()
             await ask(world, instance)
             await shadow.decided(1)

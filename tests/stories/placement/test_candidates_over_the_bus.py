@@ -11,7 +11,6 @@ from engine.inventories import ReportedInventory, ReportedProvider
 from engine.refusals import Claimed, NotAllowed, ShapeMoved, TooCostly
 from placement_worker import candidates
 from placement_worker.settings import PlacementSettings
-from tests.contracts.stage import until
 from tests.stories.placement.test_placement_over_the_bus import (
     NAMES,
     STAGES,
@@ -24,6 +23,7 @@ from tests.unit.placement.hard_questions import (
     Asked,
     a_tight_packing,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

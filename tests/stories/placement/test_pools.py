@@ -23,8 +23,9 @@ from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -114,7 +115,7 @@ async def test_a_resize_on_a_full_host_counts_what_its_numa_node_and_its_pool_ga
             told = await setup.instance(instance_of(builds[0]))
             return told is not None and told.state == "active" and told.attempt == 2
 
-        await wait_until(is_so, "it has the larger size")
+        await until(is_so, "it has the larger size")
         nodes = await setup.providers()
         used = sorted(nodes[f"host-1_NUMA{number}"].inventories["VCPU"].used for number in range(2))
         assert (used, nodes[NFS].inventories["DISK_GB"].used) == ([3, 4], 20)
@@ -146,7 +147,7 @@ async def test_pools_keep_what_is_held_while_their_compute_is_away_and_when_it_i
                 SetAggregates(provider=member.id, generation=member.generation, aggregates=aggregates)
             )
         async with a_cell(setup, rows, a_host("one", 9), a_host("two", 8)):
-            await wait_until(lambda: has_processors(setup, "one", 9), "the host reported again")
+            await until(lambda: has_processors(setup, "one", 9), "the host reported again")
             await setup.client.ask(second)
             await setup.until_state(instance_of(second), "active")
 

@@ -30,10 +30,10 @@ from tests.stories.cloud import (
     cloud,
     host_id,
     instance_of,
-    wait_until,
 )
 from tests.stories.layouts import SQL_STAGES
 from tests.stories.scheduling.test_server_groups import OTHER
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -60,7 +60,7 @@ async def until_all(setup: Cloud, build: BuildInstance, *states: str) -> list[In
         found[:] = await states_of(setup, build)
         return len(found) == build.count and all(each.state in states for each in found)
 
-    await wait_until(are_so, f"all in {states}", found)
+    await until(are_so, f"all in {states}", found)
     return found
 
 
@@ -168,7 +168,7 @@ async def until_released(setup: Cloud, build: BuildInstance, index: int) -> None
         assert isinstance(answer, ClaimAnswered)
         return answer.verdict == Superseded(attempt=1, ended=True)
 
-    await wait_until(is_so, "the release")
+    await until(is_so, "the release")
 
 
 @pytest.mark.parametrize(

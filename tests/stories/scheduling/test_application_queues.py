@@ -20,8 +20,9 @@ from bus.topology import (
 )
 from tests.contracts.broker_under_test import BANK, SHOP
 from tests.contracts.stage import line
-from tests.stories.cloud import SMALL, Cloud, a_build, cloud_on, wait_until
+from tests.stories.cloud import SMALL, Cloud, a_build, cloud_on
 from tests.stories.layouts import one_broker_with_users
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
 
@@ -89,7 +90,7 @@ async def test_a_flood_of_one_application_delays_the_boot_of_another_by_a_few_ba
             async def is_whole() -> bool:
                 return len(heard) == FLOOD + 1
 
-            await wait_until(is_whole, "every request has ended")
+            await until(is_whole, "every request has ended")
 
         of_bank = [number for number, each in enumerate(heard) if isinstance(each, BuildAccepted)]
         assert len(of_bank) == 1
@@ -108,7 +109,7 @@ async def test_schedulers_read_the_queue_of_an_application_from_when_it_exists_u
             async def are_so() -> bool:
                 return len(heard) == count
 
-            await wait_until(are_so, f"{count} requests are answered", heard)
+            await until(are_so, f"{count} requests are answered", heard)
 
         async def by_its_own(number: int, by: Application = SHOP) -> None:
             requests = [wrong(number, by.name)]

@@ -20,8 +20,9 @@ from bus.messages.stored_names import (
 from bus.topology import API, FEED
 from engine.flavors import InstanceId
 from tests.contracts.stage import dead_letters
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_fed, wait_until
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_fed
 from tests.stories.layouts import IN_MEMORY, STAGES
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -97,7 +98,7 @@ async def test_an_application_receives_events_of_its_own_projects_only(bus: str,
             async def is_whole(id_: InstanceId = ids[project]) -> bool:
                 return sorted(types_of(id_, heard)) == sorted(WHOLE_LIFE)
 
-            await wait_until(is_whole, f"all is heard of {project}", heard)
+            await until(is_whole, f"all is heard of {project}", heard)
         assert types_of(ids["p3"], heard) == types_of(ids[""], heard) == []
         assert sorted(types_of(ids["p1"], heard_of_one)) == sorted(WHOLE_LIFE)
         assert types_of(ids["p2"], heard_of_one) == []
@@ -129,5 +130,5 @@ async def test_all_schedulers_learn_of_an_application_and_a_removed_one_gets_no_
             async def is_heard() -> bool:
                 return "instance.deleted" in types_of(kept, heard)
 
-            await wait_until(is_heard, "what is registered is heard", heard)
+            await until(is_heard, "what is registered is heard", heard)
             assert types_of(gone, heard) == []

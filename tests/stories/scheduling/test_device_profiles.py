@@ -18,9 +18,10 @@ from engine.flavors import DeviceGroup, DeviceProfile, Flavor, RequestId
 from laboratory.computes.hosts import Device, HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.placement_orders import an_id
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_scheduler_nested import a_cell
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -107,7 +108,7 @@ async def test_an_instance_gets_the_devices_of_the_profile_that_its_flavor_names
             found = await setup.providers()
             return [found[name].inventories["FPGA"].used for name in FPGAS] in ([0, 1, 0], [0, 0, 1])
 
-        await wait_until(is_slow, "one slow device is used")
+        await until(is_slow, "one slow device is used")
 
 
 @STAGES

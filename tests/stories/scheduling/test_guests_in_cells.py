@@ -12,9 +12,10 @@ from laboratory.computes.hosts import HostSize, SimulatedHost, gpu, pci_function
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.properties.guest_oracle import SmallGuest, SmallHost, SmallProvider
 from tests.properties.test_guest_worlds import GUESTS
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_scheduler_nested import a_cell
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -110,6 +111,6 @@ async def test_guests_in_a_row_get_places_exactly_if_there_are_any(bus: str, boo
                 await setup.client.ask(DeleteInstance(instance=instance))
                 await setup.until_state(instance, "deleted")
             # Placement hears of a release by a message of its own.
-            await wait_until(is_free, "nothing is in use")
+            await until(is_free, "nothing is in use")
     assert verdicts[True] > 5
     assert verdicts[False] > 2, verdicts

@@ -10,9 +10,10 @@ from bus.messages.stored_names import CreateGroup, GroupsFound
 from engine.flavors import Flavor, JoinedGroup
 from engine.inventories import GroupId
 from laboratory.computes.faults import FailsToBuild, FaultScript
-from tests.stories.cloud import a_build, instance_of, wait_until
+from tests.stories.cloud import a_build, instance_of
 from tests.stories.layouts import SQL_STAGES, STAGES
 from tests.stories.moves.test_moves import Movers, movers
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -38,7 +39,7 @@ async def all_ended(here: Movers, number: int, count: int) -> list[InstanceState
         found[:] = [each for each in told if each is not None]
         return len(found) == count and all(each.state in ("active", "error") for each in found)
 
-    await wait_until(are_over, f"{count} have ended", found)
+    await until(are_over, f"{count} have ended", found)
     return found
 
 

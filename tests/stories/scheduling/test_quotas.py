@@ -7,9 +7,10 @@ from bus.messages.build import BuildAccepted, BuildInstance, DeleteInstance
 from bus.messages.planning import AskExplanation, AskPlan, ExplanationsFound, PlanFound
 from engine.flavors import Flavor
 from engine.refusals import Claimed, QuotaExceeded
-from tests.stories.cloud import Cloud, InterferingOnce, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import Cloud, InterferingOnce, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_all_or_nothing import all_of, hosts, nothing, until_all
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -64,7 +65,7 @@ async def test_a_build_over_the_quota_ends_in_error_with_its_numbers(bus: str, b
         async def is_free() -> bool:
             return await used(setup) == {}
 
-        await wait_until(is_free, "the quota is free again")
+        await until(is_free, "the quota is free again")
         await build(setup, two_cpus(3))
         await setup.until_state(instance_of(two_cpus(3)), "active")
 

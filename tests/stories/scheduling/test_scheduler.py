@@ -15,7 +15,6 @@ from bus.messages.build import (
 )
 from engine.inventories import ReportedInventory, ReportedProvider
 from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit, ShapeMoved, Superseded
-from tests.contracts.stage import until
 from tests.stories.cloud import (
     QUICK_PACE,
     SMALL,
@@ -28,6 +27,7 @@ from tests.stories.cloud import (
     instance_of,
 )
 from tests.stories.layouts import STAGES
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

@@ -36,19 +36,10 @@ from placement_worker.store import (
     Unpublished,
 )
 from scheduler_worker.replica import CatchingUp
-from tests.contracts.stage import SETTINGS, until
-from tests.stories.cloud import (
-    QUICK_PACE,
-    SMALL,
-    Cloud,
-    a_build,
-    a_host,
-    cloud,
-    host_id,
-    instance_of,
-    wait_until,
-)
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import QUICK_PACE, SMALL, Cloud, a_build, a_host, cloud, host_id, instance_of
 from tests.stories.layouts import ONE_BROKER
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -214,7 +205,7 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
                 await setup.books.prune(LONG_AGO, FAR_AHEAD)
                 return await setup.books.changes_page(since, 0, 1) is None
 
-            await wait_until(log_is_forgotten, "the log is forgotten")
+            await until(log_is_forgotten, "the log is forgotten")
             await catching_up.catch_up()
 
             assert (catching_up.flight.status.runs, catching_up.readings_of_all) == (3, 2)

@@ -13,9 +13,10 @@ from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
 from bus.messages.hosts import HostSet, SetHost
 from bus.topology import API
 from scheduler_worker.store import HostQuery
-from tests.contracts.stage import send, until
-from tests.stories.cloud import QUICK, QUICK_PACE, a_build, cloud, host_id, instance_of, wait_until
+from tests.contracts.stage import send
+from tests.stories.cloud import QUICK, QUICK_PACE, a_build, cloud, host_id, instance_of
 from tests.stories.layouts import ONE_BROKER
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -54,7 +55,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
             calendar.ahead += timedelta(minutes=30)
             return {host.name for host in await setup.rows.hosts(HostQuery())} == {"silent"}
 
-        await wait_until(is_forgotten, "it is forgotten")
+        await until(is_forgotten, "it is forgotten")
         assert calendar.ahead >= DAY
         numbers = itertools.count(1)
 
@@ -69,7 +70,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
                     return False
             return True
 
-        await wait_until(is_counted_by_nobody, "neither worker counts it among the hosts")
+        await until(is_counted_by_nobody, "neither worker counts it among the hosts")
         # A host that comes back is a new host.
         await setup.add_host("removed")
         await setup.until_reported("removed")

@@ -21,9 +21,10 @@ from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_scheduler_nested import PACE, PRETENDING, PRETENDING_PACE
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -69,7 +70,7 @@ async def until_measured(picture: Picture, *hosts: str) -> None:
         rows = [row for name in hosts for row in picture.rows_named(name)]
         return column is not None and len(rows) == len(hosts) and all(column[row] > 0 for row in rows)
 
-    await wait_until(is_so, f"{', '.join(hosts)} told their temperature")
+    await until(is_so, f"{', '.join(hosts)} told their temperature")
 
 
 async def host_of(
@@ -130,7 +131,7 @@ async def test_a_host_where_builds_fail_in_a_row_is_disabled_and_the_next_reques
             assert isinstance(found, HostsFound)
             return found.hosts[0].setting.mode == "draining"
 
-        await wait_until(is_disabled, "the host is disabled")
+        await until(is_disabled, "the host is disabled")
         last = a_build(3)
         await setup.send(last)
         state = await setup.until_state(instance_of(last), "error")

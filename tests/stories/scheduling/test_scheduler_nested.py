@@ -22,8 +22,9 @@ from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.placement_orders import aggregate
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of, wait_until
+from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of
 from tests.stories.layouts import STAGES
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -68,7 +69,7 @@ async def until_used(setup: Cloud, resource: str, **used: int) -> None:
         }
         return now == used
 
-    await wait_until(is_so, f"of {resource} used {used}")
+    await until(is_so, f"of {resource} used {used}")
 
 
 @STAGES

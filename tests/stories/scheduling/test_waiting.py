@@ -33,10 +33,10 @@ from tests.stories.cloud import (
     a_host,
     cloud,
     instance_of,
-    wait_until,
 )
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.scheduling.test_all_or_nothing import claim_some
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -92,7 +92,7 @@ async def test_a_request_waits_until_a_host_has_room(bus: str, books: str) -> No
         async def is_heard() -> bool:
             return any(isinstance(each, InstanceWaiting) for each in heard)
 
-        await wait_until(is_heard, "the event that it waits", heard)
+        await until(is_heard, "the event that it waits", heard)
         answer = await setup.client.ask(AskExplanation(instance=instance))
         assert isinstance(answer, ExplanationsFound)
         assert answer.explanations[0].state.waiting == state.waiting
@@ -142,7 +142,7 @@ async def test_what_ends_by_its_deadline_tells_why_its_last_search_found_no_host
                 assert state.state == "waiting"
                 return why_not(state) == "h1: VCPU asked 2, free 1 of 2"
 
-            await wait_until(has_other_reasons, "the reasons of another search")
+            await until(has_other_reasons, "the reasons of another search")
 
         later = datetime.now(UTC) + timedelta(hours=2)
         async with setup.scheduler("s3", clock=lambda: later):
@@ -200,10 +200,10 @@ async def test_a_host_that_is_enabled_or_new_wakes_what_waits() -> None:
 
         await setup.client.ask(SetHost(host="h1", mode="up"))
         states = [await setup.instance(instance) for instance in (first, second, third)]
-        await wait_until(lambda: some_are(setup, 1, "active"), "one of them has a host", states)
+        await until(lambda: some_are(setup, 1, "active"), "one of them has a host", states)
         # Each of them waits for itself.
         await setup.add_host("h2", vcpu=1)
-        await wait_until(lambda: some_are(setup, 2, "active"), "a second one has a host", states)
+        await until(lambda: some_are(setup, 2, "active"), "a second one has a host", states)
         await setup.report(a_host("h2", vcpu=2))
         for instance in (first, second, third):
             await setup.until_state(instance, "active")

@@ -31,7 +31,6 @@ from tests.contracts.small_world import (
     bodies,
     connected,
     drain,
-    eventually,
     parcel,
     publish,
     publish_bodies,
@@ -39,6 +38,7 @@ from tests.contracts.small_world import (
     within_patience,
     world,
 )
+from tests.waiting import until
 
 # ruff: noqa: ASYNC240, ASYNC230 - a look at a file of ours keeps no loop waiting
 
@@ -225,7 +225,7 @@ async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_i
                 async def is_blocked() -> bool:
                     return "cannot be written" in connection.blocked
 
-                await eventually(is_blocked, "the broker takes nothing, and says why")
+                await until(is_blocked, "the broker takes nothing, and says why")
                 assert not waiting_for_room.done()
 
             assert await within_patience(waiting_for_room) is Receipt.CONFIRMED
@@ -271,7 +271,7 @@ async def test_nothing_is_confirmed_any_more_after_a_sync_that_failed(
                 async def is_blocked() -> bool:
                     return waiting_for_ever.done() or "restart the process" in connection.blocked
 
-                await eventually(is_blocked, "the broker takes nothing, and says what to do")
+                await until(is_blocked, "the broker takes nothing, and says what to do")
             # The next sync would succeed, and would say nothing of what is on the disk.
             await asyncio.sleep(2 * RETRY_S)
             assert not waiting_for_ever.done()

@@ -37,6 +37,7 @@ from kit.settings import BadSetting
 from kit.tls import ServerTls, server_tls
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 from tests.unit.ironic.test_rest import NODE, told
+from tests.waiting import Clock
 
 QUICK = RestLimits(retry_delay_s_first=0.001, retry_delay_s_max=0.002, tries_max=3)
 IDENTITY = "http://cloud/identity/v3/"
@@ -70,14 +71,6 @@ class Cloud:
         if token not in self.keystone.service_tokens:
             return Response(status_code=401)
         return JSONResponse(told())
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def in_catalogue(**changed: object) -> dict[str, object]:
@@ -200,14 +193,14 @@ ACCOUNT = OpenStackSettings(keystone_url=IDENTITY, user="moor", password="of the
 async def test_a_token_is_replaced_before_it_ends_whatever_keystones_clock_says(
     lasts_s: float, kept_s: float
 ) -> None:
-    cloud, clock = Cloud(), Clock()
+    cloud, clock = Cloud(), Clock(1_000.0)
     cloud.keystone.lasts_s = lasts_s
     async with cloud.client() as client:
         tokens = KeystoneTokens(ACCOUNT, client, clock_s=clock)
         first = await tokens.current()
-        clock.now_s += kept_s - 1
+        clock.now += kept_s - 1
         assert await tokens.current() is first
-        clock.now_s += 1
+        clock.now += 1
 
         assert (await tokens.current()).text != first.text
         # A late refusal of the old token does not drop the new one.
@@ -220,7 +213,7 @@ async def test_a_token_is_replaced_before_it_ends_whatever_keystones_clock_says(
 @pytest.mark.asyncio
 async def test_a_refused_account_is_not_tried_at_once_again() -> None:
     # Keystone may lock an account after a few failures.
-    cloud, clock = Cloud(), Clock()
+    cloud, clock = Cloud(), Clock(1_000.0)
     async with cloud.client() as client:
         tokens = KeystoneTokens(structs.replace(ACCOUNT, password="old"), client, clock_s=clock)
         for _ in range(3):
@@ -228,7 +221,7 @@ async def test_a_refused_account_is_not_tried_at_once_again() -> None:
                 await tokens.current()
         assert len(cloud.keystone.authenticated) == 1
         cloud.keystone.password = "old"
-        clock.now_s += REFUSED_S
+        clock.now += REFUSED_S
 
         await tokens.current()
 

@@ -26,9 +26,9 @@ from ironic_sync.sweeping import Sweeper
 from kit.parts import PartState, statuses
 from kit.rest import RestLimits
 from laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
-from tests.contracts.stage import until
 from tests.ironic_clients.nodes import delete
 from tests.stores_in_memory import MemoryIronicStore
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,7 +1,6 @@
 """The simulated Ironic as parts of a process: its work, its sender on a broker, its API on a port."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from bus.broker import Delivery
@@ -32,11 +31,6 @@ async def running(*parts: Part) -> AsyncExitStack:
         stack.push_async_callback(asyncio.wait_for, task, 60)
         stack.push_async_callback(part.stop)
     return stack
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():
-        await asyncio.sleep(0.02)
 
 
 def test_notifications_reach_a_queue_in_order_and_a_restarted_broker_has_its_exchange_again() -> None:

@@ -5,28 +5,21 @@ from moor.dashboard.access import (
     SessionStore,
 )
 from placement_worker.api.values import Caller
+from tests.waiting import Clock
 
 ANN = Caller(user="ann", roles=frozenset(("admin",)))
 
 
-class HandClock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def test_a_session_is_found_by_its_secret_until_its_time_is_over() -> None:
-    clock = HandClock()
+    clock = Clock(100.0)
     store = SessionStore(lasts_s=5_000, clock=clock)
     secret = store.begin(ANN)
 
     for _ in range(4):
         assert store.find(secret) is not None
-        clock.now_s += 1_200
+        clock.now += 1_200
     assert store.find(secret) is not None
-    clock.now_s += 201
+    clock.now += 201
 
     assert store.find(secret) is None
     assert store.find("") is None
@@ -34,13 +27,13 @@ def test_a_session_is_found_by_its_secret_until_its_time_is_over() -> None:
 
 
 def test_a_session_that_is_not_used_ends_and_to_peek_is_no_use() -> None:
-    clock = HandClock()
+    clock = Clock(100.0)
     store = SessionStore(clock=clock)
     secret = store.begin(ANN)
 
-    clock.now_s += IDLE_S_MAX - 1
+    clock.now += IDLE_S_MAX - 1
     assert store.peek(secret) is not None
-    clock.now_s += 2
+    clock.now += 2
 
     assert store.peek(secret) is None
     assert store.find(secret) is None

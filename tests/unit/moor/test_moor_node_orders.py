@@ -5,7 +5,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from kit import rest
 from kit.rest import RestLimits
 from laboratory.ironic import IronicServer, IronicSimSettings, SimulatedIronic, WorkDurations, available_nodes
 from moor.commands import app
+from tests.waiting import wait_for
 
 AWAY = "http://127.0.0.1:1"
 
@@ -103,15 +104,8 @@ def deployed(ironic: SimulatedIronic) -> str:
     node = next(each for each in ironic.nodes.values() if each.name == "node-00000")
     ironic.patch(node.uuid, [{"op": "add", "path": "/instance_uuid", "value": INSTANCE}])
     ironic.provision(node.uuid, "active")
-    until(lambda: ironic.nodes[node.uuid].provision_state == "active")
+    wait_for(lambda: ironic.nodes[node.uuid].provision_state == "active")
     return node.uuid
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    by_s = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < by_s
-        time.sleep(0.01)
 
 
 def test_the_power_of_an_instances_node_is_switched_by_the_instances_id() -> None:
@@ -119,7 +113,7 @@ def test_the_power_of_an_instances_node_is_switched_by_the_instances_id() -> Non
         node = deployed(ironic)
         for word, power in (("off", "power off"), ("on", "power on"), ("reboot", "power on")):
             assert ordered(url, "power", word, INSTANCE)["id"] == node
-            until(
+            wait_for(
                 lambda power=power: (  # type: ignore[misc]
                     ironic.nodes[node].power_state == power and not ironic.nodes[node].target_power_state
                 )

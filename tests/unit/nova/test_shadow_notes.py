@@ -11,6 +11,7 @@ from engine.flavors import InstanceId
 from kit.settings import BadSetting
 from nova_bridge.settings import NOVA
 from nova_bridge.shadow.notes import NotesFile, ShadowNote, read_notes
+from tests.waiting import Clock
 
 START = datetime(2026, 11, 25, 10, tzinfo=UTC)
 
@@ -26,16 +27,10 @@ def note(number: int, after_s: float = 0) -> ShadowNote:
     )
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
-def kept_in(path: Path, clock: Clock | None = None, notes_max: int = 10, kept_s: float = 1000) -> NotesFile:
-    return NotesFile(path, notes_max=notes_max, kept_s=kept_s, clock=clock or Clock())
+def kept_in(
+    path: Path, clock: Clock[datetime] | None = None, notes_max: int = 10, kept_s: float = 1000
+) -> NotesFile:
+    return NotesFile(path, notes_max=notes_max, kept_s=kept_s, clock=clock or Clock(START))
 
 
 def numbers(path: Path, since: datetime | None = None) -> list[int]:
@@ -54,7 +49,7 @@ def test_a_line_that_a_killed_worker_cut_off_is_left_out_and_counted(tmp_path: P
 
 
 def test_old_notes_go_with_time(tmp_path: Path) -> None:
-    path, clock = tmp_path / "notes", Clock()
+    path, clock = tmp_path / "notes", Clock(START)
     file = kept_in(path, clock, kept_s=100)
     file.add([note(1)])
     clock.now += timedelta(seconds=60)
