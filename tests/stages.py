@@ -48,7 +48,6 @@ LONG = {
     ),
     "rules: the steps of a move": (
         "unit/test_moves_page.py",
-        "unit/compute/test_libvirt_small_worlds.py::test_every_way_to_place_four_guests",
     ),
     "the pages' commands, one by one": (
         "stories/moor/test_client_page.py::test_the_programs_do_what_the_page_says",

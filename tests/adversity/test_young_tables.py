@@ -187,34 +187,6 @@ async def test_claims_write_no_index_of_providers() -> None:
         assert in_place > 600
 
 
-async def test_who_reads_providers_by_their_keys_scans_no_table() -> None:
-    """A scan would parse the list of keys again for each row of the table."""
-    async with empty_database("postgresql") as url:
-        await upgrade(url, "placement_worker")
-        # PostgreSQL has no statistics of a table that has just grown.
-        for table in ("providers", "inventories"):
-            await _without_autovacuum(url, table)
-        store = SqlPlacementStore(url)
-        async with store.lead_feed() as feed:
-            assert feed is not None
-            await add_hosts(store, range(1, 1001))
-            await store.close()
-            scanned = await _rows_scanned(url)
-            store = SqlPlacementStore(url)
-            assert len((await feed.read()).providers) == 1000
-            await feed.mark(1, cursor := (await feed.read()).cursor)
-            assert len((await store.snapshot_page(100, 200)).providers) == 200
-            await add_hosts_in_use(store, range(1, 201))
-            assert len((await feed.read()).usage) == 200
-            changes = await store.changes_page(cursor, 0, 500)
-            assert changes is not None
-            assert len(changes.providers) == 200
-        await store.close()
-
-        # Tables of one or a few rows are always scanned.
-        assert await _rows_scanned(url) - scanned < 50
-
-
 async def _without_autovacuum(url: str, table: str) -> None:
     """While autovacuum looks at a table, its old rows stay, and take the room of new ones."""
     connection = await _connected(url)
@@ -246,14 +218,6 @@ async def _rows_read(url: str) -> int:
     await connection.close()
     assert isinstance(read, int)
     return read
-
-
-async def _rows_scanned(url: str) -> int:
-    connection = await _connected(url)
-    scanned = await connection.fetchval("SELECT sum(seq_tup_read)::bigint FROM pg_stat_user_tables")
-    await connection.close()
-    assert isinstance(scanned, int)
-    return scanned
 
 
 async def _connected(url: str) -> Any:

@@ -14,7 +14,6 @@ T = TypeVar("T")
 
 TOWN = "moor.town"
 PATIENCE_S = 60
-POLL_S = 0.002
 
 WORK = Queue("town.work", QueueKind.WORK, (Binding(TOWN, "work"),))
 QUESTIONS = Queue("town.questions", QueueKind.QUESTIONS, (Binding(TOWN, "question"),))

@@ -241,10 +241,3 @@ async def test_without_tls_no_role_gets_in(servers: Servers, tmp_path: Path) -> 
         said = await process.until_printed_to_stderr("no pg_hba.conf entry")
     assert "no encryption" in said
     assert time.monotonic() - began < 60
-
-
-async def test_a_mode_that_does_not_exist_is_an_error_at_once(servers: Servers) -> None:
-    ran = await moor("db", "upgrade", MOOR_DB_URL=f"{servers.db}&sslmode=always")
-
-    assert ran.code == 2
-    assert "sslmode is 'always'" in " ".join(ran.err.split())

@@ -16,11 +16,9 @@ from ironic_sync.core.reports import (
     Foreign,
     ReportUnderWay,
     after_verdict,
-    offer_number,
-    trial_number,
 )
 from ironic_sync.core.rows import NodeRow, Offer
-from ironic_sync.core.settling import NodePolicy, after_change, seen, settled
+from ironic_sync.core.settling import NodePolicy, seen, settled
 
 ID = ProviderId(UUID(int=7))
 TAKEN = ReportAccepted(shape=1, shape_moved=True)
@@ -48,13 +46,6 @@ def told(
     return row if after is row else structs.replace(after, version=row.version + 1)
 
 
-def test_a_node_that_nobody_owns_yet_is_left_to_its_first_owner_to_report() -> None:
-    found = a_row(owner="", epoch=0, seen_epoch=0)
-
-    assert found.needs_report
-    assert report_of(found) is None
-
-
 def test_a_free_node_is_one_of_its_class_and_numbered_by_its_row() -> None:
     said = report_of(a_row())
 
@@ -76,12 +67,6 @@ def test_what_placement_took_is_not_told_again_though_the_reasons_change() -> No
     retired = settled(structs.replace(noted, node=structs.replace(noted.node or FREE, retired=True)), TERMS)
     assert retired.offer != noted.offer
     assert report_of(retired) is None
-
-
-def test_a_node_without_a_cell_is_told_nothing_of() -> None:
-    policy = structs.replace(TERMS, cells=CellMap())
-
-    assert report_of(settled(NodeRow(id=ID, node=FREE, read_at_us=1), policy)) is None
 
 
 def test_a_node_is_ready_for_its_owner_when_it_was_read_and_reported_in_this_epoch() -> None:
@@ -198,25 +183,6 @@ def test_a_former_class_is_dropped_as_soon_as_placement_lets_it_go(
     assert report_of(told(free) if report_of(free) else free) is None
 
 
-def test_a_former_class_is_not_tried_to_be_dropped_while_an_instance_is_on_the_node() -> None:
-    kept = kept_class_of("silver")
-    assert kept.node is not None
-    with_instance = structs.replace(kept, node=structs.replace(kept.node, instance_uuid=UUID(int=3)))
-
-    assert not with_instance.may_drop_class
-    assert kept.needs_report
-
-
-def test_a_held_class_is_kept_though_the_new_owner_has_reported_nothing_yet() -> None:
-    row = a_row(structs.replace(FREE, resource_class="silver"))
-    assert row.reported is None
-
-    kept = told(row, HELD)
-
-    assert kept.offer is not None
-    assert (kept.offer.resource_class, kept.offer.kept_class) == ("CUSTOM_SILVER", "CUSTOM_GOLD")
-
-
 def test_a_node_that_moves_to_another_cell_is_reserved_until_it_is_there() -> None:
     known = told(a_row())
     moving = settled(structs.replace(known, node=structs.replace(FREE, conductor_group="rack2")), TERMS)
@@ -309,14 +275,6 @@ def test_a_number_that_placement_has_already_is_overtaken(ahead: int) -> None:
     assert again.report.sequence > first.report.sequence + ahead
 
 
-def test_a_row_that_went_on_since_is_not_numbered_anew() -> None:
-    old = report_of(a_row())
-    assert old is not None
-    newer = a_row(structs.replace(FREE, maintenance=True), version=8)
-
-    assert after_verdict(newer, old, ReportOutdated(epoch=2, sequence=old.report.sequence)) is newer
-
-
 def test_a_report_that_is_older_than_what_was_accepted_changes_nothing() -> None:
     old = report_of(a_row())
     assert old is not None
@@ -327,138 +285,8 @@ def test_a_report_that_is_older_than_what_was_accepted_changes_nothing() -> None
     assert accepted.reported == accepted.offer
 
 
-def becomes(row: NodeRow, **fields: object) -> NodeRow:
-    """As it is written in place of `row`."""
-    after = after_change(row, structs.replace(row, **fields), TERMS)
-    return structs.replace(after, version=row.version + 1)
-
-
-def test_what_placement_accepted_before_a_report_that_nobody_heard_of_counts_no_more() -> None:
-    offered = told(a_row())
-    first = report_of(a_row())
-    assert first is not None
-    held = becomes(offered, node=structs.replace(FREE, maintenance=True))
-    # Its report is accepted, and the daemon dies before it hears so.
-    assert report_of(held) is not None
-    free = becomes(held, node=FREE)
-
-    again = report_of(free)
-    assert again is not None
-    assert again.offer == offered.offer
-    # The answer to the first report comes late: it says nothing of what was accepted after it.
-    assert report_of(after_verdict(free, first, TAKEN)) is not None
-    assert report_of(after_verdict(free, again, TAKEN)) is None
-
-
-def test_a_node_that_came_back_and_was_deleted_again_is_removed_again() -> None:
-    gone = told(becomes(told(a_row()), is_deleted=True))
-    assert report_of(gone) is None
-    back = becomes(gone, is_deleted=False)
-    # Its report is accepted, and the daemon dies before it hears so.
-    assert report_of(back) is not None
-
-    removal = report_of(becomes(back, is_deleted=True))
-    assert removal is not None
-    assert removal.report.removed == (ID,)
-
-
-def test_a_removed_node_that_is_heard_of_is_reported_only_when_it_was_read() -> None:
-    """Its deletion was told, and then a notification of a node that may be another one with the same id."""
-    gone = told(becomes(told(a_row()), is_deleted=True))
-    other = structs.replace(FREE, resource_class="silver")
-
-    heard = becomes(gone, node=other, is_doubted=True, doubts=("a notification came after its deletion",))
-    assert heard.is_removed
-    assert report_of(heard) is None
-    assert report_of(heard, may_try=False) is None
-
-    read = report_of(becomes(heard, is_deleted=False, is_doubted=False, doubts=()))
-    assert read is not None
-    assert read.offer == Offer(resource_class="CUSTOM_SILVER", reserved=False, traits=("CUSTOM_A",))
-
-
 def test_why_placement_refuses_is_noted() -> None:
     row = told(a_row(), NotAllowed(field="providers[0].name", reason="it is the name of provider 9"))
 
     assert row.report_note == "providers[0].name: it is the name of provider 9"
     assert row.reported is None
-
-
-def test_offers_that_differ_in_reasons_alone_say_the_same() -> None:
-    one, other = Offer(resource_class="CUSTOM_A", reasons=("x",)), Offer(resource_class="CUSTOM_A")
-
-    assert one.says_the_same_as(other)
-    assert not one.says_the_same_as(structs.replace(other, reserved=False))
-    assert not one.says_the_same_as(None)
-
-
-LEAVING = pytest.mark.parametrize(
-    "change",
-    [{"is_deleted": True}, {"node": structs.replace(FREE, conductor_group="rack2")}],
-    ids=["deleted", "another cell"],
-)
-
-
-@LEAVING
-def test_a_removal_and_an_offer_of_one_row_have_numbers_of_their_own(change: dict[str, object]) -> None:
-    """The removal is tried first; when it is refused, the same row offers what it had."""
-    leaving = told(settled(structs.replace(told(a_row()), **change), TERMS), HELD)
-    removal, offer = report_of(leaving), report_of(leaving, may_try=False)
-    assert removal is not None
-    assert offer is not None
-
-    assert removal.report.sequence < offer.report.sequence
-    behind = after_verdict(leaving, removal, ReportOutdated(epoch=2, sequence=offer.report.sequence))
-    assert (behind.is_removed, behind.cell) == (False, "c1")
-    again = report_of(behind)
-    assert again is not None
-    assert again.report.providers == ()
-    assert again.report.sequence > offer.report.sequence
-
-
-@LEAVING
-def test_a_removal_before_another_daemons_offer_does_not_count(change: dict[str, object]) -> None:
-    """Placement took both: the provider is there."""
-    leaving = settled(structs.replace(a_row(), **change), TERMS)
-    removal, offer = report_of(leaving), report_of(leaving, may_try=False)
-    assert removal is not None
-    assert offer is not None
-
-    for first, second in ((removal, offer), (offer, removal)):
-        row = after_verdict(after_verdict(leaving, first, TAKEN), second, TAKEN)
-
-        assert not row.is_removed
-        assert report_of(settled(row, TERMS)) is not None
-
-
-def test_what_was_taken_in_the_former_cell_says_nothing_of_the_cell_that_the_node_is_in_now() -> None:
-    node = structs.replace(FREE, conductor_group="rack2")
-    leaving = settled(structs.replace(a_row(), node=node), TERMS)
-    removal, offer = report_of(leaving), report_of(leaving, may_try=False)
-    assert removal is not None
-    assert offer is not None
-
-    there = after_verdict(leaving, removal, TAKEN)
-
-    assert there.cell == "c2"
-    assert after_verdict(there, offer, TAKEN) is there
-
-
-def test_a_row_numbers_its_reports_below_those_of_its_next_version() -> None:
-    row = a_row(version=5, sequence_ahead=3)
-    after = structs.replace(row, version=6)
-
-    numbers = [number_of(each) for each in (row, after) for number_of in (trial_number, offer_number)]
-
-    assert numbers == sorted(set(numbers))
-
-
-@pytest.mark.parametrize(("cell", "group"), [("", ""), ("c1", "rack2")])
-def test_a_deleted_node_gets_no_cell_and_goes_to_none(cell: str, group: str) -> None:
-    """Nothing of it is to be made anywhere: at most it is removed where it is."""
-    node = structs.replace(FREE, conductor_group=group)
-    row = NodeRow(id=ID, version=5, cell=cell, node=node, is_deleted=True, read_at_us=1)
-
-    after = settled(row, TERMS)
-
-    assert (after.cell, after.cell_wanted, after.needs_report) == (cell, "", bool(cell))
