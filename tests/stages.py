@@ -46,9 +46,7 @@ LONG = {
         "stories/moor/test_printed_commands.py::test_the_commands_for_one_machine",
         "stories/moor/test_tutorials.py",
     ),
-    "rules: the steps of a move": (
-        "unit/test_moves_page.py",
-    ),
+    "rules: the steps of a move": ("unit/test_moves_page.py",),
     "the pages' commands, one by one": (
         "stories/moor/test_client_page.py::test_the_programs_do_what_the_page_says",
         "stories/moor/test_import_page.py",

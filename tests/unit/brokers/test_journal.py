@@ -111,6 +111,21 @@ async def test_transient_and_deleted_objects_are_gone_after_a_restart(journal_pa
                 assert bodies(await waiting(found, OTHER.name)) == [1, 2, 3]
 
 
+async def test_parcels_after_a_restart_are_not_confused_with_those_delivered_before(
+    journal_path: Path,
+) -> None:
+    with journaled_broker(journal_path) as broker:
+        async with connected(broker.as_user(), world()) as connection:
+            await publish_bodies(connection, *range(10))
+            await drain(connection, WORK.name, 10)
+    with journaled_broker(journal_path) as broker:
+        async with connected(broker.as_user()) as connection:
+            await publish_bodies(connection, 11)
+
+            with found_after_a_kill(journal_path) as found:
+                assert [(int(each.parcel.body), each.returns) for each in await waiting(found)] == [(11, 0)]
+
+
 async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(journal_path: Path) -> None:
     with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
