@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from kit.health import Listen
+from kit.health import BadAddressError, Listen, read_listen
 from kit.http_server import HttpServer
 from kit.process import hangups_heard
 from kit.tls import ServerTls, server_tls
@@ -150,3 +150,26 @@ async def test_stopping_answers_what_is_under_way_and_takes_nothing_new() -> Non
     await running
 
     assert (answer.json(), answer.headers["connection"]) == ({"is": "done"}, "close")
+
+
+@pytest.mark.parametrize(
+    ("text", "listen", "is_loopback"),
+    [
+        ("127.0.0.1:8780", Listen("127.0.0.1", 8780), True),
+        ("[::1]:0", Listen("::1", 0), True),
+        ("localhost:80", Listen("localhost", 80), True),
+        ("192.0.2.7:8780", Listen("192.0.2.7", 8780), False),
+        ("[::]:8780", Listen("::", 8780), False),
+        ("cloud.example.com:8780", Listen("cloud.example.com", 8780), False),
+    ],
+)
+def test_where_to_listen(text: str, listen: Listen, *, is_loopback: bool) -> None:
+    assert read_listen(text) == listen
+    assert listen.is_loopback is is_loopback
+    assert str(listen) == text
+
+
+@pytest.mark.parametrize("text", ["", "8780", "127.0.0.1", "127.0.0.1:", ":8780", "a:x", "a:65536", "a:-1"])
+def test_what_cannot_be_listened_on_is_refused(text: str) -> None:
+    with pytest.raises(BadAddressError, match="write host:port"):
+        read_listen(text)
