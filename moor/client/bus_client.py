@@ -212,6 +212,9 @@ async def items_of(
 # On the bus of `moor up`, a client connects as this application, unless it needs an operator's rights.
 LOCAL = Application("local", admin=True)
 FOUND_AT_ONCE_MAX = 200
+# The first pause between questions whether a scheduler knows of an end, and how long they go on.
+KNOWN_PAUSE_S_FIRST = 0.01
+KNOWN_S_MAX = 5.0
 # Why a call ends that is under way when its client is closed.
 CLOSED = "this client was closed"
 
@@ -258,6 +261,23 @@ class BusClient:
     async def pages_of_instances(self, question: AskInstances) -> AsyncIterator[InstancesFound]:
         async for page in pages_of(self, question, InstancesFound):
             yield page
+
+    async def until_known(self, states: Iterable[InstanceState], project: str = "") -> None:
+        """Wait until the schedulers know of these states: then they take the next order for the instances.
+
+        A cell tells the ends of orders to everyone at once, so a client may hear of one before a scheduler has written it. If no
+        scheduler answers in time, the caller goes on: the order has ended all the same.
+        """
+        pause_s = KNOWN_PAUSE_S_FIRST
+        heard = {each.id: each.sequence for each in states}
+        with suppress(TimeoutError, Unavailable):
+            async with asyncio.timeout(KNOWN_S_MAX):
+                while heard:
+                    known = {each.id: each.sequence for each in await self.instances([*heard], project)}
+                    heard = {id_: number for id_, number in heard.items() if known.get(id_, number) < number}
+                    if heard:
+                        await asyncio.sleep(pause_s)
+                        pause_s *= 2
 
     async def listen(self, *patterns: str, project: str = "") -> AsyncGenerator[Sequence[Message], None]:
         """Yield batches of events whose routing keys match `patterns`, from now on.

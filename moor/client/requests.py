@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, TypeVar, cast
@@ -20,7 +20,7 @@ from bus.messages.moves import MoveInstance, MoveWait
 from bus.workers.station import NoAnswer
 from engine.flavors import Flavor, Image, InstanceId, JoinedGroup, PortRequest, RequestId, VolumeRequest, Wait
 from engine.inventories import AggregateId, GroupId
-from kit.errors import AccessRefused, ConnectionLost, Refusal, Unavailable
+from kit.errors import AccessRefused, ConnectionLost, Refusal
 from moor.client.bus_client import (
     BusClient,
     InstanceWatch,
@@ -171,11 +171,6 @@ def _of_the_commands() -> tuple[str, str]:
     return found.of_command({}).bus_url, found.of(GENERAL).project
 
 
-# The first pause between questions whether a scheduler knows of an end, and how long they go on.
-KNOWN_PAUSE_S_FIRST = 0.01
-KNOWN_S_MAX = 5.0
-
-
 class SentRequest:
     """A build, a move, a rebuild or a delete that a scheduler has taken.
 
@@ -243,25 +238,9 @@ class SentRequest:
         async with aclosing(self.follow(timeout_s)) as states:
             async for _ in states:
                 pass
-        await self._until_schedulers_know()
+        with self._session._raising():  # noqa: SLF001
+            await self._session._bus.until_known(self.states, self._project)  # noqa: SLF001
         return self.states
-
-    async def _until_schedulers_know(self) -> None:
-        """A cell tells the ends of orders to everyone at once, so a client may hear of one before a scheduler has written it.
-
-        If no scheduler answers in time, the caller goes on: the order has ended all the same.
-        """
-        pause_s = KNOWN_PAUSE_S_FIRST
-        heard = {each.id: each.sequence for each in self.states}
-        with self._session._raising(), suppress(TimeoutError, Unavailable):  # noqa: SLF001
-            async with asyncio.timeout(KNOWN_S_MAX):
-                while heard:
-                    found = await self._session._bus.instances([*heard], self._project)  # noqa: SLF001
-                    known = {each.id: each.sequence for each in found}
-                    heard = {id_: number for id_, number in heard.items() if known.get(id_, number) < number}
-                    if heard:
-                        await asyncio.sleep(pause_s)
-                        pause_s *= 2
 
     async def until_done(self, timeout_s: float | None = None) -> tuple[InstanceState, ...]:
         """Wait until the order has ended, and return the states of the instances.

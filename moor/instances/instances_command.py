@@ -173,7 +173,10 @@ async def followed(
             in_time = await follower.until(
                 is_over, lambda states: live.update(progress_of(states.values())), by_s
             )
-    return [follower.states[id_] for id_ in ids if id_ in follower.states], in_time
+    known = [follower.states[id_] for id_ in ids if id_ in follower.states]
+    if following.wait and in_time:
+        await asking.until_known(known, project)
+    return known, in_time
 
 
 # Makes the order for the instances that are named. It may look up what else it needs.

@@ -93,11 +93,8 @@ planted_by("an order that has failed counts as done", SentRequest, "until_done")
 
 
 # The client returns when the cell tells the end. A scheduler may not have heard of it, and refuses the next order.
-@planted("an end is told before schedulers know of it", SentRequest, "until_ended")
-async def end_told_before_schedulers_know(_real: Any, self: Any, timeout_s: float | None = None) -> Any:
-    async for _ in self.follow(timeout_s):
-        pass
-    return self.states
+@planted("an end is told before schedulers know of it", BusClient, "until_known")
+async def end_told_before_schedulers_know(_real: Any, self: Any, states: Any, project: str = "") -> None: ...
 
 
 # The state that arrives last counts, whichever is newer.

@@ -10,13 +10,15 @@ from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.build import InstanceActive, InstanceState
 from engine.flavors import InstanceId, RequestId
-from moor.client.bus_client import LINGER_S, LOOK_AGAIN_S, InstanceWatch, has_ended, why_not_built
+from moor.client.bus_client import LINGER_S, LOOK_AGAIN_S, BusClient, InstanceWatch, has_ended, why_not_built
 from moor.client.requests import ClientSession, SentRequest
 from tests.simulation.loop import run_simulated
 
 
 class Bus:
     """A bus with instances. It counts subscriptions and questions."""
+
+    until_known = BusClient.until_known
 
     def __init__(self) -> None:
         self.states: dict[InstanceId, InstanceState] = {}

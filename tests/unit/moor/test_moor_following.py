@@ -1,14 +1,17 @@
 """A client that follows instances learns their states from events, and not only when it asks again."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from msgspec import structs
 
 from bus.memory import MemoryBroker
-from bus.messages.build import InstanceActive
+from bus.messages.build import InstanceActive, InstanceState
 from bus.topology import objects_of
+from engine.flavors import InstanceId
 from moor.asking import CommandClient, InstanceFollower, station_on
+from moor.instances.instances_command import Following, followed
 from tests.unit.examples.values import STATE
 
 
@@ -43,3 +46,33 @@ def test_an_event_of_another_cell_than_the_instances_does_not_count() -> None:
     assert follower.states == {STATE.id: at_api}
     follower.hear(InstanceActive(cell="c1", instance=active))
     assert follower.states == {STATE.id: active}
+
+
+@pytest.mark.asyncio
+async def test_a_command_ends_when_the_schedulers_know_of_the_end() -> None:
+    """The cell has told it before, and a scheduler that does not know it refuses the next order."""
+    away = structs.replace(STATE, state="offloaded", sequence=STATE.sequence + 1)
+    asked: list[InstanceState] = []
+
+    class LateSchedulers(CommandClient):
+        async def instances(self, *_: Sequence[InstanceId] | str) -> list[InstanceState]:
+            asked.append(STATE if len(asked) < 3 else away)
+            return asked[-1:]
+
+    broker = MemoryBroker().as_user()
+    connection = await broker.connect()
+    await connection.declare(objects_of(("c1",)))
+    async with station_on(broker, "moor") as (station, task):
+        by_s = asyncio.get_running_loop().time() + 60
+        states, in_time = await followed(
+            LateSchedulers(station, task),
+            [STATE.id],
+            (away,),
+            lambda _: True,
+            Following(),
+            by_s=by_s,
+            project="",
+        )
+    await connection.close()
+    assert (states, in_time) == ([away], True)
+    assert asked[-1] == away
