@@ -123,6 +123,14 @@ async def asked(url: str, text: bytes) -> int:
         writer.close()
 
 
+async def test_a_search_that_would_cost_too_much_is_refused_with_its_own_code() -> None:
+    async with a_server(settings=PlacementSettings(search_steps_max=1)) as server:
+        answer = await server.ask("GET", "/allocation_candidates?resources=VCPU:1")
+    (error,) = answer.json()["errors"]
+    assert (answer.status_code, error["code"]) == (400, "placement.query.too_costly")
+    assert "at most 1 are allowed" in error["detail"]
+
+
 async def test_beside_any_question_others_are_answered_and_no_turn_of_the_loop_takes_long() -> None:
     async with serving() as here:
         assert await asked(here.url, get("/resource_providers?name=many-1")) == 200

@@ -265,7 +265,7 @@ SHOWN_ELSEWHERE: Final = {
     "What the parser of HTTP": "tests/api/test_server.py::test_what_is_no_request_is_refused_with_the_reason_and_ends_the_connection",
     "`GET /usages` from 1.38": "tests/conformance/test_gabbi.py::test_every_step_passes",
     "Candidates whose unsuffixed": "tests/conformance/test_candidates_upstream.py::test_the_real_placement_finds_the_same_candidates",
-    "A search or an answer": "tests/api/test_costly_questions.py::test_what_a_search_holds_is_bounded_too",
+    "A search or an answer": "tests/api/test_costly_questions.py::test_a_search_that_would_cost_too_much_is_refused_with_its_own_code",
     "`limit` bounds": "tests/properties/test_candidates_properties.py::"
     "test_with_a_limit_no_tree_has_two_more_than_another_that_could_have_more",
 }
