@@ -1,6 +1,7 @@
 """Each entry of the two stages names tests that are there."""
 
 import ast
+import re
 from pathlib import Path
 
 from tests.stages import entries, is_for_proof
@@ -34,3 +35,12 @@ def test_of_the_long_ones_some_are_kept() -> None:
     assert is_for_proof("tests/adversity/test_foreign_broker.py::test_a")
     assert is_for_proof("tests/api/test_real_keystone.py::test_a[x]")
     assert not is_for_proof("tests/unit/bus/test_codec.py::test_a")
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    there = {each.name for each in TESTS.rglob("test_*.py")}
+    # Tutorials name the reader's own.
+    pages = [each for each in (TESTS.parent / "docs").rglob("*.md") if each.parent.name != "tutorials"]
+    named = {name for page in pages for name in re.findall(r"\btest_\w+\.py", page.read_text())}
+    assert named
+    assert named - there == set()
