@@ -14,22 +14,13 @@ from pathlib import Path
 from msgspec import Struct
 
 ROOT = Path(__file__).parents[1]
-ROOMS = (
-    *("kit", "bus", "engine", "placement_worker", "scheduler_worker", "cell_conductor", "compute_sim"),
-    *("ironic_sync", "nova_bridge", "moor", "laboratory"),
-)
+WORKERS = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
+ROOMS = ("kit", "bus", "engine", *WORKERS, "nova_bridge", "moor", "laboratory")
 # The language of users: messages and their values, settings, the client, commands and pages as they are served. And the kit, a
 # library that knows no message: its tests name its modules.
 LANGUAGE = (
-    *(
-        "bus.message",
-        "bus.messages",
-        "bus.codec",
-        "bus.unreadable",
-        "engine.flavors",
-        "engine.hosts",
-        "engine.inventories",
-    ),
+    *("bus.message", "bus.messages", "bus.codec", "bus.unreadable"),
+    *("engine.flavors", "engine.hosts", "engine.inventories"),
     *("engine.refusals", "kit", "moor.client", "moor.commands", "moor.dashboard.service"),
     "bus.workers.health_server",
     *(f"{room}.settings" for room in (*ROOMS, "compute_sim.libvirt")),
@@ -53,13 +44,8 @@ DOORS = {
     "the attempts of a host, and the guests on a machine": (
         *("compute_sim.core.attempts", "compute_sim.core.hosts", "compute_sim.core.trees"),
         *("compute_sim.libvirt.core", "compute_sim.libvirt.driver", "compute_sim.libvirt.images"),
-        "engine.guests",
     ),
     "the next step of a node, and who takes it": ("ironic_sync.core", "ironic_sync.membership"),
-    "what Nova asks, and is answered": (
-        *("nova_bridge.envelope", "nova_bridge.request_spec", "nova_bridge.selection", "nova_bridge.cloud"),
-        *("nova_bridge.placement_api", "nova_bridge.serving"),
-    ),
     "audit books": ("moor.books", "cell_conductor.core.books"),
     "a broker, its users, their rights, and its dead letters": (
         *("bus.broker", "bus.memory", "bus.rabbit", "bus.unix_socket", "bus.topology", "bus.definitions"),
@@ -67,33 +53,20 @@ DOORS = {
     ),
     "a database, its roles, and the store of a room": (
         *("kit.sql", "moor.clouds.db_command"),
-        *(
-            f"{room}.{store}"
-            for room in (
-                *("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync"),
-            )
-            for store in ("store", "store_sql")
-        ),
+        *(f"{room}.{store}" for room in WORKERS for store in ("store", "store_sql")),
     ),
     "the HTTP API, its callers and its policies": (
         *("placement_worker.api.service", "placement_worker.api.auth", "placement_worker.api.policy"),
     ),
-    "what Nova says and hears, and its placement": (
+    "what Nova says, hears and is answered, and its placement": (
         *("nova_bridge.envelope", "nova_bridge.request_spec", "nova_bridge.selection", "nova_bridge.cloud"),
         *("nova_bridge.cloud_reading", "nova_bridge.placement_api", "nova_bridge.placement_books"),
-        *("nova_bridge.shadow.notes", "nova_bridge.shadow.wiring", "scheduler_worker.requests.reading"),
+        *("nova_bridge.serving", "nova_bridge.shadow.notes", "nova_bridge.shadow.wiring"),
     ),
     "a room's workers on a broker": (
         *("bus.workers.station", "bus.workers.handling", "bus.workers.sending", "bus.workers.worker"),
-        "ironic_sync.rest",
-        "compute_sim.libvirt.running",
-        *(
-            f"{room}.wiring"
-            for room in (
-                *("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync"),
-                "nova_bridge",
-            )
-        ),
+        *("ironic_sync.rest", "compute_sim.libvirt.running", "nova_bridge.wiring"),
+        *(f"{room}.wiring" for room in WORKERS),
     ),
     "a cloud for trials: its hosts, nodes and servers": (
         *("moor.clouds.cloud", "laboratory.temporary_cloud", "laboratory.at_rest"),
