@@ -224,3 +224,18 @@ async def test_nodes_that_go_a_few_at_a_time_are_held_as_if_they_went_at_once() 
         await stand.sweep()
         await until(lambda: not any(NOT_LISTED in row.doubts for row in stand.rows.values()), "decided")
         assert all(stand.rows[id_].is_deleted for id_ in last)
+
+
+def path_of(node: ProviderId) -> str:
+    return f"/v1/nodes/{node}"
+
+
+async def test_a_node_that_was_gained_and_lost_again_is_not_read() -> None:
+    stand = Stand(4)
+    async with stand.running():
+        first, second, *_ = stand.ids
+        stand.sweeper.gained([Owned(each, "d1", 1) for each in (first, second)])
+        stand.sweeper.lost([first])
+        await until(lambda: bool(stand.wire.asked), "the other is read")
+
+        assert stand.wire.asked == [path_of(second)]
