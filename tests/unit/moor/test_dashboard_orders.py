@@ -81,6 +81,17 @@ async def test_a_form_of_another_site_does_not_count(origin: str | None, visit: 
     assert visited.cloud.ordered == []
 
 
+async def test_a_form_for_another_name_of_the_server_does_not_count(visit: Visit) -> None:
+    visited = await visit()
+    root = await visited.logged_in("root")
+    form = await root.form_of(DOWN)
+    elsewhere = {"host": "evil.example", "origin": "http://evil.example"}
+
+    refused = await root.post("/orders/set-host", data=form, headers=elsewhere)
+
+    assert (refused.status_code, visited.cloud.ordered) == (400, [])
+
+
 async def test_a_page_by_https_is_of_this_dashboard_where_a_proxy_ends_tls(visit: Visit) -> None:
     visited = await visit()
     root = await visited.logged_in("root")
