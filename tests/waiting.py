@@ -15,14 +15,16 @@ T = TypeVar("T")
 
 async def until(is_so: Callable[[], bool | Awaitable[bool]], what: object = "", seen: object = "") -> None:
     """Wait until it is so, however slow the machine is: between two looks as long as a look took. `seen` is told if it never is."""
-    by_s = time.monotonic() + PATIENCE_S
-    while True:
-        began_s = time.monotonic()
-        answer = is_so()
-        if await answer if inspect.isawaitable(answer) else answer:
-            return
-        assert began_s < by_s, f"never came true: {what or is_so}; instead: {seen}"
-        await asyncio.sleep(max(LOOK_S_MIN, time.monotonic() - began_s))
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                began_s = time.monotonic()
+                answer = is_so()
+                if await answer if inspect.isawaitable(answer) else answer:
+                    return
+                await asyncio.sleep(max(LOOK_S_MIN, time.monotonic() - began_s))
+    except TimeoutError:
+        raise AssertionError(f"never came true: {what or is_so}; instead: {seen}") from None
 
 
 def wait_for(is_so: Callable[[], bool], what: object = "") -> None:

@@ -3,12 +3,15 @@ exactly. `make test` runs a dozen of these seeds, and the newest of the plans th
 promise once.
 """
 
+import gzip
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from msgspec import structs
 
+from tests.simulation import kept
 from tests.simulation.drawing import draw
 from tests.simulation.drawing_nodes import NODE_SEEDS
 from tests.simulation.expected_coverage import EVERYTHING, IN_EACH_SEED, IN_EACH_SEED_OF_NODES
@@ -85,6 +88,19 @@ def test_every_seed_covers_the_required_minimum(ran: SeedsResult, ran_nodes: See
         if ran_nodes.seeds_with[each] < of_nodes
     }
     assert not missing
+
+
+def test_a_plan_that_is_kept_is_read_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "FILE", tmp_path / "plans")
+    kept.FILE.write_bytes(gzip.compress(b""))
+    plans = [kept.KeptPlan(f"seed {seed}", draw(seed)) for seed in (2, 99, NODE_SEEDS + 1)]
+    kept.kept.cache_clear()
+    try:
+        for each in plans:
+            kept.keep(each)
+        assert kept.kept() == (*plans,)
+    finally:
+        kept.kept.cache_clear()
 
 
 def test_boots_alone_without_any_fault_keep_every_promise() -> None:
