@@ -1,4 +1,4 @@
-"""What a test asks a whole cloud by messages: its hosts, its providers, and whether all of them are there."""
+"""Questions of tests to a whole cloud, as messages: its hosts, its providers, and whether all of them are there."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What a claim leaves in the books: what is held, counted on its host, and claimed for many."""
+"""Claims in the books: the share that is held, the count of consumers on a host, and claims for many at once."""
 
 from collections.abc import AsyncIterator, Sequence
 from uuid import UUID

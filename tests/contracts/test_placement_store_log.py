@@ -1,4 +1,4 @@
-"""The change log and its readers: what they are told, by whom, page by page, and the views that follow it."""
+"""The change log and its readers: one leader publishes it, readers are told page by page, and views follow it."""
 
 import asyncio
 from collections.abc import AsyncIterator

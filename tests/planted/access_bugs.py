@@ -21,7 +21,7 @@ def revoked_login_goes_on(real: Any) -> Any:
     return lambda self, caller, *_credentials: real(self, caller)
 
 
-# What was right once is never checked again.
+# A login that was right once is never checked again.
 @planted_by("a revoked token is remembered without end", RememberedChecks, "caller")
 def revoked_token_remembered(real: Any) -> Any:
     known: dict[bytes, Any] = {}

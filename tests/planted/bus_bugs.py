@@ -347,7 +347,7 @@ async def client_reads_no_limit(_real: Any, reader: Any) -> bytes:
     return bytes(await reader.readexactly(int.from_bytes(await reader.readexactly(4))))
 
 
-# What a client held when it died goes to no other client.
+# The parcels that a client held when it died go to no other client.
 @planted_by("what a dead client of the socket held is stuck", Session, "end")
 def gone_client_keeps_its_messages(_real: Any) -> Any:
     return lambda self, _why: self._writer.close()
