@@ -28,7 +28,7 @@ async def until(is_so: Callable[[], bool | Awaitable[bool]], what: object = "", 
 
 
 def wait_for(is_so: Callable[[], bool], what: object = "") -> None:
-    """The same where there is no event loop."""
+    """Wait until it is so, in a test without an event loop."""
     by_s = time.monotonic() + PATIENCE_S
     while not is_so():
         assert time.monotonic() < by_s, f"never came true: {what or is_so}"

@@ -50,7 +50,7 @@ def planted(name: str, owner: Any, attribute: str, *, world: str = "") -> Callab
 
 
 def planted_by(name: str, owner: Any, attribute: str, *, world: str = "") -> Callable[[F], F]:
-    """What the function returns takes the attribute's place; it gets the real one."""
+    """The function gets the real attribute, and returns its replacement."""
 
     def register(by: F) -> F:
         put = replaced_in if isinstance(owner, tuple) else replaced

@@ -89,7 +89,7 @@ class LoneScheduler:
         return said
 
     async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
-        """What is said before it becomes a dead letter. `with_a_row=False`: the database has refused each of its rows."""
+        """The worker's words before it makes a dead letter of a build. `with_a_row=False`: the database has refused each row of it."""
         end, release = self._requests["before_burial"][BuildInstance]
         async with self.outbox.transaction() as transaction:
             said: Sequence[Said] = await (end if with_a_row else release)(

@@ -1,4 +1,4 @@
-"""What a scheduler refuses, and by which field; how requests end that nobody can carry out; and what it counts of a cloud."""
+"""A scheduler refuses orders by their fields, ends requests that nobody can carry out, and counts a cloud."""
 
 from datetime import timedelta
 from uuid import UUID
