@@ -26,7 +26,7 @@ from bus.workers.station import Station
 from engine.refusals import Claimed
 from kit.errors import Locked, TookTooLong, Unavailable
 from kit.process import Part, run_until
-from kit.sql import DatabaseSettings, open_database, upgrade
+from kit.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade
 from kit.times import now
 from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore, SqlPlacementTransaction
@@ -217,6 +217,28 @@ async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has
             await transaction.run(look)
     finally:
         await database.close()
+
+
+async def test_a_session_that_cannot_be_rolled_back_is_not_used_again(url: str) -> None:
+    """Otherwise the next transaction would commit what was left in this one."""
+    database = open_database(url, pool_size=1, settings=USUAL)
+    assert isinstance(database, PostgresDatabase)
+    drivers, asking = [], set()
+
+    async def leave_while_it_is_asked() -> None:
+        async with database.writing() as transaction:
+            drivers.append(await transaction.driver())
+            asking.add(asyncio.create_task(drivers[0].execute("SELECT pg_sleep(0.1)")))
+            await asyncio.sleep(0)
+            # Now this connection can run no other statement.
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await leave_while_it_is_asked()
+    await asyncio.gather(*asking, return_exceptions=True)
+    async with database.writing() as transaction:
+        assert await transaction.driver() is not drivers[0]
+    await database.close()
 
 
 def sleep(connection: Connection, seconds: float) -> None:

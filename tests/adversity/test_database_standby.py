@@ -10,7 +10,8 @@ from functools import partial
 import asyncpg
 import pytest
 
-from kit.sql import upgrade
+from kit.errors import Unavailable
+from kit.sql import open_database, upgrade
 from tests.adversity.real_cloud import cloud_on
 from tests.adversity.test_broker_cluster import until_active
 from tests.adversity.test_killed_workers import SMALL, a_build, audited, send
@@ -90,3 +91,20 @@ async def test_a_promoted_standby_is_found_and_nothing_that_was_committed_is_los
         assert Counter(each.state for each in await here.instances()) == {"active": BOOTS}
         assert sum(host.instances for host in await here.hosts()) == BOOTS
         assert await audited(here) == ()
+
+
+async def test_a_session_whose_server_only_reads_is_not_used_again(pair: Pair) -> None:
+    """The URL names the standby alone, so a session is opened on it; it is replaced once the server refuses to write."""
+    database = open_database(pair.standby.url)
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="read-only"):
+                async with database.writing() as transaction:
+                    await transaction.fetch("CREATE TABLE never ()")
+        async with database.reading() as transaction:
+            (row,) = await transaction.fetch(
+                "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            )
+            assert row[0] == 1
+    finally:
+        await database.close()

@@ -151,6 +151,27 @@ async def test_files_are_private_and_have_what_a_role_needs_and_no_password_is_p
     assert passwords["moor_conductor_island"] in deployment.url_of("moor-conductor-island")
 
 
+async def test_the_second_time_all_is_as_it_was_and_rights_given_by_hand_are_taken(
+    deployment: Deployment,
+) -> None:
+    await deployment.make()
+    before = {file: file.read_text() for file in deployment.directory.iterdir()}
+    async with connected(deployment.url) as administrator:
+        await administrator.execute(
+            "GRANT ALL ON providers TO moor_scheduler; GRANT CREATE ON SCHEMA public TO PUBLIC"
+        )
+
+    again = await deployment.users()
+
+    assert again.code == 0, again.err
+    assert "all were there" in again.out
+    assert {file: file.read_text() for file in deployment.directory.iterdir()} == before
+    async with connected(deployment.url_of("moor-scheduler")) as scheduler:
+        for statement in ("SELECT 1 FROM providers", "CREATE TABLE its_own ()"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await scheduler.execute(statement)
+
+
 async def test_a_password_is_changed_by_leaving_it_out_of_the_file(deployment: Deployment) -> None:
     await deployment.make()
     former = deployment.url_of("moor-scheduler")
@@ -173,6 +194,24 @@ async def test_a_password_is_changed_by_leaving_it_out_of_the_file(deployment: D
     with pytest.raises(asyncpg.InvalidPasswordError):
         async with connected(former):
             pass
+
+
+async def test_what_a_database_refuses_is_told_and_changes_no_other_one(deployment: Deployment) -> None:
+    await deployment.make()
+
+    refused = await deployment.users(url=deployment.url_of("moor-owner"))
+
+    assert refused.code == 1
+    assert "ALTER ROLE moor_owner LOGIN: " in refused.err
+    assert "permission denied" in refused.err
+    assert "SCRAM" not in refused.err
+    assert "Traceback" not in refused.err
+
+    former = deployment.url_of("moor-scheduler")
+    flags = ("--rotate", "moor_scheduler", "--replace-env", "--ironic-db", "postgresql://a@127.0.0.1:1/x")
+    assert (await deployment.users(*flags)).code == 1
+    async with connected(former):
+        pass
 
 
 async def test_a_superuser_of_that_name_is_refused(server: PrivatePostgres, deployment: Deployment) -> None:

@@ -88,8 +88,9 @@ async def test_one_host_and_its_instances_are_handed_over_and_given_back(home: P
             f"instance {built['id']} was built or moved here: delete it, or move it to another host"
         ]
         assert (await moor("delete", built["id"], **environment)).code == 0
-        code, told = await import_json(addresses, "--give-back", FIRST, **environment)
-        assert (code, told[FIRST]["stage"], told[FIRST]["reasons"]) == (0, "given back", [])
+        for _ in range(2):
+            code, told = await import_json(addresses, "--give-back", FIRST, **environment)
+            assert (code, told[FIRST]["stage"], told[FIRST]["reasons"]) == (0, "given back", [])
         assert {each["state"] for each in await moor_json("list", **environment)} == {"deleted"}
         assert (await moor("audit", "--settle", "0", **environment)).code == 0
         code, told = await import_json(addresses, **environment)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from bus.settings import BUS
-from kit.settings import SettingsFollower
+from kit.settings import SettingsFollower, tell_followers
 from moor.settings import GENERAL, Reloading, sources
 from moor.worker_settings import SCHEDULER, SECTIONS
 from scheduler_worker.settings import SchedulerSettings
@@ -155,3 +156,18 @@ def test_no_password_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 @pytest.mark.parametrize("section", [GENERAL, *SECTIONS.values()], ids=lambda each: each.name or "top")
 def test_every_setting_that_is_reloaded_exists(section: object) -> None:
     assert section.reloaded <= section.settings.keys()  # type: ignore[attr-defined]
+
+
+def test_a_follower_is_told_of_its_own_settings_as_long_as_it_is_kept() -> None:
+    class Small(Struct, frozen=True):
+        number: int = 1
+
+    settings, other, told = Small(), Small(), list[int]()
+    kept = [SettingsFollower(settings, lambda fresh: told.append(fresh.number)) for _ in range(2)]
+
+    tell_followers(settings, Small(2))
+    tell_followers(other, Small(3))
+    kept.clear()
+    tell_followers(settings, Small(4))
+
+    assert told == [2, 2]

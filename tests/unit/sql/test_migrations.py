@@ -36,6 +36,7 @@ KINDS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 WORKERS = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
 HEAD = newest_revision(WORKER)
 UPGRADE = "import asyncio, sys; from kit.sql import upgrade; print(asyncio.run(upgrade(*sys.argv[1:])))"
+WITH_BUG = "from tests.planting import plant_as_asked; plant_as_asked(); "
 # A worker whose tables have changed twice since the first ones.
 CHANGED = "tests.example_worker"
 FIRST_TABLES = (
@@ -184,5 +185,5 @@ async def _in(url: str, work: Callable[[Connection], T]) -> T:
 
 async def _start_upgrade(url: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", UPGRADE, url, WORKER, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", WITH_BUG + UPGRADE, url, WORKER, stdout=asyncio.subprocess.PIPE
     )
