@@ -342,12 +342,6 @@ def full_disk_not_waited_for(real: Any) -> Any:
     return lambda error: None if any(each in str(error) for each in ("full", "No space")) else real(error)
 
 
-def _told_as(other: Any) -> AbstractContextManager[None]:
-    return replaced_in(
-        (dialects, postgresql), "transient_kind", lambda real: lambda error: other(real(error))
-    )
-
-
 # Whatever rule of a table a row breaks, its name is told to be taken.
 planted_by("any rule that a row breaks is told as a taken name", (dialects, kit.sql, trees), "is_duplicate")(
     lambda _real: lambda _error: True

@@ -92,16 +92,6 @@ class World(Struct):
 
         await until(is_so, f"node {node} is in cell {cell}")
 
-    async def until_listed(self, node: ProviderId, *, is_listed: bool) -> None:
-        """Wait until the host registry has the node, or has forgotten it."""
-
-        async def is_so() -> bool:
-            hosts = await self.nodes_setup.cloud.client.ask(AskHosts(name=str(node)))
-            assert isinstance(hosts, HostsFound)
-            return bool(hosts.hosts) is is_listed
-
-        await until(is_so, f"node {node} is {'' if is_listed else 'not '}listed")
-
     async def row(self, node: ProviderId) -> NodeRow:
         return (await self.nodes_setup.rows.read([node]))[node]
 

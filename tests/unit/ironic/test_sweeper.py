@@ -80,11 +80,6 @@ class Place(Membership):
         super().__init__(store, "d1", "d1-1", settings)
         self._owned = dict.fromkeys(nodes, 1)
 
-    def gain(self, epoch: int) -> list[Owned]:
-        """It notices that all nodes were given to it."""
-        self._owned = dict.fromkeys(self._owned, epoch)
-        return [Owned(each, self.name, epoch) for each in self._owned]
-
 
 class Stand:
     def __init__(self, count: int = 10, settings: DaemonRules = RARELY) -> None:
