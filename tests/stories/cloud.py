@@ -1,10 +1,11 @@
-"""A small cloud for stories about scheduling: real placement and scheduler workers, and cells that follow a script."""
+"""The one builder of clouds for stories. Every worker is a real one that the story starts, or a cell that follows a script."""
 
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID, uuid5
 
 from msgspec import structs
@@ -39,6 +40,13 @@ from bus.topology import CELL0, EVENTS, Grant
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.sending import Link
 from bus.workers.station import Station, listen
+from cell_conductor.settings import ConductorPace, ConductorSettings
+from cell_conductor.store import ConductorStore
+from cell_conductor.wiring import conductor_parts
+from compute_sim.drivers import Driver
+from compute_sim.handlers import ComputeStore
+from compute_sim.settings import ComputePace, ComputeSettings
+from compute_sim.wiring import compute_parts
 from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
 from engine.hosts import HostFacts, HostSetting
 from engine.inventories import (
@@ -52,7 +60,15 @@ from engine.inventories import (
 )
 from engine.picture.picture import Picture
 from engine.refusals import Claimed
+from ironic_sync.core.offers import CellMap
+from ironic_sync.rest import HttpIronicApi
+from ironic_sync.settings import DaemonRules, Inbox
+from ironic_sync.store import IronicStore
+from ironic_sync.wiring import ironic_parts
 from kit.process import Part, run_until
+from laboratory.computes.driver import simulated_parts
+from laboratory.computes.faults import FailsToBuild, FaultScript
+from laboratory.computes.hosts import SimulatedHost
 from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts
@@ -72,11 +88,17 @@ SETTLED = FeedPace(lead_again_s=0.02)
 ASKS_ONCE = varied(SETTINGS, ask_again_ms=SETTINGS.answer_timeout_ms)
 # Its cells have no heartbeats of conductors, however long a test takes.
 QUICK = SchedulerSettings(cell_down_s=1_000.0)
+PLACING, CONDUCTING = PlacementSettings(), ConductorSettings()
+CELL_PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
+COMPUTING = ComputeSettings(cell="c1", beat_s=0.1, facts_every_s=0.05)
+COMPUTE_PACE = ComputePace(again_s=0.05, drain_s=0.1, metrics_every_s=0.05)
+# One that ends does not wait for the broker of a cell.
+HASTY = structs.replace(SETTINGS, drain_ms_max=100)
 QUICK_PACE = SchedulerPace(hosts_poll_s=0.2, deadline_poll_s=0.05, unconfirmed_s=0.05, shape_pause_ms_max=5)
 SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=1)
 
 
-_ears = itertools.count(1)
+_numbers = itertools.count(1)
 
 
 class ScriptedCell:
@@ -220,9 +242,19 @@ class Cloud:
 
     @asynccontextmanager
     async def running(
-        self, parts: Sequence[Part], *stations: Station, drain_s_max: float = 10
+        self, parts: Sequence[Part], *stations: Station, drain_s_max: float = 10, killed: bool = False
     ) -> AsyncIterator[asyncio.Event]:
+        """`killed`: in the end nothing that is under way is finished."""
         told = asyncio.Event()
+        if killed:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(part.run()) for part in parts]
+                yield told
+                for each in running:
+                    each.cancel()
+            for station in stations:
+                await station.close()
+            return
         task = asyncio.create_task(run_until(told, parts, drain_s_max))
         try:
             yield told
@@ -232,10 +264,30 @@ class Cloud:
             for station in stations:
                 await station.close()
 
-    def placement(self) -> AbstractAsyncContextManager[asyncio.Event]:
-        station = Station(self.brokers.at_api("placement"), "placement", settings=SETTINGS)
+    def station(
+        self,
+        role: str,
+        name: str = "",
+        *,
+        cell: str = "",
+        bus: BusSettings = SETTINGS,
+        make: Callable[..., Station] = Station,
+    ) -> Station:
+        """One that may do what this role may, at the API level or in a cell."""
+        broker = self.brokers.in_cell(cell, role) if cell else self.brokers.at_api(role)
+        return make(broker, name or role, settings=bus, asks=True)
+
+    def placement(
+        self,
+        name: str = "placement",
+        *,
+        settings: PlacementSettings = PLACING,
+        pace: FeedPace = SETTLED,
+        user: Broker | None = None,
+    ) -> AbstractAsyncContextManager[asyncio.Event]:
+        station = Station(user or self.brokers.at_api("placement"), name, settings=SETTINGS)
         below = self._stations_below("placement", SETTINGS)
-        parts = placement_parts((station,), self.books, PlacementSettings(), cells=below, pace=SETTLED)
+        parts = placement_parts((station,), self.books, settings, cells=below, pace=pace)
         return self.running(parts, station, *below.values())
 
     @asynccontextmanager
@@ -250,17 +302,116 @@ class Cloud:
         station: type[Station] | Callable[..., Station] = Station,
         drain_s_max: float = 10,
         picture: Picture | None = None,
-    ) -> AsyncIterator[asyncio.Event]:
+    ) -> AsyncIterator[Sequence[Part]]:
         picture = Picture() if picture is None else picture
-        place = station(self.brokers.at_api("scheduler"), name, settings=bus, asks=True)
+        place = self.station("scheduler", name, bus=bus, make=station)
         below = self._stations_below("scheduler", bus, name)
         parts = scheduler_parts(place, self.rows, settings, clock, cells=below, picture=picture, pace=pace)
         self.pictures.append(picture)
         try:
-            async with self.running(parts, place, *below.values(), drain_s_max=drain_s_max) as told:
-                yield told
+            async with self.running(parts, place, *below.values(), drain_s_max=drain_s_max):
+                yield parts
         finally:
             self.pictures.remove(picture)
+
+    @asynccontextmanager
+    async def conductor(
+        self,
+        rows: ConductorStore,
+        cell: str = "c1",
+        *,
+        name: str = "conductor",
+        settings: ConductorSettings = CONDUCTING,
+        pace: ConductorPace = CELL_PACE,
+        bus: BusSettings = SETTINGS,
+        station: Callable[..., Station] = Station,
+        killed: bool = False,
+        **clocks: Any,
+    ) -> AsyncIterator[Sequence[Part]]:
+        place = self.station("conductor", name, cell=cell, bus=bus, make=station)
+        parts = conductor_parts(place, rows, settings, cell, place.ask_all, pace=pace, **clocks)
+        async with self.running((*parts, place), place, killed=killed):
+            yield parts
+
+    @asynccontextmanager
+    async def computes(
+        self,
+        hosts: Sequence[SimulatedHost] = (),
+        script: FaultScript | None = None,
+        settings: ComputeSettings = COMPUTING,
+        *,
+        drivers: Sequence[Driver] = (),
+        pace: ComputePace = COMPUTE_PACE,
+        store: ComputeStore | None = None,
+    ) -> AsyncIterator[Station]:
+        """Of one cell, with these simulated hosts or with the hosts of these drivers."""
+        place = self.station("compute", cell=settings.cell)
+        if drivers:
+            parts = compute_parts(place, drivers, settings, store=store, pace=pace)
+        else:
+            faults = script or FaultScript(spawn_ms=5)
+            parts = simulated_parts(place, hosts, settings, faults, store=store, pace=pace)
+        async with self.running(parts, place):
+            yield place
+
+    @asynccontextmanager
+    async def cell(
+        self,
+        rows: ConductorStore,
+        *hosts: SimulatedHost,
+        script: FaultScript | None = None,
+        drivers: Sequence[Driver] = (),
+        computing: ComputeSettings = COMPUTING,
+        compute_pace: ComputePace = COMPUTE_PACE,
+        pace: ConductorPace = CELL_PACE,
+        station: Callable[..., Station] = Station,
+    ) -> AsyncIterator[None]:
+        """c1, with a conductor and computes. `station` makes the station of the conductor."""
+        async with (
+            self.conductor(rows, pace=pace, station=station),
+            self.computes(hosts, script, computing, drivers=drivers, pace=compute_pace),
+        ):
+            yield
+
+    @asynccontextmanager
+    async def daemon(
+        self,
+        rows: IronicStore,
+        name: str,
+        rules: DaemonRules,
+        cells: CellMap,
+        *,
+        api: HttpIronicApi | None = None,
+        inbox: Inbox | None = None,
+        user: str = "ironic",
+        killed: bool = False,
+    ) -> AsyncIterator[Sequence[Part]]:
+        """A daemon of Ironic's nodes; `user` reads Ironic's notifications. With `killed` it ends without leaving the ring, and its
+        lease ends soon after.
+        """
+        incarnation = f"{name}-{next(_numbers)}"
+        place = self.station("ironic", incarnation)
+        below = self._stations_below("ironic", HASTY, incarnation)
+        link = Link(self.brokers.at_api(user), SETTINGS)
+        parts = ironic_parts(
+            place,
+            link,
+            rows,
+            rules,
+            name=name,
+            incarnation=incarnation,
+            cells=cells,
+            inbox=inbox,
+            api=api,
+            in_cells=below,
+        )
+        async with self.running((*parts, *below.values()), place, *below.values(), killed=killed):
+            yield parts
+        if killed:
+            assert await rows.renew(name, incarnation, 0.0)
+        await link.close()
+        if api is not None:
+            await api.close()
 
     def _stations_below(self, role: str, settings: BusSettings, name: str = "") -> dict[str, Station]:
         return {
@@ -269,11 +420,11 @@ class Cloud:
         }
 
     @asynccontextmanager
-    async def listening(self, keys: str, exchange: str = EVENTS) -> AsyncIterator[list[Message]]:
+    async def listening(self, *keys: str, exchange: str = EVENTS) -> AsyncIterator[list[Message]]:
         """The list of messages with these keys; it grows as they arrive."""
         link = Link(self.brokers.at_api("operator"), SETTINGS)
         feed = listen(
-            link, [Grant(exchange, (keys,))], process=f"ears-{next(_ears)}", settings=SETTINGS, codec=CODEC
+            link, [Grant(exchange, keys)], process=f"ears-{next(_numbers)}", settings=SETTINGS, codec=CODEC
         )
         await anext(feed)
         heard: list[Message] = []
@@ -393,11 +544,12 @@ class Cloud:
         await until(is_so, f"{instance} in {states}", last)
         return last[0]
 
-    async def providers(self) -> dict[str, ProviderState]:
+    async def providers(self, limit: int = 200) -> dict[str, ProviderState]:
+        """Asked for in pages of this size."""
         found: dict[str, ProviderState] = {}
         after: int | None = 0
         while after is not None:
-            page = await self.client.ask(AskSnapshot(after=after))
+            page = await self.client.ask(AskSnapshot(after=after, limit=limit))
             assert isinstance(page, SnapshotPage)
             found |= {provider.name: provider for provider in page.providers}
             after = page.next
@@ -434,6 +586,11 @@ async def cloud_on(brokers: Layout, books: str, scripted: Sequence[str] = CELLS)
 def _is_up(picture: Picture, name: str) -> bool:
     hosts = [picture.registered(row) for row in picture.rows_named(name.lower())]
     return any(host is not None and host.up for host in hosts)
+
+
+def failing(*hosts: str) -> FaultScript:
+    """Builds fail on these hosts; by default on all."""
+    return FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=hosts or ("*",)),))
 
 
 def host_id(name: str) -> ProviderId:

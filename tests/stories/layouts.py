@@ -12,7 +12,7 @@ from msgspec import Struct
 from bus.broker import Broker
 from bus.topology import Site, objects_of, user_of
 from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.memory_under_test import MemoryUnderTest
+from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
 from tests.contracts.stage import CELLS, declared
 
 APART = ", a broker a cell"
@@ -113,6 +113,8 @@ async def _started(kind: str, stack: AsyncExitStack) -> BrokerUnderTest:
     under_test: BrokerUnderTest
     if kind == "memory":
         under_test = MemoryUnderTest()
+    elif kind == "unix":
+        under_test = await UnixUnderTest.start()
     else:
         # Only tests of the real broker need its client library.
         from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415

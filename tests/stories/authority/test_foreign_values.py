@@ -259,7 +259,7 @@ async def until_all_is_read(setup: Cloud, number: int) -> None:
 async def test_no_message_with_a_foreign_value_changes_anything_of_anothers(bus: str, books: str) -> None:
     async with two_projects(bus, books) as setup:
         bank = await a_bank(setup)
-        async with setup.listening("bank", FEED) as heard:
+        async with setup.listening("bank", exchange=FEED) as heard:
             await until_fed(setup, "bank", heard)
             await until_all_is_read(setup, 2)
             heard.clear()

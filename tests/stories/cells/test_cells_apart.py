@@ -14,10 +14,9 @@ from bus.messages.hosts import HostsReported
 from bus.topology import user_of
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
-from cell_conductor.wiring import conductor_parts
 from engine.hosts import HostFacts
+from kit.process import Part
 from scheduler_worker.store import HostQuery
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS, dead_letters
@@ -31,10 +30,9 @@ pytestmark = pytest.mark.asyncio
 # Few orders may be under way to one cell, and the sweep comes soon.
 SOON = varied(SETTINGS, SWEEP_S=0.05, drain_ms_max=100)
 NARROW = structs.replace(QUICK, under_way_max=3)
-PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
 
 
-def narrow_scheduler(setup: Cloud, name: str = "scheduler") -> AbstractAsyncContextManager[asyncio.Event]:
+def narrow_scheduler(setup: Cloud, name: str = "scheduler") -> AbstractAsyncContextManager[Sequence[Part]]:
     return setup.scheduler(name, settings=NARROW, bus=SOON)
 
 
@@ -140,17 +138,10 @@ def _outcome(order: SpawnInstance) -> SpawnFailed | InstanceSpawned:
 @asynccontextmanager
 async def conducting(setup: Cloud, store: ConductorStore, computes: FailsOnce) -> AsyncIterator[None]:
     """A real conductor and real computes of c1, each as the cell's own user."""
-    place = Station(setup.brokers.in_cell("c1"), "conductor", settings=SETTINGS, asks=True)
-    beside = Station(setup.brokers.in_cell("c1", "compute"), "computes", settings=SETTINGS)
+    station = setup.station("compute", "computes", cell="c1")
     handlers: Handlers = {SpawnInstance: computes.on_spawn, DestroyInstance: computes.on_destroy}
-    worker = beside.worker("compute.c1.work", handlers, computes)
-    parts = (
-        *conductor_parts(place, store, ConductorSettings(), "c1", place.ask_all, pace=PACE),
-        place,
-        beside,
-        worker,
-    )
-    async with setup.running(parts, place, beside):
+    worker = station.worker("compute.c1.work", handlers, computes)
+    async with setup.conductor(store), setup.running((station, worker), station):
         yield
 
 

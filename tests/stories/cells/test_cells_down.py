@@ -22,15 +22,13 @@ from bus.messages.cloud import AskCells, CellsFound, CellState, ConductorAlive
 from bus.settings import BusSettings
 from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell
 from bus.workers.station import Station
-from cell_conductor.settings import ConductorPace, ConductorSettings
+from cell_conductor.settings import ConductorPace
 from cell_conductor.store import ConductorStore
-from cell_conductor.wiring import conductor_parts
 from kit.health import About, Health
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import QUICK, QUICK_PACE, Cloud, a_build, cloud, instance_of
+from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import BACKENDS_APART
 from tests.varied import varied
 from tests.waiting import MovedClock, until
@@ -96,21 +94,11 @@ class Story:
         async with AsyncExitStack() as stack:
             setup = self.setup
             await stack.enter_async_context(setup.placement())
-            place = Station(setup.brokers.at_api("scheduler"), "scheduler", settings=bus, asks=True)
-            below = {
-                cell: Station(broker, f"scheduler-in-{cell}", settings=bus, cells=(cell,))
-                for cell, broker in setup.brokers.below("scheduler").items()
-            }
-            parts = scheduler_parts(place, setup.rows, settings, self.clock, cells=below, pace=QUICK_PACE)
-            self.health = Health(About("scheduler", "test"), parts)
-            await stack.enter_async_context(setup.running(parts, place, *below.values()))
+            scheduling = setup.scheduler(settings=settings, bus=bus, clock=self.clock)
+            self.health = Health(About("scheduler", "test"), await stack.enter_async_context(scheduling))
             for number, store in enumerate(self._stores, 1):
-                name = f"conductor-{number}"
-                station = Station(setup.brokers.in_cell("c1"), name, settings=SOON, asks=True)
-                conducting = conductor_parts(
-                    station, store, ConductorSettings(), "c1", station.ask_all, pace=PACE
-                )
-                await stack.enter_async_context(setup.running((*conducting, station), station))
+                conducting = setup.conductor(store, name=f"conductor-{number}", pace=PACE, bus=SOON)
+                await stack.enter_async_context(conducting)
             beside = Station(setup.brokers.in_cell("c1", "compute"), "computes", settings=SETTINGS)
             handlers: Handlers = {
                 SpawnInstance: self.computes.on_spawn,

@@ -4,14 +4,12 @@ of events.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from uuid import UUID
 
 import pytest
 from msgspec import structs
 
-from bus.broker import Broker
-from bus.codec import CODEC
 from bus.message import Message
 from bus.messages.cell import (
     DestroyInstance,
@@ -32,14 +30,12 @@ from bus.messages.hosts import (
     HostsReported,
 )
 from bus.messages.placement import ReportAccepted, ReportAnswered, ReportInventory
-from bus.topology import DEAD_QUEUE, EVENTS, Grant
+from bus.topology import DEAD_QUEUE
 from bus.workers.handling import Handlers, Received, Said
-from bus.workers.sending import Link
-from bus.workers.station import Station, listen
+from bus.workers.station import Station
 from compute_sim.core.hosts import Load
-from compute_sim.settings import ComputePace, ComputeSettings
+from compute_sim.settings import ComputeSettings
 from compute_sim.store_sql import SqlComputeStore
-from compute_sim.wiring import compute_parts
 from engine.flavors import Flavor
 from engine.hosts import HostFacts
 from engine.inventories import (
@@ -51,49 +47,40 @@ from engine.inventories import (
     ResourceAmount,
     Share,
 )
-from kit.process import run_until
-from laboratory.computes.driver import SimulatedDriver, root_of, simulated_parts
+from laboratory.computes.driver import SimulatedDriver, root_of
 from laboratory.computes.faults import (
     Changes,
     FailsToBuild,
     FaultScript,
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts
-from placement_worker.settings import FeedPace, PlacementSettings
-from placement_worker.wiring import placement_parts
-from tests.contracts.broker_under_test import BrokerUnderTest
+from placement_worker.settings import FeedPace
 from tests.contracts.compute_stores import open_again
 from tests.contracts.small_world import connected
-from tests.contracts.stage import PATIENCE_S, SETTINGS, declared
-from tests.stores_in_memory import MemoryPlacementStore
+from tests.contracts.stage import PATIENCE_S
 from tests.stories.cells.held_driver import HeldDriver
-from tests.stories.placement.test_placement_over_the_bus import under_test_of
+from tests.stories.cloud import COMPUTING, SETTLED, Cloud, cloud
 from tests.waiting import Clock, until
 
 pytestmark = pytest.mark.asyncio
 
 BUSES = pytest.mark.parametrize("bus", ["memory", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
-QUICK = ComputeSettings(cell="c1", beat_s=0.1, facts_every_s=0.05)
-QUICK_PACE = ComputePace(again_s=0.05, drain_s=0.1)
 
 
 class ComputeSetup:
     """A compute with its surroundings: placement, a conductor's queue, a feed of events."""
 
-    def __init__(
-        self, under_test: BrokerUnderTest, broker: Broker, client: Station, store: MemoryPlacementStore
-    ) -> None:
-        self.under_test = under_test
-        self.broker = broker
-        self.client = client
-        self.store = store
+    def __init__(self, running: Cloud) -> None:
+        self.cloud = running
+        self.client = running.client
+        self.store = running.books
         self.answers: list[Message] = []
         self.listed: list[HostHolds] = []
         self.heard: list[Message] = []
-        self.listening = asyncio.Event()
 
     async def order(self, *orders: Message) -> None:
-        await asyncio.gather(*(self.client.publisher.send(each) for each in orders))
+        conductor = self.cloud.conductors_in["c1"]
+        await asyncio.gather(*(conductor.publisher.send(each) for each in orders))
 
     async def on_answers(self, answers: Sequence[Received[Message]], _: None) -> list[Said]:
         self.answers += [each.message for each in answers]
@@ -106,16 +93,6 @@ class ComputeSetup:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         yield
-
-    async def listen(self) -> None:
-        link = Link(self.broker, SETTINGS)
-        grants = [Grant(EVENTS, ("host.#", "providers.changed", "inventory.refused.*"))]
-        try:
-            async for batch in listen(link, grants, process="ears", settings=SETTINGS, codec=CODEC):
-                self.listening.set()
-                self.heard += [each.message for each in batch]
-        finally:
-            await link.close()
 
     async def providers(self) -> dict[str, ProviderState]:
         page = await self.store.snapshot_page(0, 10_000)
@@ -134,65 +111,31 @@ class ComputeSetup:
     def beats(self) -> list[frozenset[ProviderId]]:
         return [frozenset(each.hosts) for each in self.heard if isinstance(each, HostsAlive)]
 
-    @asynccontextmanager
-    async def computing(
+    def computing(
         self,
         hosts: Sequence[SimulatedHost],
         faults: FaultScript | None = None,
-        settings: ComputeSettings = QUICK,
+        settings: ComputeSettings = COMPUTING,
         store: SqlComputeStore | None = None,
         *,
         clock: Clock[float] | None = None,
-        pace: ComputePace = QUICK_PACE,
-    ) -> AsyncIterator[Station]:
+    ) -> AbstractAsyncContextManager[Station]:
         """With a `clock`, faults begin and end and builds last by that clock, which only the test moves."""
-        station = Station(self.broker, "compute", settings=SETTINGS, asks=True)
-        told = asyncio.Event()
         script = faults or FaultScript(spawn_ms=5)
-        if clock is None:
-            parts = simulated_parts(station, hosts, settings, script, store=store, pace=pace)
-        else:
-            drivers = [HeldDriver(SimulatedDriver(host, script), clock) for host in hosts]
-            parts = compute_parts(station, drivers, settings, store=store, pace=pace)
-        running = asyncio.create_task(run_until(told, parts, drain_s_max=PATIENCE_S))
-        try:
-            yield station
-        finally:
-            told.set()
-            await running
-            await station.close()
-
-
-PACE = FeedPace(lead_again_s=0.02)
+        held = [] if clock is None else [HeldDriver(SimulatedDriver(host, script), clock) for host in hosts]
+        return self.cloud.computes(hosts, script, settings, drivers=held, store=store)
 
 
 @asynccontextmanager
-async def compute_setup(bus: str, pace: FeedPace = PACE) -> AsyncIterator[ComputeSetup]:
-    async with AsyncExitStack() as stack:
-        under_test = await under_test_of(bus)
-        stack.push_async_callback(under_test.close)
-        broker = await declared(under_test)
-        store = MemoryPlacementStore()
-        placement = Station(broker, "placement", settings=SETTINGS)
-        client = Station(broker, "client", settings=SETTINGS, asks=True)
-        setup = ComputeSetup(under_test, broker, client, store)
+async def compute_setup(bus: str, pace: FeedPace = SETTLED) -> AsyncIterator[ComputeSetup]:
+    events = "host.#", "providers.changed", "inventory.refused.*"
+    async with cloud(bus, "memory", scripted=()) as running, running.placement(pace=pace):
+        setup = ComputeSetup(running)
         kinds = (InstanceSpawned, SpawnFailed, InstanceStopped, InstanceDestroyed, HostsNotHere)
         handlers: Handlers = {**dict.fromkeys(kinds, setup.on_answers), HostHolds: setup.on_lists}
-        conductor = client.worker("conductor.c1.work", handlers, setup)
-        told = asyncio.Event()
-        books = placement_parts((placement,), store, PlacementSettings(), pace=pace)
-        running = asyncio.create_task(run_until(told, (client, conductor, *books), drain_s_max=PATIENCE_S))
-        listening = asyncio.create_task(setup.listen())
-        await setup.listening.wait()
-        try:
+        conductor = running.conductors_in["c1"].worker("conductor.c1.work", handlers, setup)
+        async with running.running((conductor,)), running.listening(*events) as setup.heard:
             yield setup
-            assert await store.audit() == ()
-        finally:
-            listening.cancel()
-            told.set()
-            await running
-            await client.close()
-            await placement.close()
 
 
 def spawn(number: int, host: str, attempt: int = 1) -> SpawnInstance:
@@ -268,7 +211,7 @@ async def test_builds_beyond_the_limit_of_a_host_wait_for_their_turn_and_may_be_
     bus: str,
 ) -> None:
     host, other, clock = "c1-host-00001", "c1-host-00002", Clock(0.0)
-    limited = structs.replace(QUICK, builds_at_once_max=2)
+    limited = structs.replace(COMPUTING, builds_at_once_max=2)
     async with (
         compute_setup(bus) as setup,
         setup.computing(equal_hosts("c1", 2), FaultScript(spawn_ms=300), limited, clock=clock),
@@ -292,7 +235,7 @@ async def test_builds_beyond_the_limit_of_a_host_wait_for_their_turn_and_may_be_
 
 async def test_builds_that_fail_make_room_for_those_that_wait() -> None:
     host, script = "c1-host-00001", FaultScript(spawn_ms=1, faults=(FailsToBuild(reason="no image"),))
-    one_at_once = structs.replace(QUICK, builds_at_once_max=1)
+    one_at_once = structs.replace(COMPUTING, builds_at_once_max=1)
     async with compute_setup("memory") as setup, setup.computing(equal_hosts("c1", 1), script, one_at_once):
         await setup.order(*[spawn(number, host) for number in range(5)])
         await until(lambda: len(setup.answers) == 5)
@@ -347,13 +290,13 @@ async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() 
         async with setup.computing(equal_hosts("c1", 1), slow, store=killed, clock=clock):
             await setup.order(spawn(1, host))
             await _until_it_has(killed, host, Load(instances=1, io_ops=1))
-            await setup.under_test.set_alarm(on=True)
+            await setup.cloud.brokers.api.set_alarm(on=True)
             clock.pass_s(0.2)
             await _until_it_has(killed, host, Load(instances=1, io_ops=0))
             # The rows of unconfirmed answers are all that a killed process leaves behind.
             left = await again("c1")
             # Closed properly; a test cannot kill a process inside itself.
-            await setup.under_test.set_alarm(on=False)
+            await setup.cloud.brokers.api.set_alarm(on=False)
             await until(lambda: setup.answers == [spawned(1, host)])
         setup.answers.clear()
 
@@ -384,5 +327,5 @@ async def test_orders_for_hosts_that_are_not_here_get_one_answer_and_leave_no_de
             return [host for each in setup.answers if isinstance(each, HostsNotHere) for host in each.hosts]
 
         await until(lambda: {*told()} == {*missing} and told()[-1] == root_of("nowhere"))
-        async with connected(setup.broker) as connection:
+        async with connected(setup.cloud.brokers.api.broker()) as connection:
             assert await connection.depth(DEAD_QUEUE) == 0

@@ -51,10 +51,11 @@ async def test_a_message_about_another_cell_is_dead_lettered_and_its_neighbours_
         stray = structs.replace(order_for(2, "h1"), cell="c2")
         both = b"\n".join((line(stray), line(order)))
 
-        await send(setup.broker, Parcel("moor.cell.c1", "place.c1", both, content_type=LINES, mandatory=True))
+        broker = setup.cloud.brokers.api.broker()
+        await send(broker, Parcel("moor.cell.c1", "place.c1", both, content_type=LINES, mandatory=True))
 
         assert (await setup.told(order)).state == "active"
-        (letter,) = await dead_letters(setup.broker, 1)
+        (letter,) = await dead_letters(broker, 1)
         assert letter.reason == (
             "'place' counts only under the key 'place.c2' of 'moor.cell.c2', and this one came under 'place.c1' of "
             "'moor.cell.c1'"

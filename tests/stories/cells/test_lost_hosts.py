@@ -19,33 +19,21 @@ from bus.messages.hosts import (
     SetHost,
     SetHostInCell,
 )
-from bus.topology import EVENTS, Grant
-from bus.workers.sending import Link
-from bus.workers.station import Station, listen
-from cell_conductor.store import ConductorStore
-from cell_conductor.wiring import conductor_parts
 from engine.hosts import HostMode, HostSetting, HostState
 from kit.parts import PartState, Periodic, Supervised, every_part
-from laboratory.computes.driver import simulated_parts
-from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import PATIENCE_S, SETTINGS
 from tests.stories.cells.cell_setup import (
     BUILD,
-    CONDUCTING,
-    PACE,
     SILENT,
     CellSetup,
     cell_setup,
     order_for,
-    provider,
     removal,
-    running,
 )
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of
+from tests.stories.cloud import CELL_PACE, Cloud, a_build, cloud, host_id, instance_of
 from tests.stories.layouts import ONE_BROKER, STAGES
-from tests.stories.scheduling.test_scheduler_nested import PRETENDING, PRETENDING_PACE
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -77,12 +65,8 @@ async def until_looked(watching: Periodic) -> None:
 
 @asynccontextmanager
 async def conducting(setup: CellSetup, clock_s: HeldSeconds) -> AsyncIterator[Periodic]:
-    station = setup.stations["conductor"]
-    parts = conductor_parts(
-        station, setup.store, CONDUCTING, "c1", station.ask_all, clock=setup.clock, clock_s=clock_s, pace=PACE
-    )
-    found = {each.status.name: each for each in every_part(parts) if isinstance(each, Supervised)}
-    async with running(*parts, station):
+    async with setup.conducting(clock_s=clock_s) as parts:
+        found = {each.status.name: each for each in every_part(parts) if isinstance(each, Supervised)}
         # Silence counts from then on; a clock that has moved before would have to move further.
         beats = found["hear the heartbeats of hosts"]
         await until(lambda: beats.status.state is PartState.WELL, "the conductor listens")
@@ -111,13 +95,13 @@ async def test_with_no_scheduler_a_boot_on_a_host_that_fell_silent_takes_its_alt
         end = await setup.told(order)
         assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
         assert [each.reason for each in end.failures] == ["the host's heartbeats have stopped"]
-        assert await setup.used() == {"h1": 1, "h2": 1}
+        assert await setup.cloud.used() == {"h1": 1, "h2": 1}
 
 
 def the_word(name: str, mode: HostMode, number: int) -> SetHostInCell:
     return SetHostInCell(
         cell="c1",
-        host=provider(name),
+        host=host_id(name),
         name=name,
         setting=HostSetting(mode=mode, reason="fire", number=number),
         must_clean=number > 2,
@@ -131,7 +115,7 @@ async def test_all_that_waits_for_a_dead_host_goes_on_and_when_it_returns_it_kee
     async with (
         cell_setup(bus, books, conducted=False) as setup,
         conducting(setup, HeldSeconds()) as watching,
-        hearing(setup) as cleaned,
+        setup.cloud.listening("host.cleaned.c1") as cleaned,
     ):
         await setup.hosts(h1=BUILD, h2=BUILD)
         kept, deleted, moved, building = (order_for(number, "h1", "h2") for number in (1, 2, 3, 4))
@@ -142,35 +126,35 @@ async def test_all_that_waits_for_a_dead_host_goes_on_and_when_it_returns_it_kee
         # A share that is held for the host: what was being built there when it was set down.
         await setup.place(moved)
         await until(lambda: len(setup.computes.spawns) == 3)
-        await setup.say(the_word("h1", "down", 1))
+        await setup.cloud.send(the_word("h1", "down", 1))
         assert (await setup.told(moved)).host == "h2"
-        await setup.say(the_word("h1", "up", 2))
+        await setup.cloud.send(the_word("h1", "up", 2))
         await until_set(setup, 2)
         await until_looked(watching)
         # A build in flight, and a delete that waits.
         await setup.place(building)
         await until(lambda: len(setup.computes.spawns) == 5)
-        await setup.say(removal(deleted))
+        await setup.cloud.send(removal(deleted))
         await setup.until_row(deleted, lambda row: row.state == "deleting")
-        assert await setup.used() == {"h1": 4, "h2": 1}
+        assert await setup.cloud.used() == {"h1": 4, "h2": 1}
 
-        await setup.say(the_word("h1", "dead", 3))
+        await setup.cloud.send(the_word("h1", "dead", 3))
 
         assert (await setup.told_deleted(deleted)).reason == ""
         assert (await setup.told(building)).host == "h2"
-        await setup.until_used(h1=1, h2=2)
+        await setup.cloud.until_used(h1=1, h2=2)
         # It still has all that it had, and is heard again.
         lost = [HeldAttempt(instance=each.instance, attempt=1) for each in (deleted, moved, building)]
-        setup.computes.held |= {(provider("h1"), each) for each in lost}
-        own = {(provider("h1"), HeldAttempt(instance=kept.instance, attempt=1))}
+        setup.computes.held |= {(host_id("h1"), each) for each in lost}
+        own = {(host_id("h1"), HeldAttempt(instance=kept.instance, attempt=1))}
         await beat_until(
-            setup, lambda: {each for each in setup.computes.held if each[0] == provider("h1")} == own
+            setup, lambda: {each for each in setup.computes.held if each[0] == host_id("h1")} == own
         )
         assert cleaned == []
-        await setup.say(the_word("h1", "up", 4))
+        await setup.cloud.send(the_word("h1", "up", 4))
         await beat_until(setup, lambda: bool(cleaned))
-        assert cleaned[0] == HostCleaned(cell="c1", host=provider("h1"), number=4)
-        assert await setup.used() == {"h1": 1, "h2": 2}
+        assert cleaned[0] == HostCleaned(cell="c1", host=host_id("h1"), number=4)
+        assert await setup.cloud.used() == {"h1": 1, "h2": 2}
 
 
 async def until_set(setup: CellSetup, number: int) -> None:
@@ -183,47 +167,8 @@ async def until_set(setup: CellSetup, number: int) -> None:
 async def beat_until(setup: CellSetup, condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
-            await setup.say(HostsAlive(cell="c1", hosts=(provider("h1"),)))
+            await setup.cloud.send(HostsAlive(cell="c1", hosts=(host_id("h1"),)))
             await asyncio.sleep(0.02)
-
-
-@asynccontextmanager
-async def hearing(setup: CellSetup) -> AsyncIterator[list[HostCleaned]]:
-    link = Link(setup.broker, SETTINGS)
-    codec = setup.client.codec
-    feed = listen(
-        link, [Grant(EVENTS, ("host.cleaned.c1",))], process="ears-2", settings=SETTINGS, codec=codec
-    )
-    await anext(feed)
-    heard: list[HostCleaned] = []
-
-    async def hear() -> None:
-        async for batch in feed:
-            heard.extend(each.message for each in batch if isinstance(each.message, HostCleaned))
-
-    task = asyncio.create_task(hear())
-    try:
-        yield heard
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        await link.close()
-
-
-@asynccontextmanager
-async def a_cell(setup: Cloud, rows: ConductorStore, host: SimulatedHost) -> AsyncIterator[None]:
-    conductor, compute = (
-        Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
-        for role in ("conductor", "compute")
-    )
-    often = structs.replace(PACE, look_s=0.1)
-    parts = (
-        *conductor_parts(conductor, rows, CONDUCTING, "c1", conductor.ask_all, pace=often),
-        *simulated_parts(compute, (host,), PRETENDING, FaultScript(spawn_ms=5), pace=PRETENDING_PACE),
-        conductor,
-    )
-    async with setup.running(parts, conductor, compute):
-        yield
 
 
 @STAGES
@@ -234,7 +179,7 @@ async def test_an_operator_sets_a_host_and_every_level_follows(bus: str, books: 
         setup.placement(),
         setup.scheduler(),
         open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, host),
+        setup.cell(rows, host, pace=structs.replace(CELL_PACE, look_s=0.1)),
         setup.listening("host.changed.*") as heard,
     ):
         await setup.until_reported("h1")

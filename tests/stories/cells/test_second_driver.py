@@ -4,9 +4,7 @@ Its instances are domains that a hypervisor starts and removes in its own time, 
 `laboratory` is used.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 
@@ -20,20 +18,13 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.workers.station import Station
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Condition, HostOrder, Work
 from compute_sim.core.hosts import Host
 from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree, TreeProvider, first_fit
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
-from compute_sim.wiring import compute_parts
 from engine.inventories import ProviderId, ReportedInventory
-from kit.process import run_until
 from tests.contracts.driver_contract import breaches
-from tests.contracts.stage import SETTINGS
 from tests.stories.cells.test_compute_sim import (
-    QUICK,
-    QUICK_PACE,
-    ComputeSetup,
     compute_setup,
     destroy,
     gone,
@@ -159,20 +150,6 @@ class DomainDriver:
         return Work()
 
 
-@asynccontextmanager
-async def driven(setup: ComputeSetup, hypervisor: Hypervisor) -> AsyncIterator[None]:
-    station = Station(setup.broker, "compute", settings=SETTINGS, asks=True)
-    stop = asyncio.Event()
-    parts = compute_parts(station, [DomainDriver(hypervisor)], QUICK, pace=QUICK_PACE)
-    running = asyncio.create_task(run_until(stop, parts, drain_s_max=10))
-    try:
-        yield
-    finally:
-        stop.set()
-        await running
-        await station.close()
-
-
 async def test_a_driver_of_another_kind_keeps_the_contract() -> None:
     hypervisor = Hypervisor()
 
@@ -189,7 +166,7 @@ async def test_another_kind_of_host_is_reported_and_builds_in_its_own_time_with_
 ):
     hypervisor = Hypervisor()
     first, broken = spawn(1, NAME), spawn(2, NAME)
-    async with compute_setup("memory") as setup, driven(setup, hypervisor):
+    async with compute_setup("memory") as setup, setup.cloud.computes(drivers=[DomainDriver(hypervisor)]):
         await setup.until_providers(lambda found: NAME in found)
         hypervisor.cpus = 4
         await setup.until_providers(lambda found: found[NAME].inventories["VCPU"].total == 4)

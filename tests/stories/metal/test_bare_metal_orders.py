@@ -27,7 +27,6 @@ from bus.workers.station import Station
 from cell_conductor.core.rows import Instance
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
-from cell_conductor.wiring import conductor_parts
 from engine.flavors import Flavor, Image, InstanceId
 from engine.hosts import NODE, HostFacts
 from engine.inventories import (
@@ -48,9 +47,8 @@ BUILD, FAIL, SILENT = "build", "fail", "silent"
 GOLD = "CUSTOM_GOLD"
 METAL = Flavor(name="metal", root_gb=0, extra_specs={f"resources:{GOLD}": "1"})
 IMAGE = Image(source="http://images/debian", checksum="0a1b")
-CONDUCTING = ConductorSettings()
 PACE = ConductorPace(poll_s=0.005, look_s=1)
-DEPLOY_S = CONDUCTING.deploy_timeout_s
+DEPLOY_S = ConductorSettings().deploy_timeout_s
 
 
 class Daemon:
@@ -210,9 +208,8 @@ async def metal_setup(bus: str, books: str) -> AsyncIterator[MetalSetup]:
         await stack.enter_async_context(setup.scheduler(picture=picture))
         clock = Clock(datetime.now(UTC))
         (store,) = await stack.enter_async_context(open_conductor_stores(books, ("c1",), clock))
-        conductor = Station(setup.brokers.in_cell("c1"), "conducting", settings=SETTINGS, asks=True)
-        parts = conductor_parts(conductor, store, CONDUCTING, "c1", conductor.ask_all, clock=clock, pace=PACE)
-        await stack.enter_async_context(setup.running((*parts, conductor), conductor))
+        conducting = setup.conductor(store, name="conducting", pace=PACE, clock=clock)
+        await stack.enter_async_context(conducting)
         broker = setup.brokers.below("ironic").get("c1") or setup.brokers.at_api("ironic")
         ironic = Station(broker, "ironic-1", settings=SETTINGS, asks=True)
         metal = MetalSetup(setup, picture, ironic, store, clock)

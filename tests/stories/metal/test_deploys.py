@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from uuid import UUID
 
 import httpx
@@ -13,10 +13,8 @@ from msgspec import Struct, structs
 from bus.messages.build import DeleteInstance, InstanceState
 from bus.topology import objects_of
 from bus.workers.sending import Link
-from bus.workers.station import Station
-from cell_conductor.settings import ConductorPace, ConductorSettings
+from cell_conductor.settings import ConductorPace
 from cell_conductor.store import ConductorStore
-from cell_conductor.wiring import conductor_parts
 from engine.flavors import Flavor, Image, InstanceId
 from engine.inventories import InventoryState, ProviderId
 from engine.picture.picture import Picture
@@ -26,7 +24,6 @@ from ironic_sync.core.rows import NodeRow
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store import IronicStore
-from ironic_sync.wiring import ironic_parts, now_us
 from kit.parts import Pauses
 from kit.process import Part
 from kit.rest import RestLimits
@@ -57,8 +54,6 @@ IN_MEMORY = pytest.mark.parametrize(("bus", "books"), [ALL_IN_MEMORY, IN_MEMORY_
 METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
 IMAGE = Image(source="http://images/debian", checksum="0a1b")
 CELLS_OF_NODES = CellMap(default="c1")
-# A daemon that ends does not wait for the broker of a cell.
-HASTY = structs.replace(SETTINGS, drain_ms_max=100)
 QUICK = DaemonRules(
     # No daemon that stands still for some seconds loses its lease.
     lease_s=100.0,
@@ -71,7 +66,6 @@ QUICK = DaemonRules(
     deploy_pauses=Pauses(0.05, 0.3),
     progress_s=0.5,
 )
-CONDUCTING = ConductorSettings()
 PACE = ConductorPace(poll_s=0.005, look_s=1)
 # A deploy takes some tenths of a second.
 SHORT = WorkDurations(deploy_s=0.1, tear_down_s=0.1, clean_s=0.2, power_s=0.05, agent_call_s=0.05)
@@ -88,60 +82,14 @@ class DeploySetup(Struct):
     # The HTTP transport to Ironic's API that daemons use which start from now on.
     way: httpx.AsyncBaseTransport
     cells: CellMap
-    # The parts of each daemon that has begun.
-    daemons: list[Sequence[Part]]
     clock: IronicClock
     conductor_clock: MovedClock
 
-    @asynccontextmanager
-    async def daemon(
-        self,
-        name: str,
-        rules: DaemonRules = QUICK,
-        *,
-        killed: bool = False,
-        has_api: bool = True,
-        clock_us: Callable[[], int] = now_us,
-    ) -> AsyncIterator[asyncio.Event]:
-        """Run a daemon. With `killed` it ends without leaving the ring, and its lease ends soon after; without an API it has
-        only notifications.
-        """
-        brokers, process = self.cloud.brokers, f"{name}-{len(self.daemons)}"
-        station = Station(brokers.at_api("ironic"), process, settings=SETTINGS, asks=True)
-        in_cells = {
-            cell: Station(broker, f"{process}-in-{cell}", settings=HASTY, cells=(cell,))
-            for cell, broker in brokers.below("ironic").items()
-        }
-        link = Link(brokers.at_api("ironic"), SETTINGS)
+    def daemon(
+        self, name: str, rules: DaemonRules = QUICK, *, killed: bool = False
+    ) -> AbstractAsyncContextManager[Sequence[Part]]:
         api = HttpIronicApi("http://ironic", limits=REST, transport=self.way)
-        parts = ironic_parts(
-            station,
-            link,
-            self.rows,
-            rules,
-            name=name,
-            incarnation=process,
-            cells=self.cells,
-            api=api if has_api else None,
-            in_cells=in_cells,
-            clock_us=clock_us,
-        )
-        self.daemons.append(parts)
-        stations = (station, *in_cells.values())
-        if killed:
-            async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(part.run()) for part in (*parts, *in_cells.values())]
-                yield asyncio.Event()
-                for task in running:
-                    task.cancel()
-            for each in stations:
-                await each.close()
-            assert await self.rows.renew(name, process, 0.0)
-        else:
-            async with self.cloud.running(parts, *stations) as told:
-                yield told
-        await link.close()
-        await api.close()
+        return self.cloud.daemon(self.rows, name, rules, self.cells, api=api, killed=killed)
 
     # Requests
 
@@ -266,13 +214,10 @@ async def deploy_setup(
         instances = await stack.enter_async_context(open_conductor_stores(books, cells.names))
         conductor_clock = MovedClock()
         for cell, rows_of_cell in zip(cells.names, instances, strict=True):
-            conductor = Station(
-                setup.brokers.in_cell(cell), f"conducting-{cell}", settings=SETTINGS, asks=True
+            conducting = setup.conductor(
+                rows_of_cell, cell, name=f"conducting-{cell}", pace=PACE, clock=conductor_clock
             )
-            parts = conductor_parts(
-                conductor, rows_of_cell, CONDUCTING, cell, conductor.ask_all, clock=conductor_clock, pace=PACE
-            )
-            await stack.enter_async_context(setup.running((*parts, conductor), conductor))
+            await stack.enter_async_context(conducting)
         operator = Link(setup.brokers.at_api("operator"), SETTINGS)
         stack.push_async_callback(operator.close)
         await (await operator.connection()).declare(objects_of(CELLS, create_foreign=True))
@@ -287,9 +232,7 @@ async def deploy_setup(
         )
         await stack.enter_async_context(setup.running(simulation.parts))
         way = IronicTransport(simulation.ironic)
-        yield DeploySetup(
-            setup, rows, instances[0], simulation, picture, way, cells, [], clock, conductor_clock
-        )
+        yield DeploySetup(setup, rows, instances[0], simulation, picture, way, cells, clock, conductor_clock)
 
 
 @STAGES

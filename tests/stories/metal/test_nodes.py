@@ -1,10 +1,9 @@
 """From Ironic's notifications and its REST API to the bare-metal nodes that placement and the scheduler know."""
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -16,7 +15,6 @@ from bus.message import Parcel
 from bus.messages.hosts import AskHosts, HostsFound
 from bus.topology import IRONIC, Exchange, Objects, objects_of
 from bus.workers.sending import Link
-from bus.workers.station import Station
 from engine.hosts import NODE
 from engine.inventories import InventoryState, ProviderId
 from ironic_sync.core.node import Node
@@ -24,7 +22,7 @@ from ironic_sync.core.offers import CellMap
 from ironic_sync.rest import HttpIronicApi, NodesRead
 from ironic_sync.settings import DaemonRules, Inbox, IronicSettings
 from ironic_sync.store import IronicStore
-from ironic_sync.wiring import ironic_parts
+from kit.process import Part
 from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
@@ -73,8 +71,7 @@ class NodesSetup(Struct):
     # The clients of Ironic's API that the daemons have.
     apis: list[HidesNodes] = []
 
-    @asynccontextmanager
-    async def daemon(
+    def daemon(
         self,
         name: str,
         *,
@@ -84,32 +81,13 @@ class NodesSetup(Struct):
         hidden: AbstractSet[ProviderId] = frozenset(),
         inbox: Inbox = USUAL_INBOX,
         user: str = "ironic",
-    ) -> AsyncIterator[asyncio.Event]:
+    ) -> AbstractAsyncContextManager[Sequence[Part]]:
         """A daemon. It uses Ironic's API if there is a simulation; its user cannot see the `hidden` nodes."""
-        station = Station(self.cloud.brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
-        link = Link(self.cloud.brokers.at_api(user), SETTINGS)
-        api = (
-            None
-            if simulation is None
-            else HidesNodes("http://ironic", hidden, IronicTransport(simulation.ironic))
-        )
-        self.apis += [] if api is None else [api]
-        parts = ironic_parts(
-            station,
-            link,
-            self.rows,
-            settings,
-            name=name,
-            incarnation=f"{name}-{id(station)}",
-            cells=cells,
-            inbox=inbox,
-            api=api,
-        )
-        async with self.cloud.running(parts, station) as told:
-            yield told
-        await link.close()
-        if api is not None:
-            await api.close()
+        api = None
+        if simulation is not None:
+            api = HidesNodes("http://ironic", hidden, IronicTransport(simulation.ironic))
+            self.apis.append(api)
+        return self.cloud.daemon(self.rows, name, settings, cells, api=api, inbox=inbox, user=user)
 
     async def stock(self, node: ProviderId, resource: str) -> InventoryState | None:
         found = (await self.cloud.providers()).get(str(node))

@@ -191,7 +191,7 @@ async def test_commands_of_an_application_find_only_its_own_project(tmp_path: Pa
         await setup.send(other)
         await setup.until_state(instance_of(other), "active")
         mine = {"MOOR_BUS_URL": url, "MOOR_PROJECT": "p1"}
-        async with setup.listening("p1", FEED) as fed:
+        async with setup.listening("p1", exchange=FEED) as fed:
             await until_fed(setup, "p1", fed)
 
         async with started("events", "instance.#", "build.accepted", "-o", "json", **mine) as events:

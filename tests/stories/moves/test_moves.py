@@ -16,7 +16,6 @@ from laboratory.computes.hosts import SUPPORTS, HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
-from tests.stories.scheduling.test_scheduler_host_facts import a_cell
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -84,7 +83,7 @@ async def movers(
         setup.placement(),
         setup.scheduler(settings=QUICK),
         open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, *hosts, script=script),
+        setup.cell(rows, *hosts, script=script),
     ):
         await setup.until_reported(*names)
         yield Movers(setup)

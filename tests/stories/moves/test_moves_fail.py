@@ -11,10 +11,6 @@ from msgspec import structs
 
 from bus.messages.build import BuildRejected, InstancesFound, MoveEnd
 from bus.messages.hosts import AskHosts, HostsFound, SetHost
-from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings
-from cell_conductor.wiring import conductor_parts
-from compute_sim.wiring import compute_parts
 from laboratory.computes.driver import SimulatedDriver
 from laboratory.computes.faults import (
     FailsToReceive,
@@ -24,12 +20,10 @@ from laboratory.computes.faults import (
 )
 from laboratory.computes.hosts import SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
-from tests.contracts.stage import SETTINGS
 from tests.stories.cells.held_driver import HeldDriver
-from tests.stories.cloud import cloud
+from tests.stories.cloud import CELL_PACE, cloud
 from tests.stories.layouts import BOTH
 from tests.stories.moves.test_moves import NARROW, Movers, movers
-from tests.stories.scheduling.test_scheduler_nested import PACE, PRETENDING, PRETENDING_PACE
 from tests.waiting import Clock, until
 
 pytestmark = pytest.mark.asyncio
@@ -99,24 +93,15 @@ async def hosts_of_held_time(
 ) -> AsyncIterator[tuple[Movers, list[HeldDriver]]]:
     script = FaultScript(spawn_ms=0, receive_ms=0, stop_ms=0, start_ms=0, faults=(fault,))
     hosts = [SimulatedHost(name=name, size=NARROW) for name in ("h1", "h2")]
-    often = structs.replace(PACE, remind_every_s=0.2)
+    often = structs.replace(CELL_PACE, remind_every_s=0.2)
     async with (
         cloud(bus, books, scripted=("c2",)) as setup,
         setup.placement(),
         setup.scheduler(),
         open_conductor_store(books, "c1") as rows,
     ):
-        conductor, computes = (
-            Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
-            for role in ("conductor", "compute")
-        )
         drivers = [driver(SimulatedDriver(host, script), held) for host in hosts]
-        parts = (
-            *conductor_parts(conductor, rows, ConductorSettings(), "c1", conductor.ask_all, pace=often),
-            *compute_parts(computes, drivers, PRETENDING, pace=PRETENDING_PACE),
-            conductor,
-        )
-        async with setup.running(parts, conductor, computes):
+        async with setup.cell(rows, drivers=drivers, pace=often):
             await setup.until_reported("h1", "h2")
             yield Movers(setup), drivers
 

@@ -19,7 +19,6 @@ from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_groups_move import GROUP
 from tests.stories.moves.test_moves import NARROW, SMALL, Movers, movers
 from tests.stories.moves.test_moves_fail import down
-from tests.stories.scheduling.test_scheduler_host_facts import a_cell
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -208,7 +207,7 @@ async def test_a_wait_outlives_the_schedulers_and_another_one_ends_it(bus: str, 
         cloud(bus, books, scripted=("c2",)) as setup,
         setup.placement(),
         open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, SimulatedHost(name="h1", size=NARROW)),
+        setup.cell(rows, SimulatedHost(name="h1", size=NARROW)),
     ):
         here = Movers(setup)
         async with setup.scheduler("s1", settings=QUICK):
@@ -234,7 +233,7 @@ async def test_what_waits_does_not_count_against_the_limits_of_moves(bus: str, b
         setup.placement(),
         setup.scheduler(settings=one_at_once),
         open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, *[SimulatedHost(name=name, size=NARROW) for name in ("h1", "h2", "h3")]),
+        setup.cell(rows, *[SimulatedHost(name=name, size=NARROW) for name in ("h1", "h2", "h3")]),
     ):
         await setup.until_reported("h1", "h2", "h3")
         here = Movers(setup)

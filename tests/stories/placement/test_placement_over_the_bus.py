@@ -2,34 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import UUID, uuid5
 
 import pytest
 
-from bus.broker import Broker
-from bus.codec import CODEC
 from bus.message import Message
 from bus.messages.placement import (
     NO_OWNER,
-    AskSnapshot,
     ClaimAnswered,
     ClaimResources,
-    LogPosition,
     ProvidersChanged,
     ReleaseClaim,
     ReportAccepted,
     ReportAnswered,
     ReportInventory,
     ReportVerdict,
-    SnapshotPage,
     SwapClaim,
 )
-from bus.topology import EVENTS, Grant, user_of
-from bus.workers.sending import Link
-from bus.workers.station import Station, listen
 from engine.inventories import (
     ConsumerId,
     ProviderId,
@@ -48,19 +40,14 @@ from engine.refusals import (
     Released,
     Superseded,
 )
-from kit.process import run_until
-from placement_worker.settings import FeedPace, PlacementSettings
-from placement_worker.store import PlacementStore
-from placement_worker.wiring import placement_parts
-from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
+from placement_worker.settings import PlacementSettings
 from tests.contracts.placement_orders import a_release
-from tests.contracts.stage import PATIENCE_S, SETTINGS, declared
-from tests.contracts.stores import open_store
+from tests.contracts.stage import CELLS
+from tests.stories.cloud import PLACING, Cloud, cloud
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
-DEFAULTS, SETTLED = PlacementSettings(), FeedPace(lead_again_s=0.02)
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
 STAGES = pytest.mark.parametrize(
     ("bus", "books"),
@@ -75,14 +62,13 @@ STAGES = pytest.mark.parametrize(
 class PlacementSetup:
     """A placement worker, a client that asks it, and the store behind it."""
 
-    def __init__(
-        self, under_test: BrokerUnderTest, broker: Broker, client: Station, store: PlacementStore
-    ) -> None:
-        self.under_test = under_test
-        self.broker = broker
-        self.client = client
-        self.store = store
-        self.placement_told = asyncio.Event()
+    def __init__(self, running: Cloud, told: asyncio.Event) -> None:
+        self.cloud = running
+        self.client = running.client
+        self.store = running.books
+        self.broker = running.brokers.api.broker()
+        # Ends the worker.
+        self.placement_told = told
 
     async def report(self, report: ReportInventory) -> ReportVerdict:
         answer = await self.client.ask(report)
@@ -94,58 +80,18 @@ class PlacementSetup:
         return [answer.verdict for answer in answers if isinstance(answer, ClaimAnswered)]
 
     async def providers(self) -> dict[str, ProviderState]:
-        found: dict[str, ProviderState] = {}
-        after: int | None = 0
-        while after is not None:
-            page = await self.client.ask(AskSnapshot(after=after, limit=2))
-            assert isinstance(page, SnapshotPage)
-            found |= {provider.name: provider for provider in page.providers}
-            after = page.next
-        return found
+        return await self.cloud.providers(2)
 
 
 @asynccontextmanager
 async def placement_setup(
-    bus: str, books: str, user: str = "", settings: PlacementSettings = DEFAULTS
+    bus: str, books: str, user: str = "", settings: PlacementSettings = PLACING
 ) -> AsyncIterator[PlacementSetup]:
-    async with AsyncExitStack() as stack:
-        under_test = await under_test_of(bus)
-        stack.push_async_callback(under_test.close)
-        broker = await declared(under_test)
-        store = await stack.enter_async_context(open_store(books))
+    async with cloud(bus, books, scripted=()) as setup:
         if user:
-            await under_test.add_user(user, ("c1", "c2"))
-        placement = Station(under_test.broker(user), "placement", settings=SETTINGS)
-        client = Station(broker, "client", settings=SETTINGS, asks=True)
-        setup = PlacementSetup(under_test, broker, client, store)
-        told = asyncio.Event()
-        running = asyncio.gather(
-            run_until(
-                setup.placement_told,
-                placement_parts((placement,), store, settings, pace=SETTLED),
-                drain_s_max=10,
-            ),
-            run_until(told, (client,), drain_s_max=10),
-        )
-        try:
-            yield setup
-            assert await store.audit() == ()
-        finally:
-            told.set()
-            setup.placement_told.set()
-            await running
-            await client.close()
-            await placement.close()
-
-
-async def under_test_of(bus: str) -> BrokerUnderTest:
-    if bus == "memory":
-        return MemoryUnderTest()
-    if bus == "unix":
-        return await UnixUnderTest.start()
-    from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415 - only who asks for it
-
-    return await RabbitMQUnderTest.start()
+            await setup.brokers.api.add_user(user, CELLS)
+        async with setup.placement(settings=settings, user=setup.brokers.api.broker(user)) as told:
+            yield PlacementSetup(setup, told)
 
 
 def host(name: str, vcpu: int = 8, *, cell: str = "c1", traits: tuple[str, ...] = ()) -> ReportInventory:
@@ -212,22 +158,12 @@ async def test_a_host_is_reported_claimed_swapped_and_released(bus: str, books: 
 
 @STAGES
 async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
-    async with placement_setup(bus, books) as setup:
-        link = Link(setup.broker, SETTINGS)
-        feed = listen(
-            link, [Grant(EVENTS, ("providers.changed",))], process="ears", settings=SETTINGS, codec=CODEC
-        )
-        await anext(feed)
+    async with placement_setup(bus, books) as setup, setup.cloud.listening("providers.changed") as said:
         await setup.report(host("h1"))
         verdicts = await setup.claim(*(claim(n, share("h1", 1)) for n in range(1, 10)))
         assert sum(isinstance(verdict, Claimed) for verdict in verdicts) == 8
-
-        heard: list[ProvidersChanged] = []
-        async with asyncio.timeout(PATIENCE_S):
-            while sum(len(each.claimed) for each in heard) < 8:
-                heard += [e.message for e in await anext(feed) if isinstance(e.message, ProvidersChanged)]
-        await feed.aclose()
-        await link.close()
+        await until(lambda: sum(len(each.claimed) for each in changes_in(said)) == 8, "all are heard", said)
+        heard = changes_in(said)
 
         positions = [each.at.position for each in heard]
         assert positions == list(range(positions[0], positions[0] + len(positions)))
@@ -241,6 +177,10 @@ async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
         assert {name for name, _, _ in told} == {"h1"}
         assert [revision for _, revision, _ in told] == sorted(revision for _, revision, _ in told)
         assert told[-1][2] == 8
+
+
+def changes_in(said: Sequence[Message]) -> list[ProvidersChanged]:
+    return [each for each in said if isinstance(each, ProvidersChanged)]
 
 
 @STAGES
@@ -268,49 +208,19 @@ async def test_releases_of_unknown_consumers_leave_only_so_many_rows_of_each_cel
     assert "cell c1" not in caplog.text
 
 
-@asynccontextmanager
-async def computes(setup: "PlacementSetup", cell: str) -> AsyncIterator[Station]:
-    """The computes of a cell, as the cell's own user."""
-    user = user_of("compute", cell)
-    await setup.under_test.add_user(user, ("c1", "c2"))
-    station = Station(setup.under_test.broker(user), f"computes-{cell}", settings=SETTINGS, asks=True)
-    running = asyncio.create_task(station.run())
-    try:
-        yield station
-    finally:
-        await station.stop()
-        await running
-        await station.close()
-
-
 @STAGES
 async def test_the_feed_goes_on_in_a_new_term_when_its_leader_stops(bus: str, books: str) -> None:
-    async with placement_setup(bus, books) as setup:
+    async with placement_setup(bus, books) as setup, setup.cloud.listening("providers.changed") as said:
         await setup.report(host("h1"))
-        link = Link(setup.broker, SETTINGS)
-        feed = listen(
-            link, [Grant(EVENTS, ("providers.changed",))], process="ears", settings=SETTINGS, codec=CODEC
-        )
-        await anext(feed)
-        other = Station(setup.broker, "placement-2", settings=SETTINGS)
-        told = asyncio.Event()
-        running = asyncio.create_task(
-            run_until(told, placement_parts((other,), setup.store, DEFAULTS, pace=SETTLED), drain_s_max=10)
-        )
-        before = await setup.store.snapshot_page(0, 1)
-        setup.placement_told.set()
+        async with setup.cloud.placement("placement-2"):
+            before = await setup.store.snapshot_page(0, 1)
+            setup.placement_told.set()
 
-        assert await setup.claim(*(claim(n, share("h1", 1)) for n in range(1, 5))) == [Claimed()] * 4
-        claimed: dict[int, LogPosition] = {}
-        async with asyncio.timeout(PATIENCE_S):
-            while len(claimed) < 4:
-                changes = [e.message for e in await anext(feed) if isinstance(e.message, ProvidersChanged)]
-                claimed |= {holder.consumer.int: each.at for each in changes for holder in each.claimed}
-        await feed.aclose()
-        await link.close()
-        told.set()
-        await running
-        await other.close()
+            assert await setup.claim(*(claim(n, share("h1", 1)) for n in range(1, 5))) == [Claimed()] * 4
+
+            def claimed() -> set[int]:
+                return {holder.consumer.int for each in changes_in(said) for holder in each.claimed}
+
+            await until(lambda: claimed() == {1, 2, 3, 4}, "all claims are heard", said)
 
         assert (await setup.store.snapshot_page(0, 1)).published.term > before.published.term
-        assert set(claimed) == {1, 2, 3, 4}

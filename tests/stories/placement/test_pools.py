@@ -11,25 +11,18 @@ from bus.message import Message
 from bus.messages.administration import SetAggregates
 from bus.messages.build import BuildRejected, InstancesFound
 from bus.messages.moves import MoveInstance
-from bus.workers.station import Station
-from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
-from cell_conductor.wiring import conductor_parts
-from compute_sim.settings import ComputePace, ComputeSettings
+from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor, RequestId
 from engine.inventories import AggregateId
-from laboratory.computes.driver import simulated_parts
-from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
-from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of
+from tests.stories.cloud import Cloud, a_build, cloud, failing, instance_of
 from tests.stories.layouts import STAGES
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
-PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
 PRETENDING = ComputeSettings(
     cell="c1",
     beat_s=0.1,
@@ -53,17 +46,8 @@ async def a_cell(
     setup: Cloud, rows: ConductorStore, *hosts: SimulatedHost, fails: str = ""
 ) -> AsyncIterator[None]:
     """c1, with a real conductor, simulated hypervisors, and two pools."""
-    conductor, computes = (
-        Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
-        for role in ("conductor", "compute")
-    )
-    script = FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=(fails,)),) if fails else ())
-    parts = (
-        *conductor_parts(conductor, rows, ConductorSettings(), "c1", conductor.ask_all, pace=PACE),
-        *simulated_parts(computes, hosts, PRETENDING, script, pace=ComputePace(again_s=0.05, drain_s=0.1)),
-        conductor,
-    )
-    async with setup.running(parts, conductor, computes):
+    script = failing(fails) if fails else None
+    async with setup.cell(rows, *hosts, script=script, computing=PRETENDING):
         # Pools are reported before hosts.
         await setup.until_reported(*(host.name for host in hosts))
         yield

@@ -78,8 +78,8 @@ async def test_an_application_receives_events_of_its_own_projects_only(bus: str,
         cloud(bus, books) as setup,
         setup.placement(),
         setup.scheduler(),
-        setup.listening("p1", FEED) as heard_of_one,
-        setup.listening("*", FEED) as heard,
+        setup.listening("p1", exchange=FEED) as heard_of_one,
+        setup.listening("*", exchange=FEED) as heard,
     ):
         await setup.add_host("h1")
         await setup.until_registered("h1")
@@ -108,7 +108,7 @@ async def test_an_application_receives_events_of_its_own_projects_only(bus: str,
 async def test_all_schedulers_learn_of_an_application_and_a_removed_one_gets_no_events(
     bus: str, books: str
 ) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.listening("*", FEED) as heard:
+    async with cloud(bus, books) as setup, setup.placement(), setup.listening("*", exchange=FEED) as heard:
         async with setup.scheduler():
             await setup.add_host("h1")
             await setup.until_registered("h1")

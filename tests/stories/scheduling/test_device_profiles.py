@@ -20,7 +20,6 @@ from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.placement_orders import an_id
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
-from tests.stories.scheduling.test_scheduler_nested import a_cell
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -61,7 +60,7 @@ async def test_an_instance_gets_the_devices_of_the_profile_that_its_flavor_names
         setup.placement(),
         setup.scheduler(),
         open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, HOST),
+        setup.cell(rows, HOST),
     ):
         await setup.until_reported("h1")
         await store(setup, FAST, SLOW)

@@ -14,7 +14,6 @@ from tests.properties.guest_oracle import SmallGuest, SmallHost, SmallProvider
 from tests.properties.test_guest_worlds import GUESTS
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
-from tests.stories.scheduling.test_scheduler_nested import a_cell
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -90,7 +89,7 @@ async def test_guests_in_a_row_get_places_exactly_if_there_are_any(bus: str, boo
         setup.placement(),
         setup.scheduler(),
         open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, IN_CELLS),
+        setup.cell(rows, IN_CELLS),
     ):
         await setup.until_reported("h")
 

@@ -1,7 +1,6 @@
 """What hosts tell, from the host to the choice: capabilities, metrics, failed builds; and the host of another instance."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,26 +8,17 @@ from msgspec import structs
 
 from bus.messages.build import BuildRejected
 from bus.messages.hosts import AskHosts, HostsFound
-from bus.workers.station import Station
-from cell_conductor.settings import ConductorSettings
-from cell_conductor.store import ConductorStore
-from cell_conductor.wiring import conductor_parts
 from engine.flavors import Flavor
 from engine.hosts import Supported
 from engine.picture.picture import Picture
-from laboratory.computes.driver import simulated_parts
-from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
-from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of
+from tests.stories.cloud import QUICK, Cloud, a_build, cloud, failing, instance_of
 from tests.stories.layouts import STAGES
-from tests.stories.scheduling.test_scheduler_nested import PACE, PRETENDING, PRETENDING_PACE
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
-MEASURING = structs.replace(PRETENDING_PACE, metrics_every_s=0.05)
 COOL_FIRST = structs.replace(QUICK, metrics_weights=("temperature=-1.0",), metrics_weight_multiplier=100.0)
 
 
@@ -40,28 +30,6 @@ def a_host(name: str, temperature: float, vcpus: int = 8, model: str = "Rome") -
         supports=(Supported(architecture="x86_64", hypervisor_type="qemu", vm_mode="hvm"),),
         capabilities={"cpu_info:model": model},
     )
-
-
-@asynccontextmanager
-async def a_cell(
-    setup: Cloud,
-    rows: ConductorStore,
-    *hosts: SimulatedHost,
-    script: FaultScript | None = None,
-    station: Callable[..., Station] = Station,
-) -> AsyncIterator[None]:
-    """A cell with these hosts. `station` makes the station of its conductor."""
-    conductor, computes = (
-        make(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
-        for role, make in (("conductor", station), ("compute", Station))
-    )
-    parts = (
-        *conductor_parts(conductor, rows, ConductorSettings(), "c1", conductor.ask_all, pace=PACE),
-        *simulated_parts(computes, hosts, PRETENDING, script or FaultScript(spawn_ms=5), pace=MEASURING),
-        conductor,
-    )
-    async with setup.running(parts, conductor, computes):
-        yield
 
 
 async def until_measured(picture: Picture, *hosts: str) -> None:
@@ -93,7 +61,7 @@ async def test_boots_go_where_it_is_cool_and_where_the_capability_is_and_to_the_
         setup.placement(),
         setup.scheduler(settings=COOL_FIRST, picture=picture),
         open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, *hosts),
+        setup.cell(rows, *hosts),
     ):
         await setup.until_reported("cool", "hot", "sky")
         await until_measured(picture, "cool", "hot", "sky")
@@ -118,7 +86,7 @@ async def test_a_host_where_builds_fail_in_a_row_is_disabled_and_the_next_reques
         setup.placement(),
         setup.scheduler(settings=structs.replace(QUICK, failed_builds_max=2)),
         open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, a_host("bad", 40.0), script=FaultScript(spawn_ms=5, faults=(FailsToBuild(),))),
+        setup.cell(rows, a_host("bad", 40.0), script=failing()),
     ):
         await setup.until_reported("bad")
         for number in (1, 2):

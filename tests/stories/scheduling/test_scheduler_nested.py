@@ -2,60 +2,27 @@
 release.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 
 from bus.messages.build import DeleteInstance
 from bus.messages.placement import ReportInventory
-from bus.workers.station import Station
-from cell_conductor.settings import ConductorPace, ConductorSettings
-from cell_conductor.store import ConductorStore
-from cell_conductor.wiring import conductor_parts
-from compute_sim.settings import ComputePace, ComputeSettings
 from engine.flavors import Flavor
 from engine.inventories import ReportedInventory, ReportedProvider
-from laboratory.computes.driver import simulated_parts
-from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.placement_orders import aggregate
-from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of
+from tests.stories.cloud import Cloud, a_build, cloud, failing, host_id, instance_of
 from tests.stories.layouts import STAGES
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
-PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
-PRETENDING = ComputeSettings(cell="c1", beat_s=0.1, facts_every_s=0.05)
-PRETENDING_PACE = ComputePace(again_s=0.05, drain_s=0.1)
 THREE = Flavor(name="three", vcpus=3, ram_mb=1024, root_gb=1)
 
 
 def nested(name: str, vcpus: int) -> SimulatedHost:
     """Half of them in each of two NUMA nodes."""
     return SimulatedHost(name=name, size=HostSize(vcpus=vcpus, numa_nodes=2, vcpu_ratio=1.0))
-
-
-@asynccontextmanager
-async def a_cell(
-    setup: Cloud, rows: ConductorStore, *hosts: SimulatedHost, fails: str = ""
-) -> AsyncIterator[None]:
-    """c1, with a real conductor and simulated hypervisors."""
-    conductor, computes = (
-        Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
-        for role in ("conductor", "compute")
-    )
-    script = FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=(fails,)),) if fails else ())
-    parts = (
-        *conductor_parts(conductor, rows, ConductorSettings(), "c1", conductor.ask_all, pace=PACE),
-        *simulated_parts(computes, hosts, PRETENDING, script, pace=PRETENDING_PACE),
-        conductor,
-    )
-    async with setup.running(parts, conductor, computes):
-        yield
 
 
 async def until_used(setup: Cloud, resource: str, **used: int) -> None:
@@ -81,7 +48,7 @@ async def test_a_boot_is_claimed_in_one_node_swapped_to_a_node_of_another_host_a
         setup.placement(),
         setup.scheduler(),
         open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, nested("better", 16), nested("other", 8), fails="better"),
+        setup.cell(rows, nested("better", 16), nested("other", 8), script=failing("better")),
     ):
         await setup.until_reported("better", "other")
         build = a_build(1, flavor=THREE)
@@ -108,7 +75,7 @@ async def test_equal_boots_fill_both_nodes_and_the_next_is_told_what_each_has_le
         setup.placement(),
         setup.scheduler(),
         open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, nested("only", 8)),
+        setup.cell(rows, nested("only", 8)),
     ):
         await setup.until_reported("only")
         both, one_more = a_build(1, flavor=THREE, count=2), a_build(2, flavor=THREE)

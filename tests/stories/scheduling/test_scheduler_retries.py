@@ -15,15 +15,11 @@ from bus.messages.placement import ClaimAnswered
 from bus.settings import BusSettings
 from bus.workers.health_server import Metrics
 from bus.workers.station import Station
-from engine.picture.picture import Picture
 from engine.refusals import Claimed, NotAllowed, ShapeMoved
 from kit.health import About, Health
 from laboratory.load.orders import claims_of
 from scheduler_worker.store import InstanceQuery
-from scheduler_worker.wiring import scheduler_parts
-from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import (
-    QUICK,
     QUICK_PACE,
     Cloud,
     InterferingOnce,
@@ -119,12 +115,7 @@ async def test_a_scheduler_counts_its_claims_by_verdict_and_an_instance_keeps_th
 
     interfering = InterferingOnce(nothing)
     async with cloud("memory", "memory") as setup, setup.placement():
-        station = interfering.station(
-            setup.brokers.at_api("scheduler"), "scheduler", settings=SETTINGS, asks=True
-        )
-        setup.pictures.append(picture := Picture())
-        parts = scheduler_parts(station, setup.rows, QUICK, picture=picture, pace=QUICK_PACE)
-        async with setup.running(parts, station):
+        async with setup.scheduler(station=interfering.station) as parts:
             await setup.add_host("h1", vcpu=1)
             await setup.until_reported("h1")
 
