@@ -45,6 +45,19 @@ _TEXT_OF_JSON = bytes.maketrans(b",:", b" =")
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
+def _text_of(line: str) -> str:
+    if "=" in line:
+        said: dict[str, str] = msgspec.json.decode(line)
+        message = said.pop("message")
+        texts = {name: msgspec.json.encode(value).decode() for name, value in said.items()}
+        return " ".join(
+            [message, *[f"{name}={text if '=' in text else text[1:-1]}" for name, text in texts.items()]]
+        )
+    # Quotes inside of values are escaped, so only the document's own are found here.
+    text = line.replace('","', " ").replace('":"', "=")
+    return text.removeprefix('{"message=').removesuffix('"}')
+
+
 class _Lines:
     """The lines of one batch, as the message of a log record. They are written in one of two forms."""
 
@@ -56,16 +69,15 @@ class _Lines:
         return self._encoded.decode().replace('{"message":', f'{beginning},"message":')
 
     def as_text(self, beginning: str) -> str:
-        """Each line as `beginning message instance=... host=...`."""
+        """Each line as `beginning message instance=... host=...`. A value with `=` is in quotes, or it could pass for other fields."""
         encoded = self._encoded
-        plain, fields = encoded.translate(_TEXT_OF_JSON, b'"{}'), encoded.count(b":")
-        removed = len(encoded) - len(plain)
-        if removed == 4 * fields + 2 * self._count and encoded.count(b",") == fields - self._count:
-            # No value has a character that JSON uses, which is usual: half as dear as the other way.
-            return plain.decode().replace("message=", beginning)
-        # Quotes inside of values are escaped, so only the document's own are found here.
-        text = encoded.decode().replace('","', " ").replace('":"', "=")
-        return text.replace('{"message=', beginning).replace('"}', "")
+        if b"=" not in encoded:
+            plain, fields = encoded.translate(_TEXT_OF_JSON, b'"{}'), encoded.count(b":")
+            removed = len(encoded) - len(plain)
+            if removed == 4 * fields + 2 * self._count and encoded.count(b",") == fields - self._count:
+                # No value has a character that JSON uses, which is usual: half as dear as the other way.
+                return plain.decode().replace("message=", beginning)
+        return "\n".join(f"{beginning}{_text_of(line)}" for line in encoded.decode().split("\n"))
 
     def __str__(self) -> str:
         return self.as_text("")

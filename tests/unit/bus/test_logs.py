@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from kit.logs import InstanceLine, InstanceLog, JsonFormatter, TextFormatter, begin_to_log
 
@@ -101,6 +102,15 @@ def test_each_line_of_a_batch_is_a_line_with_its_own_beginning_as_text() -> None
     assert re.match(placed, plain), "also beside a line that is written in the other way"
     assert odd.endswith(
         rf"INFO error instance={INSTANCE} reason=no host: {{\"x\": 1}}, really\n2026 moor INFO a forged line"
+    )
+
+
+@pytest.mark.parametrize("name", ["message=gone", "web host=h2", "a=b", '=", "', "message="])
+def test_no_name_passes_for_other_fields_of_its_line_or_its_beginning(name: str) -> None:
+    line, _ = lines_of(TextFormatter(), structs.replace(PLACED, name=name), PLACED)
+
+    assert line.endswith(
+        f"INFO placed instance={INSTANCE} request={REQUEST} host=h1 cell=harbour name={json.dumps(name)}"
     )
 
 
