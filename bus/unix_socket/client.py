@@ -32,6 +32,8 @@ from kit.errors import NOT_JSON, AccessRefused, ConnectionLost, ConsumerCancelle
 # A broker without an alarm that does not answer for so long hangs; the socket alone would not show that.
 ANSWER_S_MAX = 30.0
 CLOSE_S_MAX = 5.0
+# The id of the first request.
+HELLO = NO_ANSWER + 1
 
 
 class UnixBroker:
@@ -53,7 +55,7 @@ class UnixBroker:
             raise ConnectionLost(f"no process serves a bus at {self._path}: {problem}") from problem
         connection = UnixConnection(reader, writer, self._answer_s_max)
         try:
-            connection.blocked = await connection.ask("hello", user=self.user)
+            await connection.ask("hello", user=self.user)
         except BaseException:
             connection.cut("not connected")
             raise
@@ -67,7 +69,7 @@ class UnixConnection:
         self._reader = reader
         self._writer = writer
         self._answer_s_max = answer_s_max
-        self._ids = itertools.count(NO_ANSWER + 1)
+        self._ids = itertools.count(HELLO)
         self._channels = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._consumings: dict[int, UnixConsuming] = {}
@@ -183,6 +185,9 @@ class UnixConnection:
             case Delivered(channel=channel, delivery=delivery) if channel in self._consumings:
                 self._consumings[channel].arrivals.put(delivery)
             case RequestDone(id=number, value=value):
+                if number == HELLO:
+                    # Here, and not by whoever waits for it: word of an alarm may follow in the same chunk.
+                    self.blocked = str(value or "")
                 self._settle(number, value)
             case Failed(id=number, problem=problem, text=text):
                 self._settle(number, PROBLEMS[problem](text))

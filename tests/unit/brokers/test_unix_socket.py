@@ -5,6 +5,7 @@ import stat
 import struct
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from bus.unix_socket.frames import (
     CONNECTION,
     FRAME_BYTES_MAX,
     NO_ANSWER,
+    BlockedChanged,
     Delivered,
+    RequestDone,
     decode_reply,
     frame_of,
     read_frame,
@@ -212,3 +215,25 @@ async def test_what_a_client_acknowledged_before_it_left_is_done(socket_path: Pa
         await reader.read()
         assert await staying.depth("work") == count
         writer.close()
+
+
+async def test_an_alarm_that_begins_or_ends_while_a_client_connects_is_as_it_was_told_last(
+    socket_path: Path,
+) -> None:
+    """Its server may tell so in the same chunk as the answer to the first request."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_frame(reader)
+        before, after = told.pop()
+        writer.write(frame_of(RequestDone(NO_ANSWER + 1, before)) + frame_of(BlockedChanged(after)))
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    told = [("", "low on memory"), ("low on memory", "")]
+    async with await asyncio.start_unix_server(answer, socket_path):
+        for why in ("", "low on memory"):
+            connection = await UnixBroker(socket_path).connect()
+            await asyncio.sleep(0)
+            assert connection.blocked == why
+            connection.cut("the test is over")
