@@ -204,8 +204,8 @@ class Status:
         # When the state began, by the event loop's clock.
         self.since_s = 0.0
         self._pauses = pauses or Pauses()
-        # The default seed is the part's name: it differs between processes, and a simulation can replay it.
-        self._chance = chance or random.Random(name)
+        # By default the pauses of all processes differ; a simulation gives what it can replay.
+        self._chance: Chance = chance or random
         self._in_a_row = 0
         self._told = ""
 

@@ -13,6 +13,7 @@ its future is slowed down by that; for others, sending fails at the limit (`Over
 import asyncio
 import itertools
 import logging
+import random
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +37,7 @@ from bus.workers.sending import (
 )
 from kit.errors import ConnectionLost, NotTaken, Refusal, Unavailable, Undeliverable
 from kit.metrics import Histogram, Readings
+from kit.parts import Chance
 from kit.times import now
 
 __all__ = ["Outgoing", "Overfull", "Publisher"]
@@ -57,7 +59,12 @@ class Publisher:
     """
 
     def __init__(
-        self, link: Link, settings: BusSettings, name: str, clock: Callable[[], datetime] = now
+        self,
+        link: Link,
+        settings: BusSettings,
+        name: str,
+        clock: Callable[[], datetime] = now,
+        chance: Chance = random,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -76,7 +83,7 @@ class Publisher:
         self._is_late = False
         # Messages that waited for the channel leave in the loop turn after it opened.
         self._sender = ParcelSender(
-            link, settings, name, lambda: asyncio.get_running_loop().call_soon(self._flush)
+            link, settings, chance, lambda: asyncio.get_running_loop().call_soon(self._flush)
         )
         self._alarm: asyncio.Task[None] | None = None
         self._is_closed = False

@@ -19,7 +19,7 @@ from bus.settings import BusSettings
 from bus.topology import Destination, destination_of, reader_of_end
 from bus.workers.authority import BrokerFacts, broker_facts_of
 from kit.errors import ConnectionLost, Interrupted, OneWasRefused, Refusal
-from kit.parts import PartState, Pauses, Status
+from kit.parts import Chance, PartState, Pauses, Status
 
 
 class Link:
@@ -299,10 +299,11 @@ _REPLACED_EVERY_S = 10.0
 class ParcelSender:
     """`opened` is called whenever the channel was opened. `held_back` counts the tries that did not bring a parcel to its queue."""
 
-    def __init__(self, link: Link, settings: BusSettings, name: str, opened: Callable[[], object]) -> None:
+    def __init__(
+        self, link: Link, settings: BusSettings, chance: Chance, opened: Callable[[], object]
+    ) -> None:
         self._pauses = Pauses(settings.RETRY_DELAY_MS_FIRST / 1000, settings.CONNECT_DELAY_MS_MAX / 1000)
-        # A simulation can replay its pauses.
-        self._chance = random.Random(name)
+        self._chance = chance
         self._way = PublishingChannel(link, opened)
         # A second channel for parcels of which one was refused: each is sent there alone.
         self._second = PublishingChannel(link)

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from kit.errors import Transient
-from kit.parts import Retrying, drawn, grown
+from kit.errors import ConnectionLost, Transient
+from kit.parts import Retrying, Status, drawn, grown
 from tests.simulation.loop import run_simulated
 
 
@@ -48,6 +48,13 @@ def test_a_retried_call_pauses_for_any_part_of_the_grown_pause() -> None:
     )
     assert of(random.Random(3)) != of(random.Random(4))
     assert min(_shares(3)) < 0.5
+
+
+@pytest.mark.asyncio
+async def test_parts_of_one_name_in_several_processes_do_not_try_again_together() -> None:
+    pauses_s = {Status("connection").failed(ConnectionLost("the broker is away")) for _ in range(20)}
+
+    assert len(pauses_s) == 20
 
 
 def test_a_retried_call_answers_as_soon_as_a_try_succeeds() -> None:
