@@ -112,11 +112,14 @@ class Connection(Protocol):
     async def close(self) -> None: ...
 
 
+# AMQP counts them in 16 bits.
+PREFETCH_MAX = 65_535
+
+
 def require_prefetch(prefetch: int) -> None:
-    if prefetch < 1:
-        raise ValueError(
-            f"prefetch is {prefetch}, must be at least 1: without a bound one consumer holds all"
-        )
+    """Zero would be no bound: one consumer would hold all."""
+    if not 1 <= prefetch <= PREFETCH_MAX:
+        raise ValueError(f"prefetch is {prefetch}, must be at least 1 and at most {PREFETCH_MAX}")
 
 
 class Broker(Protocol):

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, TypeVar
 
 from msgspec import Meta, Struct
 
+from bus.broker import PREFETCH_MAX
 from bus.message import PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX
 from kit.database_settings import DATABASE, DatabaseSettings
 from kit.process import exiting_if_wrong
@@ -57,10 +58,12 @@ class BusSettings(Struct, frozen=True):
         ),
     ] = 50_000
     prefetch: Annotated[
-        Count,
+        int,
         Meta(
+            ge=1,
+            le=PREFETCH_MAX,
             description="How many parcels the broker hands to a worker ahead. More keeps a busy worker from waiting; fewer shares the work more "
-            "evenly among workers. Of the requests of all clients a scheduler is handed at least a batch."
+            "evenly among workers. Of the requests of all clients a scheduler is handed at least a batch.",
         ),
     ] = 200
     answer_timeout_ms: Annotated[

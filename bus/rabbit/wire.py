@@ -22,7 +22,7 @@ from yarl import URL
 
 from bus.rabbit.channel import Channel, Listener, again, bounded
 from bus.rabbit.frames import FRAME_END, FRAME_HEAD, FRAME_OVERHEAD
-from kit.errors import ConnectionLost, NotFound
+from kit.errors import ConnectionLost, NotFound, Refusal
 
 # The cost of a read hardly depends on how much it brings. Rests may pay while reads come this close to each other.
 QUICK_S = 0.004
@@ -227,7 +227,8 @@ class RabbitWire:
         self._name = name
         self._hang_up = hang_up
         self._loop = asyncio.get_running_loop()
-        self._numbers = itertools.cycle(range(1, (client.connection_tune.channel_max or 2047) + 1))
+        self._channels_max = client.connection_tune.channel_max or 2047
+        self._numbers = itertools.cycle(range(1, self._channels_max + 1))
         # Each gets its frames as long as it is in here.
         self._channels = streams.reader.channels
         self._outbox: list[bytes] = []
@@ -267,6 +268,8 @@ class RabbitWire:
         """Open a channel and send these requests on it. Returns the channel when all of them were answered."""
         if self._lost.done():
             raise again(self._lost.result())
+        if len(self._channels) >= self._channels_max:
+            raise Refusal(f"all {self._channels_max} channels of the connection to {self._name} are open")
         number = next(number for number in self._numbers if number not in self._channels)
         channel = Channel(self, number, listener)
         self._channels[number] = channel

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.broker import Consuming, Delivery, Origin, origin_of
+from bus.broker import PREFETCH_MAX, Consuming, Delivery, Origin, origin_of
 from bus.codec import Codec, NewerVersion, attempts_of, encode, lines_of, with_attempt_counted
 from bus.message import Envelope, Message, Parcel, type_of
 from bus.queues import QueueKind
@@ -31,7 +31,7 @@ from bus.workers.authority import Refused, all_count, judge, judge_parcel, speak
 from bus.workers.handling import Pace, Received, all_received, received
 from bus.workers.publisher import Publisher
 from bus.workers.sending import Link, pauses_of
-from kit.errors import Interrupted, NotTaken
+from kit.errors import Interrupted, NotTaken, Operational
 from kit.metrics import Histogram, Readings
 from kit.parts import Status, drawn, wait_at_most
 from kit.times import now
@@ -103,7 +103,7 @@ class Intake:
         """`batches_in_flight`: so many batches are handled beside each other. `singly`: a parcel has one message, as a rule."""
         self.queue = queue
         ahead = max(settings.prefetch, settings.BATCH_ITEMS_MAX) if singly else settings.prefetch
-        self._prefetch = ahead * batches_in_flight
+        self._prefetch = min(ahead * batches_in_flight, PREFETCH_MAX)
         self._clock = clock
         # The broker reports that a parcel came back to this queue, but not how often.
         self._is_uncounted = kind_of(queue) is QueueKind.QUESTIONS
@@ -173,9 +173,13 @@ class Intake:
         except Interrupted:
             # The broker delivers everything unacknowledged again, to this worker or another.
             self.interruptions += 1
-            self._consuming = None
+            over, self._consuming = self._consuming, None
             for forgotten in (self._open, self._unopened, self._ready, self._alone):
                 forgotten.clear()
+            # A consumer that the broker has cancelled leaves its channel open.
+            if over is not None:
+                with suppress(Operational):
+                    await over.close()
             raise
 
     async def batch(self) -> Sequence[Item]:

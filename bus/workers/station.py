@@ -21,7 +21,7 @@ import random
 import secrets
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import partial
@@ -45,7 +45,7 @@ from bus.workers.sending import Link, pauses_of
 from bus.workers.worker import OutboxStore, Transactions, Worker
 from engine.inventories import CellName, ProviderId
 from kit import logs
-from kit.errors import Interrupted, Refusal, Unavailable
+from kit.errors import Interrupted, Operational, Refusal, Unavailable
 from kit.metrics import Histogram, Readings
 from kit.parts import PartGroup, Periodic, Status, Supervised
 from kit.process import Part
@@ -136,20 +136,25 @@ class Asker:
             async with self._link.opened() as connection:
                 await connection.declare(Objects(queues=(queue,)))
                 consuming = await connection.open_consuming(queue.name, self._settings.prefetch)
-                self._reply_to = queue.name
-                self._refused = None
-                self._open.set()
-                self.taking_answers.status.well()
-                # Copies that have not left yet name the old queue. To ask again withdraws them first.
-                for batch in dict.fromkeys(self._asked.values()):
-                    self._ask(batch)
-                while True:
-                    deliveries = await consuming.receive()
-                    for delivery in deliveries:
-                        origin = origin_of(delivery)
-                        for envelope in known_messages(delivery.parcel, self._codec):
-                            self._take(envelope, origin)
-                    await consuming.acknowledge(deliveries[-1].tag, multiple=True)
+                try:
+                    self._reply_to = queue.name
+                    self._refused = None
+                    self._open.set()
+                    self.taking_answers.status.well()
+                    # Copies that have not left yet name the old queue. To ask again withdraws them first.
+                    for batch in dict.fromkeys(self._asked.values()):
+                        self._ask(batch)
+                    while True:
+                        deliveries = await consuming.receive()
+                        for delivery in deliveries:
+                            origin = origin_of(delivery)
+                            for envelope in known_messages(delivery.parcel, self._codec):
+                                self._take(envelope, origin)
+                        await consuming.acknowledge(deliveries[-1].tag, multiple=True)
+                except Interrupted:
+                    with suppress(Operational):
+                        await consuming.close()
+                    raise
         except Refusal as refused:
             self._refused = refused
             for batch in dict.fromkeys(self._asked.values()):
@@ -360,7 +365,7 @@ class Station:
             broker, self.settings, facts, name="connection for consuming", chance=self.chance
         )
         self._publishing = Link(broker, self.settings, name="connection for publishing", chance=self.chance)
-        self.publisher = Publisher(self._publishing, self.settings, name, clock)
+        self.publisher = Publisher(self._publishing, self.settings, name, clock, self.chance)
         self._asker = (
             Asker(
                 self.consuming,

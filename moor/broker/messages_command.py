@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from bus.broker import Connection
+from bus.broker import PREFETCH_MAX, Connection
 from bus.message import Message, type_of
 from bus.messages.build import BuildAccepted, BuildRejected, InstanceState
 from bus.messages.hosts import HostChanged, HostsReported
@@ -49,7 +49,9 @@ Like = Annotated[
     typer.Option("--like", help="Also all that differ from these only by ids and numbers in their reasons."),
 ]
 FromQueue = Annotated[str, typer.Option("--queue", help="Only dead letters from this queue.")]
-Limit = Annotated[int, typer.Option(help="Read at most so many dead letters, oldest first.", min=1)]
+Limit = Annotated[
+    int, typer.Option(help="Read at most so many dead letters, oldest first.", min=1, max=PREFETCH_MAX)
+]
 
 BODY_SHOWN_MAX = 4000
 _IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")

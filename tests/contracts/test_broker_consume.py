@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from bus import message
-from bus.broker import Receipt
+from bus.broker import PREFETCH_MAX, Receipt
 from bus.topology import DEAD, DEAD_QUEUE, DELIVERIES_MAX_LEAST, Limits, Queue
 from kit.errors import ConsumerCancelled, NotFound
 from tests.contracts.broker_under_test import BrokerUnderTest
@@ -58,6 +58,16 @@ async def test_prefetch_bounds_what_a_consumer_holds(under_test: BrokerUnderTest
         await until_depth(connection, WORK.name, 6)
 
     assert bodies([*held, fourth]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("prefetch", [0, PREFETCH_MAX + 1])
+async def test_a_prefetch_that_amqp_cannot_say_is_refused(under_test: BrokerUnderTest, prefetch: int) -> None:
+    async with connected(under_test.broker(), world()) as connection:
+        with pytest.raises(ValueError, match=f"prefetch is {prefetch}, must be at least 1 and at most 65535"):
+            await connection.open_consuming(WORK.name, prefetch)
+        await publish_bodies(connection, 1)
+        consuming = await connection.open_consuming(WORK.name, PREFETCH_MAX)
+        assert bodies(await receive(consuming, 1)) == [1]
 
 
 async def test_a_multiple_acknowledgement_covers_all_up_to_it_and_no_more(

@@ -34,7 +34,8 @@ from bus.topology import (
     answers_queue,
     objects_of,
 )
-from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled
+from bus.workers.station import Station
+from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, Refusal
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.rabbitmq_under_test import (
     RabbitMQUnderTest,
@@ -42,6 +43,7 @@ from tests.contracts.rabbitmq_under_test import (
     evaluate,
 )
 from tests.contracts.small_world import connected, publish, receive
+from tests.contracts.stage import SETTINGS, Remembering, working
 from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
@@ -224,6 +226,54 @@ async def test_a_consumer_that_is_quiet_since_it_holds_all_it_may_gets_no_more(
 
         assert sorted(each.parcel.body for each in held) == [b"%d" % number for number in range(9)]
         assert await other.depth("scheduler.requests") == 0
+
+
+async def test_readers_of_a_queue_that_is_deleted_again_and_again_have_no_more_channels_than_before(
+    rabbitmq: RabbitMQUnderTest,
+) -> None:
+    """A worker at its queue, and one who asks at that for the answers."""
+    asker = Station(rabbitmq.broker(), "asker", settings=SETTINGS, asks=True)
+    asking = asyncio.create_task(asker.run())
+
+    async def read() -> list[str]:
+        """The queues that have a consumer."""
+        said = await asyncio.to_thread(ctl, "list_queues", "-p", rabbitmq.virtual_host, "name", "consumers")
+        return [name for name, consumers in map(str.split, said.splitlines()[2:]) if consumers == "1"]
+
+    async def are_read() -> bool:
+        return len(await read()) == 2
+
+    counted: list[int] = []
+    async with working(rabbitmq.broker(), Remembering()) as worker:
+
+        def has_heard() -> bool:
+            return worker.intake.interruptions == len(counted)
+
+        for _ in range(4):
+            await until(are_read, "both have a consumer")
+            said = await asyncio.to_thread(ctl, "list_channels", "vhost")
+            counted.append(said.splitlines().count(rabbitmq.virtual_host))
+            for queue in await read():
+                await asyncio.to_thread(ctl, "delete_queue", "-p", rabbitmq.virtual_host, queue)
+            await until(has_heard, "the worker has heard of it")
+            await rabbitmq.declare(STANDING)
+    await asker.stop()
+    await asking
+    await asker.close()
+
+    assert counted == counted[:1] * 4
+
+
+async def test_a_connection_whose_channels_are_all_open_refuses_the_next_one_and_works_on(
+    rabbitmq: RabbitMQUnderTest,
+) -> None:
+    async with connected(rabbitmq.broker()) as connection:
+        opened = [await connection.open_publishing() for _ in range(2047)]
+        with pytest.raises(Refusal, match=r"all 2047 channels of the connection to .+ are open"):
+            await connection.open_publishing()
+        assert await opened[0].publish(Parcel(API, "build.request.shop", b"1")) is Receipt.CONFIRMED
+        await opened[0].close()
+        assert await connection.depth("scheduler.requests") == 1
 
 
 # A cell cannot publish to the level above
