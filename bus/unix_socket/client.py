@@ -186,7 +186,7 @@ class UnixConnection:
                 self._consumings[channel].arrivals.put(delivery)
             case RequestDone(id=number, value=value):
                 if number == HELLO:
-                    # Here, and not by whoever waits for it: word of an alarm may follow in the same chunk.
+                    # The caller would read it too late: word of an alarm may follow in the same chunk.
                     self.blocked = str(value or "")
                 self._settle(number, value)
             case Failed(id=number, problem=problem, text=text):

@@ -115,7 +115,7 @@ class CellSetup:
 
     @property
     def heard(self) -> list[InstanceState]:
-        """What the events said that end instances."""
+        """The instances in the events that end them."""
         ends = (InstanceActive, InstanceFailed, InstanceDeleted)
         return [each.instance for each in self.events if isinstance(each, ends)]
 

@@ -30,8 +30,8 @@ async def used(setup: Cloud) -> dict[str, int]:
 
 
 async def build(setup: Cloud, request: BuildInstance) -> None:
-    """Sent once, not asked: a question is repeated on a slow machine, and a copy that comes between the claim and its row is claimed
-    again, and placed by the share that the instance holds.
+    """It is sent once, not asked: a question is repeated on a slow machine. A copy that comes between the claim and its row is
+    claimed again, and placed by the share that the instance holds.
     """
     await setup.send(request)
 
