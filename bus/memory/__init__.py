@@ -6,12 +6,13 @@ event loop's, no random numbers. A parcel is never delivered inside the call tha
 """
 
 from bus.memory.broker import MemoryAccess, MemoryBroker, journaled_broker
-from bus.memory.journal import Journal, JournalTakenError, JournalUnreadableError
+from bus.memory.journal import Journal, JournalTakenError, JournalUnreadableError, JournalWriteError
 
 __all__ = [
     "Journal",
     "JournalTakenError",
     "JournalUnreadableError",
+    "JournalWriteError",
     "MemoryAccess",
     "MemoryBroker",
     "journaled_broker",

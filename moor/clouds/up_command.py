@@ -21,7 +21,13 @@ import typer
 from rich.markup import escape
 
 from bus.definitions import rights_by_user
-from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
+from bus.memory import (
+    JournalTakenError,
+    JournalUnreadableError,
+    JournalWriteError,
+    MemoryBroker,
+    journaled_broker,
+)
 from bus.messages.stored_names import CreateFlavor
 from bus.otel import traced
 from bus.settings import BusSettings
@@ -339,3 +345,5 @@ def _opened_broker(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
             yield broker
     except (JournalTakenError, JournalUnreadableError) as problem:
         fail(f"no bus: {problem}")
+    except JournalWriteError as problem:
+        fail(f"not stopped in order: {problem}; confirmed messages are kept, and the last ones may be handled again")

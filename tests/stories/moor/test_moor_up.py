@@ -1,6 +1,8 @@
 """`moor up` and the commands, each as a process of its own, as a person has them in several terminals."""
 
 import os
+import resource
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -71,3 +73,23 @@ async def test_without_a_cloud_the_commands_say_so(home: Path) -> None:
     assert ran.code == 1
     assert f"no process serves a bus at {home}/moorage/bus.sock" in ran.err
     assert "moor up" in ran.err
+
+
+async def test_a_disk_that_is_full_when_it_stops_is_told_in_a_line_and_nothing_confirmed_is_lost(
+    home: Path,
+) -> None:
+    at_home = {"XDG_STATE_HOME": str(home)}
+    async with up(home, "--cells", "harbour", "--hosts", "1", "--dashboard-listen", "off") as process:
+        assert (await moor("boot", "--vcpus", "1", **at_home)).code == 0
+        # As on a full disk, no file of the process grows.
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        await process.until_printed_to_stderr("bus.journal cannot be written")
+        process.send_signal(signal.SIGTERM)
+        stopped = await process.ended()
+
+    assert stopped.code == 1
+    last = stopped.err.splitlines()[-1]
+    assert last.startswith(f"not stopped in order: {home}/moorage/bus.journal cannot be written: ")
+    assert last.endswith("confirmed messages are kept, and the last ones may be handled again")
+    async with up(home, "--cells", "harbour", "--hosts", "1"):
+        assert [each["state"] for each in await moor_json("list", **at_home)] == ["active"]
