@@ -58,6 +58,7 @@ LONG = {
         "stories/cells/test_cells_on_servers.py::test_cells_with_their_own_brokers_and_databases_are_cut_off",
         "stories/cells/test_compute_check.py::test_a_compute_that_breaks_one_rule_is_told_this_rule_alone[restart between",
         "stories/moor/test_moor_bare_metal.py::test_an_instance_that_only_ironic_has",
+        "stories/moor/test_moor_up.py::test_a_disk_that_is_full_when_it_stops",
         "stories/moor/test_moor_broker_user.py::test_a_removed_application_is_disconnected",
         "stories/moor/test_moor_broker_user.py::test_with_other_projects",
         "stories/moor/test_moor_import.py::test_interrupted_ten_times",

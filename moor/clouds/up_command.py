@@ -346,4 +346,6 @@ def _opened_broker(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
     except (JournalTakenError, JournalUnreadableError) as problem:
         fail(f"no bus: {problem}")
     except JournalWriteError as problem:
-        fail(f"not stopped in order: {problem}; confirmed messages are kept, and the last ones may be handled again")
+        fail(
+            f"not stopped in order: {problem}; confirmed messages are kept, and the last ones may be handled again"
+        )

@@ -229,11 +229,15 @@ async def test_an_alarm_that_begins_or_ends_while_a_client_connects_is_as_it_was
         with suppress(ConnectionError):
             await reader.read()
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        left.release()
 
-    told = [("", "low on memory"), ("low on memory", "")]
-    async with await asyncio.start_unix_server(answer, socket_path):
+    told, left = [("", "low on memory"), ("low on memory", "")], asyncio.Semaphore(0)
+    async with await asyncio.start_unix_server(answer, socket_path), asyncio.timeout(PATIENCE_S):
         for why in ("", "low on memory"):
             connection = await UnixBroker(socket_path).connect()
             await asyncio.sleep(0)
             assert connection.blocked == why
             connection.cut("the test is over")
+            await left.acquire()
