@@ -60,9 +60,11 @@ types: $(INSTALLED) ## mypy, strict
 	@echo '== types'
 	@.venv/bin/mypy
 
-layers: $(INSTALLED) ## who may import whom
+layers: $(INSTALLED) ## who may import whom, and how many tests name the insides of rooms
 	@echo '== layers'
 	@.venv/bin/lint-imports
+	@mkdir -p build
+	@$(PYTHON) -m tools.doors >build/doors.txt || { tail -2 build/doors.txt; exit 1; }
 
 docs: $(INSTALLED) ## the docs as a site, in build/site; a link that leads nowhere is an error
 	@echo '== docs'

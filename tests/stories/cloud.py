@@ -43,8 +43,6 @@ from bus.workers.station import Station, listen
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.drivers import Driver
-from compute_sim.handlers import ComputeStore
 from compute_sim.settings import ComputePace, ComputeSettings
 from compute_sim.wiring import compute_parts
 from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
@@ -340,9 +338,9 @@ class Cloud:
         script: FaultScript | None = None,
         settings: ComputeSettings = COMPUTING,
         *,
-        drivers: Sequence[Driver] = (),
+        drivers: Sequence[Any] = (),
         pace: ComputePace = COMPUTE_PACE,
-        store: ComputeStore | None = None,
+        store: Any = None,
     ) -> AsyncIterator[Station]:
         """Of one cell, with these simulated hosts or with the hosts of these drivers."""
         place = self.station("compute", cell=settings.cell)
@@ -360,7 +358,7 @@ class Cloud:
         rows: ConductorStore,
         *hosts: SimulatedHost,
         script: FaultScript | None = None,
-        drivers: Sequence[Driver] = (),
+        drivers: Sequence[Any] = (),
         computing: ComputeSettings = COMPUTING,
         compute_pace: ComputePace = COMPUTE_PACE,
         pace: ConductorPace = CELL_PACE,
