@@ -365,7 +365,9 @@ class Station:
             broker, self.settings, facts, name="connection for consuming", chance=self.chance
         )
         self._publishing = Link(broker, self.settings, name="connection for publishing", chance=self.chance)
-        self.publisher = Publisher(self._publishing, self.settings, name, clock, self.chance)
+        # A simulation draws these pauses apart: a try more or less moves no other draw.
+        apart = random.Random(name) if chance else self.chance
+        self.publisher = Publisher(self._publishing, self.settings, name, clock, apart)
         self._asker = (
             Asker(
                 self.consuming,
