@@ -22,7 +22,7 @@ from yarl import URL
 
 from bus.rabbit.channel import Channel, Listener, again, bounded
 from bus.rabbit.frames import FRAME_END, FRAME_HEAD, FRAME_OVERHEAD
-from kit.errors import ConnectionLost, NotFound, Refusal
+from kit.errors import ConnectionLost, Interrupted, NotFound
 
 # The cost of a read hardly depends on how much it brings. Rests may pay while reads come this close to each other.
 QUICK_S = 0.004
@@ -269,7 +269,8 @@ class RabbitWire:
         if self._lost.done():
             raise again(self._lost.result())
         if len(self._channels) >= self._channels_max:
-            raise Refusal(f"all {self._channels_max} channels of the connection to {self._name} are open")
+            # Not as a refusal: what is to be published waits, as after a break.
+            raise Interrupted(f"all {self._channels_max} channels of the connection to {self._name} are open")
         number = next(number for number in self._numbers if number not in self._channels)
         channel = Channel(self, number, listener)
         self._channels[number] = channel

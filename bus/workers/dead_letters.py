@@ -16,7 +16,7 @@ from itertools import takewhile
 from msgspec import Struct, structs
 
 from bus import message
-from bus.broker import PREFETCH_MAX, Connection, Consuming, Delivery, Origin, Receipt, origin_of
+from bus.broker import Connection, Consuming, Delivery, Origin, Receipt, origin_of
 from bus.codec import CODEC, lines_of, with_attempts
 from bus.message import LINES, PLAIN, Envelope, Parcel, type_of
 from bus.queues import DEAD, DEAD_QUEUE, is_retry_exchange
@@ -191,7 +191,7 @@ async def open_dead_letters(connection: Connection, letters_max: int) -> AsyncIt
 
     Letters that another reader has are not waited for.
     """
-    count = min(await connection.depth(DEAD_QUEUE), letters_max, PREFETCH_MAX)
+    count = min(await connection.depth(DEAD_QUEUE), letters_max)
     consuming = await connection.open_consuming(DEAD_QUEUE, prefetch=max(count, 1))
     found: dict[int, Delivery] = {}
     try:

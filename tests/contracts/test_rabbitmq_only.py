@@ -34,8 +34,10 @@ from bus.topology import (
     answers_queue,
     objects_of,
 )
+from bus.workers.publisher import Publisher
+from bus.workers.sending import Link
 from bus.workers.station import Station
-from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, Refusal
+from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.rabbitmq_under_test import (
     RabbitMQUnderTest,
@@ -43,7 +45,7 @@ from tests.contracts.rabbitmq_under_test import (
     evaluate,
 )
 from tests.contracts.small_world import connected, publish, receive
-from tests.contracts.stage import SETTINGS, Remembering, working
+from tests.contracts.stage import SETTINGS, WORK, Remembering, order, working
 from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
@@ -265,16 +267,27 @@ async def test_readers_of_a_queue_that_is_deleted_again_and_again_have_no_more_c
     assert len({*counted}) == 1, counted
 
 
-async def test_a_connection_whose_channels_are_all_open_refuses_the_next_one_and_works_on(
+async def test_a_connection_whose_channels_are_all_open_works_on_and_a_message_waits_for_a_channel(
     rabbitmq: RabbitMQUnderTest,
 ) -> None:
-    async with connected(rabbitmq.broker()) as connection:
-        opened = [await connection.open_publishing() for _ in range(2047)]
-        with pytest.raises(Refusal, match=r"all 2047 channels of the connection to .+ are open"):
-            await connection.open_publishing()
-        assert await opened[0].publish(Parcel(API, "build.request.shop", b"1")) is Receipt.CONFIRMED
-        await opened[0].close()
-        assert await connection.depth("scheduler.requests") == 1
+    link = Link(rabbitmq.broker(), SETTINGS)
+    publisher = Publisher(link, SETTINGS, "publisher")
+    connection = await link.connection()
+    opened = [await connection.open_publishing() for _ in range(2047)]
+    with pytest.raises(Interrupted, match=r"all 2047 channels of the connection to .+ are open"):
+        await connection.open_publishing()
+    assert await opened[0].publish(Parcel(API, "build.request.shop", b"1")) is Receipt.CONFIRMED
+
+    sent = publisher.send(order(1, cell="a"))
+    await until(lambda: publisher.held_back > 0, "it is tried again")
+    assert not sent.done()
+    await opened[0].close()
+    await sent
+    await publisher.close()
+    await opened[1].close()
+
+    assert await connection.depth(WORK) == 1
+    await link.close()
 
 
 # A cell cannot publish to the level above
