@@ -21,18 +21,10 @@ from engine.inventories import ProviderId, ResourceAmount, Share
 from engine.refusals import Claimed, Superseded
 from moor.client.bus_client import pages_of
 from scheduler_worker.claiming import all_or_nothing
-from tests.stories.cloud import (
-    QUICK_PACE,
-    Cloud,
-    InterferingOnce,
-    a_build,
-    a_host,
-    cloud,
-    host_id,
-    instance_of,
-)
+from tests.stories.cloud import QUICK_PACE, Cloud, a_build, a_host, cloud, host_id, instance_of
 from tests.stories.layouts import SQL_STAGES
 from tests.stories.scheduling.test_server_groups import OTHER
+from tests.stories.scripted import InterferingOnce
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio

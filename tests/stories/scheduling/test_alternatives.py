@@ -22,17 +22,10 @@ from engine.flavors import Flavor
 from engine.hosts import NODE, HostFacts
 from engine.inventories import ReportedInventory, ReportedProvider
 from engine.refusals import NoValidHost
-from tests.stories.cloud import (
-    QUICK,
-    Cloud,
-    DiesAfterItsClaim,
-    a_build,
-    cloud,
-    host_id,
-    instance_of,
-)
+from tests.stories.cloud import QUICK, Cloud, a_build, cloud, host_id, instance_of
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.scheduling.test_all_or_nothing import until_all
+from tests.stories.scripted import DiesAfterItsClaim
 
 pytestmark = pytest.mark.asyncio
 

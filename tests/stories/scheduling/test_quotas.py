@@ -7,9 +7,10 @@ from bus.messages.build import BuildInstance, DeleteInstance
 from bus.messages.planning import AskExplanation, AskPlan, ExplanationsFound, PlanFound
 from engine.flavors import Flavor
 from engine.refusals import Claimed, QuotaExceeded
-from tests.stories.cloud import Cloud, InterferingOnce, a_build, cloud, instance_of
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_all_or_nothing import all_of, hosts, nothing, until_all
+from tests.stories.scripted import InterferingOnce
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio

@@ -15,18 +15,9 @@ from bus.messages.build import (
 )
 from engine.inventories import ReportedInventory, ReportedProvider
 from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit, ShapeMoved, Superseded
-from tests.stories.cloud import (
-    QUICK_PACE,
-    SMALL,
-    DiesAfterItsClaim,
-    InterferingOnce,
-    a_build,
-    a_host,
-    cloud,
-    host_id,
-    instance_of,
-)
+from tests.stories.cloud import QUICK_PACE, SMALL, a_build, a_host, cloud, host_id, instance_of
 from tests.stories.layouts import STAGES
+from tests.stories.scripted import DiesAfterItsClaim, InterferingOnce
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio

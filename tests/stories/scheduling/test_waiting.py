@@ -22,20 +22,10 @@ from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from engine.flavors import InstanceId, Wait
 from engine.inventories import ConsumerId
-from tests.stories.cloud import (
-    NAMES,
-    QUICK_PACE,
-    SMALL,
-    Cloud,
-    DiesAfterItsClaim,
-    InterferingOnce,
-    a_build,
-    a_host,
-    cloud,
-    instance_of,
-)
+from tests.stories.cloud import NAMES, QUICK_PACE, SMALL, Cloud, a_build, a_host, cloud, instance_of
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.scheduling.test_all_or_nothing import claim_some
+from tests.stories.scripted import DiesAfterItsClaim, InterferingOnce
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
