@@ -49,7 +49,7 @@ from engine.inventories import CellName
 from kit.errors import Operational, WrongAnswer
 from kit.logs import InstanceLine, InstanceLog
 from kit.metrics import Histogram, Metric, Readings
-from kit.parts import Background, Periodic, Retrying, Status, wait_at_most
+from kit.parts import Background, Pauses, Periodic, Retrying, Status, wait_at_most
 
 M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, HostsNotHere, AskCellBooks)
 
@@ -176,7 +176,7 @@ async def _booked(cell: CellName, store: ConductorStore, question: AskCellBooks)
 # They work on rows that are due. A decision is saved with the row, which sets the next due time. Questions to placement
 # run in the background; if the process dies meanwhile, the row is due again when the question's lease ends.
 
-_SAVING = Retrying(5, delay_s_first=0.02, delay_s_max=1)
+_SAVING = Retrying(5, Pauses(first_s=0.02, max_s=1.0, least=0.0))
 # How many background tasks of earlier checks may run beside the next check.
 BACKGROUND_MAX = 16
 # So many due rows are handled at once, which keeps transactions short after an outage.

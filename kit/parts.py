@@ -19,13 +19,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
+from itertools import count
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from msgspec import Struct
 
 from kit.errors import AccessRefused, NotFound, Operational, Transient
 from kit.process import Part
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 # Tasks that a part of a worker starts and that run beside the part's own loop.
 
@@ -91,10 +95,8 @@ class Background:
 
 # How long to pause before work that failed is tried again: the one formula of all rooms.
 #
-# Tenacity's own waits are not used, for two reasons. They draw from the global random generator, and not from one that is
-# given. And they belong to a loop of tenacity, but most tries are counted on a row, in a message or by a part. Nor is its loop: that
-# makes a dozen objects for each call, also for one that succeeds at once, and takes 16 to 23 µs. A claim that comes alone over HTTP
-# would spend a twentieth of its time on it.
+# Tenacity's own waits are not used: they draw from the global random generator, and not from one that is given, and most tries
+# are counted on a row, in a message or by a part, outside of any loop of tenacity.
 
 
 P = ParamSpec("P")
@@ -124,40 +126,67 @@ def drawn(pause: float, chance: Chance, *, least: float = 0.5) -> float:
 
 
 class Pauses(Struct, frozen=True):
-    """The growing pauses of work that is tried until it succeeds."""
+    """The growing pauses between tries. Each is drawn between the share `least` of it and all of it."""
 
     first_s: float = 0.05
     max_s: float = 5.0
+    least: float = 0.5
 
     def after(self, failures: int, chance: Chance) -> float:
-        return drawn(grown(self.first_s, self.max_s, failures), chance)
+        return drawn(grown(self.first_s, self.max_s, failures), chance, least=self.least)
+
+    def each(self, chance: Chance) -> Iterator[float]:
+        """The pauses of one piece of work, one after the other."""
+        return (self.after(failures, chance) for failures in count(1))
 
 
 class Retrying(Struct, frozen=True):
-    """A loop that retries on `Transient`, or on these kinds of it, with growing pauses. There are few tries, since a caller waits. After
-    a broken connection, the next try gets a new one.
+    """A call that is tried again on `Transient`, or on these kinds of it, after growing pauses. There are few tries, since a caller
+    waits. After a broken connection, the next try gets a new one.
 
     The last try raises its error as it is. All other errors are raised at once. The pauses begin at 0, so that callers that
     collided are spread as far as can be.
     """
 
     tries_max: int
-    delay_s_first: float = 0.005
-    delay_s_max: float = 0.5
+    pauses: Pauses = Pauses(first_s=0.005, max_s=0.5, least=0.0)
     kinds: tuple[type[Transient], ...] = (Transient,)
     chance: Chance = random
 
     async def __call__(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        failures = 0
-        while True:
-            try:
-                return await work(*args, **kwargs)
-            except self.kinds:
-                failures += 1
-                if failures >= self.tries_max:
-                    raise
-            pause_s = grown(self.delay_s_first, self.delay_s_max, failures)
-            await asyncio.sleep(drawn(pause_s, self.chance, least=0.0))
+        # Tenacity makes a dozen objects for each call. Its 20 µs are a twentieth of a claim that comes alone over HTTP, so only what
+        # has failed pays them, and the 15 ms of its import.
+        try:
+            return await work(*args, **kwargs)
+        except self.kinds:
+            if self.tries_max == 1:
+                raise
+        import tenacity  # noqa: PLC0415
+
+        async def again() -> T:
+            return await work(*args, **kwargs)
+
+        return await tenacity.AsyncRetrying(
+            before=self._pause,
+            retry=tenacity.retry_if_exception_type(self.kinds),
+            stop=tenacity.stop_after_attempt(self.tries_max - 1),
+            reraise=True,
+        )(again)
+
+    async def _pause(self, state: "RetryCallState") -> None:
+        await asyncio.sleep(self.pauses.after(state.attempt_number, self.chance))
+
+
+async def what_remains(
+    look: Callable[[], Awaitable[Sequence[T]]], pauses: Pauses, within_s: float
+) -> Sequence[T]:
+    """What is found. If it is anything, look again after growing pauses until the time is over: late updates end some of it."""
+    clock_s = asyncio.get_running_loop().time
+    by_s = clock_s() + within_s
+    pause_s = pauses.each(random)
+    while (found := await look()) and clock_s() < by_s:  # noqa: ASYNC110 - only a look can tell
+        await asyncio.sleep(next(pause_s))
+    return found
 
 
 # The state and counters of a part, and what happens after a failure.

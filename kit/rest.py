@@ -28,7 +28,7 @@ from msgspec import Struct
 from kit.errors import NOT_JSON, CredentialsRefused, TookTooLong, Transient, Unavailable, WrongAnswer
 from kit.keystone import OPENSTACK, KeystoneRefused, KeystoneTokens, OpenStackSettings, Token, check_account
 from kit.login import CATALOGUE, ERRORS, RestAnswer, RestService, basic_of, has_user, tls_of
-from kit.parts import Retrying
+from kit.parts import Pauses, Retrying
 from kit.settings import BadSetting
 from kit.tls import tls_failure
 
@@ -76,8 +76,7 @@ class RestLimits(Struct, frozen=True, kw_only=True):
     connections_max: int = 10
     # How often a request is made before its error counts, and the pauses between.
     tries_max: int = 5
-    retry_delay_s_first: float = 0.2
-    retry_delay_s_max: float = 5.0
+    pauses: Pauses = Pauses(first_s=0.2, max_s=5.0, least=0.0)
 
 
 USUAL = RestLimits()
@@ -161,10 +160,7 @@ class RestClient:
         self, kind: type[Transient], once: Callable[[], Awaitable[RestAnswer]]
     ) -> RestAnswer:
         """The answer of `once`, which is tried again a few times after an error of this kind, and after `RequestNotDone`."""
-        limits = self._limits
-        retrying = Retrying(
-            limits.tries_max, limits.retry_delay_s_first, limits.retry_delay_s_max, (kind, RequestNotDone)
-        )
+        retrying = Retrying(self._limits.tries_max, self._limits.pauses, (kind, RequestNotDone))
         try:
             return await retrying(once)
         except RequestNotDone as not_done:

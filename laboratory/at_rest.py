@@ -6,7 +6,7 @@ that nothing is under way. So whatever is in use must be held by an active insta
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
 
@@ -22,7 +22,7 @@ from engine.inventories import ProviderId, ProviderState
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import class_of, is_available
 from ironic_sync.core.rows import NodeRow
-from kit.parts import grown
+from kit.parts import Pauses, what_remains
 from laboratory.temporary_cloud import TemporaryCloud
 from moor.asking import batches_of, hosts_of, items_of, providers_of
 from moor.books.auditing import AuditOptions, audited, with_computes
@@ -31,7 +31,7 @@ from moor.books.books_reader import INSTANCES_PAGE, BooksReader
 ENDS = ("active", "error", "deleted")
 # Longer than hosts take to report their number of instances.
 PATIENCE_S = 15.0
-PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 2.0
+LOOKING = Pauses(first_s=0.1, max_s=2.0)
 # A question waits longer than it is worked on.
 PAGES_AT_ONCE = 10
 
@@ -181,7 +181,7 @@ def _of_nodes(cloud: CloudAtRest, active: Active) -> Iterator[str]:
 
 
 async def problems_left(cloud: TemporaryCloud, asked: Mapping[InstanceId, Asked]) -> Sequence[str]:
-    """The problems of the cloud, as `lasting` finds them."""
+    """The problems of the cloud, as `what_remains` finds them."""
 
     async def unrest() -> list[str]:
         hosts = await hosts_of(cloud.client)
@@ -191,19 +191,8 @@ async def problems_left(cloud: TemporaryCloud, asked: Mapping[InstanceId, Asked]
         return await problems_of(cloud.client, cloud.connection, asked, await _nodes(cloud))
 
     # The audit of a large cloud takes long, and what came late to it would have it made again.
-    await lasting(unrest)
-    return await lasting(look)
-
-
-async def lasting(look: Callable[[], Awaitable[Sequence[str]]]) -> Sequence[str]:
-    """The problems that are found. If there are any, look again until PATIENCE_S is over: late updates end some of them."""
-    problems = await look()
-    by_s, failures = asyncio.get_running_loop().time() + PATIENCE_S, 0
-    while problems and asyncio.get_running_loop().time() < by_s:
-        failures += 1
-        await asyncio.sleep(grown(PAUSE_S_FIRST, PAUSE_S_MAX, failures))
-        problems = await look()
-    return problems
+    await what_remains(unrest, LOOKING, PATIENCE_S)
+    return await what_remains(look, LOOKING, PATIENCE_S)
 
 
 async def problems_of(

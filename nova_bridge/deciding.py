@@ -5,6 +5,7 @@ A request for several instances gets a host for each of them, or gives back what
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -34,6 +35,7 @@ from engine.picture.picture import Picture
 from engine.refusals import AlreadyClaimed, ClaimVerdict, NoValidHost, Superseded
 from engine.requests import InstanceSpec
 from kit.errors import Operational
+from kit.parts import Pauses
 from nova_bridge.envelope import RemoteFailure, no_valid_host
 from nova_bridge.hosts import NovaHosts
 from nova_bridge.request_spec import NovaGroup, NovaRequest
@@ -219,8 +221,8 @@ def _beside(held: Share, wanted: Share) -> Share:
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 # What each of these consumers holds now. Raises `Operational` if placement does not answer.
 HeldBy = Callable[[Sequence[ConsumerId]], Awaitable[Sequence[Sequence[ResourceAmount]]]]
-# Pauses before a batch is tried again that placement did not answer.
-PAUSES_S = (0.2, 0.5, 1.0, 2.0)
+# Before a batch is tried again that placement did not answer.
+PAUSES = Pauses(first_s=0.2, max_s=2.0)
 
 
 class NovaAsked(Struct, frozen=True, eq=False):
@@ -316,7 +318,7 @@ class NovaDecider:
         """Give back what these searches have claimed, however often placement does not answer, as long as the request is ours. Returns
         whether it still is, and nothing is left to give back.
         """
-        pauses, level = iter(PAUSES_S), logging.WARNING
+        pauses, level = PAUSES.each(random), logging.WARNING
         while is_ours():
             try:
                 await self._resolve([each for each in searches if each.is_in_doubt])
@@ -326,7 +328,7 @@ class NovaDecider:
             except Operational as problem:
                 log.log(level, "claims for %d instances are not released yet: %s", len(searches), problem)
                 level = logging.DEBUG
-                await asyncio.sleep(next(pauses, PAUSES_S[-1]))
+                await asyncio.sleep(next(pauses))
             else:
                 for search in searches:
                     search.holds_nothing()
@@ -343,7 +345,7 @@ class NovaDecider:
 
     async def _find(self, claimer: Claimer, plans: Sequence[_Plan]) -> None:
         """Find hosts, however often placement does not answer, as long as the callers wait. After a bug, each request is tried alone."""
-        pauses = iter(PAUSES_S)
+        pauses = PAUSES.each(random)
         while going := [each for each in plans if each.goes_on]:
             searches = [search for each in going for search in each.searches]
             try:
@@ -352,7 +354,7 @@ class NovaDecider:
                 for search in searches:
                     search.answer_is_lost()
                 if isinstance(problem, Operational):
-                    await asyncio.sleep(next(pauses, PAUSES_S[-1]))
+                    await asyncio.sleep(next(pauses))
                     continue
                 log.exception("hosts for %d instances could not be found", len(searches))
                 for each in going:
@@ -376,12 +378,12 @@ class NovaDecider:
                 ConsumerId(id_) for each in builds for id_ in (*each.same_host, *each.different_host)
             )
         )
-        pauses = iter(PAUSES_S)
+        pauses = PAUSES.each(random)
         while named and any(each.is_waited_for() for each in batch):
             try:
                 held = await self._held(named)
             except Operational:
-                await asyncio.sleep(next(pauses, PAUSES_S[-1]))
+                await asyncio.sleep(next(pauses))
             else:
                 return self._hosts.holding(zip(named, held, strict=True))
         return {}

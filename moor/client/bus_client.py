@@ -1,6 +1,7 @@
 """One user of the bus: asks questions, hears events, and finds and follows instances."""
 
 import asyncio
+import random
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -41,6 +42,7 @@ from bus.workers.sending import Link
 from bus.workers.station import Station, listen, process_name
 from engine.flavors import InstanceId, RequestId
 from kit.errors import AccessRefused, ConnectionLost, Unavailable
+from kit.parts import Pauses
 from kit.process import Part, run_until
 from kit.times import now
 from moor.client.errors import NotSendable, Rejected
@@ -212,8 +214,8 @@ async def items_of(
 # On the bus of `moor up`, a client connects as this application, unless it needs an operator's rights.
 LOCAL = Application("local", admin=True)
 FOUND_AT_ONCE_MAX = 200
-# The first pause between questions whether a scheduler knows of an end, and how long they go on.
-KNOWN_PAUSE_S_FIRST = 0.01
+# Between questions whether a scheduler knows of an end, and how long they go on.
+KNOWN_PAUSES = Pauses(first_s=0.01)
 KNOWN_S_MAX = 5.0
 # Why a call ends that is under way when its client is closed.
 CLOSED = "this client was closed"
@@ -268,7 +270,7 @@ class BusClient:
         A cell tells the ends of orders to everyone at once, so a client may hear of one before a scheduler has written it. If no
         scheduler answers in time, the caller goes on: the order has ended all the same.
         """
-        pause_s = KNOWN_PAUSE_S_FIRST
+        pauses = KNOWN_PAUSES.each(random)
         heard = {each.id: each.sequence for each in states}
         with suppress(TimeoutError, Unavailable):
             async with asyncio.timeout(KNOWN_S_MAX):
@@ -276,8 +278,7 @@ class BusClient:
                     known = {each.id: each.sequence for each in await self.instances([*heard], project)}
                     heard = {id_: number for id_, number in heard.items() if known.get(id_, number) < number}
                     if heard:
-                        await asyncio.sleep(pause_s)
-                        pause_s *= 2
+                        await asyncio.sleep(next(pauses))
 
     async def listen(self, *patterns: str, project: str = "") -> AsyncGenerator[Sequence[Message], None]:
         """Yield batches of events whose routing keys match `patterns`, from now on.

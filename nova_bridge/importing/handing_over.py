@@ -4,9 +4,9 @@ What was done is found by comparing both sides, so the same steps go on after an
 those that were handed over, Nova is its master, and here it is `draining`: nothing is built on it.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from bus.messages.hosts import AggregateSet, HostSet, SetAggregate, SetHost
 from engine.flavors import Flavor, InstanceId
 from engine.hosts import HostMode, HostState, host_in_cell
 from engine.inventories import AggregateId, ProviderId, Share
+from kit.parts import Pauses, what_remains
 from moor.asking import (
     ASKED_AT_ONCE_MAX,
     CommandClient,
@@ -154,7 +155,7 @@ def names_of(hosts: Iterable[HostState]) -> str:
 # something speaks against it. here: Moorage is its master.
 Stage = Literal["bare metal", "in nova", "kept back", "here", "given back"]
 SETTLE_S = 60.0
-LOOK_S_FIRST, LOOK_S_MAX = 0.05, 2.0
+SETTLING = Pauses(first_s=0.05, max_s=2.0)
 
 
 class HostReport(Struct, frozen=True):
@@ -287,9 +288,8 @@ class HandingOver:
             await self._cloud.set_mode(host, "up", TAKEN)
             return structs.replace(report, copied=len(living), reasons=tuple(reasons))
         refused = await self._cloud.ordered([GiveBackInstance(instance=each) for each in living])
-        refused = refused or await self._until_gone(living)
-        if refused:
-            return structs.replace(report, copied=len(living), reasons=tuple(refused))
+        if problems := refused or await self._until_gone(living):
+            return structs.replace(report, copied=len(living), reasons=tuple(problems))
         await self._cloud.note_given_back(host)
         await self._cloud.set_mode(host, "draining", GIVEN)
         return structs.replace(report, stage="given back")
@@ -310,12 +310,12 @@ class HandingOver:
             ],
         ]
 
-    async def _until_gone(self, ids: Sequence[InstanceId]) -> list[str]:
+    async def _until_gone(self, ids: Sequence[InstanceId]) -> Sequence[str]:
         async def left() -> list[str]:
             known = await self._cloud.known(ids)
             return [f"instance {each} is still {state.state} here" for each, state in known.items()]
 
-        return await _until_none(left)
+        return await what_remains(left, SETTLING, SETTLE_S)
 
     def _reasons(self, nova: NovaHost) -> list[str]:
         return [
@@ -359,19 +359,9 @@ class HandingOver:
             )
         return found
 
-    async def _until_equal(self, host: HostState, plan: HostPlan) -> list[str]:
+    async def _until_equal(self, host: HostState, plan: HostPlan) -> Sequence[str]:
         """The host has answered, and the cell has told the API level: then nothing differs. Otherwise what differs at the end."""
-        return await _until_none(lambda: self._differences(host, plan))
-
-
-async def _until_none(look: Callable[[], Awaitable[list[str]]]) -> list[str]:
-    """Look until nothing is found, and return what is found when the time is over."""
-    pause_s, passed_s = LOOK_S_FIRST, 0.0
-    while (found := await look()) and passed_s < SETTLE_S:
-        await asyncio.sleep(pause_s)
-        passed_s += pause_s
-        pause_s = min(2 * pause_s, LOOK_S_MAX)
-    return found
+        return await what_remains(partial(self._differences, host, plan), SETTLING, SETTLE_S)
 
 
 def _no_compute(row: HostRow) -> str:

@@ -13,7 +13,6 @@ from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, get_args
 
-import tenacity
 from msgspec import structs
 
 from bus.message import Message
@@ -157,14 +156,10 @@ class Claimer:
     async def find_hosts(self, searches: Sequence[Search]) -> None:
         """Choose and claim in rounds, until each search has its outcome."""
         searches = [one for one in searches if one.is_searching]
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_result(bool),
-            # Each search is bounded by its number of claims.
-            stop=tenacity.stop_never,
-            wait=lambda _: self._pause_s(searches),
-        )
         try:
-            await retrying(self._round, searches)
+            # Each search is bounded by its number of claims.
+            while await self._round(searches):
+                await self._pause(searches)
         finally:
             # A search that could not ask begins anew with its request, if at all: by then it may be decided otherwise,
             # and nothing would drop its choice.
@@ -180,13 +175,12 @@ class Claimer:
             self._refill_all(searches)
         return refused
 
-    def _pause_s(self, searches: Sequence[Search]) -> float:
-        """The pause before the next round. It is drawn at random if a search tries the same host again, since its
-        provider tree may still be changing; otherwise it is 0.
+    async def _pause(self, searches: Sequence[Search]) -> None:
+        """Pause before the next round: for a time drawn at random if a search tries the same host again, since its provider tree may
+        still be changing; otherwise not at all.
         """
-        if not any(one.insisted for one in searches if one.is_searching):
-            return 0.0
-        return self._chance.uniform(0, self._pace.shape_pause_ms_max) / 1000
+        insists = any(one.insisted for one in searches if one.is_searching)
+        await asyncio.sleep(self._chance.uniform(0, self._pace.shape_pause_ms_max) / 1000 if insists else 0)
 
     async def _round(self, searches: Sequence[Search]) -> int:
         """Each search without an outcome chooses and claims once. Returns how many still have none.

@@ -14,12 +14,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from kit.keystone import OpenStackSettings
+from kit.parts import Pauses
 from kit.rest import RestLimits
 from nova_bridge.cloud_reading import NovaApi
 
 URL = "http://nova:8774"
 PAGE_MAX = 3
-QUICK = RestLimits(retry_delay_s_first=0.001, retry_delay_s_max=0.002, tries_max=2)
+QUICK = RestLimits(pauses=Pauses(0.001, 0.002), tries_max=2)
 
 
 class SimulatedNova:

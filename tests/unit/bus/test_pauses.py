@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from kit.errors import ConnectionLost, Transient
-from kit.parts import Retrying, Status, drawn, grown
+from kit.parts import Pauses, Retrying, Status, drawn, grown, what_remains
 from tests.simulation.loop import run_simulated
 
 
@@ -41,7 +41,7 @@ def test_a_retried_call_pauses_for_any_part_of_the_grown_pause() -> None:
         return [after - before for before, after in pairwise(tried_at_s)]
 
     def of(chance: random.Random) -> list[float]:
-        return run_simulated(pauses_s(Retrying(6, delay_s_first=1.0, delay_s_max=4.0, chance=chance)))
+        return run_simulated(pauses_s(Retrying(6, Pauses(first_s=1.0, max_s=4.0, least=0.0), chance=chance)))
 
     assert of(random.Random(3)) == pytest.approx(
         [limit_s * each for limit_s, each in zip(limits_s, _shares(3), strict=True)]
@@ -68,6 +68,31 @@ def test_a_retried_call_answers_as_soon_as_a_try_succeeds() -> None:
 
     assert run_simulated(Retrying(3)(second_time, 7, name="done")) == "done"
     assert tried == [7, 7]
+
+
+def test_a_call_that_is_made_once_raises_its_error_at_once() -> None:
+    tried: list[int] = []
+
+    async def fails() -> None:
+        tried.append(1)
+        raise Transient("no")
+
+    with pytest.raises(Transient, match="no"):
+        run_simulated(Retrying(1)(fails))
+    assert tried == [1]
+
+
+@pytest.mark.parametrize(("within_s", "remains"), [(100.0, []), (3.0, ["c"])])
+def test_what_remains_is_looked_at_until_it_is_nothing_or_the_time_is_over(
+    within_s: float, remains: list[str]
+) -> None:
+    """It looks at 0, 1, 3, 5 and 7 s."""
+    found = iter([["a", "b"], ["b", "c"], ["c"], ["c"], []])
+
+    async def look() -> list[str]:
+        return next(found)
+
+    assert run_simulated(what_remains(look, Pauses(1.0, 2.0, least=1.0), within_s)) == remains
 
 
 def _shares(seed: int) -> list[float]:

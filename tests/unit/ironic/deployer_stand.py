@@ -45,7 +45,7 @@ PATIENCE_S = 60.0
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 QUICK = DaemonRules(look_s=0.005, deploy_read_s=0.02, deploy_pauses=Pauses(0.005, 0.02), progress_s=0.05)
 DELAYS = WorkDurations(deploy_s=0.01, tear_down_s=0.01, clean_s=0.02, power_s=0.005, agent_call_s=0.005)
-REST = RestLimits(tries_max=2, retry_delay_s_first=0.001, retry_delay_s_max=0.002)
+REST = RestLimits(tries_max=2, pauses=Pauses(0.001, 0.002))
 Said = Answer | DeployProgressed
 # What happens at a request, given the way to make it.
 Event = Callable[[Callable[[], Awaitable[httpx.Response]]], Awaitable[httpx.Response]]

@@ -32,6 +32,7 @@ from kit.errors import (
     VersionNotOffered,
     WrongAnswer,
 )
+from kit.parts import Pauses
 from kit.rest import RestLimits
 
 pytestmark = pytest.mark.asyncio
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.asyncio
 NODE = ProviderId(UUID("7464717d-6505-454d-b1f3-1bdfc8490919"))
 OTHER = ProviderId(UUID("46a95f4b-c780-42fc-9dc4-9efea8b99980"))
 AT = f"/v1/nodes/{NODE}"
-QUICK = RestLimits(retry_delay_s_first=0.001, retry_delay_s_max=0.002, tries_max=4)
+QUICK = RestLimits(pauses=Pauses(0.001, 0.002), tries_max=4)
 URL = "http://ironic.example:6385"
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -32,6 +32,7 @@ from kit.keystone import (
     KeystoneTokens,
     OpenStackSettings,
 )
+from kit.parts import Pauses
 from kit.rest import RestLimits
 from kit.settings import BadSetting
 from kit.tls import ServerTls, server_tls
@@ -39,7 +40,7 @@ from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 from tests.unit.ironic.test_rest import NODE, told
 from tests.waiting import Clock
 
-QUICK = RestLimits(retry_delay_s_first=0.001, retry_delay_s_max=0.002, tries_max=3)
+QUICK = RestLimits(pauses=Pauses(0.001, 0.002), tries_max=3)
 IDENTITY = "http://cloud/identity/v3/"
 NOBODY = OpenStackSettings()
 BY_PASSWORD = OpenStackSettings(user="moor", password="of the service", keystone_url=IDENTITY)
