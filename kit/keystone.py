@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 
 from kit.errors import Operational, Unavailable, WrongAnswer
 from kit.settings import BadSetting, Section
-from kit.tls import tls_failure
+from kit.tls import TlsClient
 from kit.urls import BadSecretFile, read_secret
 
 # A token is replaced when it lasts no longer than this, or only half of its time.
@@ -124,6 +124,10 @@ class OpenStackSettings(Struct, frozen=True, kw_only=True):
         return f"user {self.user!r} of {of}"
 
     @property
+    def tls(self) -> TlsClient:
+        return TlsClient(self.cert_file, OPENSTACK.variable("cert_file"), OPENSTACK.variable("ca_file"))
+
+    @property
     def base(self) -> str:
         """Keystone's URL without the version."""
         return self.keystone_url.rstrip("/").removesuffix("/v3")
@@ -219,10 +223,9 @@ class KeystoneTokens:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 answer = await self._client.post(url, json={"auth": asked})
-        except (TimeoutError, httpx.HTTPError) as problem:
-            raise Unavailable(f"{name} does not answer: {type(problem).__name__} {problem}") from problem
-        except ssl.SSLError as problem:
-            raise Unavailable(f"{name}: {tls_failure(problem, self._account.cert_file)}") from problem
+        except (TimeoutError, httpx.HTTPError, ssl.SSLError) as problem:
+            why = self._account.tls.explained(problem) or f"it does not answer: {problem!r}"
+            raise Unavailable(f"{name}: {why}") from problem
         if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or answer.status_code in (
             HTTPStatus.TOO_MANY_REQUESTS,
             HTTPStatus.REQUEST_TIMEOUT,

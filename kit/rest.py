@@ -30,7 +30,6 @@ from kit.keystone import OPENSTACK, KeystoneRefused, KeystoneTokens, OpenStackSe
 from kit.login import CATALOGUE, ERRORS, RestAnswer, RestService, basic_of, has_user, tls_of
 from kit.parts import Pauses, Retrying
 from kit.settings import BadSetting
-from kit.tls import tls_failure
 
 T = TypeVar("T")
 
@@ -249,16 +248,16 @@ class RestClient:
             ):
                 return RestAnswer(response.status_code, await self._bounded(response), response.headers)
         except _NEVER_SENT as problem:
-            raise RequestNotDone(Unavailable(f"{self.name} cannot be reached: {problem!r}")) from problem
+            why = self._account.tls.explained(problem) or f"it cannot be reached: {problem!r}"
+            raise RequestNotDone(Unavailable(f"{self.name}: {why}")) from problem
         except (TimeoutError, httpx.TimeoutException) as problem:
             raise TookTooLong(
                 f"{self.name} did not answer {method} {path} within {self._limits.answer_s_max:g} s"
             ) from problem
-        except httpx.HTTPError as problem:
-            raise Unavailable(f"{self.name}: no answer to {method} {path}: {problem!r}") from problem
-        except ssl.SSLError as problem:
-            # Of TLS 1.3, when the server refuses the certificate.
-            raise Unavailable(f"{self.name}: {tls_failure(problem, self._account.cert_file)}") from problem
+        except (httpx.HTTPError, ssl.SSLError) as problem:
+            # Under TLS 1.3, a server refuses a certificate only after the handshake, and httpx lets the TLS library's error through.
+            why = self._account.tls.explained(problem) or f"no answer to {method} {path}: {problem!r}"
+            raise Unavailable(f"{self.name}: {why}") from problem
 
     async def _bounded(self, response: httpx.Response) -> bytes:
         parts: list[bytes] = []

@@ -10,8 +10,12 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self
 
+from msgspec import Struct
+
 log = logging.getLogger(__name__)
 
+# The TLS library's error for the server's certificate, which clients of AMQP and HTTP pass on as text.
+_UNTRUSTED = re.compile(r"certificate verify failed: (?P<why>.*?)\.? \(_ssl")
 # What a server sends before it hangs up, as the TLS library writes it, and what it means.
 _ALERTS = {
     "CERTIFICATE_REQUIRED": "it wants a client certificate, and none was shown",
@@ -24,6 +28,33 @@ _ALERTS = {
     "UNSUPPORTED_CERTIFICATE": "it is not for clients",
 }
 _ALERT = re.compile(rf"(?:ALERT_)?({'|'.join(_ALERTS)})\b", re.IGNORECASE)
+
+
+class TlsClient(Struct, frozen=True):
+    """Explains a client's errors. `certificate` is the file of its own, empty if it has none; `certificate_in` and `authority_in` are
+    the settings that name this file and that of the authorities.
+    """
+
+    certificate: str
+    certificate_in: str
+    authority_in: str
+    # Whether it is known to speak TLS with this server: only then may the end of a connection be about a certificate.
+    speaks_tls: bool = True
+
+    def explained(self, problem: BaseException, *, hung_up: bool = False) -> str:
+        """Which end refuses which certificate, and why; empty if the problem is another one. `hung_up`: the server has ended the
+        connection without a word.
+        """
+        said, own = str(problem), self.certificate
+        if untrusted := _UNTRUSTED.search(said):
+            why = f"its certificate is not trusted: {untrusted['why']}"
+            return f"{why}; {self.authority_in} names the authority"
+        if refused := refused_certificate(said):
+            shown = f"the certificate {own}" if own else "a client without a certificate"
+            return f"it refuses {shown}: {refused}; {self.certificate_in} names the certificate"
+        if not (hung_up and self.speaks_tls):
+            return ""
+        return f"{why_hung_up(own, self.certificate_in)} ({problem!r})"
 
 
 def refused_certificate(problem: str) -> str:
@@ -42,15 +73,6 @@ def why_hung_up(certificate: str, setting: str) -> str:
     if not certificate:
         return f"it hung up in the TLS handshake: it may want a client certificate, and {setting} names none"
     return f"it hung up in the TLS handshake: it may not trust the authority of the certificate {certificate}, or it has expired"
-
-
-def tls_failure(problem: ssl.SSLError, cert_file: str) -> str:
-    """What to say of a TLS failure after the handshake, which HTTP clients let through as it is: under TLS 1.3, a server refuses
-    a certificate only then.
-    """
-    if refused := refused_certificate(str(problem)):
-        return f"it refuses {f'the certificate {cert_file}' if cert_file else 'a client without a certificate'}: {refused}"
-    return f"no TLS connection: {problem}"
 
 
 class BadCertificate(ValueError):  # noqa: N818 - named for what it is

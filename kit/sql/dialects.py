@@ -4,7 +4,6 @@ Connects to no database. It knows the errors of asyncpg and sqlite3, also as wra
 """
 
 import sqlite3
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +11,7 @@ from asyncpg.exceptions import TargetServerAttributeNotMatched
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from kit.errors import Locked, TookTooLong, Transient, Unavailable
-from kit.tls import refused_certificate, why_hung_up
+from kit.tls import TlsClient
 
 # SQLSTATEs and classes of them, the first that fits counts. Locked: another session holds a lock. Too long: a statement over
 # its time limit, or cancelled by an operator. Unavailable: a broken connection, a stopping server, no free session, or a
@@ -27,8 +26,6 @@ _TRANSIENT_STATES: tuple[tuple[tuple[str, ...], type[Transient]], ...] = (
 # Login refused: a wrong password or unknown role (class 28), no such database, no right to connect.
 _TURNED_AWAY = ("28", "3D000", "42501")
 _CONNECTION_ENDED = "08"
-# The part of a database's URL that names the client's certificate.
-_CERTIFICATE = "sslcert in the URL"
 # The class of errors in our own statements.
 _OURS = "42"
 _SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -49,9 +46,8 @@ def transients() -> Iterator[None]:
 
 
 @contextmanager
-def connecting(*, speaks_tls: bool = False, certificate: str = "") -> Iterator[None]:
-    """A context for code that only connects to PostgreSQL: failures are raised as `Unavailable`. `certificate` is the file of the
-    client's, if it has one.
+def connecting(tls: TlsClient) -> Iterator[None]:
+    """A context for code that only connects to PostgreSQL: failures are raised as `Unavailable`.
 
     In such code, every error of the operating system is about the way to the server: no route, no such name, a timeout,
     no socket at this path. An error that the server itself sends counts as a refused login. Only an error in our own
@@ -59,32 +55,24 @@ def connecting(*, speaks_tls: bool = False, certificate: str = "") -> Iterator[N
     """
     try:
         yield
-    except ssl.SSLCertVerificationError as error:
-        raise Unavailable(
-            f"database: the server's certificate is not trusted: {error.verify_message}; sslrootcert in the URL names the authority"
-        ) from error
     except OSError as error:
-        raise Unavailable(f"database: {_not_reached(error, speaks_tls, certificate)}") from error
+        hung_up = isinstance(error, ConnectionResetError)
+        why = tls.explained(error, hung_up=hung_up) or f"cannot connect: {error!r}"
+        raise Unavailable(f"database: {why}") from error
     except Exception as error:
+        original = _original(error)
         # SQLAlchemy wraps the driver's error twice.
-        if isinstance(_original(error).__cause__ or error, TargetServerAttributeNotMatched):
+        if isinstance(original.__cause__ or error, TargetServerAttributeNotMatched):
             raise Unavailable("database: it is a standby, and the primary is needed") from error
-        state = _sqlstate(_original(error)) or _OURS
+        state = _sqlstate(original) or _OURS
         if state.startswith(_OURS) and state not in _TURNED_AWAY:
             raise
-        if speaks_tls and state.startswith(_CONNECTION_ENDED):
-            why = f"{why_hung_up(certificate, _CERTIFICATE)} ({_original(error)})"
-        else:
-            why = f"login refused: {_original(error)}{_advice(state, certificate)}"
+        hung_up = state.startswith(_CONNECTION_ENDED)
+        why = (
+            tls.explained(original, hung_up=hung_up)
+            or f"login refused: {original}{_advice(state, tls.certificate)}"
+        )
         raise Unavailable(f"database: {why}") from error
-
-
-def _not_reached(error: OSError, speaks_tls: bool, certificate: str) -> str:  # noqa: FBT001 - a fact
-    if refused := refused_certificate(str(error)):
-        return f"the server refuses the client's certificate: {refused}; {_CERTIFICATE} names it"
-    if speaks_tls and isinstance(error, ConnectionResetError):
-        return f"{why_hung_up(certificate, _CERTIFICATE)} ({error!r})"
-    return f"cannot connect: {error!r}"
 
 
 def _advice(state: str, certificate: str) -> str:

@@ -20,7 +20,7 @@ from sqlalchemy.pool import NullPool
 from kit.database_settings import DatabaseSettings, milliseconds
 from kit.errors import Bug, Unavailable
 from kit.sql.dialects import connecting, is_of_a_standby, transient_kind, transients
-from kit.sql.statements import certificate_of, with_password_file, with_tls
+from kit.sql.statements import tls_client, with_password_file, with_tls
 from kit.urls import HostTurns
 
 if TYPE_CHECKING:
@@ -328,8 +328,7 @@ class PostgresDatabase:
 
         self.settings = settings or DatabaseSettings()
         self._servers = [f"{each.host or ''}:{each.port or PORT}" for each in urls]
-        # Of each: does it speak TLS by its URL, and the file of the certificate that is shown.
-        self._shown = [(bool(with_tls(each)[1].get("ssl")), certificate_of(each)) for each in urls]
+        self._tls = [*map(tls_client, urls)]
         self._engines = [
             create_async_engine(
                 each.set(drivername="postgresql+asyncpg"),
@@ -435,8 +434,8 @@ class PostgresDatabase:
         raise Unavailable(f"database: none of {len(problems)} servers can be used: {'; '.join(problems)}")
 
     async def _connect_to(self, number: int) -> PostgresSession:
-        engine, (speaks_tls, certificate) = self._engines[number], self._shown[number]
-        with connecting(speaks_tls=speaks_tls, certificate=certificate):
+        engine = self._engines[number]
+        with connecting(self._tls[number]):
             # Includes SQLAlchemy's own first statements on a new connection. A server that is silent must leave time to try
             # the others.
             async with asyncio.timeout(self.settings.CONNECT_S / len(self._engines)):

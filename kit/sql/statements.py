@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from kit.settings import BadSetting
-from kit.tls import BadCertificate, client_tls
+from kit.tls import BadCertificate, TlsClient, client_tls
 from kit.urls import PASSWORD_FILE, read_secret
 
 # TLS to PostgreSQL, as the URL's query says it by libpq's names: sslmode, sslrootcert, sslcert, sslkey. And the file of the
@@ -42,9 +42,10 @@ def with_tls(url: URL) -> tuple[URL, dict[str, Any]]:
     return rest, {"ssl": _context(url, mode, files) if mode != "disable" else False}
 
 
-def certificate_of(url: URL) -> str:
-    """The file of the certificate that the client shows; empty if it has none."""
-    return _one(url, "sslcert")
+def tls_client(url: URL) -> TlsClient:
+    """How the errors of connections by this URL are explained."""
+    speaks_tls = bool(with_tls(url)[1].get("ssl"))
+    return TlsClient(_one(url, "sslcert"), "sslcert in the URL", "sslrootcert in the URL", speaks_tls)
 
 
 def with_password_file(url: URL) -> tuple[URL, dict[str, Any]]:

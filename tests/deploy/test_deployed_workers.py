@@ -218,7 +218,7 @@ async def test_a_server_of_another_authority_is_refused_and_said(servers: Server
         "run", "scheduler", **scheduler | {"MOOR_DB_URL": scheduler["MOOR_DB_URL"].replace(right, wrong)}
     ) as no_db:
         said = await no_db.until_printed_to_stderr("database: ")
-        assert "the server's certificate is not trusted: unable to get local issuer certificate" in said
+        assert "its certificate is not trusted: unable to get local issuer certificate" in said
     bad_bus = scheduler["MOOR_BUS_URL"].replace(right, wrong)
     async with started("run", "scheduler", **scheduler | {"MOOR_BUS_URL": bad_bus}) as no_bus:
         said = await no_bus.until_printed_to_stderr("certificate")

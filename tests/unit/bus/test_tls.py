@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from kit.tls import BadCertificate, client_tls, refused_certificate, server_tls
+from kit.tls import BadCertificate, TlsClient, client_tls, server_tls
 
 pytestmark = pytest.mark.asyncio
 
@@ -98,16 +98,30 @@ async def test_a_server_that_wants_certificates_refuses_each_wrong_one_with_its_
         why.append(await refusal(port, client_tls(files.ca, files.client)))
 
     assert why == [
-        "it wants a client certificate, and none was shown",
-        "it is of an authority that the server does not trust",
-        "it has expired",
+        f"it refuses the certificate own.pem: {each}; certfile names the certificate"
+        for each in (
+            "it wants a client certificate, and none was shown",
+            "it is of an authority that the server does not trust",
+            "it has expired",
+        )
     ]
 
 
 async def refusal(port: int, client: ssl.SSLContext) -> str:
     with pytest.raises(ssl.SSLError) as refused:
         await visit(port, client)
-    return refused_certificate(str(refused.value))
+    return TlsClient("own.pem", "certfile", "cafile").explained(refused.value)
+
+
+async def test_a_certificate_of_another_authority_is_told_with_the_setting_that_names_the_authority(
+    files: Files,
+) -> None:
+    client = client_tls(files.ca)
+    files.trust(trustme.CA())
+    async with serving(server_tls(files.server)) as port:
+        assert await refusal(port, client) == (
+            "its certificate is not trusted: unable to get local issuer certificate; cafile names the authority"
+        )
 
 
 async def test_a_client_refuses_another_name_and_an_expired_certificate(files: Files) -> None:

@@ -445,8 +445,9 @@ async def test_without_the_right_certificates_nobody_is_reached(without: str, tm
         account = structs.replace(files.known_to(BY_PASSWORD), keystone_url=f"{url}/identity", **changed)
         api = HttpIronicApi(f"{url}/baremetal", account, limits=QUICK)
         try:
-            with pytest.raises(Unavailable, match=r"Keystone at https://127\.0\.0\.1"):
+            with pytest.raises(Unavailable, match=r"Keystone at https://127\.0\.0\.1") as raised:
                 await api.node(NODE)
+            assert f"MOOR_OPENSTACK_{without.upper()} names the" in str(raised.value)
         finally:
             await api.close()
 

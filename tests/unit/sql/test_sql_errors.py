@@ -13,8 +13,10 @@ from sqlalchemy.engine import make_url
 from kit.errors import Transient, Unavailable
 from kit.sql import PostgresDatabase, is_duplicate, open_database
 from kit.sql.dialects import connecting, transient_kind, transients
+from kit.sql.statements import tls_client
 from tests.contracts.sql_stores import empty_database
 
+BY_URL = tls_client(make_url("postgresql+asyncpg://moor@db/moorage?sslmode=require"))
 # PostgreSQL's message ErrorResponse: its length, and its fields.
 LAST_FIELDS = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
 LAST_WORDS = b"E" + (len(LAST_FIELDS) + 4).to_bytes(4, "big") + LAST_FIELDS
@@ -147,21 +149,48 @@ def test_a_taken_id_is_a_duplicate_and_a_missing_value_is_not() -> None:
 def test_a_server_that_refuses_our_login_is_waited_for_and_the_error_says_what_to_correct(
     error: Exception,
 ) -> None:
-    with pytest.raises(Unavailable, match="correct the role, its password") as raised, connecting():
+    with pytest.raises(Unavailable, match="correct the role, its password") as raised, connecting(BY_URL):
         raise error
     assert str(error) in str(raised.value)
 
 
 def test_a_database_that_takes_no_connections_for_a_while_is_away() -> None:
     """As an operator may configure it; this once ended a worker."""
-    with pytest.raises(Unavailable, match="not currently accepting connections"), connecting():
+    with pytest.raises(Unavailable, match="not currently accepting connections"), connecting(BY_URL):
         raise asyncpg.ObjectNotInPrerequisiteStateError(
             'database "moor" is not currently accepting connections'
         )
 
 
+@pytest.mark.parametrize(
+    ("error", "query", "why"),
+    [
+        (
+            ConnectionResetError("reset"),
+            "sslmode=require",
+            "it may want a client certificate, and sslcert in the URL names none",
+        ),
+        (
+            asyncpg.ConnectionDoesNotExistError("closed"),
+            "sslmode=require",
+            "it may want a client certificate",
+        ),
+        (ConnectionResetError("reset"), "sslmode=disable", "cannot connect: ConnectionResetError"),
+    ],
+    ids=repr,
+)
+def test_only_a_server_that_speaks_tls_may_have_hung_up_for_a_certificate(
+    error: Exception, query: str, why: str
+) -> None:
+    by_url = tls_client(make_url(f"postgresql+asyncpg://moor@db/moorage?{query}"))
+
+    with pytest.raises(Unavailable) as raised, connecting(by_url):
+        raise error
+    assert why in str(raised.value)
+
+
 def test_a_bug_while_connecting_stays_a_bug() -> None:
-    with pytest.raises(asyncpg.PostgresSyntaxError), connecting():
+    with pytest.raises(asyncpg.PostgresSyntaxError), connecting(BY_URL):
         raise asyncpg.PostgresSyntaxError("syntax error")
 
 
