@@ -9,8 +9,8 @@ from typing import Any
 
 from bus.broker import Arrivals, Delivery, Receipt, require_prefetch
 from bus.message import Parcel
-from bus.queues import Binding, Objects
 from bus.unix_socket.frames import (
+    ARGUMENTS,
     CONNECTION,
     FRAME_BYTES_MAX,
     NO_ANSWER,
@@ -62,6 +62,16 @@ class UnixBroker:
         return connection
 
 
+def _asked(operation: str) -> Any:
+    """A method that only has the other process carry out this operation of the table, and returns its answer."""
+
+    async def ask(self: "UnixConnection", *values: object, **named: object) -> Any:
+        by_name = dict(zip(ARGUMENTS[operation], values, strict=False))
+        return await self.ask(operation, CONNECTION, **by_name, **named)
+
+    return ask
+
+
 class UnixConnection:
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer_s_max: float
@@ -87,11 +97,7 @@ class UnixConnection:
             self._unblocked.clear()
             await self._unblocked.wait()
 
-    async def declare(self, objects: Objects) -> None:
-        await self.ask("declare", objects=objects)
-
-    async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
-        await self.ask("bind", queue=queue, bindings=tuple(bindings))
+    declare, bind, depth, consumers = map(_asked, ("declare", "bind", "depth", "consumers"))
 
     async def open_publishing(self) -> "UnixPublishing":
         channel = next(self._channels)
@@ -109,14 +115,6 @@ class UnixConnection:
             self._consumings.pop(channel, None)
             raise
         return consuming
-
-    async def depth(self, queue: str) -> int:
-        depth: int = await self.ask("depth", queue=queue)
-        return depth
-
-    async def consumers(self, queue: str) -> int:
-        consumers: int = await self.ask("consumers", queue=queue)
-        return consumers
 
     async def close(self) -> None:
         if not self._lost:
