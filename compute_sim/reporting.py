@@ -7,6 +7,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from bus.message import Message
 from bus.messages.administration import ConsumerMoved
@@ -58,7 +59,7 @@ from compute_sim.settings import USUAL_PACE, ComputePace, ComputeSettings
 from engine.inventories import CellName, ConsumerId, ProviderId, ProviderState, ResourceAmount
 from engine.refusals import DoesNotFit, ShapeMoved
 from kit.errors import Operational, WrongAnswer
-from kit.parts import Background, PartGroup, Periodic, Status, Supervised
+from kit.parts import Background, PartGroup, Pauses, Periodic, Status, Supervised
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +178,8 @@ class TreeReporter(PartGroup):
     ) -> None:
         """`tell_facts` has the facts about these hosts published: whether placement takes their reports is one of them."""
         self._reports = Supervised("report inventories", self._report_what_changes, chance=chance)
-        self._asking = Status("ask placement to take reports", chance=chance)
+        pauses = Pauses(pace.again_s, pace.again_s)
+        self._asking = Status("ask placement to take reports", pauses=pauses, chance=chance)
         super().__init__(self._reports, statuses=(self._asking,))
         self._fleet = fleet
         self._station = station
@@ -235,13 +237,8 @@ class TreeReporter(PartGroup):
 
     async def _until_answered(self, report: ReportInventory, tree: ProviderTree) -> None:
         """Repeat the same report until it is answered: perhaps it was accepted and only the answer was lost."""
-        answer: Message | None = None
-        while answer is None:
-            await asyncio.sleep(self._pace.again_s)
-            try:
-                answer = await self._station.ask(report)
-            except Operational as problem:
-                self._asking.failed(problem)
+        await asyncio.sleep(self._pace.again_s)
+        answer = await self._asking.until_done(partial(self._station.ask, report))
         self._answered(report, tree, answer)
 
     def _different(self, hosts: Sequence[ProviderId]) -> list[Asked]:
@@ -302,14 +299,7 @@ class TreeReporter(PartGroup):
         self._reshaping.start(self._reshape(driver, tree, report.sequence + 1), report.root)
 
     async def _reshape(self, driver: Driver, tree: ProviderTree, sequence: int) -> None:
-        answer: Accepted | ReportRefused | None = None
-        while answer is None:
-            try:
-                answer = await self._reshaper.reshape(driver, tree, sequence)
-            except Operational as problem:
-                self._asking.failed(problem)
-                await asyncio.sleep(self._pace.again_s)
-        self._asking.well()
+        answer = await self._asking.until_done(partial(self._reshaper.reshape, driver, tree, sequence))
         self._unshaped.pop(driver.root, None)
         match answer:
             case Accepted(reporting):

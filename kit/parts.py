@@ -95,7 +95,7 @@ class Background:
 
 # How long to pause before work that failed is tried again: the one formula of all rooms.
 #
-# Tenacity's own waits are not used: they draw from the global random generator, and not from one that is given, and most tries
+# Tenacity's own waits are not used. They draw from the global random generator, and not from one that is given. And most tries
 # are counted on a row, in a message or by a part, outside of any loop of tenacity.
 
 
@@ -180,7 +180,9 @@ class Retrying(Struct, frozen=True):
 async def what_remains(
     look: Callable[[], Awaitable[Sequence[T]]], pauses: Pauses, within_s: float
 ) -> Sequence[T]:
-    """What is found. If it is anything, look again after growing pauses until the time is over: late updates end some of it."""
+    """What `look` finds at last. While it finds anything, it looks again after growing pauses, until the time is over: late updates
+    end some problems.
+    """
     clock_s = asyncio.get_running_loop().time
     by_s = clock_s() + within_s
     pause_s = pauses.each(random)
@@ -258,11 +260,17 @@ class Status:
             return self.failed(problem)
         return None
 
-    async def until_done(self, work: Work) -> None:
-        """Run the work until it has succeeded once, with growing pauses after failures."""
-        while (pause_s := await self.tried(work)) is not None:  # noqa: ASYNC110 - only a try can tell
+    async def until_done(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of the work, which is run until it has succeeded once, with growing pauses after failures."""
+        results: list[T] = []
+
+        async def once() -> None:
+            results.append(await work())
+
+        while (pause_s := await self.tried(once)) is not None:  # noqa: ASYNC110 - only a try can tell
             await asyncio.sleep(pause_s)
         self.well()
+        return results[0]
 
     def well(self) -> None:
         """Report that the part works; may be called any number of times."""
