@@ -243,6 +243,6 @@ WAITS = "moor-newer-waits"
 BROKER_REASON = "x-first-death-reason"
 BROKER_QUEUE = "x-first-death-queue"
 BROKER_EXCHANGE = "x-first-death-exchange"
-# RabbitMQ gives the key in a list of tables; bus/rabbit/frames.py reads it from there.
+# RabbitMQ gives the key in a list of tables; bus/rabbit/parcels.py reads it from there.
 BROKER_KEY = "x-first-death-key"
 DELIVERY_LIMIT = "delivery_limit"

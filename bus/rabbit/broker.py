@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import aio_pika
 import aiormq
+from aio_pika.abc import ConnectionParameter
 from aio_pika.connection import make_url
 from pamqp import commands
 from pamqp.base import Frame
@@ -20,10 +21,11 @@ from yarl import URL
 from bus.broker import require_prefetch
 from bus.definitions import arguments_of
 from bus.queues import Binding, Limits, Objects, Queue, QueueKind
-from bus.rabbit.channel import QUIET_S, RabbitConsuming, RabbitPublishing, bounded
-from bus.rabbit.frames import decode_leniently
+from bus.rabbit.channels import QUIET_S, RabbitConsuming, RabbitPublishing
+from bus.rabbit.connection import Wire, bounded
+from bus.rabbit.resting import RestingTransports
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, open_rpc
-from bus.rabbit.wire import RabbitWire, Streams
+from bus.rabbit.undocumented import decode_leniently
 from kit.errors import AccessRefused, ConnectionLost, Operational
 from kit.tls import BadCertificate, client_tls, refused_certificate, why_hung_up
 from kit.urls import PASSWORD_FILE, BadSecretFile, HostTurns, each_host, read_secret
@@ -45,7 +47,7 @@ NAMED_BY_RABBITMQ = (QueueKind.ANSWERS, QueueKind.FEED)
 
 
 class RabbitConnection:
-    def __init__(self, wire: RabbitWire, user: str, feeds: dict[str, str], quiet_s: float = QUIET_S) -> None:
+    def __init__(self, wire: Wire, user: str, feeds: dict[str, str], quiet_s: float = QUIET_S) -> None:
         """`feeds` maps this process's feeds to the names that RabbitMQ gave their queues.
 
         Feeds outlive a connection, so all connections of a process have the same `feeds`. A consumer that has received nothing
@@ -78,13 +80,18 @@ class RabbitConnection:
         named = {queue.name: await self._named(queue, objects.limits) for queue in objects.queues}
         await self._wire.ask_aside(
             *(
-                commands.Exchange.Declare(exchange=each.name, exchange_type="topic", durable=each.durable)
+                commands.Exchange.Declare(
+                    exchange=each.name, exchange_type="topic", durable=each.durable, nowait=True
+                )
                 for each in objects.exchanges
                 if not each.foreign
             ),
             *(
                 commands.Queue.Declare(
-                    queue=queue.name, durable=True, arguments=_arguments_of(queue, objects.limits)
+                    queue=queue.name,
+                    durable=True,
+                    arguments=_arguments_of(queue, objects.limits),
+                    nowait=True,
                 )
                 for queue in objects.queues
                 if queue.kind not in NAMED_BY_RABBITMQ
@@ -101,28 +108,19 @@ class RabbitConnection:
         await self._wire.ask_aside(*(_bind(self._name_of(queue), binding) for binding in bindings))
 
     async def open_publishing(self) -> RabbitPublishing:
-        publishing = RabbitPublishing(self._wire, self.user)
-        publishing.channel = await self._wire.open(publishing, commands.Confirm.Select())
-        return publishing
+        return RabbitPublishing(self._wire, await self._wire.channel(confirms=True), self.user)
 
     async def open_consuming(self, queue: str, prefetch: int) -> RabbitConsuming:
         require_prefetch(prefetch)
-        consuming = RabbitConsuming(queue, prefetch, partial(self._consume_anew, queue), self._quiet_s)
-        consuming.channel = await self._wire.open(
-            consuming,
-            commands.Basic.Qos(prefetch_count=prefetch),
-            commands.Basic.Consume(queue=self._name_of(queue)),
-        )
+        channel = await self._wire.channel()
+        consuming = RabbitConsuming(self._wire, channel, queue, prefetch, self._quiet_s)
+        try:
+            await self._wire.answered(channel.basic_qos(prefetch_count=prefetch), channel)
+            await consuming.consume(self._name_of(queue))
+        except BaseException:
+            await consuming.close()
+            raise
         return consuming
-
-    async def _consume_anew(self, queue: str, consuming: RabbitConsuming) -> None:
-        if self._wire.blocked:
-            return
-        # To cancel the consumer of a queue that is gone would cost the whole connection.
-        if not await self._wire.stands(commands.Queue.Declare(queue=self._name_of(queue), passive=True)):
-            consuming.on_cancel()
-            return
-        await self._wire.answered(consuming.channel.consume_anew(self._name_of(queue)))
 
     async def open_rpc(self, queues: Sequence[ForeignQueue], prefetch: int) -> RabbitRpc:
         """Serve the RPC of another program that calls by these queues."""
@@ -135,10 +133,8 @@ class RabbitConnection:
         return (await self._look_at(queue)).consumer_count or 0
 
     async def _look_at(self, queue: str) -> commands.Queue.DeclareOk:
-        (declared,) = await self._wire.ask_aside(
-            commands.Queue.Declare(queue=self._name_of(queue), passive=True)
-        )
-        return cast("commands.Queue.DeclareOk", declared)
+        passive = commands.Queue.Declare(queue=self._name_of(queue), passive=True)
+        return cast("commands.Queue.DeclareOk", await self._wire.ask_aside(question=passive))
 
     async def close(self) -> None:
         await self._wire.close()
@@ -158,19 +154,29 @@ class RabbitConnection:
         names = self._answers if is_answers else self._feeds
         name = names.get(queue.name)
         if name is None or not await self._wire.stands(commands.Queue.Declare(queue=name, passive=True)):
-            (declared,) = await self._wire.ask_aside(
-                commands.Queue.Declare(exclusive=is_answers, arguments=_arguments_of(queue, limits))
-            )
-            name = names[queue.name] = cast("commands.Queue.DeclareOk", declared).queue or ""
+            declared = commands.Queue.Declare(exclusive=is_answers, arguments=_arguments_of(queue, limits))
+            named = cast("commands.Queue.DeclareOk", await self._wire.ask_aside(question=declared))
+            name = names[queue.name] = named.queue or ""
         return name
 
 
 def _bind(queue: str, binding: Binding) -> Frame:
-    return commands.Queue.Bind(queue=queue, exchange=binding.exchange, routing_key=binding.pattern)
+    return commands.Queue.Bind(
+        queue=queue, exchange=binding.exchange, routing_key=binding.pattern, nowait=True
+    )
 
 
 def _arguments_of(queue: Queue, limits: Limits) -> dict[str, Any]:
     return {**arguments_of(queue, limits)}
+
+
+class Connection(aio_pika.Connection):
+    """Of aio-pika's, with one more argument for the connection below it."""
+
+    PARAMETERS = (
+        *aio_pika.Connection.PARAMETERS,
+        ConnectionParameter("transport_factory", parser=lambda given: given, is_kwarg=True),
+    )
 
 
 class RabbitNode:
@@ -188,10 +194,11 @@ class RabbitNode:
         host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
         self._name = f"RabbitMQ at {host}{parts.path} as {self.user!r}"
 
-    async def connect(self) -> RabbitWire:
-        connection = aio_pika.Connection(self._with_password(), ssl_context=await self._tls_context())
-        # aio-pika passes these to aiormq's connection, and has no argument of its own for this one.
-        streams = connection.kwargs["transport_factory"] = Streams()
+    async def connect(self) -> Wire:
+        transports = RestingTransports()
+        connection = Connection(
+            self._with_password(), ssl_context=await self._tls_context(), transport_factory=transports
+        )
         connecting = asyncio.ensure_future(connection.connect(timeout=self._connect_s_max))
         try:
             await asyncio.shield(connecting)
@@ -204,7 +211,7 @@ class RabbitNode:
         if connection.transport is None:
             raise ConnectionLost(f"{self._name}: closed the connection at once")
         client = cast("aiormq.Connection", connection.transport.connection)
-        return RabbitWire(client, streams, self._name, hang_up=connection.close)
+        return Wire(client, self._name, hang_up=connection.close, arrived=transports.arrived)
 
     def _with_password(self) -> URL:
         if not self._password_file:

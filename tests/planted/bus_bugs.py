@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from typing import Any
 
+from aiormq.exceptions import DeliveryError
 from msgspec import structs
 from pamqp import commands
 
@@ -13,11 +14,11 @@ from bus import message
 from bus.broker import Receipt
 from bus.memory.broker import MemoryBroker, MemoryPublishing
 from bus.memory.journal import Journal, JournalFile, JournalWriteError
-from bus.rabbit import broker, channel
+from bus.rabbit import broker
 from bus.rabbit.broker import RabbitConnection, RabbitNode
-from bus.rabbit.channel import RabbitConsuming, RabbitPublishing
+from bus.rabbit.channels import Calls, RabbitConsuming, RabbitPublishing
+from bus.rabbit.connection import Wire
 from bus.rabbit.rpc import RabbitRpc
-from bus.rabbit.wire import RabbitWire
 from bus.topology import broker_user_of
 from bus.unix_socket import client, server
 from bus.unix_socket.client import UnixBroker, UnixConnection
@@ -138,26 +139,41 @@ def any_sender_accepted() -> Iterator[None]:
 
 
 # The broker refuses several messages by one frame: all but the last count as stored.
-@planted(
-    "of messages that RabbitMQ refuses together all but the last count as stored",
-    RabbitPublishing,
-    "on_confirm",
-)
-def earlier_refused_confirmed(real: Any, self: Any, frame: Any) -> None:
-    if isinstance(frame, commands.Basic.Nack) and frame.multiple:
-        real(self, commands.Basic.Nack(delivery_tag=frame.delivery_tag))
-        frame = commands.Basic.Ack(delivery_tag=frame.delivery_tag, multiple=True)
-    real(self, frame)
+@planted_as("of messages that RabbitMQ refuses together all but the last count as stored")
+@contextmanager
+def earlier_refused_confirmed() -> Iterator[None]:
+    last: list[int] = []
+
+    def noting_the_last(real: Any) -> Any:
+        async def call(self: Any, asked: Any) -> Any:
+            try:
+                return await real(self, asked)
+            except DeliveryError as told:
+                last.append(getattr(told.frame, "delivery_tag", 0) or 0)
+                raise
+
+        return call
+
+    def confirming_others(real: Any) -> Any:
+        async def publish(self: Any, parcel: Any) -> Receipt:
+            number = self._published + 1
+            told: Receipt = await real(self, parcel)
+            return Receipt.CONFIRMED if told is Receipt.REFUSED and number != last[-1] else told
+
+        return publish
+
+    with (
+        replaced(Calls, "call", noting_the_last),
+        replaced(RabbitPublishing, "publish", confirming_others),
+    ):
+        yield
 
 
 # The broker ends the channel for one message, and all that are under way count as refused: they are given up.
-@planted("with one message that RabbitMQ refuses all under way are given up", RabbitPublishing, "on_end")
+@planted("with one message that RabbitMQ refuses all under way are given up", Calls, "end")
 def all_refused_with_one(real: Any, self: Any, why: Any) -> None:
-    if isinstance(why, Refusal):
-        for told in self._unconfirmed.values():
-            channel.fail(told, why)
-        self._unconfirmed.clear()
     real(self, why)
+    self.at_the_end = 1
 
 
 # An acknowledgement of several deliveries settles only the last.
@@ -168,14 +184,16 @@ async def one_settled_of_several(real: Any, self: Any, tag: int, *, multiple: bo
 
 # The broker cancels a consumer, and its reader waits on.
 planted_by("a consumer waits on when its queue is deleted", RabbitConsuming, "on_cancel")(
-    lambda _real: lambda _self: None
+    lambda _real: lambda _self, _told=None: None
 )
 
 
 # A consumer that is quiet because it holds all that it may consumes its queue anew, and gets as much again.
 @planted("a consumer that holds all that it may is given more", RabbitConsuming, "__init__")
-def full_consumer_given_more(real: Any, self: Any, queue: str, _prefetch: int, *others: Any) -> None:
-    real(self, queue, 2**31, *others)
+def full_consumer_given_more(
+    real: Any, self: Any, wire: Any, channel: Any, queue: str, _prefetch: int, *others: Any
+) -> None:
+    real(self, wire, channel, queue, 2**31, *others)
 
 
 # Each connection of a process has a feed queue of its own: what came between two connections is missed.
@@ -185,13 +203,11 @@ def feed_forgotten(real: Any, self: Any, wire: Any, user: str, _feeds: Any, *oth
 
 
 # Nobody sees that the broker takes nothing: not the page of its state, and not a request that waits for its reply.
-planted_by("an alarm of RabbitMQ is not seen", RabbitWire, "blocked")(
-    lambda _real: property(lambda _self: "")
-)
+planted_by("an alarm of RabbitMQ is not seen", Wire, "blocked")(lambda _real: property(lambda _self: ""))
 
 
 # An exchange of another program counts as missing, although it is there: nothing is bound to it.
-@planted("an exchange of another program that is there is not bound", RabbitWire, "stands")
+@planted("an exchange of another program that is there is not bound", Wire, "stands")
 async def foreign_exchange_passed_over(real: Any, self: Any, passive: Any) -> bool:
     return not isinstance(passive, commands.Exchange.Declare) and bool(await real(self, passive))
 
@@ -204,21 +220,21 @@ async def answer_to_nobody_sent(real: Any, self: Any, queue: str, body: bytes) -
 
 
 # A request of another program is not known to have had a limit on its time in the queue.
-@planted("an RPC request has no expiry", RabbitRpc, "on_content")
-def expiry_of_a_request_dropped(real: Any, self: Any, method: Any, header: Any, body: bytes) -> None:
-    header.properties.expiration = None
-    real(self, method, header, body)
+@planted("an RPC request has no expiry", RabbitRpc, "on_message")
+async def expiry_of_a_request_dropped(real: Any, self: Any, message: Any) -> None:
+    message.header.properties.expiration = None
+    await real(self, message)
 
 
 # A request of another program that is delivered again looks like a new one.
-@planted("an RPC request that comes again looks new", RabbitRpc, "on_content")
-def repeated_request_not_marked(real: Any, self: Any, method: Any, header: Any, body: bytes) -> None:
-    method.redelivered = False
-    real(self, method, header, body)
+@planted("an RPC request that comes again looks new", RabbitRpc, "on_message")
+async def repeated_request_not_marked(real: Any, self: Any, message: Any) -> None:
+    message.delivery.redelivered = False
+    await real(self, message)
 
 
 # A node that ended its connection is the first to be tried again.
-planted_by("a RabbitMQ node that hung up is tried first again", RabbitWire, "on_lost")(
+planted_by("a RabbitMQ node that hung up is tried first again", Wire, "on_lost")(
     lambda _real: lambda _self, _do: None
 )
 
@@ -245,11 +261,11 @@ def certificate_not_shown(real: Any) -> Any:
 
 
 # A body is sent in one frame, however large: the broker ends the connection.
-@planted("a large message ends its connection", channel, "frames_of")
-def large_body_in_one_frame(
-    real: Any, parcel: Any, number: int, channel: int, user: str, _size_max: int
-) -> bytes:
-    return bytes(real(parcel, number, channel, user, 2**31))
+@planted("a large message ends its connection", Wire, "channel")
+async def large_body_in_one_frame(real: Any, self: Any, **how: Any) -> Any:
+    channel = await real(self, **how)
+    channel.max_content_size = 2**31
+    return channel
 
 
 # Every user of the machine may open the socket, and so act as any user of the broker.

@@ -17,7 +17,11 @@ from kit.errors import ConnectionLost
 pytestmark = pytest.mark.asyncio
 
 OPENING = (
-    commands.Connection.Start(mechanisms="PLAIN", locales="en_US"),
+    commands.Connection.Start(
+        mechanisms="PLAIN",
+        locales="en_US",
+        server_properties={"capabilities": {"publisher_confirms": True, "basic.nack": True}},
+    ),
     commands.Connection.Tune(channel_max=10, frame_max=131072, heartbeat=0),
     commands.Connection.OpenOk(),
 )
@@ -121,7 +125,7 @@ async def test_a_connection_that_a_node_forces_to_close_is_followed_by_one_to_th
 async def test_a_node_that_takes_connections_and_answers_nothing_is_left_for_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bus.rabbit.wire.ANSWER_S_MAX", 0.1)
+    monkeypatch.setattr("bus.rabbit.connection.ANSWER_S_MAX", 0.1)
     async with three_nodes() as (url, nodes):
         link = Link(RabbitBroker(url, first=0), BusSettings())
         for _ in nodes:

@@ -2,16 +2,20 @@
 
 import struct
 import time
+from typing import cast
 
 import pamqp.frame
 import pytest
+from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp import commands
 from pamqp.header import ContentHeader
 
-from bus.rabbit.frames import decode_leniently, delivery_of, table
+from bus.rabbit.parcels import delivery_of
+from bus.rabbit.undocumented import decode_leniently, table
 
 decode_leniently()
 
+NO_CHANNEL = cast("AbstractChannel", None)
 CONTENT_TYPE, HEADERS, REPLY_TO, TIMESTAMP, USER = 1 << 15, 1 << 13, 1 << 9, 1 << 6, 1 << 4
 
 
@@ -80,7 +84,7 @@ def test_a_delivery_is_read_whatever_its_sender_wrote_around_it() -> None:
         short(b"moor-client"),
     )
 
-    delivery = delivery_of("q", deliver(b"e", b"\xff" * 255), header, b"body")
+    delivery = delivery_of("q", DeliveredMessage(deliver(b"e", b"\xff" * 255), header, b"body", NO_CHANNEL))
 
     assert (delivery.tag, delivery.sender, delivery.parcel.headers) == (7, "moor-client", {})
     assert delivery.parcel.routing_key == "\\xff" * 255

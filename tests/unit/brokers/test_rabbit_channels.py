@@ -1,0 +1,197 @@
+"""Channels of the RabbitMQ client, beside a node that says what a test tells it to; and when reading rests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from pamqp import commands
+from pamqp.base import Frame
+from pamqp.frame import FrameTypes, marshal, unmarshal
+from pamqp.header import ContentHeader
+from yarl import URL
+
+from bus.broker import Connection, Publishing, Receipt
+from bus.message import Parcel
+from bus.rabbit import RabbitBroker
+from bus.rabbit.resting import LARGE_BYTES, QUICK_READS_MIN, REST_S, RestingTransports, Rests
+from kit.errors import ConnectionLost
+from tests.unit.brokers.test_rabbit_connecting import open_virtual_host
+
+pytestmark = pytest.mark.asyncio
+
+PARCELS = 4
+ANSWERS: dict[type[Frame], Callable[[], Frame]] = {
+    commands.Channel.Open: commands.Channel.OpenOk,
+    commands.Channel.Close: commands.Channel.CloseOk,
+    commands.Confirm.Select: commands.Confirm.SelectOk,
+}
+
+
+class ScriptedNode:
+    """A node that opens channels, and says this when so many parcels have been published. None: it hangs up."""
+
+    def __init__(self, says: Sequence[FrameTypes] | None) -> None:
+        self._says = says
+        self._published = 0
+
+    async def serve(self, read: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        await open_virtual_host(read, out)
+        while head := await read.read(7):
+            rest = await read.readexactly(int.from_bytes(head[3:]) + 1)
+            _, channel, frame = unmarshal(head + rest)
+            if answer := ANSWERS.get(type(frame)):  # type: ignore[arg-type]
+                out.write(marshal(answer(), channel))
+            self._published += isinstance(frame, commands.Basic.Publish)
+            if self._published < PARCELS:
+                continue
+            if self._says is None:
+                break
+            self._published = 0
+            for each in self._says:
+                out.write(marshal(each, channel))
+        out.close()
+
+
+@asynccontextmanager
+async def publishing_to(node: ScriptedNode) -> AsyncIterator[tuple[Connection, Publishing]]:
+    async with await asyncio.start_server(node.serve, "127.0.0.1", 0) as door:
+        port = door.sockets[0].getsockname()[1]
+        connection = await RabbitBroker(f"amqp://guest:guest@127.0.0.1:{port}/?heartbeat=0").connect()
+        yield connection, await connection.open_publishing()
+        await connection.close()
+
+
+def published(publishing: Publishing) -> list[asyncio.Task[Receipt]]:
+    return [asyncio.create_task(publishing.publish(Parcel("e", "k", b"1"))) for _ in range(PARCELS)]
+
+
+def returned(number: int) -> tuple[FrameTypes, ...]:
+    properties = commands.Basic.Properties(message_id=str(number))
+    back = commands.Basic.Return(reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="k")
+    return back, ContentHeader(body_size=0, properties=properties), commands.Basic.Ack(number)
+
+
+@pytest.mark.parametrize(
+    ("frame", "receipt"),
+    [
+        (commands.Basic.Ack(3, multiple=True), Receipt.CONFIRMED),
+        (commands.Basic.Nack(3, multiple=True), Receipt.REFUSED),
+    ],
+    ids=["confirmed", "refused"],
+)
+async def test_one_frame_answers_for_all_parcels_up_to_its_number(frame: Frame, receipt: Receipt) -> None:
+    async with publishing_to(ScriptedNode((frame, *returned(4)))) as (_, publishing):
+        told = await asyncio.wait_for(asyncio.gather(*published(publishing)), 30)
+
+    assert told == [receipt, receipt, receipt, Receipt.UNROUTABLE]
+
+
+async def all_lost(sent: Sequence[asyncio.Task[Receipt]]) -> bool:
+    told = await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), 30)
+    return {*map(type, told)} == {ConnectionLost}
+
+
+async def test_those_who_wait_for_a_confirm_are_told_that_the_node_has_hung_up() -> None:
+    async with publishing_to(ScriptedNode(None)) as (_, publishing):
+        assert await all_lost(published(publishing))
+
+
+async def test_those_who_wait_for_a_confirm_are_told_that_this_end_has_closed_the_connection() -> None:
+    async with publishing_to(ScriptedNode(())) as (connection, publishing):
+        sent = published(publishing)
+        await asyncio.sleep(0.05)
+        await connection.close()
+        assert await all_lost(sent)
+        with pytest.raises(ConnectionLost):
+            await publishing.publish(Parcel("e", "k", b"1"))
+
+
+async def test_a_confirm_that_stays_away_ends_its_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library passes over an answer for several parcels if it does not know the last of them."""
+    monkeypatch.setattr("bus.rabbit.connection.ANSWER_S_MAX", 0.2)
+    async with publishing_to(ScriptedNode((commands.Basic.Ack(9, multiple=True),))) as (_, publishing):
+        assert await all_lost(published(publishing))
+        with pytest.raises(ConnectionLost):
+            await publishing.publish(Parcel("e", "k", b"1"))
+
+
+async def test_one_who_waits_for_a_confirm_may_be_cancelled() -> None:
+    async with publishing_to(ScriptedNode((commands.Basic.Ack(4, multiple=True),))) as (_, publishing):
+        first, *others = published(publishing)
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await asyncio.wait_for(asyncio.gather(*others), 30) == [Receipt.CONFIRMED] * 3
+        assert first.cancelled()
+
+
+# Rests
+
+
+class FakeSocket(asyncio.Transport):
+    is_paused = is_closed = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def pause_reading(self) -> None:
+        assert not self.is_closed
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_reading_rests_while_many_small_messages_come_and_then_goes_on(
+    monkeypatch: pytest.MonkeyPatch, *, is_closed: bool
+) -> None:
+    socket = FakeSocket()
+    loop = asyncio.get_running_loop()
+    read = asyncio.StreamReader()
+    out = asyncio.StreamWriter(socket, asyncio.StreamReaderProtocol(read), read, loop)
+
+    async def opened(*_: object, **__: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return read, out
+
+    monkeypatch.setattr("asyncio.open_connection", opened)
+    transports = RestingTransports()
+    await transports.create(URL("amqp://here:1"), ssl_context_provider=None)
+    # A machine that is busy elsewhere may make some of them slow.
+    for _ in range(100 * QUICK_READS_MIN):
+        transports.arrived(100)
+        await asyncio.sleep(0)
+        if socket.is_paused:
+            break
+    else:
+        raise AssertionError("reading never rests")
+    socket.is_closed = is_closed
+    await asyncio.sleep(3 * REST_S)
+
+    assert socket.is_paused == is_closed
+    out.close()
+
+
+def rests_after(rests: Rests, every_s: float, size: int = 100) -> int | None:
+    """How many messages came at this distance before reading rested."""
+    return next((n for n in range(1_000) if rests.after_read_s(n * every_s, 1, size)), None)
+
+
+async def test_reading_does_not_rest_for_few_or_large_messages() -> None:
+    assert rests_after(Rests(), 0.001) is not None
+    assert rests_after(Rests(), 0.005) is None
+    assert rests_after(Rests(), 0.001, LARGE_BYTES) is None
+
+
+async def test_rests_that_bring_nothing_become_rare() -> None:
+    rests = Rests()
+    now_s, rested = 0.0, 0
+    for _ in range(10_000):
+        # Nothing comes during a rest: the sender waits for answers.
+        now_s += (rest_s := rests.after_read_s(now_s, 1, 100)) + 0.001
+        rested += rest_s > 0
+
+    assert 1 < rested < 20

@@ -1,0 +1,98 @@
+"""Which names of the AMQP libraries the product uses. Each is one that they document or export, but for those of `undocumented.py`."""
+
+import ast
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+LIBRARIES = ("aio_pika", "aiormq", "pamqp")
+ROOMS = (
+    "bus",
+    "cell_conductor",
+    "compute_sim",
+    "engine",
+    "ironic_sync",
+    "kit",
+    "laboratory",
+    "moor",
+    "nova_bridge",
+)
+UNDOCUMENTED = ROOT / "bus" / "rabbit" / "undocumented.py"
+NAMES = {
+    "aio_pika.Connection",
+    "aio_pika.abc.ConnectionParameter",
+    "aio_pika.connection.make_url",
+    "aiormq.Channel",
+    "aiormq.Connection",
+    "aiormq.TransportFactory",
+    "aiormq.abc.DeliveredMessage",
+    "aiormq.exceptions",
+    "pamqp.base.Frame",
+    "pamqp.commands",
+    "pamqp.commands.Basic",
+}
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for each in ast.walk(tree):
+        if isinstance(each, ast.ImportFrom) and (each.module or "").partition(".")[0] in LIBRARIES:
+            yield from (f"{each.module}.{name.name}" for name in each.names)
+        elif isinstance(each, ast.Import):
+            yield from (name.name for name in each.names if name.name.partition(".")[0] in LIBRARIES)
+
+
+def used(tree: ast.Module) -> Iterator[str]:
+    """What is imported, and what is read of the modules that are: `aio_pika.Connection`."""
+    yield from (name for name in imported(tree) if name not in LIBRARIES)
+    for each in ast.walk(tree):
+        if (
+            isinstance(each, ast.Attribute)
+            and isinstance(each.value, ast.Name)
+            and each.value.id in LIBRARIES
+        ):
+            yield f"{each.value.id}.{each.attr}"
+
+
+def sources() -> list[Path]:
+    files = [file for room in ROOMS for file in (ROOT / room).rglob("*.py") if file != UNDOCUMENTED]
+    return [file for file in files if any(library in file.read_text() for library in LIBRARIES)]
+
+
+def test_every_name_of_the_libraries_that_is_used_is_listed_and_every_listed_one_is_used() -> None:
+    found = {name for file in sources() for name in used(ast.parse(file.read_text()))}
+
+    assert found == NAMES
+
+
+def test_only_one_package_imports_the_libraries() -> None:
+    importing = {file.parent for file in sources() if [*imported(ast.parse(file.read_text()))]}
+
+    assert importing == {ROOT / "bus" / "rabbit"}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_name_is_one_that_its_library_shows(name: str) -> None:
+    """It has no underscore, and the module that it is taken of does not only import it for itself."""
+    module, _, last = name.rpartition(".")
+    assert not any(part.startswith("_") for part in name.split("."))
+    owner = import_module(module)
+    value = getattr(owner, last)
+    exported = getattr(owner, "__all__", None)
+    is_its_own = isinstance(value, ModuleType) or getattr(value, "__module__", module).startswith(module)
+    assert is_its_own or last in (exported or ())
+
+
+def test_nothing_private_of_another_object_is_read() -> None:
+    """mypy knows whether an object of these libraries has what is read of it."""
+    read = {
+        ast.unparse(each)
+        for file in (ROOT / "bus" / "rabbit").glob("*.py")
+        for each in ast.walk(ast.parse(file.read_text()))
+        if isinstance(each, ast.Attribute) and each.attr.startswith("_") and not each.attr.startswith("__")
+    }
+
+    assert {each for each in read if not each.startswith("self._")} == set()
