@@ -44,35 +44,25 @@ class TlsClient(Struct, frozen=True):
     def explained(self, problem: BaseException, *, hung_up: bool = False) -> str:
         """Which end refuses which certificate, and why; empty if the problem is another one. `hung_up`: the server has ended the
         connection without a word.
+
+        A server that refuses a client's certificate says why, and hangs up; under TLS 1.3 the client has then sent its first words
+        already, and often learns no more than that the connection was reset.
         """
         said, own = str(problem), self.certificate
         if untrusted := _UNTRUSTED.search(said):
             why = f"its certificate is not trusted: {untrusted['why']}"
             return f"{why}; {self.authority_in} names the authority"
-        if refused := refused_certificate(said):
+        if "alert" in said.lower() and (refused := _ALERT.search(said.replace(" ", "_"))):
             shown = f"the certificate {own}" if own else "a client without a certificate"
-            return f"it refuses {shown}: {refused}; {self.certificate_in} names the certificate"
+            why = _ALERTS[refused[1].upper()]
+            return f"it refuses {shown}: {why}; {self.certificate_in} names the certificate"
         if not (hung_up and self.speaks_tls):
             return ""
-        return f"{why_hung_up(own, self.certificate_in)} ({problem!r})"
-
-
-def refused_certificate(problem: str) -> str:
-    """Why a server refused the client's certificate, from the text of the TLS library's error; empty if it says nothing of that."""
-    found = _ALERT.search(problem.replace(" ", "_")) if "alert" in problem.lower() else None
-    return _ALERTS[found[1].upper()] if found else ""
-
-
-def why_hung_up(certificate: str, setting: str) -> str:
-    """What a client may have done wrong with whom a server spoke TLS, and then hung up. `certificate` is the client's file; empty if
-    it shows none. `setting` is where that file is named.
-
-    A server that refuses a client's certificate says why, and hangs up; under TLS 1.3 the client has then sent its first words
-    already, and often learns no more than that the connection was reset.
-    """
-    if not certificate:
-        return f"it hung up in the TLS handshake: it may want a client certificate, and {setting} names none"
-    return f"it hung up in the TLS handshake: it may not trust the authority of the certificate {certificate}, or it has expired"
+        if own:
+            why = f"it may not trust the authority of the certificate {own}, or it has expired"
+        else:
+            why = f"it may want a client certificate, and {self.certificate_in} names none"
+        return f"it hung up in the TLS handshake: {why} ({problem!r})"
 
 
 class BadCertificate(ValueError):  # noqa: N818 - named for what it is

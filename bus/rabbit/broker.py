@@ -27,7 +27,7 @@ from bus.rabbit.resting import RestingTransports
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, open_rpc
 from bus.rabbit.undocumented import decode_leniently
 from kit.errors import AccessRefused, ConnectionLost, Operational
-from kit.tls import BadCertificate, client_tls, refused_certificate, why_hung_up
+from kit.tls import BadCertificate, TlsClient, client_tls
 from kit.urls import PASSWORD_FILE, BadSecretFile, HostTurns, each_host, read_secret
 
 # aiormq raises what it logs; its log would repeat that with tracebacks at every reconnect.
@@ -36,8 +36,6 @@ decode_leniently()
 
 HEARTBEAT_S = 10
 CONNECT_S_MAX = 15.0
-# The TLS library's error for a certificate, which the AMQP client passes on as text.
-_UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED.*?verify failed: (?P<why>.*?)\.? \(_ssl")
 # The client library's errors for a connection that ends in the handshake or right after it.
 _HUNG_UP = re.compile("reset|closed|EOF|IncompatibleProtocol|StopAsyncIteration", re.IGNORECASE)
 # The arguments of client_tls, by their names in the URL's query.
@@ -188,6 +186,9 @@ class RabbitNode:
         self._password_file = made.query.get(PASSWORD_FILE, "")
         self._url = made.without_query_params(PASSWORD_FILE)
         self._tls: ssl.SSLContext | None = None
+        own = made.query.get("certfile", "")
+        speaks_tls = made.scheme == "amqps"
+        self._tls_client = TlsClient(own, "certfile in the URL", "cafile in the URL", speaks_tls)
         self._connect_s_max = connect_s_max
         self.user = unquote(parts.username or "guest")
         # For messages, without the password.
@@ -266,20 +267,9 @@ class RabbitNode:
         return f"wrong password, or no such user; correct {where}, or the user on the broker (`moor broker declare`)"
 
     def _not_connected(self, problem: BaseException) -> str:
-        said = str(problem)
-        if untrusted := _UNTRUSTED.search(said):
-            why = untrusted["why"]
-            return (
-                f"{self._name}: its certificate is not trusted: {why}; cafile in the URL names the authority"
-            )
-        if refused := refused_certificate(said):
-            mine = self._url.query.get("certfile", "")
-            shown = f"the certificate {mine}" if mine else "a client without a certificate"
-            return f"{self._name}: it refuses {shown}: {refused}; certfile in the URL names the certificate"
-        if self._url.scheme == "amqps" and _HUNG_UP.search(repr(problem)):
-            why = why_hung_up(self._url.query.get("certfile", ""), "certfile in the URL")
-            return f"{self._name}: {why} ({problem!r})"
-        return f"cannot connect to {self._name}: {problem!r}"
+        hung_up = _HUNG_UP.search(repr(problem)) is not None
+        why = self._tls_client.explained(problem, hung_up=hung_up)
+        return f"{self._name}: {why}" if why else f"cannot connect to {self._name}: {problem!r}"
 
 
 class RabbitBroker:
