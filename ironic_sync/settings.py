@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from msgspec import Meta, Struct, structs
 
-from bus.topology import IRONIC, IRONIC_EVENTS, IRONIC_TOPIC, Limits, Queue, inbox_queue
+from bus.topology import IRONIC, IRONIC_EVENTS, IRONIC_TOPIC, Exchange, Limits, Objects, Queue, inbox_queue
 from ironic_sync.core.ordering import Belief
 from kit.login import RestService
 from kit.parts import Pauses
@@ -42,6 +42,11 @@ class Inbox(Struct, frozen=True):
     @property
     def declared(self) -> Queue:
         return inbox_queue(self.queue, self.exchange, self.topics)
+
+    @property
+    def objects(self) -> Objects:
+        exchanges = (Exchange(self.exchange, durable=False),) if self.creates_exchange else ()
+        return Objects(exchanges, (self.declared,), self.limits)
 
 
 class IronicSettings(Struct, frozen=True, kw_only=True):

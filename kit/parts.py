@@ -370,7 +370,7 @@ class Supervised:
 
     async def run(self) -> None:
         try:
-            await (self._until_stopped() if self._is_cut_short else self._repeat())
+            await (until_set(self.stopping, self._repeat()) if self._is_cut_short else self._repeat())
         except Exception as bug:
             self.status.ended(bug)
             raise
@@ -378,18 +378,6 @@ class Supervised:
 
     async def stop(self) -> None:
         self.stopping.set()
-
-    async def _until_stopped(self) -> None:
-        working = asyncio.create_task(self._repeat())
-        stopping = asyncio.create_task(self.stopping.wait())
-        try:
-            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            working.cancel()
-            stopping.cancel()
-            await asyncio.gather(working, stopping, return_exceptions=True)
-        with suppress(asyncio.CancelledError):
-            working.result()
 
     async def _repeat(self) -> None:
         while not self.stopping.is_set():
@@ -461,7 +449,7 @@ class Once(Supervised):
         super().__init__(name, work, is_needed=True)
 
     async def run(self) -> None:
-        await self._until_stopped()
+        await until_set(self.stopping, self._repeat())
         if not self.stopping.is_set():
             self.status.well()
 
@@ -471,6 +459,20 @@ async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
+
+
+async def until_set(event: asyncio.Event, work: Coroutine[object, object, None]) -> None:
+    """Run this work until it ends. It is cancelled when the event is set."""
+    working = asyncio.create_task(work)
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        waiting.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
+    with suppress(asyncio.CancelledError):
+        working.result()
 
 
 # Runs of a function that are shared: all callers that come before a run begins wait for that run.

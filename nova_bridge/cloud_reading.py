@@ -3,23 +3,22 @@
 First the client of the API, then the reader of a whole Nova, and the part that keeps what was read true.
 """
 
-import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 import httpx
 from msgspec import Struct
 
-from bus.broker import Connection, Consuming
 from bus.settings import BusSettings
 from bus.topology import Binding, Limits, Objects, Queue, QueueKind
+from bus.workers.consuming import InboxConsuming, consumer
 from bus.workers.sending import Link, pauses_of
 from engine.inventories import ConsumerId
-from kit.errors import NotFound, Operational, Unavailable, VersionNotOffered, WrongAnswer
+from kit.errors import Unavailable, VersionNotOffered, WrongAnswer
 from kit.keystone import OpenStackSettings
 from kit.login import NOT_FOUND, RestAnswer, RestService, marker_of
 from kit.metrics import Readings
@@ -367,11 +366,10 @@ class NovaCloudKeeper(PartGroup):
         )
         parts: list[Periodic | Supervised] = [self._reading, self._services]
         if link is not None:
-            self._link = link
-            self._bus = bus or BusSettings()
-            self._queue = queue
-            parts.append(Supervised("hear Nova", self._hear, pauses=pauses_of(self._bus), chance=chance))
-            self._hearing = parts[-1]
+            bus = bus or BusSettings()
+            hear = partial(self._hear, link, queue, bus.prefetch)
+            self._hearing = Supervised("hear Nova", hear, pauses=pauses_of(bus), chance=chance)
+            parts.append(self._hearing)
         super().__init__(*parts)
 
     @property
@@ -417,57 +415,22 @@ class NovaCloudKeeper(PartGroup):
 
     # Hearing
 
-    async def _hear(self) -> None:
-        async with self._link.opened() as connection:
-            limits = Limits(
-                feed_length_max=HEARD_MAX,
-                unused_expires_ms=HEARD_EXPIRES_MS,
-            )
-            await connection.declare(Objects((), (Queue(self._queue, QueueKind.FEED),), limits))
-            consuming = await connection.open_consuming(self._queue, self._bus.prefetch)
-            try:
-                await self._consume(connection, consuming)
-            finally:
-                with suppress(Operational):
-                    await consuming.close()
-
-    async def _consume(self, connection: Connection, consuming: Consuming) -> None:
-        is_bound = await self._bound(connection, was_bound=None)
-        self._hearing.status.well()
-        # What was said before may be lost.
-        self._reading.wake()
-        receiving = asyncio.ensure_future(consuming.receive())
-        try:
+    async def _hear(self, link: Link, queue: str, prefetch: int) -> None:
+        bindings = [Binding(self._settings.exchange, f"{topic}.*") for topic in self._settings.topics]
+        limits = Limits(feed_length_max=HEARD_MAX, unused_expires_ms=HEARD_EXPIRES_MS)
+        inbox = Objects((), (Queue(queue, QueueKind.FEED, tuple(bindings)),), limits)
+        opens = partial(InboxConsuming.open, inbox=inbox, prefetch=prefetch, bind_s=BIND_S)
+        async with consumer(link, self._hearing.status, opens) as consuming:
+            # What was said before may be lost.
+            self._reading.wake()
             while True:
-                done, _ = await asyncio.wait((receiving,), timeout=BIND_S)
-                if not done:
-                    is_bound = await self._bound(connection, was_bound=is_bound)
+                deliveries = await consuming.receive()
+                if not deliveries:
+                    self._reading.wake()
                     continue
-                deliveries = receiving.result()
                 for each in deliveries:
                     self._take(each.parcel.body)
                 await consuming.acknowledge(deliveries[-1].tag, multiple=True)
-                receiving = asyncio.ensure_future(consuming.receive())
-        finally:
-            receiving.cancel()
-            await asyncio.gather(receiving, return_exceptions=True)
-
-    async def _bound(self, connection: Connection, *, was_bound: bool | None) -> bool:
-        """Bind the queue to Nova's exchange. Returns False if there is none: no Nova has run there yet."""
-        bindings = [Binding(self._settings.exchange, f"{topic}.*") for topic in self._settings.topics]
-        try:
-            await connection.bind(self._queue, bindings)
-        except NotFound:
-            if was_bound is not False:
-                log.warning(
-                    "the queue %r is bound as soon as the exchange %r exists: it does not yet",
-                    self._queue,
-                    self._settings.exchange,
-                )
-            return False
-        if was_bound is False:
-            self._reading.wake()
-        return True
 
     def _take(self, body: bytes) -> None:
         heard = read_notification(body)

@@ -25,13 +25,14 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bus.broker import Receipt
+from bus.broker import Connection, Receipt
 from bus.rabbit.broker import RabbitConnection
 from bus.rabbit.rpc import ForeignExchange, ForeignQueue, RabbitRpc, RpcDelivery
+from bus.workers.consuming import consumer
 from bus.workers.sending import Link
 from kit.errors import Operational, Refusal
 from kit.metrics import Histogram, Labels, Readings
-from kit.parts import Background, Supervised
+from kit.parts import Background, Supervised, until_set
 from nova_bridge.deciding import NovaAsked, NovaDecision, NovaSearch
 from nova_bridge.envelope import (
     RefusedError,
@@ -165,6 +166,12 @@ def rpc_queues(settings: NovaSettings, unique: str) -> tuple[ForeignQueue, ...]:
         for topic in (TOPIC, f"{TOPIC}.{socket.gethostname()}")
     )
     return (*topics, _fanout(unique, is_quorum=settings.queues == "all_quorum"))
+
+
+async def open_rpc(connection: Connection, queues: Sequence[ForeignQueue], prefetch: int) -> RabbitRpc:
+    if not isinstance(connection, RabbitConnection):
+        raise Refusal("nova_bus_url must name Nova's RabbitMQ: amqp://... or amqps://...")
+    return await connection.open_rpc(queues, prefetch)
 
 
 def _fanout(unique: str, *, is_quorum: bool) -> ForeignQueue:
@@ -318,42 +325,26 @@ class NovaServer(Supervised):
     # Hearing
 
     async def _serve(self) -> None:
-        async with self._link.opened() as connection:
-            if not isinstance(connection, RabbitConnection):
-                raise Refusal("nova_bus_url must name Nova's RabbitMQ: amqp://... or amqps://...")
-            rpc = await connection.open_rpc(self._queues, self._limits.prefetch)
+        opens = partial(open_rpc, queues=self._queues, prefetch=self._limits.prefetch)
+        async with consumer(self._link, self.status, opens) as rpc:
             self._rpc = rpc
             self._backlog_at = self._clock()
             self._opened.set()
-            self.status.well()
             try:
-                await self._hear(rpc)
+                await until_set(self.stopping, self._hear(rpc))
+                # What was taken is answered; all else goes to other schedulers when this connection closes.
+                self._start_batches()
+                await self._deciding.until_fewer_than(1)
+                await self._answering.until_fewer_than(1)
             finally:
                 self._rpc = None
                 self._opened.clear()
-                with suppress(Operational):
-                    await rpc.close()
 
     async def _hear(self, rpc: RabbitRpc) -> None:
-        stopping = asyncio.create_task(self.stopping.wait())
-        receiving: asyncio.Task[Sequence[RpcDelivery]] | None = None
-        try:
-            while not self.stopping.is_set():
-                receiving = asyncio.create_task(rpc.receive())
-                await asyncio.wait((receiving, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if self.stopping.is_set():
-                    break
-                for delivery in receiving.result():
-                    await self._take(rpc, delivery)
-                self._start_batches()
-            # What was taken is answered; all else goes to other schedulers when this connection closes.
-            await self._deciding.until_fewer_than(1)
-            await self._answering.until_fewer_than(1)
-        finally:
-            tasks = (stopping, *([receiving] if receiving is not None else []))
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        while True:
+            for delivery in await rpc.receive():
+                await self._take(rpc, delivery)
+            self._start_batches()
 
     async def _take(self, rpc: RabbitRpc, delivery: RpcDelivery) -> None:
         try:

@@ -6,20 +6,20 @@ import random
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from bus.addresses import Addresses
-from bus.rabbit.broker import RabbitConnection
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, RpcDelivery
 from bus.settings import BusSettings
+from bus.workers.consuming import consumer
 from bus.workers.sending import Link
 from engine.flavors import InstanceId
 from engine.picture.picture import Picture
 from engine.requests import COUNT_MAX
-from kit.errors import Operational, Refusal
+from kit.errors import Operational
 from kit.keystone import OpenStackSettings
 from kit.metrics import Labels, Readings
 from kit.parts import Periodic, Supervised
@@ -32,7 +32,7 @@ from nova_bridge.hosts import NovaHosts, NovaNews
 from nova_bridge.placement_api import PlacementApi
 from nova_bridge.placement_books import HttpBooks
 from nova_bridge.request_spec import NovaRequestReader
-from nova_bridge.serving import SELECT, VERSION, NovaCasts, rpc_queues
+from nova_bridge.serving import SELECT, VERSION, NovaCasts, open_rpc, rpc_queues
 from nova_bridge.settings import NOVA, NovaSettings
 from nova_bridge.shadow.choosing import LOOK_AT_S, AsksServer, CopiedRequest, ShadowChooser, ShadowFollower
 from nova_bridge.shadow.notes import NotesFile, open_notes
@@ -87,17 +87,10 @@ class ShadowListener(Supervised):
         return (SHADOW_COPIES.numbers(self._counted),)
 
     async def _hear(self) -> None:
-        async with self._link.opened() as connection:
-            if not isinstance(connection, RabbitConnection):
-                raise Refusal("nova_bus_url must name Nova's RabbitMQ: amqp://... or amqps://...")
-            rpc = await connection.open_rpc(self._queues, PREFETCH)
-            self.status.well()
-            try:
-                while True:
-                    await self._take_all(rpc, await rpc.receive())
-            finally:
-                with suppress(Operational):
-                    await rpc.close()
+        opens = partial(open_rpc, queues=self._queues, prefetch=PREFETCH)
+        async with consumer(self._link, self.status, opens) as rpc:
+            while True:
+                await self._take_all(rpc, await rpc.receive())
 
     async def _take_all(self, rpc: RabbitRpc, deliveries: Sequence[RpcDelivery]) -> None:
         for start in range(0, len(deliveries), BATCH_MAX):

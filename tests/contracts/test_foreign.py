@@ -1,8 +1,9 @@
 """Contract of readers of a foreign exchange (Ironic's): they never block it, report each gap, and survive its deletion."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from msgspec import structs
@@ -10,11 +11,12 @@ from msgspec import structs
 from bus.broker import Broker, Connection, Receipt
 from bus.message import Parcel
 from bus.topology import DEAD, Exchange, Limits, Objects, objects_of, user_of
+from bus.workers.consuming import InboxConsuming, consumer
 from bus.workers.dead_letters import NotReplayed, open_dead_letters
-from bus.workers.sending import Link
-from ironic_sync.events import InboxBatch, inbox_dead_letter, read_inbox
+from bus.workers.sending import Link, pauses_of
+from ironic_sync.events import inbox_dead_letter
 from ironic_sync.settings import Inbox
-from kit.parts import Status
+from kit.parts import Status, Supervised
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, publish, until_depth, within_patience
 from tests.contracts.stage import CELLS, SETTINGS, dead_letters, declared, send, station
@@ -33,39 +35,32 @@ def said(body: bytes | int, key: str = KEY) -> Parcel:
     return Parcel(INBOX.exchange, key, body if isinstance(body, bytes) else str(body).encode())
 
 
+def opening(inbox: Inbox) -> Callable[[Connection], Awaitable[InboxConsuming]]:
+    return partial(InboxConsuming.open, inbox=inbox.objects, prefetch=SETTINGS.prefetch, bind_s=LOOK_S)
+
+
 @asynccontextmanager
 async def hearing(
     broker: Broker, inbox: Inbox = INBOX, *, status: Status | None = None
-) -> AsyncIterator[AsyncGenerator[InboxBatch, None]]:
-    """A reader with its own link, after its report of the first gap."""
+) -> AsyncIterator[InboxConsuming]:
+    """A reader with its own link."""
     link = Link(broker, SETTINGS)
-    batches = read_inbox(link, inbox, settings=SETTINGS, status=status, look_s=LOOK_S, look_s_absent=LOOK_S)
     try:
-        async with aclosing(batches):
-            assert (await next_of(batches)).gap.startswith("reading begins")
-            yield batches
+        async with consumer(link, status or Status("inbox"), opening(inbox)) as reader:
+            yield reader
     finally:
         await link.close()
 
 
-async def next_of(batches: AsyncGenerator[InboxBatch, None]) -> InboxBatch:
-    return await within_patience(anext(batches))
-
-
-async def heard(batches: AsyncGenerator[InboxBatch, None], count: int) -> list[int]:
-    """This many messages, without a gap before them."""
+async def heard(reader: InboxConsuming, count: int) -> list[int]:
+    """This many messages, without a gap before them, which are acknowledged."""
     found: list[int] = []
     while len(found) < count:
-        batch = await next_of(batches)
-        assert not batch.gap
-        found += [int(each.body) for each in batch.messages]
+        batch = await within_patience(reader.receive())
+        assert batch
+        found += [int(each.parcel.body) for each in batch]
+        await reader.acknowledge(batch[-1].tag, multiple=True)
     return found
-
-
-async def gap(batches: AsyncGenerator[InboxBatch, None]) -> str:
-    batch = await next_of(batches)
-    assert not batch.messages
-    return batch.gap
 
 
 async def stands(connection: Connection, inbox: Inbox) -> None:
@@ -74,14 +69,14 @@ async def stands(connection: Connection, inbox: Inbox) -> None:
 
 
 async def test_bodies_are_heard_as_they_are_in_order(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as batches:
+    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as reader:
         await publish(ironic, said(b"\x00 no json"), said(b"{}", "ironic_versioned_notifications.error"))
 
         found: list[tuple[bytes, str]] = []
         while len(found) < 2:
-            batch = await next_of(batches)
-            found += [(each.body, each.key) for each in batch.messages]
-            assert all(each.exchange == "ironic" and not each.came_back for each in batch.messages)
+            batch = await within_patience(reader.receive())
+            found += [(each.parcel.body, each.parcel.routing_key) for each in batch]
+            assert all(each.parcel.exchange == "ironic" and not each.returns for each in batch)
 
     assert found == [(b"\x00 no json", KEY), (b"{}", "ironic_versioned_notifications.error")]
 
@@ -94,8 +89,8 @@ async def test_a_full_inbox_drops_its_oldest_and_takes_everything(under_test: Br
 
         assert receipts == [Receipt.CONFIRMED] * 7
         await until_depth(ironic, SMALL.queue, 3)
-        async with hearing(under_test.broker(), SMALL) as batches:
-            assert await heard(batches, 3) == [5, 6, 7]
+        async with hearing(under_test.broker(), SMALL) as reader:
+            assert await heard(reader, 3) == [5, 6, 7]
 
 
 async def test_an_inbox_is_bounded_in_bytes_too(under_test: BrokerUnderTest) -> None:
@@ -107,42 +102,41 @@ async def test_an_inbox_is_bounded_in_bytes_too(under_test: BrokerUnderTest) -> 
             assert await publish(ironic, said(b"%d" % number + b" " * 399)) == [Receipt.CONFIRMED]
 
         await until_depth(ironic, inbox.queue, 2)
-        async with hearing(under_test.broker(), inbox) as batches:
-            assert await heard(batches, 2) == [4, 5]
+        async with hearing(under_test.broker(), inbox) as reader:
+            assert await heard(reader, 2) == [4, 5]
 
 
 async def test_what_a_reader_did_not_finish_comes_to_another(under_test: BrokerUnderTest) -> None:
     async with connected(under_test.broker(), THEIRS) as ironic:
         link = Link(under_test.broker(), SETTINGS)
-        async with aclosing(read_inbox(link, INBOX, settings=SETTINGS)) as batches:
-            assert await gap(batches)
+        async with consumer(link, Status("inbox"), opening(INBOX)) as reader:
             await publish(ironic, said(1))
-            assert await heard(batches, 1) == [1]
+            assert await heard(reader, 1) == [1]
             await publish(ironic, said(2))
-            # A reader that asks for more has finished the batch before.
-            assert await heard(batches, 1) == [2]
+            (unfinished,) = await within_patience(reader.receive())
         # Its connection is still open, and other parts may use it.
-        async with hearing(under_test.broker()) as batches:
-            again = await next_of(batches)
+        async with hearing(under_test.broker()) as reader:
+            (again,) = await within_patience(reader.receive())
         await link.close()
 
-        assert [(each.body, each.came_back) for each in again.messages] == [(b"2", True)]
+        assert unfinished.parcel.body == again.parcel.body == b"2"
+        assert again.returns
 
 
 async def test_an_exchange_that_went_and_came_back_is_bound_again(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as batches:
+    async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as reader:
         await publish(ironic, said(1))
-        assert await heard(batches, 1) == [1]
+        assert await heard(reader, 1) == [1]
         await under_test.delete_exchange(INBOX.exchange)
-        asking = asyncio.ensure_future(anext(batches))
+        asking = asyncio.ensure_future(reader.receive())
         await asyncio.wait((asking,), timeout=10 * LOOK_S)
         assert not asking.done()
 
         await ironic.declare(THEIRS)
 
-        assert "did not exist" in (await within_patience(asking)).gap
+        assert await within_patience(asking) == ()
         await publish(ironic, said(2))
-        assert await heard(batches, 1) == [2]
+        assert await heard(reader, 1) == [2]
 
 
 async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: BrokerUnderTest) -> None:
@@ -150,10 +144,10 @@ async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: B
     status = Status("inbox")
     async with connected(under_test.broker(), objects_of(CELLS, create_foreign=True)) as operator:
         await under_test.add_user(user, CELLS)
-        async with hearing(under_test.broker(user), status=status) as batches:
+        async with hearing(under_test.broker(user), status=status) as reader:
             await under_test.delete_exchange(INBOX.exchange)
             await operator.declare(THEIRS)
-            asking = asyncio.ensure_future(anext(batches))
+            asking = asyncio.ensure_future(reader.receive())
 
             async def is_bound() -> bool:
                 return await publish(operator, structs.replace(said(1), mandatory=True)) == [
@@ -161,20 +155,27 @@ async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: B
                 ]
 
             await until(is_bound, "the queue is bound again")
-            assert {*(each.body for each in (await within_patience(asking)).messages)} <= {b"1"}
+            assert {*(each.parcel.body for each in await within_patience(asking))} <= {b"1"}
         assert status.failures == 0
         # If the queue does not exist, the reader waits for an operator: it may not declare it.
         await under_test.delete_queue(INBOX.queue)
         link = Link(under_test.broker(user), SETTINGS)
-        async with aclosing(read_inbox(link, INBOX, settings=SETTINGS, status=status)) as batches:
-            asking = asyncio.ensure_future(anext(batches))
+        reads_again = asyncio.Event()
 
-            async def is_refused() -> bool:
-                return "AccessRefused" in status.last_error
+        async def read() -> None:
+            async with consumer(link, part.status, opening(INBOX)):
+                reads_again.set()
 
-            await until(is_refused, "it may not declare")
-            await operator.declare(objects_of(CELLS))
-            assert (await within_patience(asking)).gap.startswith("reading was interrupted")
+        part = Supervised("inbox", read, pauses=pauses_of(SETTINGS))
+        reading = asyncio.create_task(part.run())
+
+        async def is_refused() -> bool:
+            return "AccessRefused" in part.status.last_error
+
+        await until(is_refused, "it may not declare")
+        await operator.declare(objects_of(CELLS))
+        await within_patience(reads_again.wait())
+        await reading
         await link.close()
 
 
@@ -184,9 +185,9 @@ async def test_a_body_that_cannot_be_read_is_a_dead_letter_that_says_where_it_ca
     broker = await declared(under_test)
     body = b"\xff half a node\n and more"
     async with station(broker) as here, connected(under_test.broker(), THEIRS) as ironic:
-        async with hearing(under_test.broker()) as batches:
+        async with hearing(under_test.broker()) as reader:
             await publish(ironic, said(body))
-            (each,) = (await next_of(batches)).messages
+            (each,) = await within_patience(reader.receive())
             await here.publisher.offer(
                 inbox_dead_letter(each, reason="no JSON", where="ironic-1", letter="ironic-1-1")
             )

@@ -3,15 +3,15 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import pytest
 
+from bus.workers.consuming import InboxConsuming, consumer
 from bus.workers.sending import Link
-from ironic_sync.events import read_inbox
 from ironic_sync.settings import Inbox
-from kit.parts import PartGroup, PartState
+from kit.parts import PartGroup, PartState, Status
 from laboratory.ironic import (
     IronicSimSettings,
     NotificationSender,
@@ -48,15 +48,13 @@ async def test_a_reader_hears_what_is_published_in_order_and_byte_for_byte(
         # The sender declares the exchange: what it publishes before a reader is bound reaches no one.
         while sender.status.state is not PartState.WELL:
             await asyncio.sleep(0.01)
-        async with aclosing(
-            read_inbox(link, Inbox(), settings=SETTINGS, look_s=0.02, look_s_absent=0.02)
-        ) as batches:
-            assert (await within_patience(anext(batches))).gap
+        opens = partial(InboxConsuming.open, inbox=Inbox().objects, prefetch=SETTINGS.prefetch, bind_s=0.02)
+        async with consumer(link, Status("inbox"), opens) as reader:
             for node in ironic.nodes.values():
                 assert isinstance(ironic.provision(node.uuid, "active"), SimulatedNode)
             heard: list[bytes] = []
             while len(heard) < 2 * COUNT:
-                heard += [each.body for each in (await within_patience(anext(batches))).messages]
+                heard += [each.parcel.body for each in await within_patience(reader.receive())]
     finally:
         await together.stop()
         await running

@@ -23,13 +23,14 @@ from bus.topology import broker_user_of
 from bus.unix_socket import client, server
 from bus.unix_socket.client import UnixBroker, UnixConnection
 from bus.unix_socket.server import Session
-from bus.workers import intake
+from bus.workers import consuming, intake
+from bus.workers.consuming import InboxConsuming
 from bus.workers.intake import Intake
 from bus.workers.sending import ParcelSender
 from bus.workers.station import Asker
 from bus.workers.worker import Worker
 from kit.errors import AccessRefused, ConnectionLost, Refusal
-from tests.planted.replacing import ANY_CLOUD, planted, planted_as, planted_by, replaced
+from tests.planted.replacing import ANY_CLOUD, planted, planted_as, planted_by, replaced, rewritten
 
 
 # The worker acknowledges a batch when it begins: if it dies in between, the batch is lost.
@@ -102,6 +103,18 @@ def late_answer_taken_for_another(real: Any, self: Any, envelope: Any, origin: A
     if envelope.cause not in self._asked and self._asked:
         envelope = structs.replace(envelope, cause=next(iter(self._asked)))
     real(self, envelope, origin)
+
+
+# The channel of a consumer stays open when the broker has cancelled the consumer, or when its part ends.
+planted_as("a consumer that has ended keeps its channel")(
+    lambda: rewritten(consuming, "consumer", "await consuming.close()", "pass")
+)
+
+
+# The exchange of another program exists again, and nothing is said of what was missed meanwhile.
+planted_as("an exchange of another program that exists again is no gap")(
+    lambda: rewritten(InboxConsuming, "receive", "return ()", "continue")
+)
 
 
 # A header that names a sender is believed on every exchange.
