@@ -5,9 +5,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import uuid4
 
+from bus.workers.consuming import Subscription
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Heartbeats, Station
+from bus.workers.worker import Worker
 from cell_conductor.core.rows import ConductorRules, DrawId
 from cell_conductor.handlers import Ask, Decider, Timers, handlers, question_handlers
 from cell_conductor.hosts import CellHostWatch, conductor_beats, host_handlers
@@ -59,15 +61,18 @@ def conductor_parts(
     )
     watch = CellHostWatch(station, store, timers, decider, pace, clock_s=clock_s)
 
-    worker = station.worker(
-        f"conductor.{cell}.work",
-        {
-            **handlers(decider, timers.expect),
-            **host_handlers(cell, watch.expect_setting, watch.lose),
-        },
-        store,
-        outbox=store,
-        committed=timers.saved,
+    worker = Worker(
+        station,
+        Subscription(
+            f"conductor.{cell}.work",
+            {
+                **handlers(decider, timers.expect),
+                **host_handlers(cell, watch.expect_setting, watch.lose),
+            },
+            store,
+            outbox=store,
+            committed=timers.saved,
+        ),
     )
     beats = Heartbeats(
         "heartbeats",
@@ -77,10 +82,13 @@ def conductor_parts(
         chance=station.chance,
     )
     # Questions do not wait behind orders, nor orders behind them.
-    answers = station.worker(
-        f"conductor.{cell}.questions",
-        question_handlers(cell, store),
-        store,
+    answers = Worker(
+        station,
+        Subscription(
+            f"conductor.{cell}.questions",
+            question_handlers(cell, store),
+            store,
+        ),
     )
     return (worker, timers, watch, beats, answers)
 

@@ -8,8 +8,10 @@ from importlib.metadata import entry_points
 
 from bus.addresses import broker_at
 from bus.settings import BusSettings
+from bus.workers.consuming import Subscription
 from bus.workers.running import about, run_worker
 from bus.workers.station import Station, process_name
+from bus.workers.worker import Worker
 from compute_sim.drivers import Driver, Reported
 from compute_sim.guests import GuestWatch, books_handlers, console_handlers
 from compute_sim.handlers import (
@@ -123,11 +125,19 @@ def compute_parts(
     lister = AttemptLister(fleet, store, station.publisher, settings, chance=chance)
     watching = partial(watch_hosts, fleet, (reporter.touch, announcer.touch, lister.touch))
     return (
-        station.worker(f"compute.{settings.cell}.work", handlers(fleet, settings.builds_at_once_max), store),
-        station.worker(
-            f"compute.{settings.cell}.questions",
-            {**books_handlers(fleet, store), **console_handlers(fleet, store, clock)},
-            store,
+        Worker(
+            station,
+            Subscription(
+                f"compute.{settings.cell}.work", handlers(fleet, settings.builds_at_once_max), store
+            ),
+        ),
+        Worker(
+            station,
+            Subscription(
+                f"compute.{settings.cell}.questions",
+                {**books_handlers(fleet, store), **console_handlers(fleet, store, clock)},
+                store,
+            ),
         ),
         Finisher(fleet, store, station.publisher, settings.builds_at_once_max, pace=pace, chance=chance),
         announcer,

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 import os_traits
 
 from bus.messages.cell import DeployProgressed
+from bus.workers.consuming import Subscription
 from bus.workers.sending import Link
 from bus.workers.station import Station, by_station
+from bus.workers.worker import Worker
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.offers import CellMap
 from ironic_sync.core.rows import Answer
@@ -114,4 +116,6 @@ def _order_workers(
     at = dict.fromkeys(cells.names, station)
     for there, names in by_station(apart).items():
         at |= dict.fromkeys((name for name in names if name in at), there)
-    return tuple(there.worker(f"ironic.{cell}.work", HANDLERS, writer) for cell, there in at.items())
+    return tuple(
+        Worker(there, Subscription(f"ironic.{cell}.work", HANDLERS, writer)) for cell, there in at.items()
+    )

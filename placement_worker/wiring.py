@@ -5,7 +5,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from bus.workers.consuming import Subscription
 from bus.workers.station import Station, by_station
+from bus.workers.worker import Worker
 from engine.inventories import standard_vocabulary
 from kit.parts import Periodic, set_beside
 from kit.process import Part
@@ -46,12 +48,15 @@ def placement_parts(
     changes = ChangePublisher(store, tuple(station.publisher for station in stations), chance, pace=pace)
     answers = handlers(store, ProviderView(store), settings, vocabulary=STANDARD, clock=clock)
     workers = [
-        station.worker(queue, answers, store, committed=changes.written)
+        Worker(station, Subscription(queue, answers, store, committed=changes.written))
         for station in stations
         for queue in QUEUES
     ]
     for station, names in by_station(cells or {}).items():
-        of_cell = [station.worker(queue, answers, store, committed=changes.written) for queue in CELLS_QUEUES]
+        of_cell = [
+            Worker(station, Subscription(queue, answers, store, committed=changes.written))
+            for queue in CELLS_QUEUES
+        ]
         # Without a cell's broker a worker serves all others.
         set_beside((station, *of_cell), f"cell {', '.join(names)}")
         workers += of_cell

@@ -7,8 +7,10 @@ to every event that it sends, so an event that is sent again after a crash is re
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+
+from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import BuildAccepted, BuildRejected, InstanceEvent
@@ -20,9 +22,11 @@ from bus.messages.stored_names import (
     SetApplication,
 )
 from bus.topology import application_queue
+from bus.workers.consuming import Subscription
 from bus.workers.handling import Answer, Bury, Received, Said, Tell
 from bus.workers.publisher import Publisher
-from bus.workers.sending import Link
+from bus.workers.station import Station
+from bus.workers.worker import Worker
 from kit.errors import NotFound
 from kit.parts import Background, Periodic, set_beside
 from kit.process import Part
@@ -142,18 +146,20 @@ class ApplicationQueues(Periodic):
     def __init__(
         self,
         names: Callable[[], Iterable[str]],
-        link: Link,
-        readers: Mapping[str, Callable[[str], Part]],
+        station: Station,
+        subscriptions: Sequence[Subscription[OutboxTransaction]],
         poll_s: float,
         chance: random.Random | None = None,
     ) -> None:
-        """`names` are the known applications. `readers` makes the worker loop of an application's queue, by the queue for
-        all beside which it stands.
-        """
+        """`names` are the known applications. Each has a queue beside that of each of the `subscriptions`."""
         super().__init__("look for queues of applications", self.look, poll_s, chance=chance)
         self._names = names
-        self._link = link
-        self._readers = readers
+        self._station = station
+        # In smaller batches, so that a flood of one application delays the others for less long. The worker of the queue for all
+        # sweeps their outbox.
+        self._subscriptions = [
+            structs.replace(each, sweeps=False, batches_in_flight=1, singly=False) for each in subscriptions
+        ]
         # By queue.
         self._running: dict[str, Part] = {}
         # The looks until a missing queue is looked for again.
@@ -174,15 +180,15 @@ class ApplicationQueues(Periodic):
     async def look(self) -> None:
         """Start to read the queues of new applications, and stop for those that were removed."""
         known = {
-            application_queue(beside, name): (name, reader)
+            application_queue(beside.queue, name): (name, beside)
             for name in sorted(self._names())
-            for beside, reader in self._readers.items()
+            for beside in self._subscriptions
         }
         for queue in sorted(self._running.keys() - known.keys()):
             await self._running[queue].stop()
-        for queue, (name, reader) in known.items():
+        for queue, (name, beside) in known.items():
             if queue not in self._running and await self._is_there(queue):
-                running = self._running[queue] = reader(queue)
+                running = self._running[queue] = Worker(self._station, structs.replace(beside, queue=queue))
                 # It is one application's, perhaps removed: the scheduler serves all others.
                 set_beside((running,), f"application {name}")
                 self._background.start(running.run(), queue)
@@ -191,7 +197,7 @@ class ApplicationQueues(Periodic):
         if looks := self._missing.pop(queue, 0):
             self._missing[queue] = looks - 1
             return False
-        async with self._link.opened() as connection:
+        async with self._station.consuming.opened() as connection:
             try:
                 await connection.depth(queue)
             except NotFound:

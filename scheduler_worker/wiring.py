@@ -21,7 +21,9 @@ from msgspec import Struct
 
 from bus.messages.build import BuildInstance
 from bus.settings import BusSettings
+from bus.workers.consuming import Subscription
 from bus.workers.station import FeedListener, Station, by_station
+from bus.workers.worker import Worker
 from engine.choosing.plugin_settings import chosen_plugins
 from engine.choosing.plugins import Plugins, multiplier_key
 from engine.inventories import standard_vocabulary
@@ -262,17 +264,15 @@ class Sending:
 
 
 class Queues:
-    """The worker loops. `read_requests` and `read_questions` make one for the queue of this name: that for all, or that of
-    an application.
-    """
+    """What the worker loops consume. Beside the queues of `requests` and `questions` each application has its own."""
 
     def __init__(self, given: Given, known: Knowledge, deciders: Deciders, sending: Sending) -> None:
         store, picture, plugins, clock = given.store, given.picture, given.plugins, given.clock
         ask = given.station.ask
         outbox, applications = sending.outbox, sending.applications
-        self.read_requests = partial(
-            given.station.worker,
-            handlers=request_handlers(
+        self.requests = Subscription(
+            "scheduler.requests",
+            request_handlers(
                 deciders.builder,
                 known.hosts,
                 applications,
@@ -285,10 +285,11 @@ class Queues:
                 adopter=deciders.adopter,
                 know_hosts=known.host_watch.look_again,
             ),
-            store=outbox,
+            outbox,
             outbox=outbox,
-            sweeps=False,
-            chance=given.chance,
+            batches_in_flight=given.pace.batches_in_flight,
+            # Clients that know of no parcels send each request by itself.
+            singly=True,
             before_burial={BuildInstance: (deciders.burial.end_in_error, deciders.burial.release)},
         )
         overviews = Overviews(
@@ -300,9 +301,9 @@ class Queues:
             hosts=known.hosts,
             clock=clock,
         )
-        self.read_questions = partial(
-            given.station.worker,
-            handlers=question_handlers(
+        self.questions = Subscription(
+            "scheduler.questions",
+            question_handlers(
                 store,
                 known.hosts,
                 applications,
@@ -317,23 +318,26 @@ class Queues:
                 picture=picture,
                 catch_up=known.replica.catch_up,
             ),
-            store=outbox,
-            chance=given.chance,
-        )
-        self.events = given.station.worker(
-            "scheduler.events",
-            event_handlers(known.hosts, applications, clock, given.cells, deciders.more_alternates),
             outbox,
-            chance=given.chance,
+        )
+        self.events = Worker(
+            given.station,
+            Subscription(
+                "scheduler.events",
+                event_handlers(known.hosts, applications, clock, given.cells, deciders.more_alternates),
+                outbox,
+            ),
         )
         # Of the brokers that have cells only.
         self.events_of_cells = {
-            below: below.worker(
-                "scheduler.events",
-                cell_broker_handlers(known.hosts, clock, deciders.more_alternates),
-                outbox,
-                chance=given.chance,
-                says_by=given.station.publisher,
+            below: Worker(
+                below,
+                Subscription(
+                    "scheduler.events",
+                    cell_broker_handlers(known.hosts, clock, deciders.more_alternates),
+                    outbox,
+                    says_by=given.station.publisher,
+                ),
             )
             for below in given.cells_at
         }
@@ -508,20 +512,15 @@ def _workers(
             clock=clock,
             chance=chance,
         ),
-        # Clients that know of no parcels send each request by itself. An application's own queue is read in smaller batches,
-        # so that a flood of one delays the others for less long.
-        queues.read_requests(
-            "scheduler.requests", sweeps=True, batches_in_flight=given.pace.batches_in_flight, singly=True
-        ),
+        Worker(given.station, queues.requests),
         ApplicationQueues(
             lambda: sending.applications.names,
-            given.station.consuming,
-            # By the queue for all.
-            {"scheduler.requests": queues.read_requests, "scheduler.questions": queues.read_questions},
+            given.station,
+            (queues.requests, queues.questions),
             given.pace.hosts_poll_s,
             chance,
         ),
         queues.events,
         *queues.events_of_cells.values(),
-        queues.read_questions("scheduler.questions"),
+        Worker(given.station, queues.questions),
     )

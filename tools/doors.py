@@ -66,7 +66,8 @@ DOORS = {
         *("nova_bridge.serving", "nova_bridge.shadow.notes", "nova_bridge.shadow.wiring"),
     ),
     "a room's workers on a broker": (
-        *("bus.workers.station", "bus.workers.handling", "bus.workers.sending", "bus.workers.worker"),
+        *("bus.workers.station", "bus.workers.handling", "bus.workers.sending"),
+        *("bus.workers.consuming", "bus.workers.worker"),
         *("ironic_sync.rest", "compute_sim.libvirt.running", "nova_bridge.wiring"),
         *(f"{room}.wiring" for room in WORKERS),
     ),

@@ -1,24 +1,67 @@
-"""How queues are consumed: the one way to open a consumer and to close it.
+"""How queues are consumed: what a worker is told of its queue, and the one way to open a consumer and to close it.
 
+Every part that consumes does so inside `consumer`: workers, the asker, listeners to feeds, and readers of other programs' messages.
 Nothing is retried here. An error ends the context, and the part that runs it (kit/parts.py, `Supervised`) begins again after a
 pause: then everything is declared and opened anew.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Protocol, Self, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Generic, Protocol, Self, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from bus.broker import Connection, Consuming, Delivery
+from bus.message import Message
 from bus.queues import Objects, Queue
+from bus.workers.handling import Handler, Handlers, OutboxKey, Tx
+from bus.workers.publisher import Publisher
 from bus.workers.sending import Link
 from kit.errors import NotFound, Operational
 from kit.parts import Status
 
 log = logging.getLogger(__name__)
+
+Tx_co = TypeVar("Tx_co", covariant=True)
+Tx_contra = TypeVar("Tx_contra", contravariant=True)
+
+
+class Transactions(Protocol[Tx_co]):
+    def transaction(self) -> AbstractAsyncContextManager[Tx_co]: ...
+
+
+class OutboxStore(Protocol[Tx_contra]):
+    """A store that keeps each published message with the entity that it is about, until the broker confirms it."""
+
+    async def clear(self, tx: Tx_contra, said: Sequence[OutboxKey]) -> None:
+        """Drop the messages with these keys, which the broker has confirmed. Runs in the transaction of the next batch."""
+
+    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
+        """A page of the unconfirmed messages in the order of their keys, after the key `after`. Empty at the end."""
+
+
+class Subscription(Struct, Generic[Tx], frozen=True, eq=False):
+    """The queue that a worker consumes, and how it handles the messages."""
+
+    queue: str
+    handlers: Handlers
+    store: Transactions[Tx]
+    # The worker also sends the unconfirmed messages of its outbox again, unless another worker `sweeps` the same outbox.
+    outbox: OutboxStore[Tx] | None = None
+    sweeps: bool = True
+    # So many batches are handled beside each other. That pays where handlers wait for answers.
+    batches_in_flight: int = 1
+    # Most messages come alone, each in a parcel: so the broker hands over enough parcels ahead for full batches.
+    singly: bool = False
+    # Publishes the results of handlers, on another broker than the one that they were received on. Returned and dead-lettered
+    # messages stay on the first.
+    says_by: Publisher | None = None
+    # The handlers that release what was claimed for a message before it is dead-lettered. The first that succeeds is enough.
+    before_burial: Mapping[type[Message], Sequence[Handler]] = {}
+    # Called after each commit.
+    committed: Callable[[], None] = lambda: None
 
 
 class Closes(Protocol):

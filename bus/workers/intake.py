@@ -9,32 +9,29 @@ its workers, it has other messages before it at each death, these are soon handl
 import asyncio
 import heapq
 import logging
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.broker import PREFETCH_MAX, Consuming, Delivery, Origin, origin_of
-from bus.codec import Codec, NewerVersion, attempts_of, encode, lines_of, with_attempt_counted
+from bus.broker import PREFETCH_MAX, Connection, Consuming, Delivery, Origin, origin_of
+from bus.codec import NewerVersion, attempts_of, encode, lines_of, with_attempt_counted
 from bus.message import Envelope, Message, Parcel, type_of
 from bus.queues import QueueKind
-from bus.settings import BusSettings
 from bus.topology import broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
 from bus.workers import dead_letters, handling
 from bus.workers.authority import Refused, all_count, judge, judge_parcel, speaks_for
+from bus.workers.consuming import Subscription, consumer
 from bus.workers.handling import Pace, Received, all_received, received
-from bus.workers.publisher import Publisher
-from bus.workers.sending import Link, pauses_of
-from kit.errors import Interrupted, NotTaken, Operational
+from bus.workers.sending import pauses_of
+from bus.workers.station import Station
+from kit.errors import Interrupted, NotTaken
 from kit.metrics import Histogram, Readings
-from kit.parts import Status, drawn, wait_at_most
-from kit.times import now
+from kit.parts import Status, Supervised, drawn, wait_at_most
 
 log = logging.getLogger(__name__)
 
@@ -84,36 +81,25 @@ NOTHING_READ: Received[Any] = Received(message=None, id="", trace="", sender="",
 
 
 class Intake:
-    """Receives one queue's messages for one worker."""
+    """Receives the messages of one subscription for one worker."""
 
     def __init__(
         self,
-        queue: str,
-        *,
-        link: Link,
-        publisher: Publisher,
-        settings: BusSettings,
-        codec: Codec,
-        name: str,
-        chance: random.Random,
-        batches_in_flight: int = 1,
-        singly: bool = False,
-        clock: Callable[[], datetime] = now,
+        station: Station,
+        subscription: Subscription[Any],
+        before_burial: Callable[[Received[Any]], Awaitable[None]],
     ) -> None:
-        """`batches_in_flight`: so many batches are handled beside each other. `singly`: a parcel has one message, as a rule."""
-        self.queue = queue
-        ahead = max(settings.prefetch, settings.BATCH_ITEMS_MAX) if singly else settings.prefetch
-        self._prefetch = min(ahead * batches_in_flight, PREFETCH_MAX)
-        self._clock = clock
+        """`before_burial` is awaited before a message is buried, if the subscription says how to release what was claimed for it."""
+        self.queue = subscription.queue
+        settings = self._settings = station.settings
+        ahead = max(settings.prefetch, settings.BATCH_ITEMS_MAX) if subscription.singly else settings.prefetch
+        self._prefetch = min(ahead * subscription.batches_in_flight, PREFETCH_MAX)
         # The broker reports that a parcel came back to this queue, but not how often.
-        self._is_uncounted = kind_of(queue) is QueueKind.QUESTIONS
-        self._link = link
-        self._facts = link.facts
-        self._publisher = publisher
-        self._settings = settings
-        self._codec = codec
-        self._name = name
-        self._chance = chance
+        self._is_uncounted = kind_of(self.queue) is QueueKind.QUESTIONS
+        self._before_burial = before_burial if subscription.before_burial else None
+        self._station = station
+        self._facts = station.consuming.facts
+        self._chance = station.chance
         # Parcels as received. They are decoded when a batch needs them, since thousands of waiting messages cost more
         # memory than their bytes.
         self._unopened: deque[tuple[Consuming, Delivery]] = deque()
@@ -123,21 +109,20 @@ class Intake:
         self._alone: list[tuple[bytes, int, int, bytes, OpenParcel]] = []
         self._arrived = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._consuming: Consuming | None = None
         # Unacknowledged parcels by tag, in the order in which they were opened.
         self._open: dict[int, OpenParcel] = {}
         self._pending: set[asyncio.Task[None]] = set()
         # Those that are handled alone and other messages take turns.
         self._was_alone = False
         self._pace = Pace()
-        self.on_subscribed: Callable[[], None] = lambda: None
-        # Awaited before a message is buried, to release resources that were claimed for it.
-        self.before_burial: Callable[[Received[Any]], Awaitable[None]] | None = None
         pauses = pauses_of(settings)
+        self.receiving = Supervised(
+            f"{self.queue}: consume", self._receive, is_needed=True, pauses=pauses, chance=self._chance
+        )
         # These fail while the dead-letter queue or the worker's own queue accepts nothing, because it is full or
         # missing.
-        self.burying = Status(f"{queue}: bury", pauses=pauses, chance=chance)
-        self.putting_back = Status(f"{queue}: put back", pauses=pauses, chance=chance)
+        self.burying = Status(f"{self.queue}: bury", pauses=pauses, chance=self._chance)
+        self.putting_back = Status(f"{self.queue}: put back", pauses=pauses, chance=self._chance)
         self.burials_waiting = 0
         self.put_back = 0
         self.buried = 0
@@ -147,40 +132,13 @@ class Intake:
         self.redelivered = 0
         self._waited = Histogram(handling.WAITED)
         self._took = Histogram(handling.TOOK)
-        self._labels = (queue,)
+        self._labels = (self.queue,)
         self.readings: Readings = (self._waited, self._took)
 
     @property
     def in_hand(self) -> int:
         """The number of received parcels that are not acknowledged yet."""
         return len(self._open) + len(self._unopened)
-
-    async def receive(self) -> None:
-        """Consume the queue over one connection, until the connection breaks or the broker refuses. Then the error is raised.
-
-        The part that calls this tries again later: meanwhile the queue may be declared, or the right granted.
-        """
-        try:
-            async with self._link.opened() as connection:
-                consuming = await connection.open_consuming(self.queue, self._prefetch)
-                self._consuming = consuming
-                self.on_subscribed()
-                while True:
-                    for delivery in await consuming.receive():
-                        self._unopened.append((consuming, delivery))
-                        self._pace.arrived(asyncio.get_running_loop().time())
-                    self._arrived.set()
-        except Interrupted:
-            # The broker delivers everything unacknowledged again, to this worker or another.
-            self.interruptions += 1
-            over, self._consuming = self._consuming, None
-            for forgotten in (self._open, self._unopened, self._ready, self._alone):
-                forgotten.clear()
-            # A consumer that the broker has cancelled leaves its channel open.
-            if over is not None:
-                with suppress(Operational):
-                    await over.close()
-            raise
 
     async def batch(self) -> Sequence[Item]:
         """Wait for messages, and return the next ones to handle together. Empty when the worker stops."""
@@ -244,16 +202,33 @@ class Intake:
         self._stopping.set()
         self._arrived.set()
 
-    async def close(self) -> None:
-        """Finish the background work, and return unhandled messages to the queue."""
+    async def drain(self) -> None:
+        """Finish the background work. Its messages are acknowledged, so the queue must still be consumed."""
         if self._pending:
             await asyncio.wait(self._pending, timeout=self._settings.drain_ms_max / 1000)
         for task in tuple(self._pending):
             task.cancel()
-        if self._consuming is not None:
-            await self._consuming.close()
 
     # Receiving
+
+    async def _receive(self) -> None:
+        """Consume the queue over one connection, until the connection breaks or the broker refuses."""
+        async with consumer(self._station.consuming, self.receiving.status, self._opened) as consuming:
+            try:
+                while True:
+                    for delivery in await consuming.receive():
+                        self._unopened.append((consuming, delivery))
+                        self._pace.arrived(asyncio.get_running_loop().time())
+                    self._arrived.set()
+            except Interrupted:
+                # The broker delivers everything unacknowledged again, to this worker or another.
+                self.interruptions += 1
+                for forgotten in (self._open, self._unopened, self._ready, self._alone):
+                    forgotten.clear()
+                raise
+
+    async def _opened(self, connection: Connection) -> Consuming:
+        return await connection.open_consuming(self.queue, self._prefetch)
 
     def _open_some(self) -> None:
         """Decode waiting parcels until there are enough messages for one batch. Others wait as bytes, which cost little."""
@@ -304,7 +279,7 @@ class Intake:
                 return ()
             found = [
                 each
-                for each in map(self._codec.decode, lines)
+                for each in map(self._station.codec.decode, lines)
                 if isinstance(each, Envelope) and not each.attempts
             ]
             if len(found) < len(lines):
@@ -331,7 +306,7 @@ class Intake:
     def _measure_wait(self, batch: Sequence[Item]) -> None:
         """Note how long the messages of a batch have waited, all as long as its first one: parcels are many, and small."""
         if (sent_at := batch[0].received.sent_at) is not None:
-            self._waited.observe((self._clock() - sent_at).total_seconds(), len(batch), self._labels)
+            self._waited.observe((self._station.clock() - sent_at).total_seconds(), len(batch), self._labels)
 
     def _judged(
         self, place: int, envelope: Envelope[Message], held: OpenParcel, returns: int
@@ -360,7 +335,7 @@ class Intake:
         if returns and (attempts := attempts_of(line) + returns) >= self._settings.ATTEMPTS_MAX:
             self._bury_spent(place, line, held, returns, attempts)
             return None
-        read = self._codec.decode(line)
+        read = self._station.codec.decode(line)
         if isinstance(read, NewerVersion):
             self._leave_for_newer(read, held)
             return None
@@ -383,8 +358,8 @@ class Intake:
         something else. Then the message is dead-lettered without being decoded.
         """
         why = f"came back {attempts} times: the worker that had it died or lost its connection"
-        is_read = self.before_burial is not None and attempts < self._settings.ATTEMPTS_MAX + SPENT_READS_MAX
-        read = self._codec.decode(line) if is_read else None
+        is_read = self._before_burial is not None and attempts < self._settings.ATTEMPTS_MAX + SPENT_READS_MAX
+        read = self._station.codec.decode(line) if is_read else None
         if isinstance(read, Envelope):
             judged = self._judged(place, read, held, returns)
             if judged is not None:
@@ -410,7 +385,7 @@ class Intake:
     def _is_from_a_worker(self, sender: str) -> bool:
         """Whether this user may belong to a worker. On a broker without users of the topology, our own user counts too."""
         speaker = broker_user_of(sender)
-        return sender == self._link.broker.user if speaker is None else speaker.is_worker
+        return sender == self._station.consuming.broker.user if speaker is None else speaker.is_worker
 
     # Settling single messages
 
@@ -429,13 +404,13 @@ class Intake:
 
     async def _to_queue(self, lines: Sequence[bytes], held: OpenParcel, waits: int) -> bool:
         parcel = dead_letters.retry_parcel(lines, self.queue, held.origin, waits=waits)
-        return await self._until_done(lambda: self._publisher.offer(parcel), held, self.putting_back)
+        return await self._until_done(lambda: self._station.publisher.offer(parcel), held, self.putting_back)
 
     def _bury_unread(self, held: OpenParcel, line: bytes, reason: str) -> None:
         self._start(self._bury(held, line, reason, NOTHING_READ))
 
     async def _bury(self, held: OpenParcel, line: bytes, reason: str, read: Received[Any]) -> None:
-        give_back = self.before_burial
+        give_back = self._before_burial
         if give_back is None or await self._until_done(lambda: give_back(read), held, self.burying):
             await self._bury_line(held, line, reason)
 
@@ -448,9 +423,9 @@ class Intake:
             held.origin,
             reason=reason,
             attempts=attempts_of(line),
-            where=self._name,
-            letter=f"{self._name}-{self.buried}",
-            at=self._clock(),
+            where=self._station.name,
+            letter=f"{self._station.name}-{self.buried}",
+            at=self._station.clock(),
         )
         self.burials_waiting += 1
         try:
@@ -465,7 +440,7 @@ class Intake:
         unreadable messages would else fill this worker's prefetch with them, and stop it for all others.
         """
         try:
-            await self._publisher.offer(letter)
+            await self._station.publisher.offer(letter)
         except NotTaken as full:
             speaker = broker_user_of(held.origin.sender)
             if speaker is None or not speaker.application:

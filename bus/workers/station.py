@@ -21,7 +21,7 @@ import random
 import secrets
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import partial
@@ -35,17 +35,17 @@ from bus.broker import Broker, Delivery, Origin, origin_of
 from bus.codec import CODEC, Codec, known_messages
 from bus.message import Envelope, Message, type_of
 from bus.messages.hosts import HostsAlive
-from bus.queues import Grant, Objects, answers_queue, feed_queue
+from bus.queues import Grant, answers_queue, feed_queue
 from bus.settings import BusSettings
 from bus.workers import handling
 from bus.workers.authority import BrokerFacts, all_count, broker_facts_of, judge, judge_answer, judge_parcel
-from bus.workers.handling import Handler, Handlers, Received, Tx, all_received
+from bus.workers.consuming import consumer, open_own
+from bus.workers.handling import Received, all_received
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.sending import Link, pauses_of
-from bus.workers.worker import OutboxStore, Transactions, Worker
 from engine.inventories import CellName, ProviderId
 from kit import logs
-from kit.errors import Interrupted, Operational, Refusal, Unavailable
+from kit.errors import Interrupted, Refusal, Unavailable
 from kit.metrics import Histogram, Readings
 from kit.parts import PartGroup, Periodic, Status, Supervised
 from kit.process import Part
@@ -92,25 +92,13 @@ class _Batch(Struct, eq=False):
 
 
 class Asker:
-    """Asks questions for one process, over one broker."""
+    """Asks questions for the process of a station."""
 
-    def __init__(
-        self,
-        link: Link,
-        publisher: Publisher,
-        *,
-        settings: BusSettings,
-        codec: Codec,
-        name: str,
-        secret: str,
-        chance: random.Random | None = None,
-    ) -> None:
-        self._link = link
-        self._publisher = publisher
-        self._settings = settings
+    def __init__(self, station: "Station", secret: str) -> None:
+        self._station = station
+        self._publisher = station.publisher
+        settings = self._settings = station.settings
         self._pauses_s = [times * settings.ask_again_ms / 1000 for times in ASK_AGAIN_TIMES]
-        self._codec = codec
-        self._name = name
         self._secret = secret
         self._ids = itertools.count(1)
         self._queues = itertools.count(1)
@@ -126,35 +114,30 @@ class Asker:
         self.asked_again = 0
         self._took = Histogram(handling.ASKED)
         self.readings: Readings = (self._took,)
+        pauses = pauses_of(settings)
         self.taking_answers = Supervised(
-            "answers", self._take_answers, is_needed=True, pauses=pauses_of(settings), chance=chance
+            "answers", self._take_answers, is_needed=True, pauses=pauses, chance=station.chance
         )
 
     async def _take_answers(self) -> None:
-        queue = answers_queue(self._link.broker.user or ANYONE, f"{self._name}-{next(self._queues)}")
+        link, codec = self._station.consuming, self._station.codec
+        queue = answers_queue(link.broker.user or ANYONE, f"{self._station.name}-{next(self._queues)}")
+        opens = partial(open_own, queue=queue, prefetch=self._settings.prefetch)
         try:
-            async with self._link.opened() as connection:
-                await connection.declare(Objects(queues=(queue,)))
-                consuming = await connection.open_consuming(queue.name, self._settings.prefetch)
-                try:
-                    self._reply_to = queue.name
-                    self._refused = None
-                    self._open.set()
-                    self.taking_answers.status.well()
-                    # Copies that have not left yet name the old queue. To ask again withdraws them first.
-                    for batch in dict.fromkeys(self._asked.values()):
-                        self._ask(batch)
-                    while True:
-                        deliveries = await consuming.receive()
-                        for delivery in deliveries:
-                            origin = origin_of(delivery)
-                            for envelope in known_messages(delivery.parcel, self._codec):
-                                self._take(envelope, origin)
-                        await consuming.acknowledge(deliveries[-1].tag, multiple=True)
-                except Interrupted:
-                    with suppress(Operational):
-                        await consuming.close()
-                    raise
+            async with consumer(link, self.taking_answers.status, opens) as consuming:
+                self._reply_to = queue.name
+                self._refused = None
+                self._open.set()
+                # Copies that have not left yet name the old queue. To ask again withdraws them first.
+                for batch in dict.fromkeys(self._asked.values()):
+                    self._ask(batch)
+                while True:
+                    deliveries = await consuming.receive()
+                    for delivery in deliveries:
+                        origin = origin_of(delivery)
+                        for envelope in known_messages(delivery.parcel, codec):
+                            self._take(envelope, origin)
+                    await consuming.acknowledge(deliveries[-1].tag, multiple=True)
         except Refusal as refused:
             self._refused = refused
             for batch in dict.fromkeys(self._asked.values()):
@@ -259,7 +242,7 @@ class Asker:
             type(envelope.message),
             origin.exchange,
             origin.sender,
-            self._link.facts,
+            self._station.consuming.facts,
         )
         if refused is not None:
             log.warning("answer ignored: %s", refused.reason)
@@ -270,48 +253,47 @@ class Asker:
             batch.done.set_result(None)
 
 
-# Reads events from a feed queue of this process, and reconnects when the connection breaks.
+# Reads events from a feed queue of this process.
 #
 # A feed drops its oldest messages when its reader is slow, and misses events while the queue does not exist. A reader
 # that must not miss any watches the positions in the events and catches up when they jump.
 
 
+async def _heard(
+    station: "Station", grants: Iterable[Grant], status: Status
+) -> AsyncGenerator[Sequence[Received[Message]], None]:
+    """Yields batches of events over one connection, until it breaks. The first batch is empty, and no other."""
+    link = station.consuming
+    queue = feed_queue(link.broker.user or ANYONE, station.name, grants)
+    opens = partial(open_own, queue=queue, prefetch=station.settings.prefetch)
+    async with consumer(link, status, opens) as consuming:
+        yield ()
+        while True:
+            deliveries = await consuming.receive()
+            # A batch without messages would tell of an interruption.
+            if believed := [
+                each for delivery in deliveries for each in _believed(delivery, station.codec, link.facts)
+            ]:
+                yield believed
+            await consuming.acknowledge(deliveries[-1].tag, multiple=True)
+
+
 async def listen(
-    link: Link,
-    grants: Iterable[Grant],
-    *,
-    process: str,
-    settings: BusSettings,
-    codec: Codec,
-    status: Status | None = None,
+    station: "Station", grants: Sequence[Grant]
 ) -> AsyncGenerator[Sequence[Received[Message]], None]:
     """Yields batches of the events whose routing keys `grants` allow, until the caller stops.
 
     The first batch is empty: it says that the queue exists, and that later events will arrive. So is the first one
-    after each interruption, and no other. Messages that do not count (bus/workers/authority.py) are left out. `status` is the status
-    of the listening part and counts interruptions.
+    after each interruption, and no other. Messages that do not count (bus/workers/authority.py) are left out.
+
+    This is for a caller that is no part of a worker (`FeedListener`): it begins again by itself. A refusal is raised.
     """
-    queue = feed_queue(link.broker.user or "anyone", process, grants)
-    status = status or Status(f"feed {queue.name}", pauses=pauses_of(settings))
-    # A generator cannot be the work of a part, so it retries by itself.
+    status = Status("feed", pauses=pauses_of(station.settings))
     while True:
         try:
-            async with link.opened() as connection:
-                await connection.declare(Objects(queues=(queue,)))
-                consuming = await connection.open_consuming(queue.name, settings.prefetch)
-                try:
-                    status.well()
-                    yield ()
-                    while True:
-                        deliveries = await consuming.receive()
-                        # A batch without messages would tell of an interruption.
-                        if believed := [
-                            each for delivery in deliveries for each in _believed(delivery, codec, link.facts)
-                        ]:
-                            yield believed
-                        await consuming.acknowledge(deliveries[-1].tag, multiple=True)
-                finally:
-                    await consuming.close()
+            async with aclosing(_heard(station, grants, status)) as batches:
+                async for batch in batches:
+                    yield batch
         except Interrupted as interrupted:
             await asyncio.sleep(status.failed(interrupted))
 
@@ -369,62 +351,9 @@ class Station:
         apart = random.Random(name) if chance else self.chance
         self.publisher = Publisher(self._publishing, self.settings, name, clock, apart)
         self._asker = (
-            Asker(
-                self.consuming,
-                self.publisher,
-                settings=self.settings,
-                codec=codec,
-                name=name,
-                secret=f"{(chance or secrets.SystemRandom()).getrandbits(128):032x}",
-                chance=self.chance,
-            )
-            if asks
-            else None
+            Asker(self, f"{(chance or secrets.SystemRandom()).getrandbits(128):032x}") if asks else None
         )
         self._stopping = asyncio.Event()
-
-    def worker(
-        self,
-        queue: str,
-        handlers: Handlers,
-        store: Transactions[Tx],
-        *,
-        outbox: OutboxStore[Tx] | None = None,
-        sweeps: bool = True,
-        batches_in_flight: int = 1,
-        singly: bool = False,
-        chance: random.Random | None = None,
-        says_by: Publisher | None = None,
-        before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
-        committed: Callable[[], None] = lambda: None,
-    ) -> Worker[Tx]:
-        """A worker loop for one queue of this broker.
-
-        With an `outbox` it also sends that outbox's unconfirmed messages again. If `sweeps` is false, another loop of
-        the same outbox does so. `batches_in_flight` are handled beside each other. `singly`: most messages come alone, each in
-        a parcel, so the broker hands over enough parcels ahead for full batches. The results of handlers are published by
-        `says_by`, the publisher of another station, or else by this station. `before_burial` has handlers for messages that will be dead-lettered: they release what
-        was claimed for such a message. The first handler that succeeds is enough. `committed` is called after each commit.
-        """
-        return Worker(
-            queue,
-            handlers,
-            store,
-            link=self.consuming,
-            publisher=self.publisher,
-            settings=self.settings,
-            codec=self.codec,
-            name=self.name,
-            chance=chance or self.chance,
-            outbox=outbox,
-            sweeps=sweeps,
-            batches_in_flight=batches_in_flight,
-            singly=singly,
-            says_by=says_by,
-            before_burial=before_burial,
-            committed=committed,
-            clock=self.clock,
-        )
 
     def raise_refusals(self) -> None:
         """Let questions that the broker refuses fail with its refusal, and not be asked again until their time is up."""
@@ -492,7 +421,7 @@ class FeedListener(Supervised):
         self,
         name: str,
         station: Station,
-        grants: Iterable[Grant],
+        grants: Sequence[Grant],
         hear: Callable[[Sequence[Received[Message]]], None],
         *,
         is_needed: bool = False,
@@ -507,15 +436,7 @@ class FeedListener(Supervised):
         self.readings: Readings = (self._fed,)
 
     async def _listen(self) -> None:
-        feed = listen(
-            self._station.consuming,
-            self._grants,
-            process=self._station.name,
-            settings=self._station.settings,
-            codec=self._station.codec,
-            status=self.status,
-        )
-        async with aclosing(feed) as batches:
+        async with aclosing(_heard(self._station, self._grants, self.status)) as batches:
             async for batch in batches:
                 if batch and (sent_at := batch[0].sent_at) is not None:
                     age_s = (self._station.clock() - sent_at).total_seconds()

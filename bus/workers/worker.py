@@ -10,25 +10,20 @@ system is handled at once. While one batch waits for its confirms, the next is a
 
 import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 from msgspec import structs
 
 from bus.broker import chunks
-from bus.codec import Codec
-from bus.message import Message, type_of
-from bus.settings import BusSettings
+from bus.message import type_of
 from bus.unreadable import Unreadable
+from bus.workers.consuming import Subscription
 from bus.workers.handling import (
     Bury,
     GiveUp,
     Handler,
-    Handlers,
     OneByOne,
     OutboxKey,
     PutBack,
@@ -43,109 +38,43 @@ from bus.workers.handling import (
     runs,
 )
 from bus.workers.intake import TRIED_ALONE_FROM, Intake, Item
-from bus.workers.publisher import Outgoing, Publisher
-from bus.workers.sending import Link, pauses_of
+from bus.workers.publisher import Outgoing
+from bus.workers.sending import pauses_of
+from bus.workers.station import Station
 from kit import logs
 from kit.errors import Locked, TookTooLong, Transient, Unavailable
 from kit.logs import MessageTracer, OpenSpan
-from kit.parts import Periodic, Supervised, drawn, operational
-from kit.times import now
+from kit.parts import Periodic, drawn, operational
 
 log = logging.getLogger(__name__)
-
-
-Tx_co = TypeVar("Tx_co", covariant=True)
-Tx_contra = TypeVar("Tx_contra", contravariant=True)
-
-
-class Transactions(Protocol[Tx_co]):
-    def transaction(self) -> AbstractAsyncContextManager[Tx_co]: ...
-
-
-class OutboxStore(Protocol[Tx_contra]):
-    """A store that keeps each published message with the entity that it is about, until the broker confirms it."""
-
-    async def clear(self, tx: Tx_contra, said: Sequence[OutboxKey]) -> None:
-        """Drop the messages with these keys, which the broker has confirmed. Runs in the transaction of the next batch."""
-
-    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
-        """A page of the unconfirmed messages in the order of their keys, after the key `after`. Empty at the end."""
 
 
 class Worker(Generic[Tx]):
     """The loop that handles the messages of one queue. A process runs one for each queue that its role reads."""
 
-    def __init__(
-        self,
-        queue: str,
-        handlers: Handlers,
-        store: Transactions[Tx],
-        *,
-        link: Link,
-        publisher: Publisher,
-        settings: BusSettings,
-        codec: Codec,
-        name: str,
-        chance: random.Random,
-        outbox: OutboxStore[Tx] | None = None,
-        sweeps: bool = True,
-        batches_in_flight: int = 1,
-        singly: bool = False,
-        says_by: Publisher | None = None,
-        before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
-        committed: Callable[[], None] = lambda: None,
-        clock: Callable[[], datetime] = now,
-    ) -> None:
-        """`batches_in_flight`: so many batches are handled beside each other. That pays where handlers wait for answers. `singly`: most
-        messages come alone, so enough parcels for full batches are taken ahead. `committed` is called after each commit.
-        """
-        self._handlers = handlers
-        self._batches_in_flight = batches_in_flight
-        self._store = store
-        self._committed = committed
-        # `says_by`: results go to another broker than the one they were received on. Returned and buried messages stay
-        # on the first.
-        self._publisher = says_by or publisher
-        self._settings = settings
-        self._outbox = outbox
-        self._chance = chance
-        self.intake = Intake(
-            queue,
-            link=link,
-            publisher=publisher,
-            settings=settings,
-            codec=codec,
-            name=name,
-            chance=chance,
-            batches_in_flight=batches_in_flight,
-            singly=singly,
-            clock=clock,
-        )
+    def __init__(self, station: Station, subscription: Subscription[Tx]) -> None:
+        self.subscription = subscription
+        # Returned and buried messages stay on the station's own broker.
+        self._publisher = subscription.says_by or station.publisher
+        self._settings = station.settings
+        self._chance = station.chance
+        self.intake = Intake(station, subscription, self._give_back)
         self.readings = self.intake.readings
         # Confirmed, but still on their rows: cleared with the next batch's transaction.
         self._confirmed: list[OutboxKey] = []
         self._unconfirmed: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._bug: BaseException | None = None
-        pauses = pauses_of(settings)
-        self._receiving = Supervised(
-            f"{queue}: consume", self.intake.receive, is_needed=True, pauses=pauses, chance=chance
-        )
-        self.intake.on_subscribed = self._receiving.status.well
-        self._sweep = Periodic(
-            f"{queue}: say what is kept",
+        sweep = Periodic(
+            f"{subscription.queue}: say what is kept",
             self._say_what_is_kept,
-            settings.SWEEP_S,
-            pauses=pauses,
-            chance=chance,
+            self._settings.SWEEP_S,
+            pauses=pauses_of(self._settings),
+            chance=self._chance,
         )
-        self._before_burial = before_burial or {}
-        if before_burial:
-            self.intake.before_burial = self._give_back
-        settling = (self.intake.burying, self.intake.putting_back)
-        # Several loops may have one outbox: then one of them sweeps.
-        sweeping = (self._sweep,) if outbox and sweeps else ()
-        self.parts = (self._receiving, *sweeping, *settling)
+        sweeping = (sweep,) if subscription.outbox and subscription.sweeps else ()
+        self._beside = (self.intake.receiving, *sweeping)
+        self.parts = (*self._beside, self.intake.burying, self.intake.putting_back)
         self.handled = 0
         self.batches = 0
         # The number of batches when a statement last took too long.
@@ -154,20 +83,17 @@ class Worker(Generic[Tx]):
     async def run(self) -> None:
         """Handle messages until `stop` is called. Then finish the current work and return all other messages to the queue."""
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(self._receiving.run())]
-            if self._sweep in self.parts:
-                beside.append(tasks.create_task(self._sweep.run()))
+            beside = [tasks.create_task(part.run()) for part in self._beside]
             try:
                 async with asyncio.TaskGroup() as handling:
-                    for _ in range(self._batches_in_flight):
+                    for _ in range(self.subscription.batches_in_flight):
                         handling.create_task(self._handle_batches())
                 await self._until_unconfirmed_below(1)
             finally:
+                await self.intake.drain()
+                # What is unacknowledged returns to the queue when the consumer closes.
                 for task in beside:
                     task.cancel()
-                # The receiving part ends before its channel closes. Otherwise it reports the closed channel as a failure.
-                await asyncio.wait(beside)
-                await self.intake.close()
         if self._bug is not None:
             raise self._bug
 
@@ -177,7 +103,7 @@ class Worker(Generic[Tx]):
             await self._take(batch)
             # A message that is handled alone is settled before the next is handled: the next one may kill the worker.
             is_alone = len(batch) == 1 and batch[0].received.attempts >= TRIED_ALONE_FROM
-            most = self._settings.BATCHES_UNSAID_MAX * self._batches_in_flight
+            most = self._settings.BATCHES_UNSAID_MAX * self.subscription.batches_in_flight
             await self._until_unconfirmed_below(1 if is_alone else most)
 
     async def stop(self) -> None:
@@ -191,7 +117,8 @@ class Worker(Generic[Tx]):
 
     async def _take(self, batch: Sequence[Item]) -> None:
         """Give messages with the same handler to it together."""
-        for handler, items in runs(batch, [item.received.message for item in batch], self._handlers):
+        messages = [item.received.message for item in batch]
+        for handler, items in runs(batch, messages, self.subscription.handlers):
             if handler is None:
                 for item in items:
                     message = item.received.message
@@ -248,14 +175,14 @@ class Worker(Generic[Tx]):
             return await handler.handle([item.received for item in items])
         clearing, self._confirmed = self._confirmed, []
         try:
-            async with self._store.transaction() as tx:
+            async with self.subscription.store.transaction() as tx:
                 said = await handler([item.received for item in items], tx)
-                if clearing and self._outbox is not None:
-                    await self._outbox.clear(tx, clearing)
+                if clearing and self.subscription.outbox is not None:
+                    await self.subscription.outbox.clear(tx, clearing)
         except BaseException:
             self._confirmed += clearing
             raise
-        self._committed()
+        self.subscription.committed()
         return said
 
     async def _settle(
@@ -324,9 +251,9 @@ class Worker(Generic[Tx]):
     async def _give_back(self, buried: Received[Any]) -> None:
         """Release what was claimed for a message that will be dead-lettered.
 
-        The handlers in `before_burial` for its type are tried in turn, until one succeeds.
+        The handlers that the subscription has for its type are tried in turn, until one succeeds.
         """
-        for handler in self._before_burial.get(type(buried.message), ()):
+        for handler in self.subscription.before_burial.get(type(buried.message), ()):
             try:
                 leaving = _Leaving(await self._in_tries(partial(self._saved_for, handler, buried)))
             except (Unavailable, Locked):
@@ -339,9 +266,9 @@ class Worker(Generic[Tx]):
             return
 
     async def _saved_for(self, handler: Handler, buried: Received[Any]) -> Sequence[Said]:
-        async with self._store.transaction() as tx:
+        async with self.subscription.store.transaction() as tx:
             said = await handler([buried], tx)
-        self._committed()
+        self.subscription.committed()
         return said
 
     def _gives_up(self, problem: Transient, tries: int) -> bool:
@@ -352,10 +279,11 @@ class Worker(Generic[Tx]):
 
     async def _say_what_is_kept(self) -> None:
         """Publish the messages again that the outbox still has unconfirmed. Runs at the start and at intervals."""
-        assert self._outbox is not None, "only a worker with an outbox sweeps"
+        outbox = self.subscription.outbox
+        assert outbox is not None, "only a worker with an outbox sweeps"
         # One page at a time, confirmed before the next is read. Messages already on their way are skipped.
         after: OutboxKey | None = None
-        while page := await self._outbox.pending(after):
+        while page := await outbox.pending(after):
             said_already = self._publisher.on_the_way().union(self._confirmed)
             kept = [each for each in page if each[0] not in said_already]
             keys = [key for key, _ in kept]

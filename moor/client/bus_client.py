@@ -38,7 +38,6 @@ from bus.topology import EVENTS, FEED, Application, Grant, broker_user_of, desti
 from bus.unreadable import Unreadable
 from bus.workers.authority import project_of
 from bus.workers.handling import Received
-from bus.workers.sending import Link
 from bus.workers.station import Station, listen, process_name
 from engine.flavors import InstanceId, RequestId
 from kit.errors import AccessRefused, ConnectionLost, Unavailable
@@ -109,13 +108,14 @@ async def feed_of(station: Station, grant: Grant) -> AsyncIterator[Feed]:
 
     The first batch is empty: it says that the subscription is active.
     """
-    link = Link(station.consuming.broker, station.settings)
-    feed = listen(link, (grant,), process=station.name, settings=station.settings, codec=station.codec)
+    listening = Station(
+        station.consuming.broker, station.name, settings=station.settings, codec=station.codec
+    )
     try:
-        async with aclosing(feed):
+        async with aclosing(listen(listening, (grant,))) as feed:
             yield feed
     finally:
-        await link.close()
+        await listening.close()
 
 
 @asynccontextmanager

@@ -21,8 +21,7 @@ from bus.messages.placement import AskSnapshot, InventoryRefused, LogPosition, S
 from bus.queues import DEAD, DEAD_QUEUE, Grant, in_cell
 from bus.topology import INBOXES, QUEUES, objects_of, retry_exchange_of
 from bus.workers.dead_letters import DeadLetter, NotReplayed, open_dead_letters
-from bus.workers.sending import Link
-from bus.workers.station import listen
+from bus.workers.station import Station, listen
 from bus.workers.worker import Worker
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed
@@ -195,8 +194,8 @@ async def test_whatever_is_replayed_goes_where_it_came_from_or_stays() -> None:
 async def test_whatever_is_said_on_a_feed_its_listener_hears_the_rest() -> None:
     chance = random.Random("hostile facts")
     async with a_broker() as (broker, connection):
-        link = Link(broker, SETTINGS)
-        feed = listen(link, [Grant(EVENTS, ("#",))], process="p1", settings=SETTINGS, codec=CODEC)
+        ears = Station(broker, "p1", settings=SETTINGS)
+        feed = listen(ears, [Grant(EVENTS, ("#",))])
         assert await anext(feed) == ()
         heard = 0
         for _ in range(4):
@@ -208,7 +207,7 @@ async def test_whatever_is_said_on_a_feed_its_listener_hears_the_rest() -> None:
                 heard += sum(each.message == A_FACT for each in batch)
             assert heard == CHUNK
         await feed.aclose()
-        await link.close()
+        await ears.close()
 
 
 async def test_whatever_comes_as_an_answer_its_asker_is_answered() -> None:

@@ -13,10 +13,11 @@ from bus.message import LINES, Envelope, Message, Parcel
 from bus.messages.placement import ReleaseClaim
 from bus.settings import BusSettings
 from bus.topology import PLACEMENT, objects_of
+from bus.workers.consuming import OutboxStore, Subscription
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from bus.workers.handling import Handler, Handlers, Received, Said
 from bus.workers.station import Station
-from bus.workers.worker import OutboxStore, Worker
+from bus.workers.worker import Worker
 from engine.inventories import ConsumerId
 from kit.times import now
 from tests.contracts.broker_under_test import BrokerUnderTest
@@ -137,15 +138,17 @@ async def working(
     singly: bool = False,
 ) -> AsyncIterator[Worker[None]]:
     """A worker on a queue (placement's orders, unless another one is given) until the block ends; then it drains."""
-    here = Station(broker, name, settings=settings, codec=codec)
-    worker = here.worker(
-        queue,
-        memory.handlers,
-        memory,
-        chance=random.Random(7),
-        outbox=outbox,
-        before_burial=before_burial,
-        singly=singly,
+    here = Station(broker, name, settings=settings, codec=codec, chance=random.Random(7))
+    worker = Worker(
+        here,
+        Subscription(
+            queue,
+            memory.handlers,
+            memory,
+            outbox=outbox,
+            before_burial=before_burial or {},
+            singly=singly,
+        ),
     )
     running = asyncio.create_task(worker.run())
     try:

@@ -10,8 +10,10 @@ from bus.broker import Broker
 from bus.messages.administration import AskUsages
 from bus.messages.hosts import AskHosts
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
+from bus.workers.consuming import Subscription
 from bus.workers.handling import Answer, Received, Said
 from bus.workers.station import NoAnswer, Station
+from bus.workers.worker import Worker
 from kit.errors import AccessRefused
 from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.stage import CELLS, SETTINGS, Remembering, declared, order, station
@@ -47,7 +49,7 @@ class Answering(Remembering):
 @asynccontextmanager
 async def answering(broker: Broker, answers: Answering) -> AsyncIterator[Station]:
     here = Station(broker, "answerer", settings=SETTINGS)
-    worker = here.worker(QUESTIONS, {AskSnapshot: answers.on_question}, answers)
+    worker = Worker(here, Subscription(QUESTIONS, {AskSnapshot: answers.on_question}, answers))
     running = asyncio.create_task(worker.run())
     try:
         yield here

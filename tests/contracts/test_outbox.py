@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from bus.codec import CODEC
 from bus.message import Message
 from bus.messages.placement import InventoryRefused, ReleaseClaim
 from bus.topology import EVENTS, Grant
+from bus.workers.consuming import Subscription
 from bus.workers.handling import OutboxKey, Received, Said, Tell
 from bus.workers.publisher import Outgoing
-from bus.workers.sending import Link
 from bus.workers.station import Station, listen
+from bus.workers.worker import Worker
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed
 from tests.contracts.broker_under_test import BrokerUnderTest
@@ -78,14 +78,14 @@ async def test_what_was_saved_and_not_said_is_said_after_a_crash(under_test: Bro
     broker = await declared(under_test)
     lamps = Lamps()
     heard: list[int] = []
-    link = Link(broker, SETTINGS)
-    feed = listen(link, [Grant(EVENTS, ("#",))], process="ears", settings=SETTINGS, codec=CODEC)
+    ears = Station(broker, "ears", settings=SETTINGS)
+    feed = listen(ears, [Grant(EVENTS, ("#",))])
     await anext(feed)
     await send(broker, parcel(*(line(order(n)) for n in range(5))))
 
     await under_test.set_alarm(on=True)  # saved, but the broker takes nothing
     mortal = Station(broker, "mortal", settings=SETTINGS)
-    worker = mortal.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
+    worker = Worker(mortal, Subscription(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps))
     running = asyncio.create_task(worker.run())
     await until(lambda: len(lamps.kept) == 5)
     running.cancel()
@@ -94,7 +94,7 @@ async def test_what_was_saved_and_not_said_is_said_after_a_crash(under_test: Bro
     await under_test.set_alarm(on=False)
 
     heir = Station(broker, "heir", settings=SETTINGS)
-    worker = heir.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
+    worker = Worker(heir, Subscription(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps))
     running = asyncio.create_task(worker.run())
     while set(heard) != set(range(5)):
         heard += [
@@ -105,7 +105,7 @@ async def test_what_was_saved_and_not_said_is_said_after_a_crash(under_test: Bro
     await running
     await heir.close()
     await feed.aclose()
-    await link.close()
+    await ears.close()
     await mortal.close()
 
     assert lamps.sequence == dict.fromkeys(range(5), 1)
@@ -117,8 +117,8 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
     broker = await declared(under_test)
     lamps = Lamps()
     lamps.kept |= {OutboxKey(1 + n): shining(n) for n in range(7)}
-    link = Link(broker, SETTINGS)
-    feed = listen(link, [Grant(EVENTS, ("#",))], process="ears", settings=SETTINGS, codec=CODEC)
+    ears = Station(broker, "ears", settings=SETTINGS)
+    feed = listen(ears, [Grant(EVENTS, ("#",))])
     await anext(feed)
     here = Station(broker, "here", settings=varied(SETTINGS, SWEEP_S=0.01))
     await under_test.set_alarm(on=True)
@@ -127,7 +127,7 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
     lamps.kept[own] = shining(8)
     saying = here.publisher.send_all([Outgoing(shining(8))], [own])
     saying.add_done_callback(lambda _: lamps.kept.pop(own))
-    worker = here.worker(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps)
+    worker = Worker(here, Subscription(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps))
     running = asyncio.create_task(worker.run())
     await until(lambda: lamps.pages_read == 1)
     await asyncio.wait((saying,), timeout=0.3)
@@ -144,7 +144,7 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
     await running
     await here.close()
     await feed.aclose()
-    await link.close()
+    await ears.close()
 
     assert [n for n in heard if n != 8] == [*range(7)]
     assert heard.count(8) == 1

@@ -12,7 +12,7 @@ from bus.messages.build import BuildInstance, InstanceState
 from bus.messages.placement import InventoryRefused, LogPosition, ProvidersChanged
 from bus.topology import EVENTS, Grant, Limits, objects_of
 from bus.workers.publisher import Overfull
-from bus.workers.sending import Link, Outgoing
+from bus.workers.sending import Outgoing
 from bus.workers.station import Station, listen
 from engine.flavors import RequestId
 from engine.inventories import ConsumerId, ProviderId
@@ -79,13 +79,10 @@ async def test_builds_of_several_projects_share_no_parcel(under_test: BrokerUnde
 
 async def test_a_feed_is_heard_and_its_gaps_are_seen(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
-    link = Link(broker, SETTINGS)
     heard: list[int] = []
 
-    async with station(broker) as client:
-        feed = listen(
-            link, [Grant(EVENTS, ("providers.changed",))], process="p1", settings=SETTINGS, codec=CODEC
-        )
+    async with station(broker) as client, station(broker, "p1") as ears:
+        feed = listen(ears, [Grant(EVENTS, ("providers.changed",))])
         assert await anext(feed) == ()
         for n in (1, 2):
             await client.publisher.send(ProvidersChanged(at=LogPosition(term=1, position=n)))
@@ -105,7 +102,6 @@ async def test_a_feed_is_heard_and_its_gaps_are_seen(under_test: BrokerUnderTest
             if isinstance(each.message, ProvidersChanged)
         ]
         await feed.aclose()
-        await link.close()
 
     assert heard == [1, 2, 4]
 

@@ -21,9 +21,11 @@ from bus.topology import (
     retry_exchange_of,
     user_of,
 )
+from bus.workers.consuming import Subscription
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.health_server import Metrics
 from bus.workers.station import Station
+from bus.workers.worker import Worker
 from engine.flavors import InstanceId, RequestId
 from kit.errors import Poison, Transient, Unavailable
 from kit.health import About, Health
@@ -196,8 +198,8 @@ async def test_one_that_kills_its_worker_is_found_without_its_neighbours(
     await send(broker, *(parcel(*(line(order(n)) for n in range(s, s + each_parcel))) for s in starts))
 
     for _ in range(attempts_max):
-        here = Station(broker, "a-mortal", settings=few)
-        worker = here.worker(WORK, memory.handlers, memory, chance=random.Random(len(deaths)))
+        here = Station(broker, "a-mortal", settings=few, chance=random.Random(len(deaths)))
+        worker = Worker(here, Subscription(WORK, memory.handlers, memory))
         with pytest.raises(BaseExceptionGroup):
             await worker.run()
         await here.close()
@@ -323,8 +325,8 @@ async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
     )
 
     for _ in range(few.ATTEMPTS_MAX):
-        here = Station(broker, "a-mortal", settings=few)
-        worker = here.worker(questions, memory.handlers, memory, chance=random.Random(1))
+        here = Station(broker, "a-mortal", settings=few, chance=random.Random(1))
+        worker = Worker(here, Subscription(questions, memory.handlers, memory))
         with pytest.raises(BaseExceptionGroup):
             await worker.run()
         await here.close()
@@ -349,8 +351,10 @@ async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
             raise Poison(f"never {number}")
 
     memory = Remembering(poison)
-    here = Station(broker, "a-worker", settings=varied(SETTINGS, CONNECT_DELAY_MS_MAX=50.0))
-    worker = here.worker(WORK, memory.handlers, memory, chance=random.Random(7))
+    here = Station(
+        broker, "a-worker", settings=varied(SETTINGS, CONNECT_DELAY_MS_MAX=50.0), chance=random.Random(7)
+    )
+    worker = Worker(here, Subscription(WORK, memory.handlers, memory))
     running = asyncio.create_task(worker.run())
     health = Health(About("placement", "1"), (worker,))
 

@@ -258,7 +258,7 @@ class Client:
                     )
 
     async def _listen(self, station: Station) -> None:
-        feed = listen(station.consuming, EVENT_GRANTS, process="client", settings=BUS, codec=station.codec)
+        feed = listen(station, EVENT_GRANTS)
         async for batch in feed:
             for each in batch:
                 self._hear(each.message)
@@ -315,7 +315,7 @@ class Operator:
         await _ask_until_answered(station, AskApplications())
 
     async def _listen(self, station: Station) -> None:
-        feed = listen(station.consuming, ALL_FEEDS, process="feeds", settings=BUS, codec=station.codec)
+        feed = listen(station, ALL_FEEDS)
         async for batch in feed:
             for each in batch:
                 said: Any = each.message

@@ -11,7 +11,6 @@ from uuid import UUID, uuid5
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.codec import CODEC
 from bus.message import Message
 from bus.messages.build import (
     AskInstances,
@@ -298,10 +297,8 @@ class Cloud:
     @asynccontextmanager
     async def listening(self, *keys: str, exchange: str = EVENTS) -> AsyncIterator[list[Message]]:
         """The list of messages with these keys; it grows as they arrive."""
-        link = Link(self.brokers.at_api("operator"), SETTINGS)
-        feed = listen(
-            link, [Grant(exchange, keys)], process=f"ears-{next(_numbers)}", settings=SETTINGS, codec=CODEC
-        )
+        ears = Station(self.brokers.at_api("operator"), f"ears-{next(_numbers)}", settings=SETTINGS)
+        feed = listen(ears, [Grant(exchange, keys)])
         await anext(feed)
         heard: list[Message] = []
 
@@ -316,7 +313,7 @@ class Cloud:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
             await feed.aclose()
-            await link.close()
+            await ears.close()
 
     # Messages and questions
 

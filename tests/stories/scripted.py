@@ -20,8 +20,10 @@ from bus.messages.placement import (
 )
 from bus.settings import BusSettings
 from bus.topology import CELL0
+from bus.workers.consuming import Subscription
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.station import Station
+from bus.workers.worker import Worker
 from engine.flavors import InstanceId
 
 
@@ -34,8 +36,11 @@ class ScriptedCell:
         self.removed: list[RemoveFromCell] = []
         self.is_silent = False
         self._orders = dict[InstanceId, PlaceInCell]()
-        self.worker = station.worker(
-            f"conductor.{cell}.work", {PlaceInCell: self._on_place, RemoveFromCell: self._on_remove}, self
+        self.worker = Worker(
+            station,
+            Subscription(
+                f"conductor.{cell}.work", {PlaceInCell: self._on_place, RemoveFromCell: self._on_remove}, self
+            ),
         )
 
     @asynccontextmanager

@@ -9,8 +9,10 @@ from bus.broker import Broker
 from bus.memory import MemoryBroker
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReportInventory
 from bus.unix_socket.server import serve_unix
+from bus.workers.consuming import Subscription
 from bus.workers.handling import Answer, ReadOnly, Received, Said
 from bus.workers.station import Station
+from bus.workers.worker import Worker
 from engine.refusals import Claimed
 from kit.process import Part, run_until
 from placement_worker.settings import PlacementSettings
@@ -75,7 +77,9 @@ async def reader(broker: Broker) -> AsyncIterator[Handled]:
 
     station = Station(broker, "reader")
     try:
-        async with running(station.worker("placement.work", {ReportInventory: on_reports}, _NoStore())):
+        async with running(
+            Worker(station, Subscription("placement.work", {ReportInventory: on_reports}, _NoStore()))
+        ):
             yield handled
     finally:
         await station.close()
@@ -94,7 +98,9 @@ async def granting_placement(broker: Broker) -> AsyncIterator[Handled]:
         ]
 
     station = Station(broker, "yes-sayer")
-    worker = station.worker("placement.claims", {ClaimResources: ReadOnly(on_claims)}, _NoStore())
+    worker = Worker(
+        station, Subscription("placement.claims", {ClaimResources: ReadOnly(on_claims)}, _NoStore())
+    )
     try:
         async with running(worker):
             yield handled

@@ -95,10 +95,7 @@ async def _hearing(client: Station) -> AsyncIterator[_Heard]:
 
     async def hear() -> None:
         grants = (Grant(EVENTS, ("providers.changed",)),)
-        feed = listen(
-            client.consuming, grants, process=client.name, settings=client.settings, codec=client.codec
-        )
-        async with aclosing(feed):
+        async with aclosing(listen(client, grants)) as feed:
             async for batch in feed:
                 queue_stands.set()
                 for each in batch:

@@ -20,7 +20,9 @@ from bus.messages.cell import (
 )
 from bus.messages.hosts import CheckHost, HeldAttempt, HostHolds
 from bus.messages.placement import ClaimAnswered, ClaimResources
+from bus.workers.consuming import Subscription
 from bus.workers.handling import Handlers, Received, Said, Tell
+from bus.workers.worker import Worker
 from cell_conductor.core.rows import Instance
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
@@ -229,7 +231,9 @@ async def cell_setup(bus: str, books: str, *, conducted: bool = True) -> AsyncIt
             DestroyInstance: setup.computes.on_destroy,
             CheckHost: setup.computes.on_check,
         }
-        computes = running.stations_in["c1"].worker("compute.c1.work", handlers, setup.computes)
+        computes = Worker(
+            running.stations_in["c1"], Subscription("compute.c1.work", handlers, setup.computes)
+        )
         await stack.enter_async_context(running.running((computes,)))
         setup.events = await stack.enter_async_context(running.listening("instance.*.c1"))
         if conducted:

@@ -12,8 +12,10 @@ from bus.messages.build import BuildInstance, InstanceActive
 from bus.messages.cell import DestroyInstance, InstanceSpawned, SpawnFailed, SpawnInstance
 from bus.messages.hosts import HostsReported
 from bus.topology import user_of
+from bus.workers.consuming import Subscription
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.station import Station
+from bus.workers.worker import Worker
 from cell_conductor.store import ConductorStore
 from engine.hosts import HostFacts
 from kit.process import Part
@@ -140,7 +142,7 @@ async def conducting(setup: Cloud, store: ConductorStore, computes: FailsOnce) -
     """A real conductor and real computes of c1, each as the cell's own user."""
     station = setup.station("compute", "computes", cell="c1")
     handlers: Handlers = {SpawnInstance: computes.on_spawn, DestroyInstance: computes.on_destroy}
-    worker = station.worker("compute.c1.work", handlers, computes)
+    worker = Worker(station, Subscription("compute.c1.work", handlers, computes))
     async with setup.conductor(store), setup.running((station, worker), station):
         yield
 

@@ -20,8 +20,10 @@ from bus.messages.cell import (
 )
 from bus.messages.cloud import AskCells, CellsFound, CellState, ConductorAlive
 from bus.settings import BusSettings
+from bus.workers.consuming import Subscription
 from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell
 from bus.workers.station import Station
+from bus.workers.worker import Worker
 from cell_conductor.settings import ConductorPace
 from cell_conductor.store import ConductorStore
 from kit.health import About, Health
@@ -104,9 +106,12 @@ class Story:
                 SpawnInstance: self.computes.on_spawn,
                 DestroyInstance: self.computes.on_destroy,
             }
-            worker = beside.worker("compute.c1.work", handlers, self.computes)
-            consoles = beside.worker(
-                "compute.c1.questions", {TellConsole: ReadOnly(self.computes.on_console)}, self.computes
+            worker = Worker(beside, Subscription("compute.c1.work", handlers, self.computes))
+            consoles = Worker(
+                beside,
+                Subscription(
+                    "compute.c1.questions", {TellConsole: ReadOnly(self.computes.on_console)}, self.computes
+                ),
             )
             await stack.enter_async_context(setup.running((beside, worker, consoles), beside))
             await setup.add_host("h1", "c1", vcpu=50)

@@ -31,8 +31,10 @@ from bus.messages.hosts import (
 )
 from bus.messages.placement import ReportAccepted, ReportAnswered, ReportInventory
 from bus.topology import DEAD_QUEUE
+from bus.workers.consuming import Subscription
 from bus.workers.handling import Handlers, Received, Said
 from bus.workers.station import Station
+from bus.workers.worker import Worker
 from compute_sim.core.hosts import Load
 from compute_sim.settings import ComputeSettings
 from compute_sim.store_sql import SqlComputeStore
@@ -133,7 +135,7 @@ async def compute_setup(bus: str, pace: FeedPace = SETTLED) -> AsyncIterator[Com
         setup = ComputeSetup(running)
         kinds = (InstanceSpawned, SpawnFailed, InstanceStopped, InstanceDestroyed, HostsNotHere)
         handlers: Handlers = {**dict.fromkeys(kinds, setup.on_answers), HostHolds: setup.on_lists}
-        conductor = running.conductors_in["c1"].worker("conductor.c1.work", handlers, setup)
+        conductor = Worker(running.conductors_in["c1"], Subscription("conductor.c1.work", handlers, setup))
         async with running.running((conductor,)), running.listening(*events) as setup.heard:
             yield setup
 

@@ -22,8 +22,10 @@ from bus.messages.cell import (
 )
 from bus.messages.hosts import HostsReported
 from bus.messages.placement import ReportAccepted, ReportAnswered, ReportInventory
+from bus.workers.consuming import Subscription
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.station import Station
+from bus.workers.worker import Worker
 from cell_conductor.core.rows import Instance
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
@@ -214,15 +216,21 @@ async def metal_setup(bus: str, books: str) -> AsyncIterator[MetalSetup]:
         ironic = Station(broker, "ironic-1", settings=SETTINGS, asks=True)
         metal = MetalSetup(setup, picture, ironic, store, clock)
         daemon = metal.daemon
-        looking_after = ironic.worker(
-            "ironic.c1.work",
-            {DeployInstance: daemon.on_deploy, UndeployInstance: daemon.on_undeploy},
-            daemon,
+        looking_after = Worker(
+            ironic,
+            Subscription(
+                "ironic.c1.work",
+                {DeployInstance: daemon.on_deploy, UndeployInstance: daemon.on_undeploy},
+                daemon,
+            ),
         )
-        computing = setup.stations_in["c1"].worker(
-            "compute.c1.work",
-            dict.fromkeys((SpawnInstance, DestroyInstance), daemon.on_order_to_a_hypervisor),
-            daemon,
+        computing = Worker(
+            setup.stations_in["c1"],
+            Subscription(
+                "compute.c1.work",
+                dict.fromkeys((SpawnInstance, DestroyInstance), daemon.on_order_to_a_hypervisor),
+                daemon,
+            ),
         )
         await stack.enter_async_context(setup.running((ironic, looking_after), ironic))
         await stack.enter_async_context(setup.running((computing,)))

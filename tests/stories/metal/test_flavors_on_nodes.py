@@ -7,8 +7,10 @@ import pytest
 
 from bus.messages.build import BuildAccepted, BuildInstance, InstanceState
 from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnInstance
+from bus.workers.consuming import Subscription
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.station import Station
+from bus.workers.worker import Worker
 from engine.flavors import Flavor, Image, InstanceId
 from laboratory.ironic import IronicScript, SimulatedNode, available_nodes
 from laboratory.ironic.script import WorkFails
@@ -34,8 +36,13 @@ class Hypervisors:
         self.cell = cell
         # By attempt: an order may come twice.
         self.spawned: dict[tuple[InstanceId, int], SpawnInstance] = {}
-        self.worker = station.worker(
-            f"compute.{cell}.work", {SpawnInstance: self._on_spawn, DestroyInstance: self._on_destroy}, self
+        self.worker = Worker(
+            station,
+            Subscription(
+                f"compute.{cell}.work",
+                {SpawnInstance: self._on_spawn, DestroyInstance: self._on_destroy},
+                self,
+            ),
         )
 
     @asynccontextmanager

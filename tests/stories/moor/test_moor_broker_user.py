@@ -29,6 +29,8 @@ from bus.topology import (
     feed_queue,
     user_of,
 )
+from bus.workers.consuming import Subscription
+from bus.workers.worker import Worker
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.guests import console_handlers
 from compute_sim.handlers import ComputeStore, Fleet
@@ -126,7 +128,7 @@ async def computing(setup: Cloud, instance: InstanceId) -> AsyncIterator[None]:
     async with store.transaction() as tx:
         await tx.save([attempt])
     handlers = console_handlers(Fleet([driver], lambda: 0.0), store, now)
-    async with setup.running((station.worker("compute.c1.questions", handlers, store),)):
+    async with setup.running((Worker(station, Subscription("compute.c1.questions", handlers, store)),)):
         yield
 
 

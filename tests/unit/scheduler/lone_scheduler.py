@@ -57,9 +57,9 @@ class LoneScheduler:
         deciders = Deciders(given, known)
         self.spec_of = deciders.reader.spec_of
         queues = Queues(given, known, deciders, sending)
-        self._requests = queues.read_requests.keywords
-        self._events: Any = queues.events._handlers  # noqa: SLF001 - a station wraps them
-        self._questions = queues.read_questions.keywords["handlers"]
+        self._requests = queues.requests
+        self._events: Any = queues.events.subscription.handlers
+        self._questions: Any = queues.questions.handlers
 
     async def has(self, hosts: Sequence[HostState]) -> None:
         """These hosts are registered, and heard."""
@@ -68,7 +68,7 @@ class LoneScheduler:
         self.hosts.learn(hosts)
 
     async def handle(self, *messages: Message, attempts: int = 0) -> Sequence[Said]:
-        handler = self._requests["handlers"][type(messages[0])]
+        handler = self._requests.handlers[type(messages[0])]
         asked = [an_ask(message, attempts=attempts, reply_to="answers.someone") for message in messages]
         if isinstance(handler, ReadOnly):
             return await handler.handle(asked)
@@ -90,7 +90,7 @@ class LoneScheduler:
 
     async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
         """The worker's words before it makes a dead letter of a build. `with_a_row=False`: the database has refused each row of it."""
-        end, release = self._requests["before_burial"][BuildInstance]
+        end, release = self._requests.before_burial[BuildInstance]
         async with self.outbox.transaction() as transaction:
             said: Sequence[Said] = await (end if with_a_row else release)(
                 [an_ask(build, attempts=19)], transaction
