@@ -181,10 +181,6 @@ _SAVING = Retrying(5, Pauses(first_s=0.02, max_s=1.0, least=0.0))
 BACKGROUND_MAX = 16
 # So many due rows are handled at once, which keeps transactions short after an outage.
 DUE_ROWS_MAX = 200
-# So many rows in one batch of the conductor's worker show that the cell is busy. With more, a check waits longer for further rows: in
-# proportion, up to so many times as long.
-BUSY_ROWS = 25
-RESTS_MAX = 4.0
 
 Ask = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 # Sends messages, and has the note with one of these keys deleted when the broker has confirmed them.
@@ -219,8 +215,6 @@ class Timers:
         # By the event loop's clock: the rows' clock may be set back.
         self._check_by_s = 0.0
         self._rests_from_s = -inf
-        # The rows of the largest batch that was saved since the last check.
-        self._batch_rows = 0
         self._has_more = False
         self._checking = Periodic("do what is due", self._check, self._pause_s, chance=chance)
         self._swapping = Status("swap claims", chance=chance)
@@ -231,7 +225,6 @@ class Timers:
     def expect(self, rows: Sequence[Instance]) -> None:
         """Note when these rows are due. They are about to be saved, so nothing is done before the commit (`saved`)."""
         self._expected += self._due_soon(rows)
-        self._batch_rows = max(self._batch_rows, len(rows))
 
     def after_commit(self, call: Callable[[], None]) -> None:
         """Have this called once, after the next commit."""
@@ -282,14 +275,12 @@ class Timers:
     async def _until_rested(self) -> None:
         """Pause after a check, so that rows which fall due soon after it are handled by one further check.
 
-        Checking one row costs nearly as much as checking many: here, in placement, and on the next host. So the pause is longer while
-        the cell is busy. After a longer time without due rows, a single one is handled at once.
+        Checking one row costs nearly as much as checking many: here, in placement, and on the next host. After a longer time without
+        due rows, a single one is handled at once.
         """
-        rest_s = self._pace.rest_s * min(max(self._batch_rows / BUSY_ROWS, 1.0), RESTS_MAX)
-        left_s = self._rests_from_s + rest_s - asyncio.get_running_loop().time()
+        left_s = self._rests_from_s + self._pace.rest_s - asyncio.get_running_loop().time()
         if left_s > 0:
             await wait_at_most(self._checking.stopping, left_s)
-        self._batch_rows = 0
 
     async def _handle_due(self) -> None:
         now, known = self._clock(), len(self._soon)
