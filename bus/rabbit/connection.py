@@ -180,10 +180,12 @@ class Wire:
         leaving = self._loop.create_task(self._leave(channel))
         self._under_way.add(leaving)
         leaving.add_done_callback(self._ended)
-        await asyncio.wait((leaving, self._lost), timeout=CLOSE_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+        # A broker that blocks us does not read.
+        if not self.blocked:
+            ended = (leaving, self._lost)
+            await asyncio.wait(ended, timeout=CLOSE_S_MAX, return_when=asyncio.FIRST_COMPLETED)
 
     async def _leave(self, channel: Channel) -> None:
-        # A broker that blocks us does not read.
         await self.until_unblocked()
         if not self._lost.done():
             await channel.close()
