@@ -22,7 +22,7 @@ from bus.broker import require_prefetch
 from bus.definitions import arguments_of
 from bus.queues import Binding, Limits, Objects, Queue, QueueKind
 from bus.rabbit.channels import QUIET_S, RabbitConsuming, RabbitPublishing
-from bus.rabbit.connection import Wire, bounded
+from bus.rabbit.connection import RabbitWire, bounded
 from bus.rabbit.resting import RestingTransports
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, open_rpc
 from bus.rabbit.undocumented import decode_leniently
@@ -45,7 +45,7 @@ NAMED_BY_RABBITMQ = (QueueKind.ANSWERS, QueueKind.FEED)
 
 
 class RabbitConnection:
-    def __init__(self, wire: Wire, user: str, feeds: dict[str, str], quiet_s: float = QUIET_S) -> None:
+    def __init__(self, wire: RabbitWire, user: str, feeds: dict[str, str], quiet_s: float = QUIET_S) -> None:
         """`feeds` maps this process's feeds to the names that RabbitMQ gave their queues.
 
         Feeds outlive a connection, so all connections of a process have the same `feeds`. A consumer that has received nothing
@@ -168,7 +168,7 @@ def _arguments_of(queue: Queue, limits: Limits) -> dict[str, Any]:
     return {**arguments_of(queue, limits)}
 
 
-class Connection(aio_pika.Connection):
+class RestingConnection(aio_pika.Connection):
     """Of aio-pika's, with one more argument for the connection below it."""
 
     PARAMETERS = (
@@ -195,9 +195,9 @@ class RabbitNode:
         host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
         self._name = f"RabbitMQ at {host}{parts.path} as {self.user!r}"
 
-    async def connect(self) -> Wire:
+    async def connect(self) -> RabbitWire:
         transports = RestingTransports()
-        connection = Connection(
+        connection = RestingConnection(
             self._with_password(), ssl_context=await self._tls_context(), transport_factory=transports
         )
         connecting = asyncio.ensure_future(connection.connect(timeout=self._connect_s_max))
@@ -212,7 +212,7 @@ class RabbitNode:
         if connection.transport is None:
             raise ConnectionLost(f"{self._name}: closed the connection at once")
         client = cast("aiormq.Connection", connection.transport.connection)
-        return Wire(client, self._name, hang_up=connection.close, arrived=transports.arrived)
+        return RabbitWire(client, self._name, hang_up=connection.close, arrived=transports.arrived)
 
     def _with_password(self) -> URL:
         if not self._password_file:

@@ -19,7 +19,7 @@ from pamqp import commands
 from bus.broker import ArrivalsOf, Delivery, Receipt
 from bus.message import Parcel
 from bus.rabbit import connection
-from bus.rabbit.connection import Wire, again
+from bus.rabbit.connection import RabbitWire, again
 from bus.rabbit.parcels import delivery_of, properties_of, why_unfit
 from kit.errors import ConnectionLost, ConsumerCancelled, Interrupted, OneWasRefused, Refusal
 
@@ -33,7 +33,7 @@ D = TypeVar("D")
 class Calls:
     """The calls to the library that wait on one channel. Once the channel has ended, they end with its reason."""
 
-    def __init__(self, wire: Wire, channel: Channel) -> None:
+    def __init__(self, wire: RabbitWire, channel: Channel) -> None:
         self.over: Refusal | Interrupted | None = None
         # How many waited then.
         self.at_the_end = 0
@@ -103,7 +103,7 @@ class Calls:
 class RabbitPublishing:
     """Publishes parcels. The library numbers them as the broker does, and finds the parcel that a confirm is about."""
 
-    def __init__(self, wire: Wire, channel: Channel, user: str) -> None:
+    def __init__(self, wire: RabbitWire, channel: Channel, user: str) -> None:
         self._wire = wire
         self._channel = channel
         self._user = user
@@ -172,7 +172,7 @@ class Consumers(Generic[D]):
     """Queues that are consumed on one channel, and what has arrived of them, as `read` makes it of a message."""
 
     def __init__(
-        self, wire: Wire, channel: Channel, what: str, read: Callable[[DeliveredMessage], D]
+        self, wire: RabbitWire, channel: Channel, what: str, read: Callable[[DeliveredMessage], D]
     ) -> None:
         self.wire = wire
         self.channel = channel
@@ -254,7 +254,7 @@ class Consumers(Generic[D]):
 class RabbitConsuming(Consumers[Delivery]):
     """One queue of ours, by its name here and on RabbitMQ."""
 
-    def __init__(self, wire: Wire, channel: Channel, queue: str, prefetch: int, quiet_s: float) -> None:
+    def __init__(self, wire: RabbitWire, channel: Channel, queue: str, prefetch: int, quiet_s: float) -> None:
         super().__init__(wire, channel, repr(queue), self._hold)
         self._queue = queue
         self._prefetch = prefetch

@@ -39,7 +39,7 @@ class Ending(Protocol):
         """Consume no more, and wait until the broker has all acknowledgements."""
 
 
-class Wire:
+class RabbitWire:
     """An open connection of the client library. When it ends, all that was opened on it ends."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Wire:
         """Would a parcel leave at once? One that waits in the library is sent even if its channel ends meanwhile, for which RabbitMQ
         ends the connection. And the library has nowhere to put its answer to the end of a channel if there is no room.
         """
-        return self._client.write_queue.qsize() < WRITES_MAX and not self.blocked
+        return self._lost.done() or (self._client.write_queue.qsize() < WRITES_MAX and not self.blocked)
 
     def is_open(self, channel: Channel) -> bool:
         """Has the broker not ended this channel? The library forgets it first, and tells those who wait on it a little later."""

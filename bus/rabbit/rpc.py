@@ -14,7 +14,7 @@ from pamqp import commands
 from bus.broker import Receipt, require_prefetch
 from bus.message import Parcel
 from bus.rabbit.channels import Consumers, RabbitPublishing
-from bus.rabbit.connection import Wire
+from bus.rabbit.connection import RabbitWire
 from bus.rabbit.parcels import PERSISTENT
 
 
@@ -49,7 +49,7 @@ class RpcDelivery(Struct, frozen=True):
 class RabbitRpc(Consumers[RpcDelivery]):
     """The open queues of one connection. When the connection breaks, all methods raise `Interrupted`."""
 
-    def __init__(self, wire: Wire, channel: Channel, replies: "_Replies") -> None:
+    def __init__(self, wire: RabbitWire, channel: Channel, replies: "_Replies") -> None:
         super().__init__(wire, channel, "a caller's queue", self._delivery_of)
         self._replies = replies
         # By the tags of their consumers.
@@ -92,7 +92,7 @@ class _Replies(RabbitPublishing):
         )
 
 
-async def open_rpc(wire: Wire, user: str, queues: Sequence[ForeignQueue], prefetch: int) -> RabbitRpc:
+async def open_rpc(wire: RabbitWire, user: str, queues: Sequence[ForeignQueue], prefetch: int) -> RabbitRpc:
     """Consume these queues, after declaring what is missing of them. `prefetch` bounds each queue's unacknowledged requests."""
     require_prefetch(prefetch)
     for exchange in {queue.exchange.name: queue.exchange for queue in queues}.values():
@@ -107,7 +107,7 @@ async def open_rpc(wire: Wire, user: str, queues: Sequence[ForeignQueue], prefet
     return rpc
 
 
-async def _ensure_exchange(wire: Wire, exchange: ForeignExchange) -> None:
+async def _ensure_exchange(wire: RabbitWire, exchange: ForeignExchange) -> None:
     name = exchange.name
     if not await wire.stands(commands.Exchange.Declare(exchange=name, passive=True)):
         declared = commands.Exchange.Declare(
@@ -119,7 +119,7 @@ async def _ensure_exchange(wire: Wire, exchange: ForeignExchange) -> None:
         await wire.ask_aside(question=declared)
 
 
-async def _ensure_queue(wire: Wire, queue: ForeignQueue) -> None:
+async def _ensure_queue(wire: RabbitWire, queue: ForeignQueue) -> None:
     if not await wire.stands(commands.Queue.Declare(queue=queue.name, passive=True)):
         declared = commands.Queue.Declare(
             queue=queue.name,

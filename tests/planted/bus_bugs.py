@@ -17,7 +17,7 @@ from bus.memory.journal import Journal, JournalFile, JournalWriteError
 from bus.rabbit import broker
 from bus.rabbit.broker import RabbitConnection, RabbitNode
 from bus.rabbit.channels import Calls, RabbitConsuming, RabbitPublishing
-from bus.rabbit.connection import Wire
+from bus.rabbit.connection import RabbitWire
 from bus.rabbit.rpc import RabbitRpc
 from bus.topology import broker_user_of
 from bus.unix_socket import client, server
@@ -216,11 +216,13 @@ def feed_forgotten(real: Any, self: Any, wire: Any, user: str, _feeds: Any, *oth
 
 
 # Nobody sees that the broker takes nothing: not the page of its state, and not a request that waits for its reply.
-planted_by("an alarm of RabbitMQ is not seen", Wire, "blocked")(lambda _real: property(lambda _self: ""))
+planted_by("an alarm of RabbitMQ is not seen", RabbitWire, "blocked")(
+    lambda _real: property(lambda _self: "")
+)
 
 
 # An exchange of another program counts as missing, although it is there: nothing is bound to it.
-@planted("an exchange of another program that is there is not bound", Wire, "stands")
+@planted("an exchange of another program that is there is not bound", RabbitWire, "stands")
 async def foreign_exchange_passed_over(real: Any, self: Any, passive: Any) -> bool:
     return not isinstance(passive, commands.Exchange.Declare) and bool(await real(self, passive))
 
@@ -247,7 +249,7 @@ async def repeated_request_not_marked(real: Any, self: Any, message: Any) -> Non
 
 
 # A node that ended its connection is the first to be tried again.
-planted_by("a RabbitMQ node that hung up is tried first again", Wire, "on_lost")(
+planted_by("a RabbitMQ node that hung up is tried first again", RabbitWire, "on_lost")(
     lambda _real: lambda _self, _do: None
 )
 
@@ -274,7 +276,7 @@ def certificate_not_shown(real: Any) -> Any:
 
 
 # A body is sent in one frame, however large: the broker ends the connection.
-@planted("a large message ends its connection", Wire, "channel")
+@planted("a large message ends its connection", RabbitWire, "channel")
 async def large_body_in_one_frame(real: Any, self: Any, **how: Any) -> Any:
     channel = await real(self, **how)
     channel.max_content_size = 2**31
