@@ -51,7 +51,7 @@ class ConductorPace(Struct, frozen=True):
     # How often timers look whether a row that this process saved is due.
     poll_s: float = 0.5
     # Rows that fall due within this time after a check are handled together: many cost little more than one.
-    rest_s: float = 0.25
+    rest_s: float = 0.28
     # How often the due rows of all conductors are read, so that one takes over the work of a dead one.
     look_s: float = 5.0
     # Well below the schedulers' cell_down_s: without heartbeats, a cell counts as down.

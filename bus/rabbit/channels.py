@@ -43,7 +43,7 @@ class Calls:
         # Since when each waits, the longest first.
         self._waiting: dict[asyncio.Timeout, float] = {}
         self._watch: asyncio.TimerHandle | None = None
-        # Also the end of a channel with its connection.
+        # A channel ends with its connection, too.
         channel.closing.add_done_callback(self._on_closing)
 
     async def call(self, asked: Coroutine[Any, Any, T]) -> T:
@@ -81,6 +81,8 @@ class Calls:
         if self.over is not None:
             return
         self.over, self.at_the_end = why, len(self._waiting)
+        if self._watch is not None:
+            self._watch.cancel()
         for limit in self._waiting:
             if not limit.expired():
                 limit.reschedule(0)
