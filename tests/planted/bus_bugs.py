@@ -16,7 +16,7 @@ from bus.memory.broker import MemoryBroker, MemoryPublishing
 from bus.memory.journal import Journal, JournalFile, JournalWriteError
 from bus.rabbit import broker
 from bus.rabbit.broker import RabbitConnection, RabbitNode
-from bus.rabbit.channels import Calls, RabbitConsuming, RabbitPublishing
+from bus.rabbit.channels import Calls, Consumers, RabbitConsuming, RabbitPublishing
 from bus.rabbit.connection import RabbitWire
 from bus.rabbit.rpc import RabbitRpc
 from bus.topology import broker_user_of
@@ -196,7 +196,7 @@ async def one_settled_of_several(real: Any, self: Any, tag: int, *, multiple: bo
 
 
 # The broker cancels a consumer, and its reader waits on.
-planted_by("a consumer waits on when its queue is deleted", RabbitConsuming, "on_cancel")(
+planted_by("a consumer waits on when its queue is deleted", Consumers, "on_cancel")(
     lambda _real: lambda _self, _told=None: None
 )
 
@@ -235,16 +235,16 @@ async def answer_to_nobody_sent(real: Any, self: Any, queue: str, body: bytes) -
 
 
 # A request of another program is not known to have had a limit on its time in the queue.
-@planted("an RPC request has no expiry", RabbitRpc, "on_message")
+@planted("an RPC request has no expiry", Consumers, "on_message")
 async def expiry_of_a_request_dropped(real: Any, self: Any, message: Any) -> None:
     message.header.properties.expiration = None
     await real(self, message)
 
 
 # A request of another program that is delivered again looks like a new one.
-@planted("an RPC request that comes again looks new", RabbitRpc, "on_message")
+@planted("an RPC request that comes again looks new", Consumers, "on_message")
 async def repeated_request_not_marked(real: Any, self: Any, message: Any) -> None:
-    message.delivery.redelivered = False
+    message.delivery.redelivered &= not isinstance(self, RabbitRpc)
     await real(self, message)
 
 
