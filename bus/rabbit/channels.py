@@ -1,6 +1,6 @@
 """Channels to publish and to consume on.
 
-RabbitMQ forgets a consumer without a word if the leader of its quorum queue does not live to tell it of the queue's end: then the
+RabbitMQ forgets a consumer without a word if the leader of its quorum queue does not live to tell it of the queue's end. Then the
 consumer would wait for ever, also beside a new queue of the same name. So one that has received nothing for a while looks
 whether its queue is there, and consumes it anew, on the same channel: what it holds stays held. One that holds as much as it may is
 quiet for this reason, and waits: what it holds has a limit, however long its reader settles nothing.
@@ -189,7 +189,7 @@ class Consumers(Generic[D]):
         channel.closing.add_done_callback(self._on_closing)
 
     async def consume(self, queue: str, tag: str = "") -> None:
-        """Consume this queue, and no more what was consumed before by no tag of ours."""
+        """Consume this queue too. The consumer has this tag, or one that the library makes."""
         asked = self.channel.basic_consume(queue, self.on_message, consumer_tag=tag or None)
         answer = await self.wire.answered(asked, self.channel)
         self._tags.add(answer.consumer_tag or "")

@@ -76,7 +76,7 @@ class RestingTransports(TransportFactory):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._rests = Rests()
-        # What has arrived in this turn of the event loop.
+        # The messages that have arrived in this turn of the event loop, and their bytes.
         self._messages = 0
         self._size = 0
 

@@ -100,10 +100,18 @@ async def open_rpc(wire: RabbitWire, user: str, queues: Sequence[ForeignQueue], 
     for queue in queues:
         await _ensure_queue(wire, queue)
     replies = _Replies(wire, await wire.channel(confirms=True), user)
-    rpc = RabbitRpc(wire, await wire.channel(), replies)
-    await wire.answered(rpc.channel.basic_qos(prefetch_count=prefetch), rpc.channel)
-    for number, queue in enumerate(queues, 1):
-        await rpc.consume(queue.name, str(number))
+    try:
+        rpc = RabbitRpc(wire, await wire.channel(), replies)
+    except BaseException:
+        await replies.close()
+        raise
+    try:
+        await wire.answered(rpc.channel.basic_qos(prefetch_count=prefetch), rpc.channel)
+        for number, queue in enumerate(queues, 1):
+            await rpc.consume(queue.name, str(number))
+    except BaseException:
+        await rpc.close()
+        raise
     return rpc
 
 

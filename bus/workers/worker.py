@@ -91,7 +91,7 @@ class Worker(Generic[Tx]):
                 await self._until_unconfirmed_below(1)
             finally:
                 await self.intake.drain()
-                # What is unacknowledged returns to the queue when the consumer closes.
+                # Unacknowledged messages return to the queue when the consumer closes.
                 for task in beside:
                     task.cancel()
         if self._bug is not None:

@@ -11,11 +11,12 @@ from pamqp.frame import FrameTypes, marshal, unmarshal
 from pamqp.header import ContentHeader
 from yarl import URL
 
-from bus.broker import Connection, Publishing, Receipt
+from bus.broker import Publishing, Receipt
 from bus.message import Parcel
-from bus.rabbit import RabbitBroker
+from bus.rabbit.broker import RabbitBroker, RabbitConnection
 from bus.rabbit.resting import LARGE_BYTES, QUICK_READS_MIN, REST_S, RestingTransports, Rests
-from kit.errors import ConnectionLost
+from bus.rabbit.rpc import ForeignExchange, ForeignQueue
+from kit.errors import AccessRefused, ConnectionLost
 from tests.unit.brokers.test_rabbit_connecting import open_virtual_host
 
 pytestmark = pytest.mark.asyncio
@@ -25,6 +26,11 @@ ANSWERS: dict[type[Frame], Callable[[], Frame]] = {
     commands.Channel.Open: commands.Channel.OpenOk,
     commands.Channel.Close: commands.Channel.CloseOk,
     commands.Confirm.Select: commands.Confirm.SelectOk,
+    commands.Exchange.Declare: commands.Exchange.DeclareOk,
+    commands.Queue.Declare: lambda: commands.Queue.DeclareOk("calls", 0, 0),
+    commands.Queue.Bind: commands.Queue.BindOk,
+    commands.Basic.Qos: commands.Basic.QosOk,
+    commands.Basic.Consume: lambda: commands.Channel.Close(403, "another reads it alone", 60, 20),
 }
 
 
@@ -54,7 +60,7 @@ class ScriptedNode:
 
 
 @asynccontextmanager
-async def publishing_to(node: ScriptedNode) -> AsyncIterator[tuple[Connection, Publishing]]:
+async def publishing_to(node: ScriptedNode) -> AsyncIterator[tuple[RabbitConnection, Publishing]]:
     async with await asyncio.start_server(node.serve, "127.0.0.1", 0) as door:
         port = door.sockets[0].getsockname()[1]
         connection = await RabbitBroker(f"amqp://guest:guest@127.0.0.1:{port}/?heartbeat=0").connect()
@@ -82,26 +88,27 @@ def returned(number: int) -> tuple[FrameTypes, ...]:
 )
 async def test_one_frame_answers_for_all_parcels_up_to_its_number(frame: Frame, receipt: Receipt) -> None:
     async with publishing_to(ScriptedNode((frame, *returned(4)))) as (_, publishing):
-        told = await asyncio.wait_for(asyncio.gather(*published(publishing)), 30)
-
-    assert told == [receipt, receipt, receipt, Receipt.UNROUTABLE]
+        assert await asyncio.wait_for(asyncio.gather(*published(publishing)), 30) == [
+            *[receipt] * 3,
+            Receipt.UNROUTABLE,
+        ]
 
 
 async def all_lost(sent: Sequence[asyncio.Task[Receipt]]) -> bool:
-    told = await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), 30)
-    return {*map(type, told)} == {ConnectionLost}
+    return {*map(type, await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), 30))} == {
+        ConnectionLost
+    }
 
 
-async def test_those_who_wait_for_a_confirm_are_told_that_the_node_has_hung_up() -> None:
-    async with publishing_to(ScriptedNode(None)) as (_, publishing):
-        assert await all_lost(published(publishing))
-
-
-async def test_those_who_wait_for_a_confirm_are_told_that_this_end_has_closed_the_connection() -> None:
-    async with publishing_to(ScriptedNode(())) as (connection, publishing):
+@pytest.mark.parametrize("is_closed_here", [False, True], ids=["the node hangs up", "this end closes"])
+async def test_those_who_wait_for_a_confirm_are_told_that_the_connection_has_ended(
+    *, is_closed_here: bool
+) -> None:
+    async with publishing_to(ScriptedNode(() if is_closed_here else None)) as (connection, publishing):
         sent = published(publishing)
         await asyncio.sleep(0.05)
-        await connection.close()
+        if is_closed_here:
+            await connection.close()
         assert await all_lost(sent)
         with pytest.raises(ConnectionLost):
             await publishing.publish(Parcel("e", "k", b"1"))
@@ -123,6 +130,14 @@ async def test_one_who_waits_for_a_confirm_may_be_cancelled() -> None:
         first.cancel()
         assert await asyncio.wait_for(asyncio.gather(*others), 30) == [Receipt.CONFIRMED] * 3
         assert first.cancelled()
+
+
+async def test_an_rpc_that_is_refused_a_queue_leaves_no_channel_open() -> None:
+    """The node takes ten channels at most."""
+    async with publishing_to(ScriptedNode(())) as (connection, _):
+        for _ in range(12):
+            with pytest.raises(AccessRefused):
+                await connection.open_rpc([ForeignQueue("calls", ForeignExchange("theirs"), "call")], 1)
 
 
 # Rests
@@ -150,9 +165,8 @@ async def test_reading_rests_while_many_small_messages_come_and_then_goes_on(
     monkeypatch: pytest.MonkeyPatch, *, is_closed: bool
 ) -> None:
     socket = FakeSocket()
-    loop = asyncio.get_running_loop()
     read = asyncio.StreamReader()
-    out = asyncio.StreamWriter(socket, asyncio.StreamReaderProtocol(read), read, loop)
+    out = asyncio.StreamWriter(socket, asyncio.StreamReaderProtocol(read), read, asyncio.get_running_loop())
 
     async def opened(*_: object, **__: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return read, out
@@ -187,8 +201,7 @@ async def test_reading_does_not_rest_for_few_or_large_messages() -> None:
 
 
 async def test_rests_that_bring_nothing_become_rare() -> None:
-    rests = Rests()
-    now_s, rested = 0.0, 0
+    rests, now_s, rested = Rests(), 0.0, 0
     for _ in range(10_000):
         # Nothing comes during a rest: the sender waits for answers.
         now_s += (rest_s := rests.after_read_s(now_s, 1, 100)) + 0.001
