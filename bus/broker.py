@@ -83,10 +83,6 @@ class Connection(Protocol):
     def blocked(self) -> str:
         """Why the broker takes nothing from publishers now. Empty if it takes parcels."""
 
-    @property
-    def hands_over(self) -> bool:
-        """Whether readers get the message objects of a parcel (`envelopes`), so that mostly nobody needs its bytes."""
-
     async def until_unblocked(self) -> None:
         """Wait until the broker takes parcels again, or this connection is lost."""
 

@@ -216,8 +216,7 @@ def attempts_of(line: bytes) -> int:
 def lines_of(parcel: Parcel) -> Sequence[bytes] | Unreadable:
     """Split the body of a parcel into encoded messages; or say why the parcel as a whole is not decoded."""
     size = len(parcel.body)
-    # Messages that were handed over as objects were not cut into parcels of this size.
-    if size > PARCEL_BYTES_MAX and len(parcel.envelopes) <= 1:
+    if size > PARCEL_BYTES_MAX:
         return Unreadable(parcel.body, f"oversized: {size} bytes, at most {PARCEL_BYTES_MAX} are allowed")
     if parcel.content_type != LINES:
         return (parcel.body,)
@@ -231,8 +230,6 @@ def lines_of(parcel: Parcel) -> Sequence[bytes] | Unreadable:
 
 def known_messages(parcel: Parcel, codec: Codec) -> list[Envelope[Message]]:
     """Decode the messages of a parcel, and skip those that cannot be read. For readers of answers and feeds."""
-    if parcel.envelopes:
-        return [*parcel.envelopes]
     lines = lines_of(parcel)
     if isinstance(lines, Unreadable):
         return []

@@ -12,7 +12,6 @@ from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import force_setattr
 
 from engine.inventories import CellName, Count, Project
 
@@ -200,23 +199,12 @@ class Parcel(Struct, frozen=True):
 
     exchange: str
     routing_key: str
-    # None: nobody has needed them yet. Then they are made of `envelopes`.
-    encoded: bytes | None = msgspec.field(name="body")
+    body: bytes
     content_type: str = PLAIN
     persistent: bool = True
     mandatory: bool = False
     reply_to: str = ""
     headers: Mapping[str, str | int] = {}
-    # The messages in the body: a reader in the writer's process need not decode them. They are never sent over a wire.
-    envelopes: tuple[Envelope[Message], ...] = ()
-
-    @property
-    def body(self) -> bytes:
-        encoded = self.encoded
-        if encoded is None:
-            encoded = encode_lines(self.envelopes)
-            force_setattr(self, "encoded", encoded)
-        return encoded
 
 
 # The names of the headers that a parcel may have.

@@ -260,10 +260,6 @@ class MemoryConnection:
     def blocked(self) -> str:
         return "" if self._wire.lost else self._host.blocked
 
-    @property
-    def hands_over(self) -> bool:
-        return self._host.hands_over
-
     async def until_unblocked(self) -> None:
         while self.blocked:
             self._unblocked.clear()

@@ -298,8 +298,6 @@ _decode_objects = msgspec.json.Decoder(DurableObjects).decode
 class MemoryVirtualHost:
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = journal
-        # A journal and clients in other processes need the bytes of a parcel.
-        self.hands_over = journal is None
         self.exchanges: dict[str, MemoryExchange] = {}
         # By owner and name. An exclusive queue belongs to one connection, and its name is private to it. Two
         # connections may each have an answer queue of the same name, and the default exchange does not route to either.
@@ -500,8 +498,6 @@ def _dead_letter(queue: str, stored: QueuedParcel) -> Parcel:
     }
     return structs.replace(
         stored.parcel,
-        encoded=stored.parcel.body,
-        envelopes=(),
         exchange=DEAD,
         routing_key=queue,
         mandatory=True,
@@ -511,11 +507,11 @@ def _dead_letter(queue: str, stored: QueuedParcel) -> Parcel:
 
 
 def _check_bounds(parcel: Parcel) -> None:
-    if (body := parcel.encoded) is not None:
-        if type(body) is not bytes:
-            raise TypeError(f"a parcel's body must be bytes, got {type(body).__name__}")
-        if len(body) > BODY_BYTES_MAX:
-            raise Refusal(f"a parcel has {len(body)} bytes, at most {BODY_BYTES_MAX} are allowed")
+    body = parcel.body
+    if type(body) is not bytes:
+        raise TypeError(f"a parcel's body must be bytes, got {type(body).__name__}")
+    if len(body) > BODY_BYTES_MAX:
+        raise Refusal(f"a parcel has {len(body)} bytes, at most {BODY_BYTES_MAX} are allowed")
     for field in ("routing_key", "reply_to", "content_type"):
         _check_name_of(field, getattr(parcel, field))
     length = 0

@@ -61,10 +61,6 @@ class RabbitConnection:
     def blocked(self) -> str:
         return self._wire.blocked
 
-    @property
-    def hands_over(self) -> bool:
-        return False
-
     async def until_unblocked(self) -> None:
         await self._wire.until_unblocked()
 

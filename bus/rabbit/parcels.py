@@ -50,7 +50,7 @@ def delivery_of(queue: str, message: DeliveredMessage) -> Delivery:
     parcel = Parcel(
         exchange=message.exchange or "",
         routing_key=message.routing_key or "",
-        encoded=message.body,
+        body=message.body,
         content_type=properties.content_type or "",
         persistent=properties.delivery_mode == PERSISTENT,
         reply_to=properties.reply_to or "",

@@ -61,7 +61,7 @@ class RabbitRpc(Consumers[RpcDelivery]):
 
     async def reply(self, queue: str, body: bytes) -> Receipt:
         """Send an answer to this queue of a caller. `UNROUTABLE`: the queue does not exist."""
-        parcel = Parcel(exchange="", routing_key=queue, encoded=body, mandatory=True)
+        parcel = Parcel(exchange="", routing_key=queue, body=body, mandatory=True)
         return await self._replies.publish(parcel)
 
     async def close(self) -> None:

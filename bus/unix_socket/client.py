@@ -23,7 +23,6 @@ from bus.unix_socket.frames import (
     RequestDone,
     decode_reply,
     frame_of,
-    in_bytes,
     read_frame,
     request_for,
 )
@@ -84,7 +83,6 @@ class UnixConnection:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._consumings: dict[int, UnixConsuming] = {}
         self.blocked = ""
-        self.hands_over = False
         self._unblocked = asyncio.Event()
         # Why the connection is cut, or was lost.
         self._cut = ""
@@ -226,7 +224,7 @@ class UnixPublishing:
         if self._closed:
             raise Interrupted("the channel is closed: closed by its user")
         # Its answer has no time limit: it may take as long as the journal's disk.
-        return Receipt(await self._connection.begin("publish", self._channel, parcel=in_bytes(parcel)))
+        return Receipt(await self._connection.begin("publish", self._channel, parcel=parcel))
 
     async def close(self) -> None:
         if not self._closed:

@@ -11,7 +11,7 @@ from operator import or_
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from bus.broker import BODY_BYTES_MAX, Delivery
 from bus.message import Parcel
@@ -122,11 +122,6 @@ PROBLEMS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (Refusal, AccessRefused, NotFound, Interrupted, ConnectionLost, ConsumerCancelled)
 }
-
-
-def in_bytes(parcel: Parcel) -> Parcel:
-    """The parcel without its message objects: these are only for readers in one process, and a client could send false ones."""
-    return structs.replace(parcel, encoded=parcel.body, envelopes=())
 
 
 def frame_of(message: SocketRequest | Reply) -> bytes:

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from msgspec import structs
-
 from bus.broker import Receipt
 from bus.memory import MemoryBroker
 from bus.memory.broker import MemoryConnection, MemoryConsuming, MemoryPublishing
@@ -26,7 +24,6 @@ from bus.unix_socket.frames import (
     SocketRequest,
     decode_request,
     frame_of,
-    in_bytes,
     read_frame,
 )
 from kit.errors import NOT_JSON, Interrupted, Refusal
@@ -128,9 +125,7 @@ class Session:
         if on is None:
             assert operation != "publish", "a client publishes on a channel that it has opened"
             return None
-        if operation == "publish":
-            arguments["parcel"] = in_bytes(arguments["parcel"])
-        elif operation == "close":
+        if operation == "close":
             self._channels.pop(number, None)
         done = await getattr(on, operation)(**arguments)
         if opens:
@@ -151,8 +146,7 @@ class Session:
         try:
             while True:
                 for delivery in await consuming.receive():
-                    delivered = structs.replace(delivery, parcel=in_bytes(delivery.parcel))
-                    self._say(Delivered(channel, delivered))
+                    self._say(Delivered(channel, delivery))
                 await self._writer.drain()
         except (Interrupted, ConnectionError) as problem:
             self._channels.pop(channel, None)
@@ -175,8 +169,6 @@ class SocketTakenError(OSError):
 @asynccontextmanager
 async def serve_unix(broker: MemoryBroker, path: str | os.PathLike[str]) -> AsyncIterator[None]:
     """A context in which the broker is served at this path, to processes of this user of the machine."""
-    # Parcels leave this process from now on.
-    broker.host.hands_over = False
     place = Path(path)
     listening = _listen(place)
     inode = _inode(place)

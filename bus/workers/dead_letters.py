@@ -69,7 +69,7 @@ def dead_letter_parcel(
     return Parcel(
         exchange=DEAD,
         routing_key=queue,
-        encoded=line,
+        body=line,
         content_type=PLAIN,
         mandatory=True,
         headers={
@@ -94,7 +94,7 @@ def retry_parcel(lines: Sequence[bytes], queue: str, origin: Origin, *, waits: i
         exchange=retry_exchange_of(queue),
         routing_key=queue,
         # A client may have written one JSON message over several lines, so a single message is not sent as lines.
-        encoded=b"\n".join(lines),
+        body=b"\n".join(lines),
         content_type=PLAIN if len(lines) == 1 else LINES,
         mandatory=True,
         reply_to=origin.reply_to,

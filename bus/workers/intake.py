@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from bus.broker import PREFETCH_MAX, Connection, Consuming, Delivery, Origin, origin_of
-from bus.codec import NewerVersion, attempts_of, encode, lines_of, with_attempt_counted
+from bus.codec import NewerVersion, attempts_of, lines_of, with_attempt_counted
 from bus.message import Envelope, Message, Parcel, type_of
 from bus.queues import QueueKind
 from bus.topology import broker_user_of, kind_of, project_of_key
@@ -63,10 +63,7 @@ class Item(Struct, frozen=True, eq=False):
 
     @property
     def line(self) -> bytes:
-        parcel = self.parcel.delivery.parcel
-        if parcel.envelopes:
-            return encode(parcel.envelopes[self.place])
-        lines = lines_of(parcel)
+        lines = lines_of(self.parcel.delivery.parcel)
         assert not isinstance(lines, Unreadable), "a parcel that is not decoded has no items"
         return lines[self.place]
 
@@ -272,18 +269,16 @@ class Intake:
         """
         if judge_parcel(origin, self._facts) is not None:
             return ()
-        found: Sequence[Envelope[Message]] = parcel.envelopes
-        if not found:
-            lines = lines_of(parcel)
-            if isinstance(lines, Unreadable):
-                return ()
-            found = [
-                each
-                for each in map(self._station.codec.decode, lines)
-                if isinstance(each, Envelope) and not each.attempts
-            ]
-            if len(found) < len(lines):
-                return ()
+        lines = lines_of(parcel)
+        if isinstance(lines, Unreadable):
+            return ()
+        found = [
+            each
+            for each in map(self._station.codec.decode, lines)
+            if isinstance(each, Envelope) and not each.attempts
+        ]
+        if len(found) < len(lines):
+            return ()
         return found if all_count([each.message for each in found], origin, self._facts) else ()
 
     def _lines_of(self, delivery: Delivery, origin: Origin) -> Sequence[bytes] | Unreadable:

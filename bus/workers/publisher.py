@@ -319,10 +319,8 @@ class Publisher:
     def _dispatch(self, bucket: Bucket) -> None:
         self.waiting -= len(bucket.envelopes)
         self._tell_of_room()
-        connection = self._sender.connection
-        hands_over = connection is not None and connection.hands_over
         try:
-            parcels = [*bucket.parcels(self._settings.PARCEL_BYTES_MAX, hands_over=hands_over)]
+            parcels = [*bucket.parcels(self._settings.PARCEL_BYTES_MAX)]
         except Exception as problem:  # noqa: BLE001 - what has no bytes cannot leave, and who said it must know
             bucket.fail(problem)
             return

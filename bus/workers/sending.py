@@ -214,15 +214,8 @@ class Bucket(Struct, eq=False):
             first += count
         return found
 
-    def parcels(self, bytes_max: int, *, hands_over: bool) -> Iterator[tuple[Parcel, Mapping[Waiter, int]]]:
-        """Make as few parcels as possible of these messages. With each comes how many messages of each call it has.
-
-        A broker that hands over objects does not need their bytes, and so no parcels of limited size.
-        """
-        # Readers check messages of strict types by their bytes.
-        if hands_over and not self.envelopes[0].message.IS_STRICT:
-            yield self._parcel(None, slice(None))
-            return
+    def parcels(self, bytes_max: int) -> Iterator[tuple[Parcel, Mapping[Waiter, int]]]:
+        """Make as few parcels as possible of these messages. With each comes how many messages of each call it has."""
         body = encode_lines(self.envelopes)
         if len(body) <= bytes_max or len(self.envelopes) == 1:
             yield self._parcel(body, slice(None))
@@ -231,17 +224,15 @@ class Bucket(Struct, eq=False):
         for part in chunks([len(line) + 1 for line in lines], bytes_max):
             yield self._parcel(b"\n".join(lines[part]), part)
 
-    def _parcel(self, body: bytes | None, part: slice) -> tuple[Parcel, Mapping[Waiter, int]]:
-        envelopes = self.envelopes[part]
+    def _parcel(self, body: bytes, part: slice) -> tuple[Parcel, Mapping[Waiter, int]]:
         parcel = Parcel(
             exchange=self.destination.exchange,
             routing_key=self.destination.routing_key,
-            encoded=body,
-            content_type=PLAIN if len(envelopes) == 1 else LINES,
+            body=body,
+            content_type=PLAIN if len(self.envelopes[part]) == 1 else LINES,
             persistent=self.destination.kind.is_kept,
             mandatory=self.destination.kind is not Kind.EVENT,
             reply_to=self.key[2],
-            envelopes=() if envelopes[0].message.IS_STRICT else tuple(envelopes),
         )
         return parcel, self._calls_of(part)
 

@@ -96,7 +96,7 @@ class Wire:
             Parcel(
                 exchange=in_cell(CELL, self.cell),
                 routing_key=f"{type_}.{self.cell}",
-                encoded=body,
+                body=body,
                 content_type=PLAIN if len(lines) == 1 else LINES,
                 mandatory=True,
             )

@@ -99,7 +99,7 @@ def among(
     chance.shuffle(lines)
     kept = {key: value for key, value in parcel.headers.items() if key != message.BROKER_REASON}
     return structs.replace(
-        parcel, encoded=b"\n".join(lines), content_type=LINES, reply_to="", headers=kept | dict(said or {})
+        parcel, body=b"\n".join(lines), content_type=LINES, reply_to="", headers=kept | dict(said or {})
     )
 
 

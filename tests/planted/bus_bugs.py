@@ -366,12 +366,6 @@ def client_has_all_rights(real: Any) -> Any:
     return lambda self, user, listener=None: real(self, "" if listener else user, listener)
 
 
-# A client's parcel may have other messages for readers in the server's process than its bytes say.
-planted_by("message objects of the socket's clients are believed", (client, server), "in_bytes")(
-    lambda _real: lambda parcel: parcel
-)
-
-
 # A frame of any announced size is waited for.
 @planted("a client of the socket may announce a frame of any size", (client, server), "read_frame")
 async def client_reads_no_limit(_real: Any, reader: Any) -> bytes:

@@ -189,8 +189,7 @@ class Cloud:
         self.cells.silence.disturbed(name)
         if name in API:
             self.outages.scheduler_started()
-        hands_over = self.plan.seed % 3 > 0
-        broker = FaultyBroker(self.memory, _user(name), process, self.traffic, hands_over=hands_over)
+        broker = FaultyBroker(self.memory, _user(name), process, self.traffic)
         process.start(self._watched(process, broker))
 
     async def _watched(self, process: SimProcess, broker: FaultyBroker) -> None:

@@ -304,6 +304,6 @@ ALL_FAULTS = (
     *(f"hostile_{content}" for content in (*BROKEN_BODIES, *FORGERIES, *FOREIGN_OWNERS, CURSED)),
 )
 # Consequences of several faults together, counted from outside.
-CONSEQUENCES = ("redelivered", "between_commit_and_redelivery", "handed_over")
+CONSEQUENCES = ("redelivered", "between_commit_and_redelivery")
 # Faults of hosts, by their own fault script.
 HOST_FAULTS = ("fails_to_build", "builds_slowly", "falls_silent", "comes_back_late", "dies", "changes")

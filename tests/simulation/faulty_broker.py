@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Protocol
 
-from msgspec import structs
-
 from bus.broker import Delivery, Receipt
 from bus.memory import MemoryBroker
 from bus.memory.broker import MemoryConnection, MemoryConsuming, MemoryPublishing
@@ -52,11 +50,8 @@ class FaultyBroker:
         user: str,
         process: SimProcess,
         observer: TrafficObserver,
-        *,
-        hands_over: bool,
     ) -> None:
         self.user = user
-        self._hands_over = hands_over
         self._memory = memory
         self._process = process
         self._observer = observer
@@ -71,7 +66,6 @@ class FaultyBroker:
             self._process,
             self._observer,
             self._publish_copy,
-            hands_over=self._hands_over,
         )
 
     def _publish_copy(self, parcel: Parcel) -> None:
@@ -94,24 +88,16 @@ class FaultyConnection:
         process: SimProcess,
         observer: TrafficObserver,
         publish_copy: Callable[[Parcel], None],
-        *,
-        hands_over: bool,
     ) -> None:
         self._inner = inner
         self._user = user
         self._process = process
         self._observer = observer
         self._publish_copy = publish_copy
-        # Otherwise readers decode the messages from their bytes, as on a broker of another process.
-        self._hands_over = hands_over
 
     @property
     def blocked(self) -> str:
         return self._inner.blocked
-
-    @property
-    def hands_over(self) -> bool:
-        return self._hands_over
 
     async def until_unblocked(self) -> None:
         await self._inner.until_unblocked()
@@ -141,10 +127,6 @@ class FaultyConnection:
 
     async def publish(self, parcel: Parcel, publishing: MemoryPublishing) -> Receipt:
         process = self._process
-        # The bytes of now: a later change of an object shows.
-        parcel = structs.replace(
-            parcel, encoded=parcel.body, envelopes=parcel.envelopes if self._hands_over else ()
-        )
         await process.until_awake()
         if process.will_crash_at(ON_THE_WAY):
             await asyncio.sleep(LOST_AFTER_S)

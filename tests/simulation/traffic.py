@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bus import message as headers
 from bus.broker import Delivery, Receipt
-from bus.codec import CODEC, encode, known_messages
+from bus.codec import CODEC, known_messages
 from bus.definitions import Rights
 from bus.message import REPLY, Parcel, type_of
 from bus.messages import TYPES
@@ -23,7 +23,6 @@ CELL_EXCHANGES = (
     *("moor.retry.conductor.{cell}", "moor.retry.compute.{cell}"),
 )
 WORK_QUEUE_ENDS = (".work", ".requests", ".events")
-HANDED_OVER_MAX = 200
 
 
 class Traffic:
@@ -46,9 +45,6 @@ class Traffic:
         # Callbacks that wait for the next question of a scheduler.
         self._question_listeners: list[Callable[[Parcel], None]] = []
         self._tell_beat: Callable[[str, bool], None] = lambda _cell, _works: None
-        # Parcels that were handed over as objects, with their reader: compared with their bytes again after they were
-        # read.
-        self._handed_over: deque[tuple[str, Parcel]] = deque()
 
     def on_beat(self, tell: Callable[[str, bool], None]) -> None:
         """Call this at each heartbeat of a conductor, with its cell, and whether it says that it can work."""
@@ -114,8 +110,6 @@ class Traffic:
         self._redelivered_after_crash.update(self._in_hand.pop(process.full_name, ()))
 
     def stop_faults(self) -> None:
-        while self._handed_over:
-            self._compare_oldest()
         self._copies.clear()
         self._nacks.clear()
         self._unroutable_until_s.clear()
@@ -164,8 +158,6 @@ class Traffic:
     # Deliveries
 
     def delivered(self, process: SimProcess, queue: str, deliveries: Sequence[Delivery]) -> None:
-        for each in deliveries:
-            self._check_handed_over(process, queue, each.parcel)
         if queue.startswith(("feed.", IRONIC_EVENTS)):
             return
         is_work, is_answer = queue.endswith(WORK_QUEUE_ENDS), queue.startswith("answers.")
@@ -182,27 +174,6 @@ class Traffic:
                     # An order names its instance by the id, an event by its state.
                     entity = getattr(message, "instance", None)
                     self._note(process, envelope.id, getattr(entity, "id", entity))
-
-    def _check_handed_over(self, process: SimProcess, queue: str, parcel: Parcel) -> None:
-        """Neither the writer (before the delivery) nor the reader (after it) may change an object that is handed over."""
-        if not parcel.envelopes:
-            return
-        self._findings.count("fault", "handed_over")
-        self._compare_body(parcel, f"{process.full_name} receives from {queue}")
-        self._handed_over.append((process.full_name, parcel))
-        if len(self._handed_over) > HANDED_OVER_MAX:
-            self._compare_oldest()
-
-    def _compare_oldest(self) -> None:
-        reader, parcel = self._handed_over.popleft()
-        self._compare_body(parcel, f"{reader} has changed to")
-
-    def _compare_body(self, parcel: Parcel, what: str) -> None:
-        if b"\n".join(map(encode, parcel.envelopes)) != parcel.body:
-            self._findings.breaks(
-                "a published message is never changed",
-                f"{what} messages that differ from their bytes {parcel.body!r}",
-            )
 
     def _note(self, process: SimProcess, id_: str, entity: object) -> None:
         self._in_hand.setdefault(process.full_name, deque(maxlen=50)).append(id_)

@@ -67,10 +67,6 @@ class _Connection:
     def blocked(self) -> str:
         return self._connection.blocked
 
-    @property
-    def hands_over(self) -> bool:
-        return self._connection.hands_over
-
     async def until_unblocked(self) -> None:
         await self._connection.until_unblocked()
 

@@ -141,6 +141,6 @@ async def _send_what_nobody_can_read(home: Path, exchange: str, key: str) -> Non
     connection = await broker_at(f"unix://{home}/moorage/bus.sock").connect()
     publishing = await connection.open_publishing()
     await publishing.publish(
-        Parcel(exchange=exchange, routing_key=key, encoded=b"not a message", content_type=PLAIN)
+        Parcel(exchange=exchange, routing_key=key, body=b"not a message", content_type=PLAIN)
     )
     await connection.close()

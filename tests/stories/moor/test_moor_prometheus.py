@@ -143,7 +143,7 @@ async def _make_trouble(home: Path, environment: dict[str, str]) -> None:
     connection = await broker_at(f"unix://{home}/moorage/bus.sock").connect()
     publishing = await connection.open_publishing()
     await publishing.publish(
-        Parcel(exchange=API, routing_key="build.request.-", encoded=b"not a message", content_type=PLAIN)
+        Parcel(exchange=API, routing_key="build.request.-", body=b"not a message", content_type=PLAIN)
     )
     await connection.close()
 

@@ -12,7 +12,7 @@ import pytest
 
 from bus.broker import Receipt
 from bus.memory import MemoryBroker
-from bus.message import Envelope, Message, Parcel
+from bus.message import Parcel
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
 from bus.unix_socket.client import UnixBroker
 from bus.unix_socket.frames import (
@@ -108,24 +108,6 @@ async def test_an_oversized_message_is_refused_before_it_is_sent(socket_path: Pa
             await publishing.publish(Parcel("moor.town", "", b"x" * FRAME_BYTES_MAX))
 
         await publishing.publish(Parcel("moor.town", "", b"fits"))
-
-
-async def test_message_objects_from_a_client_are_not_accepted(socket_path: Path) -> None:
-    """Messages cannot travel on a socket; accepting objects from a client would bypass the checks of its bytes."""
-    broker = MemoryBroker()
-    work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
-    async with serve_unix(broker, socket_path):
-        connection = await UnixBroker(socket_path).connect()
-        await connection.declare(Objects((Exchange("moor.town"),), (work,)))
-        made_up = (Envelope(message=Message()),)
-        await connection.ask("open_publishing", 1)
-        parcel = Parcel("moor.town", "work", b"bytes", envelopes=made_up)
-        await connection.ask("publish", 1, parcel=parcel)
-
-        consuming = await (await broker.as_user().connect()).open_consuming("work", prefetch=1)
-        (delivery,) = await consuming.receive()
-
-    assert (delivery.parcel.body, delivery.parcel.envelopes) == (b"bytes", ())
 
 
 async def test_parcels_of_a_vanished_client_go_to_another(socket_path: Path) -> None:

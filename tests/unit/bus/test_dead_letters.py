@@ -21,7 +21,7 @@ async def a_letter() -> tuple[MemoryBroker, Connection]:
     memory = MemoryBroker()
     connection = await memory.as_user().connect()
     await connection.declare(objects_of(("c1",)))
-    await send(memory.as_user(), structs.replace(BURIED, encoded=line(order(1))))
+    await send(memory.as_user(), structs.replace(BURIED, body=line(order(1))))
     return memory, connection
 
 
