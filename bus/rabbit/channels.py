@@ -31,14 +31,20 @@ D = TypeVar("D")
 
 
 class Calls:
-    """The calls to the library that wait on one channel. Once the channel has ended, they end with its reason."""
+    """The calls to the library that wait on one channel. Once the channel has ended, they end with its reason, and `ended` is told."""
 
-    def __init__(self, wire: RabbitWire, channel: Channel) -> None:
+    def __init__(
+        self,
+        wire: RabbitWire,
+        channel: Channel,
+        ended: Callable[[Refusal | Interrupted], object] = lambda _: None,
+    ) -> None:
         self.over: Refusal | Interrupted | None = None
         # How many waited then.
         self.at_the_end = 0
         self._wire = wire
         self._channel = channel
+        self._ended = ended
         self._loop = asyncio.get_running_loop()
         # Since when each waits, the longest first.
         self._waiting: dict[asyncio.Timeout, float] = {}
@@ -86,6 +92,7 @@ class Calls:
         for limit in self._waiting:
             if not limit.expired():
                 limit.reschedule(0)
+        self._ended(why)
 
     def _on_closing(self, closing: asyncio.Future[Any]) -> None:
         self.end(self._wire.reason(None if closing.cancelled() else closing.exception()))
@@ -181,12 +188,18 @@ class Consumers(Generic[D]):
         self._what = what
         self._read = read
         self.arrivals = ArrivalsOf[D]()
-        self._calls = Calls(wire, channel)
+        # The broker gives what waits here to another consumer.
+        self._calls = Calls(
+            wire,
+            channel,
+            lambda why: self.arrivals.drop(
+                why if isinstance(why, ConnectionLost) else ConsumerCancelled(str(why))
+            ),
+        )
         wire.holds(self)
         # Those that the broker knows.
         self._tags: set[str] = set()
         channel.on_consumer_cancel_callbacks.add(self.on_cancel)
-        channel.closing.add_done_callback(self._on_closing)
 
     async def consume(self, queue: str, tag: str = "") -> None:
         """Consume this queue too. The consumer has this tag, or one that the library makes."""
@@ -225,9 +238,7 @@ class Consumers(Generic[D]):
                     await self.wire.answered(self.channel.basic_cancel(tag), self.channel)
 
     def end(self, why: Refusal | Interrupted) -> None:
-        """End the deliveries, since the channel has ended. The broker gives the waiting ones to another consumer."""
         self._calls.end(why)
-        self.arrivals.drop(why if isinstance(why, ConnectionLost) else ConsumerCancelled(str(why)))
 
     async def on_message(self, message: DeliveredMessage) -> None:
         self.wire.arrived(len(message.body))
@@ -248,9 +259,6 @@ class Consumers(Generic[D]):
             self.arrivals.check()
             raise again(self._calls.over)
         await self._calls.call(told)
-
-    def _on_closing(self, closing: asyncio.Future[Any]) -> None:
-        self.end(self.wire.reason(None if closing.cancelled() else closing.exception()))
 
 
 class RabbitConsuming(Consumers[Delivery]):
