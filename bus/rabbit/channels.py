@@ -31,7 +31,9 @@ D = TypeVar("D")
 
 
 class Calls:
-    """The calls to the library that wait on one channel. Once the channel has ended, they end with its reason, and `ended` is told."""
+    """The calls to the library on one channel, which reach the broker in their order. Once the channel has ended, those that wait end
+    with its reason, and `ended` is told.
+    """
 
     def __init__(
         self,
@@ -49,10 +51,15 @@ class Calls:
         # Since when each waits, the longest first.
         self._waiting: dict[asyncio.Timeout, float] = {}
         self._watch: asyncio.TimerHandle | None = None
+        # Where the library has no room, a later call could pass those that wait there. So they wait here, in order.
+        self._turn = asyncio.Lock()
+        self._held = 0
         # A channel ends with its connection, too.
         channel.closing.add_done_callback(self._on_closing)
 
     async def call(self, asked: Coroutine[Any, Any, T]) -> T:
+        if self._held or not self._wire.takes_frames:
+            await self._until_taken(asked)
         if self.over is not None or not self._wire.is_open(self._channel):
             asked.close()
             raise ConnectionLost(f"this channel has ended: {self.over or 'the broker has closed it'}")
@@ -82,6 +89,19 @@ class Calls:
             del self._waiting[limit]
         assert self.over is not None, "it was ended above"
         raise again(self.over)
+
+    async def _until_taken(self, asked: Coroutine[Any, Any, object]) -> None:
+        self._held += 1
+        try:
+            async with self._turn:
+                while not self._wire.takes_frames:
+                    await self._wire.until_unblocked()
+                    await asyncio.sleep(0)
+        except BaseException:
+            asked.close()
+            raise
+        finally:
+            self._held -= 1
 
     def end(self, why: Refusal | Interrupted) -> None:
         if self.over is not None:
@@ -118,14 +138,9 @@ class RabbitPublishing:
         self._user = user
         self._calls = Calls(wire, channel)
         wire.holds(self)
-        # Callers that wait until the connection takes parcels stay in order; otherwise a later one could be first.
-        self._turn = asyncio.Lock()
-        self._held = 0
         self._published = 0
 
     async def publish(self, parcel: Parcel) -> Receipt:
-        if self._held or not self._wire.takes_frames:
-            await self._until_taken()
         self._published += 1
         try:
             await self._calls.call(
@@ -165,16 +180,6 @@ class RabbitPublishing:
         self._calls.end(why)
 
     async def stop(self) -> None: ...
-
-    async def _until_taken(self) -> None:
-        self._held += 1
-        try:
-            async with self._turn:
-                while not self._wire.takes_frames:
-                    await self._wire.until_unblocked()
-                    await asyncio.sleep(0)
-        finally:
-            self._held -= 1
 
 
 class Consumers(Generic[D]):

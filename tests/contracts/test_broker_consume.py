@@ -105,6 +105,31 @@ async def test_of_many_acknowledged_at_once_none_comes_back_when_all_is_closed(
         assert bodies(await drain(connection, WORK.name, 1)) == [999]
 
 
+async def test_acknowledgements_of_many_tasks_reach_the_broker_in_the_order_of_the_calls(
+    under_test: BrokerUnderTest,
+) -> None:
+    """One for all up to a delivery must not pass that of an earlier one, which the broker would not know any more."""
+    numbers = range(600)
+    async with connected(under_test.broker(), world()) as connection:
+        await publish_bodies(connection, *numbers)
+        consuming = await connection.open_consuming(WORK.name, prefetch=len(numbers))
+        tags = [each.tag for each in await receive(consuming, len(numbers))]
+        telling = []
+        for first in range(0, len(tags), 30):
+            some = tags[first : first + 30]
+            # The first one is acknowledged last, together with the last.
+            telling += [asyncio.create_task(consuming.acknowledge(tag)) for tag in some[1:-1]]
+            await asyncio.sleep(0)
+            telling.append(asyncio.create_task(consuming.acknowledge(some[-1], multiple=True)))
+            await asyncio.sleep(0)
+        await asyncio.gather(*telling)
+        await publish_bodies(connection, 999)
+
+        assert bodies(await receive(consuming, 1)) == [999]
+        await consuming.close()
+        assert await connection.depth(WORK.name) == 1
+
+
 async def test_what_a_closed_consumer_held_goes_to_another_and_is_counted(
     under_test: BrokerUnderTest,
 ) -> None:
