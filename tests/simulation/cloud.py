@@ -395,7 +395,7 @@ class Cloud:
             self._loop.call_at(until_s, process.go_online, context=Context())
 
     def _drain(self, daemon: str, draining: bool) -> None:  # noqa: FBT001 - the value set
-        """Does what `moor ring drain` does."""
+        """Does what `moor node ring drain` does."""
         work = self.rows.nodes.set_draining(daemon, draining=draining)
         self._tasks.append(self._loop.create_task(work))
 

@@ -19,7 +19,8 @@ from tests.simulation.kept import names
 from tests.simulation.many_seeds import SeedsResult, run_many
 from tests.simulation.seeds import run
 
-SEEDS = range(1, 201)
+# The last one shows a planted bug that none of the others shows.
+SEEDS = (*range(1, 201), 227)
 SEEDS_OF_NODES = range(NODE_SEEDS + 1, NODE_SEEDS + 41)
 DOZEN = (*SEEDS[:10], *SEEDS_OF_NODES[:2])
 # Of the plans that broke a promise once so many run beside the dozen.
