@@ -53,7 +53,7 @@ class NodeLine(Struct, frozen=True, kw_only=True):
     since: datetime | None
     is_offered: bool
     reasons: tuple[str, ...]
-    # Ironic has deleted it, and placement has removed it: only `moor ring` counts it.
+    # Ironic has deleted it, and placement has removed it: only `moor node ring` counts it.
     is_removed: bool
     is_missing: bool
     is_moving: bool
@@ -116,6 +116,7 @@ class MetalReader:
         self._api: HttpIronicApi | None = None
         self._api_url = ""
         self._lock = asyncio.Lock()
+        self._opening = asyncio.Lock()
         self._lines: dict[ProviderId, NodeLine] = {}
         self._seen: NodesSeen | None = None
         self._until_s = 0.0
@@ -185,10 +186,11 @@ class MetalReader:
         return await self.store.members()
 
     async def _opened(self) -> SqlIronicStore | None:
-        if self.store is None:
+        """Two pages at once open one store."""
+        async with self._opening:
             url = self._settings.ironic_db_url
-            if not url:
-                return None
+            if self.store is not None or not url:
+                return self.store
             store = SqlIronicStore(url, pool_size=POOL_SIZE)
             try:
                 has_tables = await store.has_tables()
@@ -199,17 +201,18 @@ class MetalReader:
                 await store.close()
                 return None
             self.store = store
-        return self.store
+            return store
 
     async def _ironic(self) -> HttpIronicApi | None:
         """A client of Ironic's API. That of `moor up` is known only some time after its start."""
-        url = self._settings.ironic_url
-        if self._api is None or url != self._api_url:
-            if self._api is not None:
-                await self._api.close()
-            addresses = structs.replace(self._settings.addresses, ironic_url=url)
-            self._api, self._api_url = ironic_api(addresses, self._account()), url
-        return self._api
+        async with self._opening:
+            url = self._settings.ironic_url
+            if self._api is None or url != self._api_url:
+                if self._api is not None:
+                    await self._api.close()
+                addresses = structs.replace(self._settings.addresses, ironic_url=url)
+                self._api, self._api_url = ironic_api(addresses, self._account()), url
+            return self._api
 
     async def _read_changed(self, store: SqlIronicStore) -> bool:
         """Read the rows that have another version than when they were read last. Says whether there were any."""

@@ -6,11 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from bus.addresses import Addresses
 from bus.message import Message
 from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState
 from bus.messages.cloud import AskOverview, AskTiles, CellState, Overview, Tiles
@@ -22,7 +24,12 @@ from bus.workers.station import NoAnswer
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import AggregateId, GroupId, ProviderId
-from engine.refusals import FunnelStep, NoValidHost
+from engine.refusals import FunnelStep, Miss, NoValidHost
+from ironic_sync.store_sql import SqlIronicStore
+from kit.keystone import OpenStackSettings
+from kit.sql import upgrade
+from moor.dashboard import node_pages
+from moor.settings import Settings
 from tests.unit.moor.dashboard_visits import Visit
 
 pytestmark = pytest.mark.asyncio
@@ -42,14 +49,20 @@ STATES = tuple(
     )
     for at in range(100)
 )
-FUNNEL = NoValidHost(hosts=10_000, steps=(FunnelStep(step="capacity", removed=10_000, example="h: full"),))
+SECRETS = ("h-17: full", "h-18", "its disk is broken")
+FUNNEL = NoValidHost(
+    hosts=10_000,
+    steps=(FunnelStep(step="capacity", removed=10_000, example=SECRETS[0]),),
+    nearest=(Miss(host=SECRETS[1], reason=f"draining: {SECRETS[2]}"),),
+)
+PLANNED = PlanFound(qualify=0, fit=0, is_cut=False, cells=(), funnel=FUNNEL)
 CHANGE = Change(instance=STATES[0].id, number=1, what="migrate", cell="c1", asked_at=AT)
 ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
     AskInstances: lambda ask: InstancesFound(
         instances=STATES[:1] if ask.instances else STATES, next=STATES[-1].id
     ),
     AskHistory: lambda _: HistoryFound(instance=STATES[0], changes=(CHANGE,)),
-    AskExplanation: lambda _: ExplanationsFound(explanations=(Explanation(state=STATES[0]),)),
+    AskExplanation: lambda _: ExplanationsFound(explanations=(Explanation(state=STATES[0]),), plan=PLANNED),
     AskMoves: lambda _: MovesFound(moves=(CHANGE,) * 100),
     AskHosts: lambda _: HostsFound(
         hosts=tuple(
@@ -66,7 +79,7 @@ ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
         aggregates=tuple(AggregateState(id=AggregateId(UUID(int=at)), name=f"a{at}") for at in range(100)),
         next="a99",
     ),
-    AskPlan: lambda _: PlanFound(qualify=0, fit=0, is_cut=False, cells=(), funnel=FUNNEL),
+    AskPlan: lambda _: PLANNED,
     AskTiles: lambda ask: Tiles(
         in_cell=ask.in_cell, made_at=AT, tiles="3" * HOSTS, hosts=HOSTS, names=("h",) if ask.named else ()
     ),
@@ -127,6 +140,16 @@ async def test_a_page_asks_few_questions_and_stays_small(path: str, visit: Visit
     assert len(page.content) <= bytes_max
 
 
+async def test_a_member_is_told_why_not_without_names_of_hosts_and_reasons_of_operators(visit: Visit) -> None:
+    visited = await visit(LargeCloud())
+    root, ann = await visited.logged_in("root"), await visited.logged_in("ann")
+    for path in ("/why?vcpus=1", f"/instances/{STATES[0].id}?now=1"):
+        told, shown = (await root.get(path)).text, (await ann.get(path)).text
+        assert all(secret in told for secret in SECRETS)
+        assert not any(secret in shown for secret in SECRETS)
+        assert "10,000 hosts" in shown
+
+
 PAGES_OF_MEMBERS = (
     *("/instances", f"/instances/{STATES[0].id}?now=1", "/groups", f"/groups/{ID}"),
     *("/why?vcpus=1", "/why?vcpus=1&project=garden"),
@@ -172,3 +195,26 @@ async def test_a_page_without_an_answer_says_why(path: str, status: int, said: s
     page = await (await visit(Silent(), auth="none")).browser().get(path)
 
     assert (page.status_code, said in page.text) == (status, True)
+
+
+async def test_pages_that_come_at_once_open_the_daemons_database_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    class SlowStore(SqlIronicStore):
+        async def has_tables(self) -> bool:
+            opened.append(self)
+            await asyncio.sleep(0.05)
+            return await super().has_tables()
+
+    monkeypatch.setattr(node_pages, "SqlIronicStore", SlowStore)
+    url = f"sqlite+aiosqlite:///{tmp_path}/moor.db"
+    await upgrade(url, "ironic_sync")
+    addresses = Addresses(bus_url="memory://", ironic_db_url=url)
+    reader = node_pages.MetalReader(Settings(addresses=addresses, data=tmp_path), OpenStackSettings)
+
+    seen = await asyncio.gather(*(reader.node(ProviderId(ID)) for _ in range(3)), reader.nodes())
+
+    await reader.close()
+    assert (seen[:3], len(opened)) == ([None] * 3, 1)
