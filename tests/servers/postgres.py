@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Self
 
 from laboratory.private_servers import Command, Keeper, wait_until_ready
 from tests.servers.free_places import free_port
 from tests.servers.installed import NotInstalledError, postgres_binaries
+from tests.servers.kept import KeptServer
 
 # Commits survive the server's death, which tests bring about; only the machine's death would lose them.
 # synchronous_commit and full_page_writes stay on: without them a killed server may lose or tear what it committed.
@@ -27,7 +27,7 @@ _ALWAYS = MappingProxyType(
 )
 
 
-class PrivatePostgres:
+class PrivatePostgres(KeptServer):
     """A PostgreSQL server with one superuser, `postgres`, whom every local user may be.
 
     `stop` removes the data. `kill` is a crash: `start` then recovers the same data on the same port.
@@ -47,17 +47,8 @@ class PrivatePostgres:
         self._standby_of = standby_of
         self._data_by = data_by
         self._settings = {**_ALWAYS, **settings}
-        self._place = place
-        self._keeper: Keeper | None = None
+        super().__init__(place)
         self._port = 0
-        self._server = 0
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:
@@ -67,19 +58,6 @@ class PrivatePostgres:
     def address(self) -> str:
         assert self._port, "a server that was never started has no address"
         return f"127.0.0.1:{self._port}"
-
-    @property
-    def keeper(self) -> int | None:
-        """The keeper process, if there is one. It is not part of the server, and tests must not end it."""
-        return self._keeper.pid if self._keeper else None
-
-    def processes(self) -> tuple[int, ...]:
-        """The postmaster and all its children."""
-        return self._keeper.processes() if self._keeper else ()
-
-    def start(self) -> None:
-        self.launch()
-        self.wait_until_ready()
 
     def launch(self) -> None:
         """Start without waiting; call `wait_until_ready` afterwards."""
@@ -130,16 +108,6 @@ class PrivatePostgres:
             alive=lambda: self._server in self.processes(),
             logs=(self._keeper.directory / "server.log",),
         )
-
-    def kill(self) -> None:
-        """SIGKILL the postmaster and all its children."""
-        if self._keeper:
-            self._keeper.kill()
-
-    def stop(self) -> None:
-        if self._keeper:
-            self._keeper.close()
-            self._keeper = None
 
     def _is_ready(self) -> bool:
         assert self._keeper is not None

@@ -11,11 +11,11 @@ import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from laboratory.private_servers import Command, Keeper, wait_until_ready
 from tests.servers.free_places import free_port
 from tests.servers.installed import NotInstalledError, rabbitmq_scripts
+from tests.servers.kept import KeptServer
 
 _NODE = "moor@localhost"
 TOOLS = ("rabbitmqctl", "rabbitmq-queues", "rabbitmq-upgrade")
@@ -48,7 +48,7 @@ class _Ports:
     epmd: int
 
 
-class PrivateRabbitMQ:
+class PrivateRabbitMQ(KeptServer):
     """A RabbitMQ node with the default user guest/guest, and no plugins unless they are named.
 
     `stop` removes the data. `kill` is a crash: `start` then recovers the same data on the same port.
@@ -62,21 +62,12 @@ class PrivateRabbitMQ:
         plugins: tuple[str, ...] = (),
         membership: Membership | None = None,
     ) -> None:
-        self._place = place
+        super().__init__(place)
         self._more_settings = more_settings
         self._plugins = plugins
         self._membership = membership
         self._node = membership.node if membership else _NODE
-        self._keeper: Keeper | None = None
         self._ports = _Ports(amqp=0, distribution=0, epmd=0)
-        self._server = 0
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:
@@ -97,19 +88,6 @@ class PrivateRabbitMQ:
         """The `rabbitmqctl` command line for this node, quoted for a shell."""
         assert self._keeper is not None, "a server that was never started has no rabbitmqctl"
         return shlex.join(("/bin/sh", str(self._keeper.directory / "rabbitmqctl")))
-
-    @property
-    def keeper(self) -> int | None:
-        """The keeper process, if there is one. It is not part of the server, and tests must not end it."""
-        return self._keeper.pid if self._keeper else None
-
-    def processes(self) -> tuple[int, ...]:
-        """The Erlang machine, its helpers, and the port mapper."""
-        return self._keeper.processes() if self._keeper else ()
-
-    def start(self) -> None:
-        self.launch()
-        self.wait_until_ready()
 
     def _write_files(self, directory: Path, scripts: Path) -> None:
         settings = [
@@ -170,21 +148,9 @@ class PrivateRabbitMQ:
         """Write the table of quorum queues to the disk, so that a crash cannot make them useless.
 
         A node records a new quorum queue in a table that reaches the disk up to a second later. If it is killed before,
-        the queue comes back without a leader and never gets one.
+        the queue comes back without a leader and never gets one. So a test that has just declared some calls this before `kill`.
         """
         self.ctl("eval", "[ok = dets:sync(Table) || Table <- dets:all()].")
-
-    def kill(self) -> None:
-        """Send SIGKILL to every process of the node. A test that has just declared quorum queues must call `settle`
-        before.
-        """
-        if self._keeper:
-            self._keeper.kill()
-
-    def stop(self) -> None:
-        if self._keeper:
-            self._keeper.close()
-            self._keeper = None
 
     def ctl(self, *args: str, stdin: str | None = None) -> str:
         """Run rabbitmqctl and return its output. It starts Erlang, so it takes about a second."""
