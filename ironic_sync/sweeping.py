@@ -266,7 +266,7 @@ class Sweeper(PartGroup):
         problem = TooManyMissing(
             f"Ironic has lost {len(held)} of {known} nodes at once, {held[0].id} is one: they are held, not removed. Is it the "
             "right Ironic, and may this user see all nodes? They are removed when they stay missing for "
-            f"{self._rules.belief.after_s:g} s, or by `moor ring missing --remove`"
+            f"{self._rules.belief.after_s:g} s, or by `moor node ring missing --remove`"
         )
         log.error("%s", problem)
         self._believing.failed(problem)

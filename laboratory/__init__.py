@@ -3,7 +3,7 @@
 `moor` finds its commands by an entry point, and reads of them only this.
 """
 
-_PANEL = "A cloud of your own"
+_PANEL = "To try and to measure"
 COMMANDS = {
     "demo": (
         _PANEL,

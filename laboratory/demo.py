@@ -22,7 +22,7 @@ from math import ceil
 from operator import itemgetter
 from typing import Annotated, Any, ClassVar
 
-import typer
+import click
 from rich.live import Live
 from rich.text import Text
 
@@ -46,6 +46,7 @@ from laboratory.temporary_cloud import CloudPlan, Servers, TemporaryCloud, serve
 from moor.asking import during, hearing, providers_of, until_choosable
 from moor.client.requests import new_request_ids
 from moor.clouds.cloud import BareMetalPlan, cells_of_groups, flavor_of_nodes
+from moor.flags import option
 from moor.options import PlacementDatabaseUrl, SchedulerFlags, fail, log_as, out, run, tuned_cloud
 from moor.tables import lines_of
 from moor.worker_settings import CloudSettings
@@ -436,35 +437,31 @@ BOOTS_MIN = 300
 
 def demo(
     *,
-    boots: Annotated[
-        int, typer.Option(min=BOOTS_MIN, max=100_000, help="How many instances to build.")
-    ] = 1000,
-    hosts: Annotated[int, typer.Option(min=20, max=10_000, help="Over how many hosts, in two cells.")] = 200,
+    boots: Annotated[int, option(min=BOOTS_MIN, max=100_000, help="How many instances to build.")] = 1000,
+    hosts: Annotated[int, option(min=20, max=10_000, help="Over how many hosts, in two cells.")] = 200,
     bare_metal: Annotated[
         bool,
-        typer.Option(
+        option(
             "--bare-metal",
             help="Build on bare-metal nodes instead, while some go into maintenance and a daemon is killed.",
         ),
     ] = False,
     nodes: Annotated[
-        int, typer.Option(min=20, max=2_000, help="With --bare-metal: how many nodes, in two cells.")
+        int, option(min=20, max=2_000, help="With --bare-metal: how many nodes, in two cells.")
     ] = 100,
     daemons: Annotated[
-        int, typer.Option(min=2, max=20, help="With --bare-metal: how many daemons manage them.")
+        int, option(min=2, max=20, help="With --bare-metal: how many daemons manage them.")
     ] = 3,
     libvirt: Annotated[
         bool,
-        typer.Option(
+        option(
             "--libvirt",
             help="Build twenty real guests of QEMU instead, on libvirtds of the demo's own; needs libvirt and QEMU.",
         ),
     ] = False,
-    bus: Annotated[
-        str, typer.Option(metavar="URL", help="A real broker: amqp://user:password@host/vhost")
-    ] = "",
+    bus: Annotated[str, option(metavar="URL", help="A real broker: amqp://user:password@host/vhost")] = "",
     db: Annotated[
-        str, typer.Option(metavar="URL", help="A real database: postgresql+asyncpg://user:password@host/name")
+        str, option(metavar="URL", help="A real database: postgresql+asyncpg://user:password@host/name")
     ] = "",
     placement_db: PlacementDatabaseUrl = "",
     scheduler: SchedulerFlags = None,
@@ -481,7 +478,7 @@ def demo(
     chosen: Demo
     if libvirt:
         if servers:
-            raise typer.BadParameter("--libvirt runs on a bus in memory and SQLite: leave --bus and --db out")
+            raise click.BadParameter("--libvirt runs on a bus in memory and SQLite: leave --bus and --db out")
         try:
             # It needs libvirt's own library, which nothing else of the demo does.
             from laboratory.demo_guests import GuestDemo  # noqa: PLC0415

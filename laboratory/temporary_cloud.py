@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
 import msgspec
-import typer
 from msgspec import Struct
 
 from bus.addresses import ADDRESSES, broker_at, limits_at
@@ -61,11 +61,11 @@ class Servers(Struct, frozen=True):
 def servers_at(bus: str, db: str, placement_db: str) -> Servers | None:
     """The servers that the flags of a demo or load run name; None if the run is in one process, without servers."""
     if bool(bus) != bool(db):
-        raise typer.BadParameter(
+        raise click.BadParameter(
             "only one of --bus and --db is given: a real broker needs a real database; give both or neither"
         )
     if placement_db and not db:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--placement-db is {without_password(placement_db)!r} without --db: then everything is in one SQLite file; give both or neither"
         )
     if not bus:

@@ -1,101 +1,316 @@
 """The `moor` command. Each group of commands has its own module; this one puts them together."""
 
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
-from math import isnan
 from pathlib import Path
-from typing import Annotated, Any
+from signal import SIGINT
+from typing import Annotated
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
+from click.shell_completion import CompletionItem
 
-from moor.command_helps import HELPS
-from moor.options import WRONG, command_settings, defaults_of, fit_width, found, use_config
+from moor.flags import Commands, command, option, write_commands
+from moor.options import NOT_DONE, WRONG, defaults_of, fit_width, found, say, use_config
 from moor.settings import GENERAL
 
 INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
 
-HELP = ["-h", "--help"]
-
-# Packages that have commands, too: each entry point of this group is a mapping as COMMANDS, whose modules are named whole and whose entries
-# end with the first sentence of the help.
+# Packages that have commands, too: each entry point of this group is a mapping as COMMANDS.
 OTHERS = "moorage.commands"
 
-# By the command's name: its panel in the help, its module, and the function or group there.
-COMMANDS = {
-    "boot": (INSTANCES, "instances.boot_command", "boot"),
-    "show": (INSTANCES, "instances.instances_command", "show"),
-    "list": (INSTANCES, "instances.instances_command", "list_instances"),
-    "console": (INSTANCES, "instances.instances_command", "console"),
-    "rebuild": (INSTANCES, "instances.move_commands", "rebuild"),
-    "migrate": (INSTANCES, "instances.move_commands", "migrate"),
-    "live-migrate": (INSTANCES, "instances.move_commands", "live_migrate"),
-    "resize": (INSTANCES, "instances.move_commands", "resize"),
-    "confirm": (INSTANCES, "instances.move_commands", "confirm"),
-    "revert": (INSTANCES, "instances.move_commands", "revert"),
-    "evacuate": (INSTANCES, "instances.hosts_command", "evacuate"),
-    "shelve": (INSTANCES, "instances.move_commands", "shelve"),
-    "unshelve": (INSTANCES, "instances.move_commands", "unshelve"),
-    "stop": (INSTANCES, "instances.move_commands", "stop"),
-    "start": (INSTANCES, "instances.move_commands", "start"),
-    "reboot": (INSTANCES, "instances.move_commands", "reboot"),
-    "migration": (INSTANCES, "instances.move_commands", "migration_app"),
-    "history": (INSTANCES, "instances.move_commands", "history"),
-    "delete": (INSTANCES, "instances.instances_command", "delete"),
-    "explain": (INSTANCES, "instances.boot_command", "explain"),
-    "plan": (INSTANCES, "instances.boot_command", "plan"),
-    "events": (INSTANCES, "broker.messages_command", "events"),
-    "up": (CLOUD, "clouds.up_command", "up"),
-    "flavor": (INSTANCES, "instances.stored_commands", "flavor_app"),
-    "image": (INSTANCES, "instances.stored_commands", "image_app"),
-    "device-profile": (INSTANCES, "instances.stored_commands", "profile_app"),
-    "group": (INSTANCES, "instances.stored_commands", "group_app"),
-    "status": (OPERATING, "overview.status_command", "status"),
-    "top": (OPERATING, "overview.status_command", "top"),
-    "host": (OPERATING, "instances.hosts_command", "app"),
-    "cell": (OPERATING, "instances.hosts_command", "cell_app"),
-    "aggregate": (OPERATING, "instances.hosts_command", "aggregates_app"),
-    "node": (OPERATING, "bare_metal.node_command", "app"),
-    "provider": (OPERATING, "placement.providers_command", "app"),
-    "trait": (OPERATING, "placement.quota_command", "trait"),
-    "class": (OPERATING, "placement.quota_command", "class_"),
-    "candidates": (OPERATING, "placement.quota_command", "candidates"),
-    "quota": (OPERATING, "placement.quota_command", "app"),
-    "usage": (OPERATING, "placement.quota_command", "usage"),
-    "audit": (OPERATING, "books.audit_command", "audit"),
-    "ring": (OPERATING, "bare_metal.ring_command", "app"),
-    "run": (OPERATING, "clouds.run_command", "app"),
-    "settings": (OPERATING, "settings_command", "settings"),
-    "broker": (OPERATING, "broker.broker_command", "app"),
-    "dead": (OPERATING, "broker.messages_command", "app"),
-    "db": (OPERATING, "clouds.db_command", "app"),
+# By the command's name: its panel in the help, its module and the function or group there, and the first sentence of its help.
+COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
+    "boot": (
+        INSTANCES,
+        "moor.instances.boot_command",
+        "boot",
+        "Build an instance, or several equal ones, and follow them until they run.",
+    ),
+    "show": (
+        INSTANCES,
+        "moor.instances.instances_command",
+        "show",
+        "Show an instance, or all instances of a request.",
+    ),
+    "list": (
+        INSTANCES,
+        "moor.instances.instances_command",
+        "list_instances",
+        "List the instances, deleted ones too, ordered by id: each as its cell told it last.",
+    ),
+    "console": (
+        INSTANCES,
+        "moor.instances.instances_command",
+        "console",
+        "Show what the guest of an instance has written to its serial console.",
+    ),
+    "rebuild": (
+        INSTANCES,
+        "moor.instances.move_commands",
+        "rebuild",
+        "Build the instance anew on its host, from another image; what is on its disk is lost.",
+    ),
+    "migrate": (
+        INSTANCES,
+        "moor.instances.move_commands",
+        "migrate",
+        "Move instances to another host; they are stopped meanwhile. Then confirm the move of one, or revert it.",
+    ),
+    "live-migrate": (
+        INSTANCES,
+        "moor.instances.move_commands",
+        "live_migrate",
+        "Move an instance to another host while it runs.",
+    ),
+    "resize": (
+        INSTANCES,
+        "moor.instances.move_commands",
+        "resize",
+        "Give an instance another size, on another host; on its own one with --to. Then confirm it, or revert it.",
+    ),
+    "evacuate": (
+        INSTANCES,
+        "moor.instances.hosts_command",
+        "evacuate",
+        "Build all instances of a lost host anew on other hosts of its cell. They keep their ids.",
+    ),
+    "shelve": (
+        INSTANCES,
+        "moor.instances.move_commands",
+        "shelve",
+        "Stop an instance; it keeps its host and its share until it is unshelved, unless it is offloaded.",
+    ),
+    "unshelve": (
+        INSTANCES,
+        "moor.instances.move_commands",
+        "unshelve",
+        "Run a shelved instance again: on its host; or on any suitable one, if it was offloaded.",
+    ),
+    "stop": (
+        INSTANCES,
+        "moor.instances.move_commands",
+        "stop",
+        "Switch an instance off; it keeps its host and its share, also when it moves. Harmless if it is stopped.",
+    ),
+    "start": (
+        INSTANCES,
+        "moor.instances.move_commands",
+        "start",
+        "Run a stopped instance again, on its host. Harmless if it is active.",
+    ),
+    "reboot": (
+        INSTANCES,
+        "moor.instances.move_commands",
+        "reboot",
+        "Stop an active instance, and start it again.",
+    ),
+    "migration": (
+        INSTANCES,
+        "moor.instances.move_commands",
+        "migration_app",
+        "Moves of instances: those under way, how others ended, and how one ends.",
+    ),
+    "history": (
+        INSTANCES,
+        "moor.instances.move_commands",
+        "history",
+        "Show the orders for an instance: when each came, from which user, and how it ended.",
+    ),
+    "delete": (
+        INSTANCES,
+        "moor.instances.instances_command",
+        "delete",
+        "Delete instances in any state. A deleted one stays deleted.",
+    ),
+    "explain": (
+        INSTANCES,
+        "moor.instances.boot_command",
+        "explain",
+        "Show how the host of each instance was chosen, what was refused, or why no host qualified.",
+    ),
+    "plan": (
+        INSTANCES,
+        "moor.instances.boot_command",
+        "plan",
+        "Show how many instances would fit, on which hosts, and why not on the others. Nothing is built.",
+    ),
+    "candidates": (
+        INSTANCES,
+        "moor.placement.quota_command",
+        "candidates",
+        "List the candidates that can provide all of this: VCPU=2 MEMORY_MB=4096 HW_CPU_X86_AVX2 no:CUSTOM_SLOW.",
+    ),
+    "events": (
+        INSTANCES,
+        "moor.broker.messages_command",
+        "events",
+        "Print the events that happen from now on.",
+    ),
+    "up": (
+        CLOUD,
+        "moor.clouds.up_command",
+        "up",
+        "Run a whole cloud in this process: bus, placement, schedulers, cells and simulated hosts. Its data survive a restart.",
+    ),
+    "flavor": (
+        INSTANCES,
+        "moor.instances.stored_commands",
+        "flavor_app",
+        "Flavors that are stored under names: `moor boot --flavor NAME`.",
+    ),
+    "image": (
+        INSTANCES,
+        "moor.instances.stored_commands",
+        "image_app",
+        "Images that are stored under names, with properties: `moor boot --image NAME`.",
+    ),
+    "device-profile": (
+        INSTANCES,
+        "moor.instances.stored_commands",
+        "profile_app",
+        "Device profiles that are stored under names: a flavor names one by `accel:device_profile`.",
+    ),
+    "group": (
+        INSTANCES,
+        "moor.instances.stored_commands",
+        "group_app",
+        "Server groups, whose instances are kept apart or together: create, list, show, delete.",
+    ),
+    "status": (
+        OPERATING,
+        "moor.overview.status_command",
+        "status",
+        "Show the whole cloud on one screen: what is wrong, cells, room, workers, queues. Exit code 1 if anything is wrong.",
+    ),
+    "top": (
+        OPERATING,
+        "moor.overview.status_command",
+        "top",
+        "Watch the whole cloud: health, cells, rates, hosts, instances, what waits and why. Enter opens a row, q quits.",
+    ),
+    "host": (
+        OPERATING,
+        "moor.instances.hosts_command",
+        "app",
+        "Hosts: list, capabilities, show, set.",
+    ),
+    "cell": (
+        OPERATING,
+        "moor.instances.hosts_command",
+        "cell_app",
+        "Cells: list, show.",
+    ),
+    "aggregate": (
+        OPERATING,
+        "moor.instances.hosts_command",
+        "aggregates_app",
+        "Aggregates: groups of hosts and bare-metal nodes, with metadata.",
+    ),
+    "node": (
+        OPERATING,
+        "moor.bare_metal.node_command",
+        "app",
+        "Bare-metal nodes: show them, and send orders to Ironic.",
+    ),
+    "provider": (
+        OPERATING,
+        "moor.placement.providers_command",
+        "app",
+        "Resource providers: show their trees, inventories and holders; create, change and delete them.",
+    ),
+    "quota": (
+        OPERATING,
+        "moor.placement.quota_command",
+        "app",
+        "Quotas: how much a project may have of each resource class, and how many instances.",
+    ),
+    "audit": (
+        OPERATING,
+        "moor.books.audit_command",
+        "audit",
+        "Compare the books of placement, the API level, the cells and their hosts; boots go on meanwhile.",
+    ),
+    "run": (
+        OPERATING,
+        "moor.clouds.run_command",
+        "app",
+        "Run one worker until SIGTERM, which drains it. Run any number of each kind, but only one compute per cell. Placement and schedulers also connect to the cells' own brokers (MOOR_CELL_BUS_URLS); a cell's workers connect only to their cell's broker.",
+    ),
+    "settings": (
+        OPERATING,
+        "moor.settings_command",
+        "settings",
+        "List all settings, with their values, where each was set (a variable, a file or the default), and what it is for.",
+    ),
+    "broker": (
+        OPERATING,
+        "moor.broker.broker_command",
+        "app",
+        "The broker's exchanges, queues, users and rights.",
+    ),
+    "dead": (
+        OPERATING,
+        "moor.broker.messages_command",
+        "app",
+        "Dead letters, messages that no worker could handle: show, replay or drop them.",
+    ),
+    "db": (
+        OPERATING,
+        "moor.clouds.db_command",
+        "app",
+        "The database's tables, and the roles of workers there.",
+    ),
 }
 
 
-class Commands(TyperGroup):
+# What commands of release 0.1.0 are now.
+MOVED = {
+    "confirm": "migration confirm",
+    "revert": "migration revert",
+    "ring": "node ring",
+    "trait": "provider trait",
+    "class": "provider class",
+    "usage": "quota usage",
+    "import": "nova import",
+    "shadow": "nova shadow",
+}
+
+
+class AllCommands(Commands):
     """Imports a command's module only when that command runs, so that `moor list` does not import all workers."""
 
-    def list_commands(self, _ctx: Any) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         return names()
 
-    def get_command(self, _ctx: Any, name: str) -> Any:
-        """The name, the panel and the help of a command, as the list of commands shows them."""
-        if name in HELPS:
-            return TyperCommand(name, help=HELPS[name], rich_help_panel=COMMANDS[name][0])
-        if name in COMMANDS:
-            return command_of(name)
-        if name not in others():
-            return None
-        panel, _, _, help_ = others()[name]
-        return TyperCommand(name, help=help_, rich_help_panel=panel)
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        return command_of(name) if is_known(name) else None
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that runs."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, command_of(name) if name is not None and is_known(name) else command, rest
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as wrong:
+            if (now := MOVED.get(wrong.command_name)) is not None:
+                ctx.fail(f"`moor {wrong.command_name}` is `moor {now}` now")
+            raise click.NoSuchCommand(wrong.command_name, possibilities=names(), ctx=ctx) from None
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        known = every()
+        for panel in dict.fromkeys(panel for panel, *_ in known.values()):
+            helps = {name: text for name, (of, _, _, text) in known.items() if of == panel}
+            write_commands(formatter, panel, helps)
+
+    def shell_complete(self, _ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        return [
+            CompletionItem(name, help=text)
+            for name, (*_, text) in every().items()
+            if name.startswith(incomplete)
+        ]
 
 
 @cache
@@ -108,124 +323,89 @@ def others() -> Mapping[str, tuple[str, str, str, str]]:
     return {name: each for point in entry_points(group=OTHERS) for name, each in point.load().items()}
 
 
+def every() -> Mapping[str, tuple[str, str, str, str]]:
+    return {**COMMANDS, **others()}
+
+
 def names() -> list[str]:
-    return [*COMMANDS, *others()]
+    return [*every()]
 
 
 def is_known(name: str) -> bool:
     return name in COMMANDS or name in others()
 
 
-def command_of(name: str) -> Any:
-    if name in COMMANDS:
-        panel, module, attribute = COMMANDS[name]
-        module = f"moor.{module}"
-    else:
-        panel, module, attribute, _ = others()[name]
+def command_of(name: str) -> click.Command:
+    _, module, attribute, _ = COMMANDS.get(name) or others()[name]
     found = getattr(import_module(module), attribute)
-    if not isinstance(found, typer.Typer):
-        alone = typer.Typer(add_completion=False)
-        alone.command(name)(found)
-        found = alone
-    command: Any = typer.main.get_command(found)
-    command.name = name
-    command.rich_help_panel = panel
-    _hide_values_of_switches(command)
-    _name_wrong_values(command)
-    return command
+    if not isinstance(found, click.Command):
+        found = command(found)
+    found.name = name
+    return found
 
 
-def _hide_values_of_switches(command: Any) -> None:
-    """In the help, show the type of value only for options that take one; a switch such as --admin takes none."""
-    help_ = command.get_help_option(typer.Context(command, help_option_names=HELP))
-    for option in (*command.params, help_):
-        if getattr(option, "is_flag", False) and option.metavar is None:
-            option.metavar = ""
-    for part in getattr(command, "commands", {}).values():
-        _hide_values_of_switches(part)
+# How each shell is told at its start to ask `moor` for completions: in which file of the home directory, and by which line.
+SHELLS = {
+    "bash": (".bashrc", 'eval "$(_MOOR_COMPLETE=bash_source moor)"'),
+    "zsh": (".zshrc", 'eval "$(_MOOR_COMPLETE=zsh_source moor)"'),
+    "fish": (".config/fish/completions/moor.fish", "_MOOR_COMPLETE=fish_source moor | source"),
+}
 
 
-def _name_wrong_values(command: Any) -> None:
-    """Let errors about an option name its value, and the settings file if the value is from there. typer's own often do not. And
-    let no option be NaN.
-    """
-    for option in command.params:
-        option.process_value = partial(_processed, option.process_value, option.name)
-    for part in getattr(command, "commands", {}).values():
-        _name_wrong_values(part)
-
-
-def _processed(process: Callable[[Any, Any], Any], name: str, context: Any, value: Any) -> Any:
-    try:
-        return _unless_nan(process(context, value))
-    except typer.BadParameter as wrong:
-        values = value if isinstance(value, list | tuple) else (value,)
-        # A switch has no value of its own.
-        if (
-            value is not None
-            and not isinstance(value, bool)
-            and not any(repr(each) in wrong.message for each in values)
-        ):
-            wrong.message = f"{', '.join(map(repr, values))}: {wrong.message}"
-        if context.get_parameter_source(name).name == "DEFAULT_MAP":
-            wrong.message += f" ({command_settings().file})"
-        raise
-
-
-def _unless_nan(value: Any) -> Any:
-    # For typer it is within all limits.
-    if isinstance(value, float) and isnan(value):
-        raise typer.BadParameter(f"{value} is not a number.")
-    return value
-
-
-app = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_show_locals=False,
-    context_settings={"help_option_names": HELP},
-)
-
-
-def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes it by position
+def _install_completion(_context: click.Context, wanted: bool) -> bool:  # noqa: FBT001 - as the parser calls it
     if wanted:
-        # It takes as long to load as the rest of a short command.
-        from importlib import metadata  # noqa: PLC0415
+        shell = Path(os.environ.get("SHELL", "")).name
+        if shell not in SHELLS:
+            raise click.BadParameter(f"SHELL is {shell!r}, must be one of {', '.join(SHELLS)}")
+        name, line = SHELLS[shell]
+        file = Path.home() / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists() or line not in file.read_text():
+            with file.open("a") as start:
+                start.write(f"{line}\n")
+        say(f"{file} has the line {line}: the next {shell} completes commands, flags, and what exists")
+        raise click.exceptions.Exit
+    return wanted
 
-        typer.echo(f"moor {metadata.version('moorage')}")
-        raise typer.Exit
 
-
-@app.callback()
-def moor(
-    context: typer.Context,
+def _moor(
     config: Annotated[
         Path | None,
-        typer.Option(
+        option(
             metavar="FILE",
             show_default=False,
-            help=r"Settings as TOML. [dim]\[MOOR_CONFIG; else ./moorage.toml or ~/.config/moorage/config.toml][/dim]",
+            help="Settings as TOML. [MOOR_CONFIG; else ./moorage.toml or ~/.config/moorage/config.toml]",
         ),
     ] = None,
     *,
-    _version: Annotated[
+    _completion: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, metavar="", help="Show the version and exit."
+        option(
+            "--install-completion",
+            help="Teach the shell to complete commands, and exit.",
+            notes=_install_completion,
         ),
     ] = False,
 ) -> None:
     """Moorage decides where instances run, and makes it happen.
 
     Settings come from flags, then MOOR_* variables, then a file.
+
     Exit codes: 0 done, 1 not done, 2 a flag or setting is wrong, 3 not in time.
     """
     fit_width()
     use_config(config)
+    context = click.get_current_context()
     name = context.invoked_subcommand
+    context.obj = found().file
     if name is not None and (written := found().written.get(GENERAL.name)) and is_known(name):
         context.default_map = {name: defaults_of(command_of(name), written)}
+
+
+app = AllCommands("")
+_alone = command(_moor)
+app.help, app.callback, app.params = _alone.help, _alone.callback, _alone.params
+click.version_option(package_name="moorage", prog_name="moor", message="%(prog)s %(version)s")(app)
 
 
 def main() -> None:
@@ -234,10 +414,14 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     _check_text(sys.argv[1:])
-    command: Any = typer.main.get_command(app)
-    _hide_values_of_switches(command)
-    # Also as `python -m moor`, so that the shell finds how to complete it.
-    command(prog_name="moor")
+    try:
+        # Also as `python -m moor`, so that the shell finds how to complete it.
+        sys.exit(app.main(prog_name="moor", standalone_mode=False))
+    except click.ClickException as wrong:
+        wrong.show()
+        sys.exit(wrong.exit_code)
+    except click.Abort as ended:
+        sys.exit(128 + SIGINT if isinstance(ended.__cause__, KeyboardInterrupt) else NOT_DONE)
 
 
 def _check_text(words: Sequence[str]) -> None:

@@ -10,7 +10,9 @@ from contextlib import aclosing, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+
+from moor.flags import Completer
 
 if TYPE_CHECKING:
     from bus.message import Message
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 
 TIME_S_MAX = 1.0
 PAGE = 200
-
-Completer = Callable[[typer.Context, str], list[str]]
 
 
 def _name_or_id(item: Any) -> str:
@@ -39,7 +39,7 @@ def _by_question(
     the project of the command line.
     """
 
-    def complete(context: typer.Context, incomplete: str) -> list[str]:
+    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
         async def names(asking: "CommandClient") -> AsyncIterator[str]:
             kind = getattr(import_module(f"bus.messages.{module}"), question)
             fields: dict[str, Any] = {"limit": PAGE} if "limit" in kind.__struct_fields__ else {}
@@ -63,7 +63,7 @@ complete_images = _by_question("stored_names", "AskImages", "images", of_project
 complete_device_profiles = _by_question("stored_names", "AskDeviceProfiles", "profiles", of_project=True)
 
 
-def complete_instances(context: typer.Context, incomplete: str) -> list[str]:
+def complete_instances(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Names and ids of living instances."""
 
     async def names(asking: "CommandClient") -> AsyncIterator[str]:
@@ -82,7 +82,7 @@ def complete_instances(context: typer.Context, incomplete: str) -> list[str]:
     return _on_bus(context, incomplete, names)
 
 
-def complete_states(incomplete: str) -> list[str]:
+def complete_states(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     from moor.showing import COLOURS
 
     return _beginning(incomplete, COLOURS)
@@ -92,12 +92,12 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
     return sorted({name for name in names if name and name.startswith(incomplete)})
 
 
-def _project(context: typer.Context) -> str:
+def _project(context: click.Context) -> str:
     return context.params.get("project") or ""
 
 
 def _on_bus(
-    context: typer.Context,
+    context: click.Context,
     incomplete: str,
     names_of: Callable[["CommandClient"], AsyncIterator[str]],
     *,

@@ -1,92 +1,66 @@
 """Commands that send one message and show its answer: each is a row of data.
 
-Options, limits and help come from the message, by `with_options`.
+Options, limits and help come from the message.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import update_wrapper
-from inspect import Parameter, Signature, signature
-from typing import Annotated, Any
+from inspect import cleandoc
+from typing import Any, get_args
 from uuid import UUID, uuid4
 
-import typer
+import click
 from msgspec import Struct, inspect, structs
-from rich.markup import escape
 
 from bus.message import Message
 from moor.asking import CommandClient, ask_bus, items_of
-from moor.completing import Completer
-from moor.options import BusUrl, Output, Project, fail, flag_of, read_uuid
+from moor.flags import REQUIRED, Completer, FlagField, Function, argument, command, fields_of, option
+from moor.options import BusUrl, Output, Project, fail
 from moor.showing import print_all, print_one
 from moor.tables import Columns
 
-# The parameters of a command that are the fields of a Struct: of a group of options, or of the message that it sends.
-#
 # A field of a message has the same type, default, limits and description on the command line as in the message.
 
-Command = Callable[..., None]
 NO_ARGUMENTS: Mapping[str, str] = {}
 
 # The fields of a question about its page. Commands print all pages.
 PAGING = ("after", "limit")
 
 
-def with_options(
-    command: Command,
+def command_with(
+    function: Function,
     arguments: Mapping[str, str] = NO_ARGUMENTS,
     fixed: Sequence[str] = PAGING,
     named: Sequence[str] = (),
     completes: Completer | None = None,
-) -> Command:
-    """The command for typer. In place of each parameter whose type is a Struct, it has that Struct's fields as options.
+) -> click.Command:
+    """The command that calls this function. In place of the parameter whose type is a message, it has the fields of that message.
 
-    If that Struct is a message, the fields in `arguments` are arguments, in this order, with the names that it gives them. An
-    argument must be given, even if the message has a default. The fields in `fixed` keep their defaults; those in `named` get
-    a text, whose id the command looks up before it sends the message. The shell completes the first argument by `completes`. The message's docstring is the help of a command that has none.
+    The fields in `arguments` are arguments, in this order, with the names that it gives them. An argument must be given, even if the
+    message has a default. The fields in `fixed` keep their defaults; those in `named` get a text, whose id the function looks up
+    before it sends the message. The shell completes the first argument by `completes`. The message's docstring is the help of a
+    function that has none.
     """
-    parameters = signature(command).parameters.values()
-    groups: dict[str, type[Struct]] = {
-        each.name: each.annotation
-        for each in parameters
-        if isinstance(each.annotation, type) and issubclass(each.annotation, Struct)
-    }
-    messages = [each for each in groups.values() if issubclass(each, Message)]
+    helps = [function.__doc__]
 
-    def with_fields(**given: Any) -> None:
-        for kind in messages:
-            _check_choices(kind, given, arguments)
-        read = {
-            name: group(**{field: given.pop(field) for field in group.__struct_fields__ if field in given})
-            for name, group in groups.items()
-        }
-        command(**given, **read)
+    def fields_as_flags(kind: type[Struct]) -> list[FlagField]:
+        if not issubclass(kind, Message):
+            return fields_of(kind)
+        helps.append(kind.__doc__)
+        fields = typed_fields(kind)
+        names = (*arguments, *(name for name in fields if name not in (*arguments, *fixed)))
+        return [
+            _as_flag(
+                fields[name],
+                arguments.get(name, ""),
+                is_named=name in named,
+                completes=completes if number == 0 and arguments else None,
+            )
+            for number, name in enumerate(names)
+        ]
 
-    flat: list[Parameter] = []
-    for each in parameters:
-        if each.name not in groups:
-            flat.append(each.replace(kind=Parameter.KEYWORD_ONLY))
-        elif groups[each.name] in messages:
-            fields = typed_fields(groups[each.name])
-            options = [name for name in fields if name not in (*arguments, *fixed)]
-            flat += [
-                _parameter(
-                    fields[name],
-                    arguments.get(name, ""),
-                    is_named=name in named,
-                    completes=completes if number == 0 and arguments else None,
-                )
-                for number, name in enumerate((*arguments, *options))
-            ]
-        else:
-            flat += [
-                Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
-                for one in structs.fields(groups[each.name])
-            ]
-    update_wrapper(with_fields, command)
-    with_fields.__doc__ = next((each.__doc__ for each in (command, *messages) if each.__doc__), None)
-    # typer reads this.
-    with_fields.__signature__ = Signature(flat)  # type: ignore[attr-defined]
-    return with_fields
+    made = command(function, fields=fields_as_flags)
+    made.help = cleandoc(next(filter(None, helps)))
+    return made
 
 
 def typed_fields(kind: type[Struct]) -> dict[str, inspect.Field]:
@@ -95,38 +69,34 @@ def typed_fields(kind: type[Struct]) -> dict[str, inspect.Field]:
     return {field.name: field for field in known.fields}
 
 
-def _parameter(
-    field: inspect.Field, argument: str, *, is_named: bool, completes: Completer | None
-) -> Parameter:
-    """The parameter for this field: the argument of this name, or an option if that is empty."""
-    default = Parameter.empty if argument or field.required else field.default
-    if field.name == "project" and not argument:
-        return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Project)
-    type_, details = (str, {}) if is_named else _on_command_line(field.type)
-    details["help"] = _help(field)
-    details["autocompletion"] = completes
-    shown: Any
-    if argument:
-        shown = typer.Argument(**details | {"metavar": argument})
-    elif type_ is UUID and field.required:
+def _as_flag(field: inspect.Field, name: str, *, is_named: bool, completes: Completer | None) -> FlagField:
+    """The argument of this name for a field, or the option if that is empty."""
+    default = REQUIRED if name or field.required else field.default
+    if field.name == "project" and not name:
+        kind, flag = get_args(Project)
+        return FlagField(field.name, kind, flag, default)
+    type_, limits = (str, {}) if is_named else _on_command_line(field.type)
+    said = {"help": _help(field), "completes": completes, **limits}
+    if name:
+        return FlagField(field.name, type_, argument(**said | {"metavar": name}), default)
+    if type_ is UUID and field.required:
         # The client chooses the id of what it creates.
-        shown = typer.Option(**details, default_factory=lambda: str(uuid4()), show_default=False)
-    else:
-        shown = typer.Option(**details)
-    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[type_, shown])
+        said |= {"default_factory": uuid4, "show_default": False}
+    return FlagField(field.name, type_, option(**said), default)
 
 
 def _on_command_line(kind: inspect.Type) -> tuple[type, dict[str, Any]]:
-    """The type of such a field for typer, and what else typer has to know about it."""
+    """The type of the values of such a field, and their limits."""
     match _bare(kind):
         case inspect.StrType():
             return str, {}
         case inspect.IntType(ge=low, le=high):
             return int, {"min": low, "max": high}
         case inspect.UUIDType():
-            return UUID, {"parser": read_uuid}
+            return UUID, {}
         case inspect.LiteralType(values=values):
-            return str, {"metavar": "|".join(map(str, values))}
+            choices = tuple(map(str, values))
+            return str, {"choices": choices, "metavar": "|".join(choices)}
     raise TypeError(f"a field of type {kind} cannot be an option of a command")
 
 
@@ -143,17 +113,7 @@ def _help(field: inspect.Field) -> str:
     known = field.type.extra_json_schema if isinstance(field.type, inspect.Metadata) else None
     assert known, f"{field.name} has no description: give the message's field a Meta(description=...)"
     text = str(known["description"])
-    return escape(f"{text[0].upper()}{text[1:]}.")
-
-
-def _check_choices(kind: type[Struct], given: Mapping[str, Any], arguments: Mapping[str, str]) -> None:
-    """Refuse a value that is none of those its field may have. The receiver checks all else, as for any other client."""
-    for name, field in typed_fields(kind).items():
-        allowed = _bare(field.type)
-        if isinstance(allowed, inspect.LiteralType) and given[name] not in allowed.values:
-            shown = arguments.get(name) or flag_of(name)
-            values = ", ".join(map(str, allowed.values))
-            raise typer.BadParameter(f"{shown} is {given[name]!r}, must be one of {values}")
+    return f"{text[0].upper()}{text[1:]}."
 
 
 # Finds the id of what a text names, in a project if one is given (naming.py).
@@ -175,8 +135,8 @@ def command_that_sends(
     completes: Completer | None = None,
     words: str | None = None,
     operates: bool = False,
-) -> Command:
-    """A command for typer that sends a message of this kind, and shows the `items` of each page of its answer.
+) -> click.Command:
+    """A command that sends a message of this kind, and shows the `items` of each page of its answer.
 
     The command shows all items, or with `is_about_one` the only one. In place of no items it prints the text `nothing`. If what
     the message names does not exist, it ends with the text `missing`: there is not the one item, or `items` returns None. Both
@@ -186,7 +146,7 @@ def command_that_sends(
     With `named`, the only argument is a text, whose id `named` finds. The shell completes the first argument by `completes`. Without `words`, the help is the message's docstring. An operator's command `operates`.
     """
 
-    def command(message: Message, bus: BusUrl = "", *, _output: Output = None) -> None:
+    def work_of(message: Message, bus: BusUrl = "", *, _output: Output = None) -> None:
         fields = structs.asdict(message)
 
         def items_on(page: Any) -> Sequence[Any]:
@@ -209,9 +169,9 @@ def command_that_sends(
         else:
             print_all(found, show, nothing.format_map(fields))
 
-    command.__annotations__["message"] = kind
-    command.__doc__ = words
-    return with_options(command, arguments, (*fixed, *PAGING), [*arguments] if named else (), completes)
+    work_of.__annotations__["message"] = kind
+    work_of.__doc__ = words
+    return command_with(work_of, arguments, (*fixed, *PAGING), [*arguments] if named else (), completes)
 
 
 def _with_long_pages(message: Message) -> Message:

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Generic, NoReturn, TypeVar
 from uuid import UUID
 
-import typer
+import click
 from msgspec import Struct, structs
 
 from bus.messages.administration import AskNames, NamesFound
@@ -192,7 +192,7 @@ async def _ids_of_names(
 async def _named(asking: CommandClient, texts: Sequence[str], project: str) -> list[Sequence[InstanceState]]:
     """For each text, the instances with this name; else those whose ids begin so; else the deleted ones with this name."""
     if "" in texts:
-        raise typer.BadParameter("the name or id of an instance is empty")
+        raise click.BadParameter("the name or id of an instance is empty")
     every = AskInstances(project=project, limit=CANDIDATES_MAX + 1)
     living = structs.replace(every, living=True)
     found: dict[str, Sequence[InstanceState]] = dict.fromkeys(texts, ())
@@ -242,7 +242,7 @@ async def group_id(asking: Asks, text: str, project: str = "") -> GroupId:
     if (id_ := id_in(text)) is not None:
         return GroupId(id_)
     if not text:
-        raise typer.BadParameter("the name or id of a server group is empty")
+        raise click.BadParameter("the name or id of a server group is empty")
     prefix, limit = prefix_in(text), CANDIDATES_MAX + 1
     question = AskGroups(name=text, project=project, limit=limit)
     found = (await answer_of(asking, question, GroupsFound)).groups

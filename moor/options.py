@@ -14,12 +14,10 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
-from uuid import UUID
 
-import typer
+import click
 from msgspec import Struct
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markup import escape
 from rich.segment import Segment
 
 from bus.addresses import broker_at
@@ -27,6 +25,7 @@ from bus.broker import Broker, Connection
 from kit.errors import ConnectionLost, Failure, NotFound, Refusal
 from kit.logs import begin_to_log, want_traces
 from kit.settings import BadSetting, Section, Stated, shown, without_password
+from moor.flags import option
 from moor.settings import GENERAL, Reloading, Settings, Sources, sources
 
 if TYPE_CHECKING:
@@ -83,20 +82,20 @@ INTERRUPTED = 130
 
 
 def option_of(section: Section[Any], field: str, *names: str, **details: Any) -> Any:
-    """The flag of a setting, for typer: its explanation and its limits are those of the setting.
+    """The flag of a setting: its explanation and its limits are those of the setting.
 
-    typer reads the variables of the flags of single commands; those of addresses and of tables are read with the file.
+    The variables of the flags of single commands are read as flags; those of addresses and of tables with the file.
     """
     setting = section.settings[field]
     flag = setting.extra.get("flag")
     explained: dict[str, Any] = {
-        "help": escape(setting.meaning) + (rf" [dim]\[env var: {setting.variable}][/dim]" if flag else ""),
+        "help": setting.meaning + (f" [env var: {setting.variable}]" if flag else ""),
         "envvar": None if flag or section.name else setting.variable,
         "metavar": setting.extra.get("metavar"),
         "min": getattr(setting.described.type, "ge", None),
         "max": getattr(setting.described.type, "le", None),
     }
-    return typer.Option(*((flag,) if flag else names), **explained | details)
+    return option(*((flag,) if flag else names), **explained | details)
 
 
 BusUrl = Annotated[str, option_of(GENERAL, "bus_url", show_default=False)]
@@ -109,11 +108,11 @@ Cells = Annotated[str, option_of(GENERAL, "cells", show_default=False)]
 Project = Annotated[str, option_of(GENERAL, "project", metavar="NAME", show_default=False)]
 FaultsFile = Annotated[
     Path | None,
-    typer.Option("--faults", help="The faults of the simulated hosts: a TOML or JSON file."),
+    option("--faults", help="The faults of the simulated hosts: a TOML or JSON file."),
 ]
 SchedulerFlags = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--scheduler",
         metavar="KEY=VALUE",
         show_default=False,
@@ -122,23 +121,23 @@ SchedulerFlags = Annotated[
 ]
 PoolFlags = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--pool",
         metavar="NAME:CLASS=TOTAL[@HOSTS]",
         show_default=False,
         help="A pool of each cell that shares a resource class with its simulated hosts, such as nfs:DISK_GB=20000, or with "
         "those whose names match: net:IPV4_ADDRESS=250@*-0000?. These have nothing of the class themselves. May be repeated. "
-        r"[dim]\[MOOR_COMPUTE_POOLS, or pools in \[compute]][/dim]",
+        r"[MOOR_COMPUTE_POOLS, or pools in [compute]]",
     ),
 ]
 NetworkFlags = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--network",
         metavar="NAME=KILOBITS",
         show_default=False,
         help="A physical network that each simulated host reaches, with its bandwidth for ports, such as physnet0=10000000. May be "
-        r"repeated. [dim]\[MOOR_COMPUTE_NETWORKS, or networks in \[compute]][/dim]",
+        r"repeated. [MOOR_COMPUTE_NETWORKS, or networks in [compute]]",
     ),
 ]
 
@@ -164,7 +163,7 @@ def wants_document() -> bool:
     return form() in (Form.JSON, Form.YAML)
 
 
-def _note_form(context: typer.Context, value: Form | None) -> Form | None:
+def _note_form(context: click.Context, value: Form | None) -> Form | None:
     """The form counts until the command ends."""
     context.call_on_close(partial(_form.reset, _form.set(value or Form.TABLE)))
     return value
@@ -173,12 +172,12 @@ def _note_form(context: typer.Context, value: Form | None) -> Form | None:
 # Each command that shows things has this option. What prints them asks `form`.
 Output = Annotated[
     Form | None,
-    typer.Option(
+    option(
         "--output",
         "-o",
         metavar="|".join(Form),
         show_default=False,
-        callback=_note_form,
+        notes=_note_form,
         help="How to print it. `wide`: whole ids, each row on one line, and all that a table can show; "
         "`json` and `yaml`: all fields, for programs.",
     ),
@@ -197,21 +196,13 @@ _reloading: ContextVar[Reloading | None] = ContextVar("reloading", default=None)
 ID = "ID|NAME"
 
 
-def read_uuid(text: str) -> UUID:
-    """Parse a UUID for typer, with an error that says the value; typer's own error does not."""
-    try:
-        return UUID(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a UUID") from None
-
-
 @contextmanager
 def wrong_value(prefix: str = "") -> Iterator[None]:
     """Turn a ValueError in this context into an error of the command, whose exit code is 2."""
     try:
         yield
     except ValueError as wrong:
-        raise typer.BadParameter(f"{prefix}{wrong}") from None
+        raise click.BadParameter(f"{prefix}{wrong}") from None
 
 
 def log_as(environment: Mapping[str, str], *, level: str = "INFO") -> None:
@@ -353,7 +344,7 @@ def put_once(given: dict[str, T], name: str, value: T, where: str) -> None:
     `where` is the option or text that has both.
     """
     if name in given:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"{where} gives {name} twice, as {shown(name, given[name])} and as {shown(name, value)}"
         )
     given[name] = value
@@ -388,7 +379,7 @@ def flag_of(field: str) -> str:
 
 def broker_of(url: str) -> Broker:
     if url.startswith("memory:"):
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"bus_url is {without_password(url)!r}: a memory bus exists only inside its own process; `moor up` serves its bus at a Unix socket: "
             "name it as unix:///path, or leave bus_url out"
         )
@@ -458,7 +449,7 @@ def _fail_as_rejected(refused: "Rejected") -> NoReturn:
     from moor.naming import hint_for  # noqa: PLC0415
 
     if isinstance(refused, NotSendable):
-        raise typer.BadParameter(str(refused)) from None
+        raise click.BadParameter(str(refused)) from None
     fail(f"{refused}{hint_for(refused)}")
 
 
@@ -476,7 +467,7 @@ def check_alone(flag: str, why: str, others: Mapping[str, object]) -> None:
     """Refuse this flag together with any of the others that is set."""
     for other, given in others.items():
         if given:
-            raise typer.BadParameter(f"{other} is {given!r}, and cannot be combined with {flag}: {why}")
+            raise click.BadParameter(f"{other} is {given!r}, and cannot be combined with {flag}: {why}")
 
 
 def check_writable(flag: str, file: Path | None) -> None:
@@ -486,13 +477,13 @@ def check_writable(flag: str, file: Path | None) -> None:
     try:
         file.open("ab").close()
     except OSError as problem:
-        raise typer.BadParameter(f"{flag} is {str(file)!r}, which cannot be written: {problem}") from None
+        raise click.BadParameter(f"{flag} is {str(file)!r}, which cannot be written: {problem}") from None
 
 
 def fail(why: str, code: int = NOT_DONE) -> NoReturn:
     """Print the reason to stderr and exit with this code."""
     tell(why, "red")
-    raise typer.Exit(code)
+    raise click.exceptions.Exit(code)
 
 
 def be_sure(doubt: str, question: str, *, yes: bool) -> None:
@@ -500,7 +491,7 @@ def be_sure(doubt: str, question: str, *, yes: bool) -> None:
     if not (yes or sys.stdin.isatty()):
         fail(f"nothing was done: {doubt}. If nothing runs there, say so with --yes")
     tell(doubt, "yellow")
-    if not (yes or typer.confirm(question, err=True)):
+    if not (yes or click.confirm(question, err=True)):
         fail("nothing was done")
 
 

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Annotated, ParamSpec
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
-import typer
+import click
 from msgspec import Struct
 
 from kit.settings import near
 from kit.urls import PASSWORD_FILE, BadSecretFile, read_secret
+from moor.flags import option
 from moor.options import err, say
 
 P = ParamSpec("P")
@@ -96,7 +97,7 @@ def check_private(file: Path | None) -> None:
         if not os.access(file.parent, os.W_OK | os.X_OK):
             raise PermissionError(f"{file.parent} is not writable for user id {os.geteuid()}")
     except (OSError, ValueError) as problem:
-        raise typer.BadParameter(f"--credentials is {str(file)!r}, which cannot be used: {problem}") from None
+        raise click.BadParameter(f"--credentials is {str(file)!r}, which cannot be used: {problem}") from None
 
 
 def write_private(file: Path, passwords: Mapping[str, str]) -> None:
@@ -119,7 +120,7 @@ _PLAIN = re.compile(r"[\w@%+=:,./?-]*", re.ASCII)
 
 EnvironmentDirectory = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--env-dir",
         metavar="DIR",
         show_default=False,
@@ -128,7 +129,7 @@ EnvironmentDirectory = Annotated[
 ]
 ReplaceEnvironment = Annotated[
     bool,
-    typer.Option(
+    option(
         "--replace-env",
         help="Overwrite variables that environment files have with other values; without it that is refused.",
     ),
@@ -181,7 +182,7 @@ def environment_files(
         differing = {str(file.path): names for file in files if (names := file.differing())}
     if differing and not replace:
         what = "; ".join(f"{path}: {', '.join(names)}" for path, names in differing.items())
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"these files have other values, and nothing was changed: {what}. --replace-env overwrites them"
         )
     return files
@@ -196,7 +197,7 @@ def _usable(flag: str, directory: Path) -> Iterator[None]:
         if not os.access(directory, os.W_OK):
             raise PermissionError(f"it is not writable for user id {os.geteuid()}")
     except (OSError, UnicodeDecodeError) as problem:
-        raise typer.BadParameter(f"{flag} is {str(directory)!r}, which cannot be used: {problem}") from None
+        raise click.BadParameter(f"{flag} is {str(directory)!r}, which cannot be used: {problem}") from None
 
 
 def with_login(url: str, user: str, password: str) -> str:
@@ -231,7 +232,7 @@ def _line(name: str, value: str) -> str:
     if _PLAIN.fullmatch(value):
         return f"{name}={value}"
     if "'" in value or "\n" in value:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"{name} has a quote or a line end, which no environment file can have: write it as %27 or %0A"
         )
     return f"{name}='{value}'"
@@ -250,7 +251,7 @@ ALL = "all"
 
 PasswordDirectory = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--password-dir",
         metavar="DIR",
         show_default=False,
@@ -260,7 +261,7 @@ PasswordDirectory = Annotated[
 ]
 Rotate = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--rotate",
         metavar="USER",
         show_default=False,
@@ -279,7 +280,7 @@ def passwords_of(
     """The password of each user: the known one, or a new one for a user that has none or is to get another."""
     wanted = {*(rotate or ())}
     if unknown := sorted(wanted - {ALL, *names}):
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--rotate is {unknown[0]!r}: there is no such user; {near(unknown[0], [*names, ALL])}"
         )
     return {

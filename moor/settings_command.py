@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-import typer
+import click
 from rich.padding import Padding
 from rich.text import Text
 
 from kit.settings import Section, is_secret, near, without_password
+from moor.flags import argument
 from moor.options import Output, found, out, tuned, wants_document
 from moor.settings import GENERAL
 from moor.showing import print_json
@@ -20,7 +21,7 @@ Row = Mapping[str, Any]
 def settings(
     name: Annotated[
         str,
-        typer.Argument(
+        argument(
             metavar="NAME",
             show_default=False,
             help="A section, a setting or its variable: scheduler, move_timeout_s, scheduler.move_timeout_s, "
@@ -40,7 +41,7 @@ def settings(
         # There are hundreds of settings.
         listed = f"the sections are {', '.join(SECTIONS)}, and `moor settings` lists all"
         similar = near(name, sorted(known - {""}), listed)
-        raise typer.BadParameter(f"NAME is {name!r}; there is no such section or setting; {similar}")
+        raise click.BadParameter(f"NAME is {name!r}; there is no such section or setting; {similar}")
     if wants_document():
         print_json(rows)
         return

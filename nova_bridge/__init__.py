@@ -5,16 +5,10 @@
 
 _PANEL = "Operating"
 COMMANDS = {
-    "import": (
+    "nova": (
         _PANEL,
         "nova_bridge.importing.command",
         "app",
-        "Take over what another cloud has.",
-    ),
-    "shadow": (
-        _PANEL,
-        "nova_bridge.shadow.report_command",
-        "app",
-        "Shadow mode: what this scheduler would have chosen for a Nova, beside what Nova chose.",
+        "A Nova beside this cloud: take over what it has, and compare what both would choose.",
     ),
 }

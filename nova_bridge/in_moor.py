@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import typer
 from msgspec import Struct
 
 from engine.inventories import ConsumerId
 from kit.errors import NOT_JSON
 from moor.books.rules import FirstLook, NovaToAsk
-from moor.message_commands import with_options
+from moor.flags import option
 from moor.options import (
     NovaBusUrl,
     Operating,
@@ -39,16 +38,15 @@ from nova_bridge.settings import NOVA
 LOOKS = "unknown-to-nova.json"
 
 
-@with_options
 def nova_scheduler(
     nova_bus: NovaBusUrl = "",
     *,
     api_db: Annotated[str, option_of(GENERAL, "nova_api_db", "--nova-api-db", metavar="URL")] = "",
     shadow: Annotated[
         bool,
-        typer.Option(
+        option(
             "--shadow",
-            help="Decide copies of the requests, claim and answer nothing, and note what nova-scheduler chose: `moor shadow report`.",
+            help="Decide copies of the requests, claim and answer nothing, and note what nova-scheduler chose: `moor nova shadow`.",
         ),
     ] = False,
     settings: SchedulerFlags = None,

@@ -75,7 +75,7 @@ class NovaSettings(Struct, frozen=True, kw_only=True):
     shadow_file: Annotated[
         str,
         Meta(
-            description="The file of the notes of shadow mode, which `moor shadow report` reads: one line of JSON for each instance. A second "
+            description="The file of the notes of shadow mode, which `moor nova shadow` reads: one line of JSON for each instance. A second "
             "one with `.before` at the end has the older ones."
         ),
     ] = "nova-shadow.jsonl"
@@ -92,6 +92,6 @@ NOVA = Section(
     "nova",
     NovaSettings,
     "`moor run nova-scheduler`, and `moor audit` if a Nova uses placement",
-    # What `moor import nova` reads, and Nova's broker, stand in no section.
+    # What `moor nova import` reads, and Nova's broker, stand in no section.
     others=("api_db", "cell_dbs", "placement_db", "bus_url"),
 )

@@ -271,7 +271,7 @@ def amounts_by_class(amounts: Iterable[ResourceAmount]) -> collections.Counter[t
     return sums
 
 
-# Messages by which instances of another cloud are taken over, and given back. Operators send them (`moor import nova`).
+# Messages by which instances of another cloud are taken over, and given back. Operators send them (`moor nova import`).
 
 
 # What an instance may be when it is taken over. A broken one is in error, and keeps its host and its share.

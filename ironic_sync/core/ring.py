@@ -125,7 +125,7 @@ def gives(owned: Iterable[Owned], members: Sequence[Member], me: str) -> tuple[N
 
 
 def why(node: Owned, members: Sequence[Member]) -> Why:
-    """The line of `moor ring show` about a node: its owner, the daemon with the highest score, and the reason."""
+    """The line of `moor node ring show` about a node: its owner, the daemon with the highest score, and the reason."""
     ring = Ring(members)
     scores = ring.scores(node.id)
     best = scores[0][0] if scores else ""

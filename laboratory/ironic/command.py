@@ -4,8 +4,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from bus.workers import running
 from bus.workers.running import about
 from kit.health import read_address
@@ -14,35 +12,34 @@ from laboratory.ironic.api import simulated_ironic
 from laboratory.ironic.script import IronicScript
 from laboratory.ironic.simulated import nodes_in_groups
 from laboratory.ironic.work import IronicSimSettings, WorkDurations, paced
-from moor.message_commands import with_options
+from moor.flags import option
 from moor.options import BusUrl, Operating, broker_of, command_settings, run_worker, wrong_value
 
 LISTEN = "127.0.0.1:6385"
 IronicListenAt = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="The address of the simulated Ironic's REST API.")
+    str, option(metavar="HOST:PORT", help="The address of the simulated Ironic's REST API.")
 ]
 DRAIN_S_MAX = 5.0
 
 
-@with_options
 def run_simulated_ironic(
     bus: BusUrl = "",
     *,
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes it has at the start.")] = 100,
+    nodes: Annotated[int, option(min=1, help="How many nodes it has at the start.")] = 100,
     groups: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NAME,NAME", help="The conductor groups over which its nodes are spread, with commas."
         ),
     ] = "",
     ironic_listen: IronicListenAt = LISTEN,
     pace: Annotated[
         float,
-        typer.Option(min=0, help="A factor for the time that work on nodes takes; 0.5: half as long."),
+        option(min=0, help="A factor for the time that work on nodes takes; 0.5: half as long."),
     ] = 1.0,
     script: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The faults of the simulated Ironic: a TOML or JSON file."),
+        option(metavar="FILE", help="The faults of the simulated Ironic: a TOML or JSON file."),
     ] = None,
     operating: Operating,
 ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import click
 
 from kit.process import run_process
 from laboratory.load.firing import ARRIVALS
@@ -14,6 +14,7 @@ from laboratory.load.results import as_json, as_table
 from laboratory.load.running import Plan, run_load
 from laboratory.temporary_cloud import cell_names, servers_at, spread
 from moor.clouds.up_command import host_size_in
+from moor.flags import option
 from moor.options import (
     NOT_DONE,
     BusUrl,
@@ -40,10 +41,10 @@ COUNTS = {"placement": 1, "scheduler": 1, "conductor": 1}
 
 def load(
     *,
-    boots: Annotated[int, typer.Option(min=1, max=10_000_000, help="How many instances to build.")] = 20_000,
+    boots: Annotated[int, option(min=1, max=10_000_000, help="How many instances to build.")] = 20_000,
     mix: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="KIND=WEIGHT,...",
             show_default=False,
             help="What orders make these instances, and which come between: boot, multi (one request for several), group, metal, delete, "
@@ -52,7 +53,7 @@ def load(
     ] = "",
     rate: Annotated[
         float,
-        typer.Option(
+        option(
             min=0,
             max=1_000_000,
             help="Orders a second, each at its time, whatever is under way; with --bare-metal, state changes. 0: as fast as possible.",
@@ -60,14 +61,14 @@ def load(
     ] = 0,
     arrivals: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="even|poisson",
             help="With --rate: orders at equal distances, or at random as those of many clients.",
         ),
     ] = "even",
     publishers: Annotated[
         int,
-        typer.Option(
+        option(
             min=0,
             max=1000,
             help="How many independent publishers send the orders, each order as a message of its own. 0: this process, as batches.",
@@ -75,15 +76,15 @@ def load(
     ] = 0,
     moves: Annotated[
         int,
-        typer.Option(
+        option(
             min=0,
             max=10_000_000,
             help="After these, how many migrations, live migrations and resizes in turn, mixed with further boots and deletes.",
         ),
     ] = 0,
-    hosts: Annotated[int, typer.Option(min=1, max=100_000, help="Over how many simulated hosts.")] = 1000,
+    hosts: Annotated[int, option(min=1, max=100_000, help="Over how many simulated hosts.")] = 1000,
     host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
-    cells: Annotated[int, typer.Option(min=1, max=100, help="In how many cells.")] = 2,
+    cells: Annotated[int, option(min=1, max=100, help="In how many cells.")] = 2,
     bus: BusUrl = "",
     db: DatabaseUrl = "",
     placement_db: PlacementDatabaseUrl = "",
@@ -91,13 +92,11 @@ def load(
     pool: PoolFlags = None,
     failing: Annotated[
         float,
-        typer.Option(
-            min=0, max=1, help="The share of spawns, and of moves' arrivals, that fail, from 0 to 1."
-        ),
+        option(min=0, max=1, help="The share of spawns, and of moves' arrivals, that fail, from 0 to 1."),
     ] = 0.05,
     in_flight: Annotated[
         int | None,
-        typer.Option(
+        option(
             min=1,
             show_default=False,
             help="How many boots, moves or state changes are under way at most, without --rate. Default: 2000, or 100 on bare metal.",
@@ -105,35 +104,29 @@ def load(
     ] = None,
     bare_metal: Annotated[
         bool,
-        typer.Option(
-            "--bare-metal", help="Instead, change the states of bare-metal nodes and deploy onto them."
-        ),
+        option("--bare-metal", help="Instead, change the states of bare-metal nodes and deploy onto them."),
     ] = False,
     nodes: Annotated[
         int,
-        typer.Option(
-            min=10, max=20_000, help="With --bare-metal, or metal in the mix: how many simulated nodes."
-        ),
+        option(min=10, max=20_000, help="With --bare-metal, or metal in the mix: how many simulated nodes."),
     ] = 500,
-    daemons: Annotated[int, typer.Option(min=1, max=50, help="How many daemons manage them.")] = 2,
+    daemons: Annotated[int, option(min=1, max=50, help="How many daemons manage them.")] = 2,
     changes: Annotated[
-        int, typer.Option(min=1, max=10_000_000, help="With --bare-metal: how many state changes.")
+        int, option(min=1, max=10_000_000, help="With --bare-metal: how many state changes.")
     ] = 5_000,
     deploys: Annotated[
         int,
-        typer.Option(
-            min=1, max=10_000_000, help="With --bare-metal: how many deploys, each undeployed again."
-        ),
+        option(min=1, max=10_000_000, help="With --bare-metal: how many deploys, each undeployed again."),
     ] = 300,
     workers: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="KIND=N",
             help="How many placement, scheduler or conductor workers (conductors per cell). Default: one of each.",
         ),
     ] = None,
     json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to this file.")
+        Path | None, option("--json", metavar="FILE", help="Also write the figures to this file.")
     ] = None,
 ) -> None:
     """Build many instances, as fast as possible or at a rate, measure the time and cost of each, and audit the result.
@@ -144,10 +137,10 @@ def load(
     check_writable("--json", json)
     host_size_in(host_size)
     if hosts < cells:
-        raise typer.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
+        raise click.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
     counts = counts_of(workers or [])
     if workers and servers is None:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--workers is {', '.join(workers)} without --bus and --db: then one worker of each kind runs in this process"
         )
     if bare_metal:
@@ -155,11 +148,11 @@ def load(
             moves, mix=mix, publishers=publishers, host_size=host_size, pool=", ".join(pool or ())
         )
     elif rate and in_flight:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--in-flight is {in_flight} with --rate: at a rate each order is sent at its time, whatever is under way"
         )
     if arrivals not in ARRIVALS:
-        raise typer.BadParameter(f"--arrivals is {arrivals!r}, must be one of {', '.join(ARRIVALS)}")
+        raise click.BadParameter(f"--arrivals is {arrivals!r}, must be one of {', '.join(ARRIVALS)}")
     entries = plain("metal", "delete") if bare_metal else mix_in(mix, moves)
     has_nodes = any(each.kind == "metal" for each in entries.values())
     names = cell_names(cells)
@@ -192,17 +185,17 @@ def load(
         json.write_bytes(as_json(result))
     out.print(as_table(result))
     if not result.audit.passed:
-        raise typer.Exit(NOT_DONE)
+        raise click.exceptions.Exit(NOT_DONE)
 
 
 def _check_only_metal(moves: int, **others: object) -> None:
     if moves:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--moves is {moves} with --bare-metal: an instance on a node has its disk there, and cannot move"
         )
     for field, given in others.items():
         if given:
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"{flag_of(field)} is {given!r} with --bare-metal: that only changes nodes and deploys onto them"
             )
 
@@ -211,7 +204,7 @@ def mix_in(text: str, moves: int) -> Mix:
     if not text:
         return {}
     if moves:
-        raise typer.BadParameter(f"--moves is {moves} with --mix: name moves in the mix, such as migrate=5")
+        raise click.BadParameter(f"--moves is {moves} with --mix: name moves in the mix, such as migrate=5")
     with wrong_value("--mix "):
         return read_mix(text)
 
@@ -220,13 +213,13 @@ def _check_fits(plan: Plan, mix: Mix) -> None:
     """A mix whose instances cannot all have a place would measure refusals."""
     for each in mix.values():
         if each.kind == "group" and each.count > min(plan.cells.values()):
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"--mix has {each.name}: its members need different hosts of one cell, and --hosts {sum(plan.cells.values())} gives a cell "
                 f"{min(plan.cells.values())}"
             )
     wanted = count_of(mix, plan.orders, "metal") if plan.nodes and not plan.changes else 0
     if wanted > plan.nodes:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--mix has metal, which needs {wanted} nodes for --boots {plan.boots}, and --nodes is {plan.nodes}"
         )
 
@@ -236,7 +229,7 @@ def counts_of(workers: Sequence[str]) -> Mapping[str, int]:
     for each in workers:
         kind, _, number = each.partition("=")
         if kind not in COUNTS or not number.isdecimal() or not int(number):
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"--workers is {each!r}: must be KIND=N, where KIND is one of {', '.join(COUNTS)} and N at least 1"
             )
         put_once(given, kind, int(number), "--workers")

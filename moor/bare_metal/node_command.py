@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
+import click
 import msgspec
-import typer
 
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ProviderId
@@ -38,10 +38,12 @@ from moor.bare_metal.nodes import (
     seen_in_ironic,
     state_of,
 )
+from moor.bare_metal.ring_command import app as ring
 from moor.books.audit_command import Settle, clients, reader_of
 from moor.books.instance_rules import own_entry, whereabouts
 from moor.books.rules import faults_on_nodes, nodes_of
 from moor.books.views import InstanceView, Places, Sight
+from moor.flags import Commands, argument, option
 from moor.options import (
     NOT_DONE,
     NOT_IN_TIME,
@@ -63,38 +65,35 @@ from moor.showing import print_all, print_one
 T = TypeVar("T")
 Order = Callable[[HttpIronicApi, ProviderId], Awaitable[IronicRefused | None]]
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Bare-metal nodes: show them, and send orders to Ironic."
-)
-maintenance = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Put nodes into maintenance, or take them out."
-)
-power = typer.Typer(no_args_is_help=True, add_completion=False, help="Switch the power of nodes.")
-app.add_typer(maintenance, name="maintenance")
-app.add_typer(power, name="power")
+app = Commands("Bare-metal nodes: show them, and send orders to Ironic.")
+maintenance = Commands("Put nodes into maintenance, or take them out.")
+power = Commands("Switch the power of nodes.")
+app.add_command(maintenance, "maintenance")
+app.add_command(power, "power")
+app.add_command(ring, "ring")
 
 Name = Annotated[
     str,
-    typer.Argument(
+    argument(
         metavar="NODE", help="A node's id, its name in Ironic, or the id or name of the instance on it."
     ),
 ]
 Names = Annotated[
     list[str],
-    typer.Argument(
+    argument(
         metavar="NODE...",
         help="Nodes' ids, their names in Ironic, or the ids or names of the instances on them.",
     ),
 ]
 Wait = Annotated[
-    bool, typer.Option("--wait/--no-wait", help="Wait until Ironic has finished its work on the nodes.")
+    bool, option("--wait/--no-wait", help="Wait until Ironic has finished its work on the nodes.")
 ]
 Timeout = Annotated[
-    float, typer.Option(metavar="S", min=0.1, help="Seconds to wait; after that the exit code is 3.")
+    float, option(metavar="S", min=0.1, help="Seconds to wait; after that the exit code is 3.")
 ]
 LockTimeout = Annotated[
     float,
-    typer.Option(
+    option(
         "--timeout",
         metavar="S",
         min=0.1,
@@ -123,17 +122,17 @@ POWER = {
 }
 
 
-@app.command("list")
+@app.verb("list")
 def list_nodes(
     ironic: IronicUrl = "",
     ironic_db: IronicDatabaseUrl = "",
     db: DatabaseUrl = "",
     *,
-    cell: Annotated[str, typer.Option(help="Only nodes of this cell.")] = "",
-    daemon: Annotated[str, typer.Option(help="Only nodes that this daemon owns.")] = "",
-    state: Annotated[str, typer.Option(help="Only nodes in this provision state.")] = "",
+    cell: Annotated[str, option(help="Only nodes of this cell.")] = "",
+    daemon: Annotated[str, option(help="Only nodes that this daemon owns.")] = "",
+    state: Annotated[str, option(help="Only nodes in this provision state.")] = "",
     unavailable: Annotated[
-        bool, typer.Option("--unavailable", help="Only nodes that are not offered to placement.")
+        bool, option("--unavailable", help="Only nodes that are not offered to placement.")
     ] = False,
     _output: Output = None,
 ) -> None:
@@ -154,7 +153,7 @@ def list_nodes(
         tell(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}", "red")
 
 
-@app.command()
+@app.verb()
 def show(
     node: Name,
     ironic: IronicUrl = "",
@@ -175,16 +174,14 @@ def show(
     _print_away(away)
 
 
-@maintenance.command("on")
+@maintenance.verb("on")
 def maintenance_on(
     nodes: Names,
     ironic: IronicUrl = "",
     *,
     reason: Annotated[
         str,
-        typer.Option(
-            help="Why: Ironic stores it, and `moor node` shows it as the reason why nothing is offered."
-        ),
+        option(help="Why: Ironic stores it, and `moor node` shows it as the reason why nothing is offered."),
     ],
     timeout: LockTimeout = WAIT_S,
     _output: Output = None,
@@ -199,7 +196,7 @@ def maintenance_on(
     )
 
 
-@maintenance.command("off")
+@maintenance.verb("off")
 def maintenance_off(
     nodes: Names, ironic: IronicUrl = "", *, timeout: LockTimeout = WAIT_S, _output: Output = None
 ) -> None:
@@ -214,7 +211,7 @@ def maintenance_off(
 
 
 def _add_verb(verb: str, help_text: str) -> None:
-    @app.command(verb, help=help_text)
+    @app.verb(verb, help=help_text)
     def command(
         nodes: Names,
         ironic: IronicUrl = "",
@@ -234,7 +231,7 @@ def _add_verb(verb: str, help_text: str) -> None:
 
 
 def _add_power(name: str, target: str, help_text: str) -> None:
-    @power.command(name, help=help_text)
+    @power.verb(name, help=help_text)
     def command(
         nodes: Names, ironic: IronicUrl = "", *, timeout: LockTimeout = WAIT_S, _output: Output = None
     ) -> None:
@@ -247,14 +244,14 @@ for _name, (_target, _help_text) in POWER.items():
     _add_power(_name, _target, _help_text)
 
 
-@app.command()
+@app.verb()
 def clean(
     nodes: Names,
     ironic: IronicUrl = "",
     *,
     steps: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="JSON|FILE",
             help='The clean steps, in Ironic\'s format: [{"interface": "deploy", "step": "erase_devices_metadata"}].',
         ),
@@ -275,14 +272,14 @@ def clean(
     )
 
 
-@app.command()
+@app.verb()
 def rescue(
     node: Name,
     ironic: IronicUrl = "",
     *,
     password_file: Annotated[
         Path | None,
-        typer.Option(
+        option(
             metavar="FILE",
             show_default=False,
             help="A file with the password of the user `rescue`. Default: a new one, which is printed.",
@@ -305,12 +302,12 @@ def rescue(
     )
 
 
-@app.command()
+@app.verb()
 def console(
     node: Name,
     ironic: IronicUrl = "",
     *,
-    off: Annotated[bool, typer.Option("--off", help="Switch the console off.")] = False,
+    off: Annotated[bool, option("--off", help="Switch the console off.")] = False,
     timeout: Timeout = WAIT_S,
     _output: Output = None,
 ) -> None:
@@ -357,9 +354,9 @@ def _password_in(file: Path) -> str:
     try:
         password = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as problem:
-        raise typer.BadParameter(f"--password-file is '{file}': {problem}") from None
+        raise click.BadParameter(f"--password-file is '{file}': {problem}") from None
     if not password:
-        raise typer.BadParameter(f"--password-file is '{file}', which is empty")
+        raise click.BadParameter(f"--password-file is '{file}', which is empty")
     return password
 
 
@@ -370,22 +367,22 @@ def _steps(given: str) -> list[CleanStep]:
         try:
             text = Path(given).read_text(encoding="utf-8")
         except (OSError, ValueError) as problem:
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"--steps is {given!r}, which is neither a JSON list nor a readable file: {problem}"
             ) from None
     try:
         steps = msgspec.json.decode(text, type=list[CleanStep])
     except msgspec.DecodeError as problem:
-        raise typer.BadParameter(f"--steps is {text[:SHOWN_MAX]!r}: {problem}") from None
+        raise click.BadParameter(f"--steps is {text[:SHOWN_MAX]!r}: {problem}") from None
     if not steps:
-        raise typer.BadParameter("--steps is an empty list: Ironic needs at least one")
+        raise click.BadParameter("--steps is an empty list: Ironic needs at least one")
     return steps
 
 
 def settings_with_ironic(ironic: str, *, ironic_db: str = "", bus: str = "") -> Settings:
     settings = command_settings(ironic=ironic, ironic_db=ironic_db, bus=bus)
     if not settings.ironic_url:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             "no Ironic is named, and no `moor up --nodes` runs on this machine: give --ironic or MOOR_IRONIC_URL"
         )
     return settings
@@ -430,7 +427,7 @@ def _order(
         why = each.ironic.last_error or "Ironic gives no reason"
         tell(f"node {each.name or each.id} is in state {each.ironic.provision_state!r}: {why}", "red")
     if failed or not all_ordered:
-        raise typer.Exit(NOT_DONE)
+        raise click.exceptions.Exit(NOT_DONE)
     if not in_time:
         fail(
             f"Ironic has not finished within {timeout_s:g} s, and goes on; `moor node show` shows the state",
@@ -543,14 +540,14 @@ def _print_away(why: str) -> None:
 PATIENCE_S = 30.0
 
 
-@app.command()
+@app.verb()
 def undeploy(
     nodes: Names,
     ironic: IronicUrl = "",
     ironic_db: IronicDatabaseUrl = "",
     bus: BusUrl = "",
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: what is on the disks is lost.")] = False,
+    yes: Annotated[bool, option("--yes", help="Do not ask: what is on the disks is lost.")] = False,
     settle: Settle = 60,
     wait: Wait = True,
     timeout: Timeout = WAIT_S,
@@ -562,7 +559,7 @@ def undeploy(
     """
     settings = settings_with_ironic(ironic, ironic_db=ironic_db, bus=bus)
     if not settings.ironic_db_url:
-        raise typer.BadParameter("the daemons' database is not named: give --ironic-db or MOOR_IRONIC_DB_URL")
+        raise click.BadParameter("the daemons' database is not named: give --ironic-db or MOOR_IRONIC_DB_URL")
 
     async def work() -> tuple[Sequence[NodeShown], bool]:
         async with reading_nodes(settings) as reader:
@@ -574,7 +571,7 @@ def undeploy(
             named = ", ".join(f"instance {instances[id_]} off {_named(node)}" for id_, node in found.items())
             if not yes and not sys.stdin.isatty():
                 fail(f"nothing was done: this takes {named}. What is on the disks is lost: say so with --yes")
-            if not yes and not typer.confirm(f"Take {named}? What is on the disks is lost", err=True):
+            if not yes and not click.confirm(f"Take {named}? What is on the disks is lost", err=True):
                 fail("nothing was done")
             await _undeploy(reader, instances)
             ids = [str(id_) for id_ in found]

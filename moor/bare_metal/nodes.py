@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-import typer
+import click
 from msgspec import Struct, structs
 from rich.markup import escape
 
@@ -45,7 +45,7 @@ def with_rows(ironic_db: str, db: str, work: Callable[[SqlIronicStore], Awaitabl
     """Run `work` on the daemons' rows in the named database, or else in that of a `moor up` on this machine."""
     url = command_settings(db=db, ironic_db=ironic_db).ironic_db_url
     if not url:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             "no database is named: give --ironic-db or --db, MOOR_IRONIC_DB_URL or MOOR_DB_URL"
         )
     return run_with(opened_rows(url), work)
@@ -261,7 +261,7 @@ class NodeReader:
 async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
     """A reader of Ironic's REST API, the daemons' database, or both, as the settings name them."""
     if not settings.ironic_url and not settings.ironic_db_url:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             "neither an Ironic nor the daemons' database is named, and no `moor up --nodes` runs on this machine: "
             "give --ironic or MOOR_IRONIC_URL, or --ironic-db or MOOR_IRONIC_DB_URL"
         )

@@ -1,4 +1,4 @@
-"""`moor ring`: shows the bare-metal daemons and which of them owns which node, and why.
+"""`moor node ring`: shows the bare-metal daemons and which of them owns which node, and why.
 
 It also drains daemons, and removes nodes that Ironic has lost. It reads and writes the daemons' own database, not the bus.
 """
@@ -9,7 +9,6 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated
 
-import typer
 from msgspec import Struct
 from rich.markup import escape
 from rich.text import Text
@@ -22,6 +21,7 @@ from ironic_sync.store import pages_of
 from ironic_sync.store_sql import SqlIronicStore
 from kit.times import moment
 from moor.bare_metal.nodes import NodeReader, SeveralNodesError, with_rows
+from moor.flags import Commands, argument, option
 from moor.naming import id_in
 from moor.options import DatabaseUrl, IronicDatabaseUrl, Output, fail, out, wants_document
 from moor.showing import plain, print_all, print_json, print_one, time_in_words
@@ -88,7 +88,7 @@ class RingNote(Struct, frozen=True):
 
 
 def notes_of_ring(shown: RingShown) -> list[RingNote]:
-    gone = "that Ironic no longer lists, kept reserved until an operator confirms: `moor ring missing`"
+    gone = "that Ironic no longer lists, kept reserved until an operator confirms: `moor node ring missing`"
     found = (
         RingNote(shown.untaken, "that no daemon has taken yet"),
         RingNote(shown.missing, gone, is_trouble=True),
@@ -118,13 +118,11 @@ def _state(member: Member) -> str:
     return "draining" if member.is_draining else "alive"
 
 
-app = typer.Typer(
-    invoke_without_command=True,
-    add_completion=False,
-    help="The daemons that share the bare-metal nodes: show them and the owner of a node, drain a daemon.",
+app = Commands(
+    "The daemons that share the bare-metal nodes: show them and the owner of a node, drain a daemon."
 )
 
-DaemonName = Annotated[str, typer.Argument(metavar="DAEMON", help="A daemon's name, from `moor ring`.")]
+DaemonName = Annotated[str, argument(metavar="DAEMON", help="A daemon's name, from `moor node ring`.")]
 ROWS_PER_PAGE = 1000
 
 
@@ -135,17 +133,14 @@ class MissingNode(Struct, frozen=True, kw_only=True):
     since: datetime
 
 
-@app.callback()
+@app.without_verb
 def ring(
-    context: typer.Context,
     ironic_db: IronicDatabaseUrl = "",
     db: DatabaseUrl = "",
     *,
     _output: Output = None,
 ) -> None:
     """List the daemons, with their leases and nodes. The others take over the nodes of a daemon whose lease has expired."""
-    if context.invoked_subcommand is not None:
-        return
     print_one(with_rows(ironic_db, db, _ring), _print_ring)
 
 
@@ -170,9 +165,9 @@ _DAEMONS = Columns[DaemonShown](
 _SCORES = Columns[tuple[str, int]]({"name": lambda each: each[0], "score": lambda each: f"{each[1]:020d}"})
 
 
-@app.command()
+@app.verb()
 def show(
-    named: Annotated[str, typer.Argument(metavar="NODE", help="A node's id, or its name in Ironic.")],
+    named: Annotated[str, argument(metavar="NODE", help="A node's id, or its name in Ironic.")],
     ironic_db: IronicDatabaseUrl = "",
     db: DatabaseUrl = "",
     *,
@@ -222,16 +217,14 @@ async def _id_of(store: SqlIronicStore, named: str) -> ProviderId | None:
     return None if found is None else ProviderId(found.id)
 
 
-@app.command()
+@app.verb()
 def missing(
     ironic_db: IronicDatabaseUrl = "",
     db: DatabaseUrl = "",
     *,
     remove: Annotated[
         bool,
-        typer.Option(
-            "--remove", help="Confirm that they are gone: each is removed once no consumer holds it."
-        ),
+        option("--remove", help="Confirm that they are gone: each is removed once no consumer holds it."),
     ] = False,
     _output: Output = None,
 ) -> None:
@@ -264,7 +257,7 @@ def _print_missing(found: Sequence[MissingNode], *, are_removed: bool) -> None:
     out.print(f"{len(found)} nodes {what}")
 
 
-@app.command()
+@app.verb()
 def drain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl = "") -> None:
     """Move all nodes of a daemon to the others, also nodes with instances. It takes none until it is restarted."""
     members, owned = with_rows(ironic_db, db, lambda store: _set(store, daemon, draining=True))
@@ -272,10 +265,10 @@ def drain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl
     if not Ring(members).names:
         out.print(f"{escape(daemon)} drains, but no other daemon can take its {held} nodes, so it keeps them")
     else:
-        out.print(f"{escape(daemon)} drains its {held} nodes; `moor ring` shows how many are left")
+        out.print(f"{escape(daemon)} drains its {held} nodes; `moor node ring` shows how many are left")
 
 
-@app.command()
+@app.verb()
 def undrain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl = "") -> None:
     """Let a draining daemon take its share of the nodes again."""
     with_rows(ironic_db, db, lambda store: _set(store, daemon, draining=False))

@@ -8,7 +8,7 @@ from datetime import timedelta
 from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
 
-import typer
+import click
 from msgspec import Struct, structs
 
 from engine.hosts import HostState, host_in_cell
@@ -27,6 +27,7 @@ from moor.books.auditing import (
 )
 from moor.books.books_reader import BooksReader
 from moor.books.rules import HeldByNova, NovaToAsk
+from moor.flags import option
 from moor.options import (
     NOT_IN_TIME,
     BusUrl,
@@ -41,7 +42,7 @@ from moor.showing import check_known, check_one_cell, print_line
 
 Settle = Annotated[
     int,
-    typer.Option(
+    option(
         min=0,
         metavar="SECONDS",
         help="What changed within so many seconds is in flight, and is not judged. Fewer may report what is still on its way.",
@@ -132,25 +133,25 @@ def _tell_of_nova(held: HeldByNova) -> None:
 def audit(
     bus: BusUrl = "",
     *,
-    heal: Annotated[bool, typer.Option("--heal", help="Mend what differs, and say what was done.")] = False,
+    heal: Annotated[bool, option("--heal", help="Mend what differs, and say what was done.")] = False,
     remove_strays: Annotated[
         bool,
-        typer.Option(
+        option(
             "--remove-strays",
             help="With --heal: hosts remove what no row knows, with its disks. Only if nobody needs it.",
         ),
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on: look again and again, and print only what changes.")
+        bool, option("--follow", help="Go on: look again and again, and print only what changes.")
     ] = False,
     every: Annotated[
-        int, typer.Option(min=1, metavar="SECONDS", help="With --follow: the pause between two looks.")
+        int, option(min=1, metavar="SECONDS", help="With --follow: the pause between two looks.")
     ] = 60,
     settle: Settle = 60,
-    cell: Annotated[str, typer.Option(help="Only instances of this cell.")] = "",
-    host: Annotated[str, typer.Option(help="Only instances that any of the books has on this host.")] = "",
+    cell: Annotated[str, option(help="Only instances of this cell.")] = "",
+    host: Annotated[str, option(help="Only instances that any of the books has on this host.")] = "",
     patience: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
+        float, option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
     ] = 30.0,
     _output: Output = None,
 ) -> None:
@@ -160,7 +161,7 @@ def audit(
     Ironic or Nova did not answer, and the others have no faults.
     """
     if remove_strays and not heal:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             "it says what --heal may do, which is not given", param_hint="--remove-strays"
         )
     settings = command_settings(bus=bus)
@@ -238,6 +239,6 @@ async def _owner_to_ask(settings: Settings) -> AsyncIterator[NovaToAsk | None]:
 
 def _exit(result: AuditResult, *, heals: bool) -> NoReturn:
     if result.findings:
-        raise typer.Exit(FAULTS_FOUND if not heals or result.is_all_mended else NOT_ALL_MENDED)
+        raise click.exceptions.Exit(FAULTS_FOUND if not heals or result.is_all_mended else NOT_ALL_MENDED)
     is_whole = not result.unanswered and not (result.nova and result.nova.problem)
-    raise typer.Exit(0 if is_whole else NOT_IN_TIME)
+    raise click.exceptions.Exit(0 if is_whole else NOT_IN_TIME)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
+import click
 import msgspec
-import typer
 from msgspec import structs
 from rich.markup import escape
 
@@ -33,6 +33,7 @@ from bus.topology import ROLES, Application, objects_of_application, user_of
 from kit.settings import text_of, without_password
 from moor.asking import asked
 from moor.broker.deployments import BrokerDeployment, deployments_of, depths_of
+from moor.flags import Commands, argument, option
 from moor.message_commands import command_that_sends
 from moor.options import (
     BusUrl,
@@ -66,9 +67,7 @@ from moor.showing import print_json
 from moor.tables import Columns, print_table, styled
 from moor.worker_settings import IRONIC_DAEMONS
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="The broker's exchanges, queues, users and rights."
-)
+app = Commands("The broker's exchanges, queues, users and rights.")
 
 
 WHERE = {Site.API: "API", Site.CELL: "cell", Site.BOTH: "every broker", Site.IRONIC: "Ironic's"}
@@ -86,13 +85,13 @@ RIGHTS = Columns[tuple[str, str, str]](
 
 Ctl = Annotated[
     str,
-    typer.Option(
+    option(
         help="The command that runs rabbitmqctl for the broker, for instance 'kubectl exec -i rabbit-0 -- rabbitmqctl'."
     ),
 ]
 
 
-@app.command()
+@app.verb()
 @changes_credentials
 def declare(
     bus: BusUrl = "",
@@ -100,18 +99,16 @@ def declare(
     *,
     ironic: Annotated[
         bool,
-        typer.Option(
+        option(
             "--ironic", help="Create Ironic's exchange too, with Ironic's settings, where no Ironic does."
         ),
     ] = False,
     users: Annotated[
-        bool, typer.Option("--users", help="Create a user for each role and cell, with its rights.")
+        bool, option("--users", help="Create a user for each role and cell, with its rights.")
     ] = False,
     credentials: Annotated[
         Path | None,
-        typer.Option(
-            help="The file of the users' passwords: known ones are read from it, new ones are added."
-        ),
+        option(help="The file of the users' passwords: known ones are read from it, new ones are added."),
     ] = None,
     env_dir: EnvironmentDirectory = None,
     replace_env: ReplaceEnvironment = False,
@@ -120,7 +117,7 @@ def declare(
     ctl: Ctl = "rabbitmqctl",
     only: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="api|ironic|CELL",
             help="Only one broker: the API level's, Ironic's own, or this cell's.",
         ),
@@ -132,7 +129,7 @@ def declare(
     MOOR_IRONIC_BUS_URL). If a URL names several nodes, its queues of questions are kept on several, too.
     """
     if users and credentials is None:
-        raise typer.BadParameter("--users needs --credentials FILE, in which the passwords are saved")
+        raise click.BadParameter("--users needs --credentials FILE, in which the passwords are saved")
     if not users:
         _check_no_passwords({"--env-dir": env_dir, "--password-dir": password_dir, "--rotate": rotate})
     check_private(credentials)
@@ -168,7 +165,7 @@ def declare(
         out.print(f"their passwords are in {escape(str(credentials))}", soft_wrap=True)
 
 
-@app.command()
+@app.verb()
 def show(
     bus: BusUrl = "",
     cells: Cells = "",
@@ -212,7 +209,7 @@ async def _declare(objects: Objects, connection: Connection) -> None:
 def _check_no_passwords(flags: Mapping[str, object]) -> None:
     for flag, given in flags.items():
         if given:
-            raise typer.BadParameter(f"{flag} needs --users, whose passwords are meant")
+            raise click.BadParameter(f"{flag} needs --users, whose passwords are meant")
 
 
 def _deployments(
@@ -227,7 +224,7 @@ def _chosen(deployments: Sequence[BrokerDeployment], only: str) -> Sequence[Brok
     chosen = [each for each in deployments if not only or only in each.names]
     if not chosen:
         names = ", ".join(name for each in deployments for name in each.names)
-        raise typer.BadParameter(f"--only is {only!r}: the brokers are {names}")
+        raise click.BadParameter(f"--only is {only!r}: the brokers are {names}")
     return chosen
 
 
@@ -399,19 +396,17 @@ def _text(value: object) -> str:
 # A command first creates the user on the broker, then tells the schedulers which projects' feeds to publish. Repeating a command that broke
 # off completes it.
 
-applications = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Applications: programs with their own broker user, which may act only for their projects.",
+applications = Commands(
+    "Applications: programs with their own broker user, which may act only for their projects."
 )
-app.add_typer(applications, name="user")
+app.add_command(applications, "user")
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="The application's name; its user is called moor-app-NAME.")
+    str, argument(metavar="NAME", help="The application's name; its user is called moor-app-NAME.")
 ]
 Credentials = Annotated[
     Path | None,
-    typer.Option(
+    option(
         metavar="FILE",
         show_default=False,
         help="The file of the users' passwords: known ones are read from it, a new one is added. Without it, a new password "
@@ -420,7 +415,7 @@ Credentials = Annotated[
 ]
 
 
-@applications.command()
+@applications.verb()
 @changes_credentials
 def add(
     name: Name,
@@ -428,20 +423,20 @@ def add(
     *,
     project: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="P",
             help="A project that it may act for; may be repeated. At most 64 characters of [a-z0-9_-].",
         ),
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="It may act for all projects.")] = False,
+    admin: Annotated[bool, option("--admin", help="It may act for all projects.")] = False,
     credentials: Credentials = None,
     env_dir: EnvironmentDirectory = None,
     replace_env: ReplaceEnvironment = False,
     password_dir: PasswordDirectory = None,
-    rotate: Annotated[bool, typer.Option("--rotate", help="Make a new password for its user.")] = False,
+    rotate: Annotated[bool, option("--rotate", help="Make a new password for its user.")] = False,
     ctl: Ctl = "rabbitmqctl",
-    connections_max: Annotated[int, typer.Option(min=1, help="How many connections it may open.")] = 10,
-    channels_max: Annotated[int, typer.Option(min=1, help="How many channels it may open in all.")] = 100,
+    connections_max: Annotated[int, option(min=1, help="How many connections it may open.")] = 10,
+    channels_max: Annotated[int, option(min=1, help="How many channels it may open in all.")] = 100,
 ) -> None:
     """Create an application, or replace the projects of an existing one, which then has to reconnect."""
     deployment = _api_broker(bus)
@@ -488,7 +483,7 @@ def add(
     )
 
 
-@applications.command()
+@applications.verb()
 @changes_credentials
 def remove(
     name: Name, bus: BusUrl = "", *, credentials: Credentials = None, ctl: Ctl = "rabbitmqctl"
@@ -498,7 +493,7 @@ def remove(
     """
     deployment = _api_broker(bus)
     if not APPLICATION_NAME.fullmatch(name):
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"NAME is {name!r}: an application's name must match {APPLICATION_NAME.pattern}"
         )
     check_private(credentials)
@@ -529,7 +524,7 @@ APPLICATIONS = Columns[KnownApplication](
 )
 
 
-applications.command("list")(
+applications.verb("list")(
     command_that_sends(
         AskApplications,
         words="List the applications that the schedulers know, with their projects.",
@@ -551,7 +546,7 @@ def _api_broker(bus: str) -> BrokerDeployment:
     """The broker of the API level, where applications have their users."""
     settings = command_settings(bus=bus)
     if urlsplit(settings.bus_url).scheme not in ("amqp", "amqps"):
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"bus_url is {settings.bus_url!r}: applications need a RabbitMQ broker (amqp:// or amqps://); on the bus of "
             "`moor up` every local user may do everything"
         )

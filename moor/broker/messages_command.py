@@ -7,8 +7,8 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Annotated, Any
 
+import click
 import msgspec
-import typer
 from rich.markup import escape
 from rich.text import Text
 
@@ -21,6 +21,7 @@ from bus.topology import FACTS
 from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
 from kit.errors import AccessRefused
 from moor.asking import client
+from moor.flags import Commands, argument, option
 from moor.options import (
     BusUrl,
     Output,
@@ -36,34 +37,30 @@ from moor.options import (
 from moor.showing import COLOURS, print_all, print_line, print_one
 from moor.tables import Columns
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Dead letters, messages that no worker could handle: show, replay or drop them.",
-)
+app = Commands("Dead letters, messages that no worker could handle: show, replay or drop them.")
 
-Handles = Annotated[list[str] | None, typer.Argument(help="Handles of dead letters, from `moor dead list`.")]
-All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
+Handles = Annotated[list[str] | None, argument(help="Handles of dead letters, from `moor dead list`.")]
+All = Annotated[bool, option("--all", help="All dead letters.")]
 Like = Annotated[
     bool,
-    typer.Option("--like", help="Also all that differ from these only by ids and numbers in their reasons."),
+    option("--like", help="Also all that differ from these only by ids and numbers in their reasons."),
 ]
-FromQueue = Annotated[str, typer.Option("--queue", help="Only dead letters from this queue.")]
+FromQueue = Annotated[str, option("--queue", help="Only dead letters from this queue.")]
 Limit = Annotated[
-    int, typer.Option(help="Read at most so many dead letters, oldest first.", min=1, max=PREFETCH_MAX)
+    int, option(help="Read at most so many dead letters, oldest first.", min=1, max=PREFETCH_MAX)
 ]
 
 BODY_SHOWN_MAX = 4000
 _IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
 
 
-@app.command("list")
+@app.verb("list")
 def list_letters(
     bus: BusUrl = "",
     queue: FromQueue = "",
     limit: Limit = 1000,
     *,
-    each: Annotated[bool, typer.Option("--each", help="Each letter in a line of its own.")] = False,
+    each: Annotated[bool, option("--each", help="Each letter in a line of its own.")] = False,
     _output: Output = None,
 ) -> None:
     """List the dead letters: the queue each came from, its type, and why it is dead. Letters that differ only by ids and numbers are
@@ -104,7 +101,7 @@ def _group(queue: str, kind: str, reason: str) -> tuple[str, ...]:
     return queue, kind, _IDS.sub("*", reason)
 
 
-@app.command()
+@app.verb()
 def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, _output: Output = None) -> None:
     """Show one dead letter with its body."""
     letters = _look(bus, limit, lambda letter: letter.handle == handle)
@@ -124,7 +121,7 @@ def print_letter(letter: dict[str, Any]) -> None:
         out.print(f"[dim]... {len(body)} characters in all[/dim]")
 
 
-@app.command()
+@app.verb()
 def replay(
     handles: Handles = None,
     bus: BusUrl = "",
@@ -147,7 +144,7 @@ def replay(
     out.print(f"[green]replayed[/green] {count}")
 
 
-@app.command()
+@app.verb()
 def drop(
     handles: Handles = None,
     bus: BusUrl = "",
@@ -191,7 +188,7 @@ def _decide(
     """
     named = set(handles or ())
     if not named and not every:
-        raise typer.BadParameter("no dead letters are named: give their handles, or --all")
+        raise click.BadParameter("no dead letters are named: give their handles, or --all")
 
     async def decided(connection: Connection) -> int:
         async with open_dead_letters(connection, limit) as opened:
@@ -242,19 +239,17 @@ PATTERN = re.compile(r"(\*|#|[a-z0-9_-]+)(\.(\*|#|[a-z0-9_-]+))*")
 def events(
     patterns: Annotated[
         list[str] | None,
-        typer.Argument(
+        argument(
             metavar="PATTERN...",
             show_default=False,
             help="Routing keys, with the wildcards of AMQP: instance.error.*, instance.*.harbour, providers.changed, host.#. "
-            r"[dim]\[default: builds, instances, hosts][/dim]",
+            r"[default: builds, instances, hosts]",
         ),
     ] = None,
     bus: BusUrl = "",
     *,
     project: Project = "",
-    count: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Stop after N events; 0: go on until Ctrl-C.")
-    ] = 0,
+    count: Annotated[int, option(metavar="N", min=0, help="Stop after N events; 0: go on until Ctrl-C.")] = 0,
     _output: Output = None,
 ) -> None:
     """Print the events that happen from now on.
@@ -264,9 +259,9 @@ def events(
     wanted = tuple(patterns or DEFAULT_PATTERNS)
     for pattern in wanted:
         if not PATTERN.fullmatch(pattern):
-            raise typer.BadParameter(f"PATTERN is {pattern!r}: it must be words, * and #, separated by dots")
+            raise click.BadParameter(f"PATTERN is {pattern!r}: it must be words, * and #, separated by dots")
         if pattern.partition(".")[0] not in FIRST_WORDS:
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"PATTERN is {pattern!r}: no event has such a key; events are {', '.join(FACTS)}"
             )
     settings = command_settings(bus=bus)
@@ -290,7 +285,7 @@ def events(
     try:
         run(_refused_with_hint(work()))
     except KeyboardInterrupt:
-        raise typer.Exit(0) from None
+        raise click.exceptions.Exit(0) from None
 
 
 async def _refused_with_hint(work: Coroutine[Any, Any, None]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import click
 from msgspec import Struct
 from rich.markup import escape
 
@@ -15,6 +15,7 @@ from ironic_sync.tables import metadata as ironic_tables
 from kit.settings import without_password
 from kit.sql import RoleRights, grant_rights, make_roles, version_table
 from kit.sql import upgrade as upgrade_tables
+from moor.flags import Commands, option
 from moor.options import (
     Cells,
     DatabaseUrl,
@@ -129,7 +130,7 @@ ROLES = (
     ),
     DatabaseRole("conductor", CONDUCTOR, {"cell_hosts": (READ, ADD, CHANGE)}),
     DatabaseRole("ironic", IRONIC, {}),
-    # `moor ring` and `moor node` read the nodes' rows, and drain daemons.
+    # `moor node ring` and `moor node` read the nodes' rows, and drain daemons.
     DatabaseRole("operator", IRONIC, {"ironic_nodes": (READ,), "ironic_daemons": (READ, CHANGE)}, others=()),
 )
 
@@ -184,16 +185,14 @@ def databases_of(addresses: Addresses) -> tuple[DatabaseUse, ...]:
     return tuple(found.values())
 
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="The database's tables, and the roles of workers there."
-)
+app = Commands("The database's tables, and the roles of workers there.")
 
 RIGHTS = Columns[tuple[str, str, str]](
     {"role": lambda each: each[0], "table": lambda each: each[1], "may": lambda each: each[2]}
 )
 
 
-@app.command()
+@app.verb()
 def upgrade(
     db: DatabaseUrl = "", placement_db: PlacementDatabaseUrl = "", ironic_db: IronicDatabaseUrl = ""
 ) -> None:
@@ -223,7 +222,7 @@ def upgrade(
     run(work())
 
 
-@app.command()
+@app.verb()
 @changes_credentials
 def users(
     db: DatabaseUrl = "",
@@ -233,7 +232,7 @@ def users(
     *,
     credentials: Annotated[
         Path,
-        typer.Option(
+        option(
             help="The file of the roles' passwords: known ones are read from it, new ones are made and added.",
         ),
     ],
@@ -250,7 +249,7 @@ def users(
     addresses = _named(db, placement_db, ironic_db, cells)
     uses = databases_of(addresses)
     if not addresses.cells:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             "no cell is named, and each has a conductor with a role: give --cells or MOOR_CELLS"
         )
     _check_postgresql(uses)
@@ -287,7 +286,7 @@ def users(
     out.print(f"their passwords are in {escape(str(credentials))}", soft_wrap=True)
 
 
-@app.command()
+@app.verb()
 def rights(cells: Cells = "", *, _output: Output = None) -> None:
     """Show what the role of each kind of worker may do with which table. Reads no database."""
     here = command_settings(cells=cells).addresses.cells or ("one-cell",)
@@ -307,14 +306,14 @@ def rights(cells: Cells = "", *, _output: Output = None) -> None:
 def _named(db: str, placement_db: str, ironic_db: str, cells: str = "") -> Addresses:
     addresses = command_settings(db=db, placement_db=placement_db, ironic_db=ironic_db, cells=cells).addresses
     if not databases_of(addresses):
-        raise typer.BadParameter("no database is named: give --db, MOOR_DB_URL or db_url in a file")
+        raise click.BadParameter("no database is named: give --db, MOOR_DB_URL or db_url in a file")
     return addresses
 
 
 def _check_postgresql(uses: tuple[DatabaseUse, ...]) -> None:
     for use in uses:
         if not use.url.startswith("postgresql"):
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"the database is {without_password(use.url)!r}: roles exist only on PostgreSQL; whoever may read "
                 "a SQLite file may do everything with it"
             )
@@ -323,7 +322,7 @@ def _check_postgresql(uses: tuple[DatabaseUse, ...]) -> None:
 def _check_passwords(passwords: Mapping[str, str], file: Path) -> None:
     for name, password in passwords.items():
         if not password.isascii() or not password.isprintable():
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"the password of {name} in {str(file)!r} has other characters than ASCII's printable ones"
             )
 

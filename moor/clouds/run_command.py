@@ -5,7 +5,7 @@ from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Annotated
 
-import typer
+import click
 from msgspec import structs
 
 from bus.addresses import Addresses, check_cell
@@ -17,7 +17,7 @@ from ironic_sync.store import check_name
 from moor.client.bus_client import with_user
 from moor.dashboard.service import DashboardFlags, dashboard_options
 from moor.dashboard.service import serve as serve_dashboard
-from moor.message_commands import with_options
+from moor.flags import Commands
 from moor.options import (
     BusUrl,
     Cells,
@@ -59,12 +59,10 @@ from moor.worker_settings import (
 from placement_worker import __main__ as placement_process
 from scheduler_worker.__main__ import run as run_scheduler
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Run one worker until SIGTERM, which drains it. Run any number of each kind, but only one compute per cell. "
+app = Commands(
+    "Run one worker until SIGTERM, which drains it. Run any number of each kind, but only one compute per cell. "
     "Placement and schedulers also connect to the cells' own brokers (MOOR_CELL_BUS_URLS); a cell's workers connect only to "
-    "their cell's broker.",
+    "their cell's broker."
 )
 
 Cell = Annotated[str, option_of(GENERAL, "cell")]
@@ -75,8 +73,7 @@ class DriverName(StrEnum):
     LIBVIRT = "libvirt"
 
 
-@app.command()
-@with_options
+@app.verb()
 def placement(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -95,8 +92,7 @@ def placement(
     )
 
 
-@app.command()
-@with_options
+@app.verb()
 def scheduler(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -112,8 +108,7 @@ def scheduler(
     run_worker(run_scheduler(addresses, scheduling, tuned(BUS), tuned(DATABASE), operating.health_listen))
 
 
-@app.command()
-@with_options
+@app.verb()
 def conductor(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -140,8 +135,7 @@ def conductor(
     )
 
 
-@app.command()
-@with_options
+@app.verb()
 def compute(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -177,7 +171,7 @@ def compute(
         variables["MOOR_DB_URL"] = addresses.db_of(cell)
     for flag, given in (("--uri", uri), ("--folder", folder)):
         if given is not None and driver is not DriverName.LIBVIRT:
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"{flag} is {given!r}, but the hosts are simulated: name --driver libvirt, too"
             )
     with wrong_value():
@@ -186,8 +180,7 @@ def compute(
     run_worker(run_compute(url, settings, opens, bus=tuned(BUS), health_at=operating.health_listen))
 
 
-@app.command()
-@with_options
+@app.verb()
 def ironic(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -220,8 +213,7 @@ def ironic(
     )
 
 
-@app.command("placement-api")
-@with_options
+@app.verb("placement-api")
 def placement_api(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -240,8 +232,7 @@ def placement_api(
     )
 
 
-@app.command()
-@with_options
+@app.verb()
 def dashboard(
     bus: BusUrl = "",
     cells: Cells = "",
@@ -271,7 +262,7 @@ def dashboard(
 
 
 for each in entry_points(group="moorage.workers"):
-    app.command(each.name)(each.load())
+    app.verb(each.name)(each.load())
 
 
 def _driver(name: DriverName, variables: Mapping[str, str]) -> OpensHosts:
@@ -286,7 +277,7 @@ def _driver(name: DriverName, variables: Mapping[str, str]) -> OpensHosts:
 
 def _require_database(worker: str, url: str) -> None:
     if not url:
-        raise typer.BadParameter(f"no database is named: a {worker} worker needs --db or MOOR_DB_URL")
+        raise click.BadParameter(f"no database is named: a {worker} worker needs --db or MOOR_DB_URL")
 
 
 def _stated(bus: str, db: str, *, placement_db: str = "", ironic_db: str = "") -> Addresses:
@@ -296,8 +287,8 @@ def _stated(bus: str, db: str, *, placement_db: str = "", ironic_db: str = "") -
 
 def _require_one(cell: str, worker: str) -> None:
     if not cell or "," in cell:
-        raise typer.BadParameter(f"--cell (MOOR_CELL) is {cell!r}: a {worker} needs exactly one cell")
+        raise click.BadParameter(f"--cell (MOOR_CELL) is {cell!r}: a {worker} needs exactly one cell")
     try:
         check_cell(cell)
     except ValueError as wrong:
-        raise typer.BadParameter(f"--cell (MOOR_CELL) is {cell!r}: {wrong}") from None
+        raise click.BadParameter(f"--cell (MOOR_CELL) is {cell!r}: {wrong}") from None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-import typer
+import click
 from rich.markup import escape
 
 from bus.definitions import rights_by_user
@@ -53,16 +53,14 @@ from moor.clouds.cloud import (
     flavor_of_nodes,
 )
 from moor.dashboard.service import (
-    DASHBOARD_LISTEN,
     OFF,
-    DashboardAt,
     DashboardFlags,
     DashboardOptions,
     DashboardService,
     dashboard_options,
     reading_client,
 )
-from moor.message_commands import with_options
+from moor.flags import option
 from moor.options import (
     BusUrl,
     Cells,
@@ -83,7 +81,7 @@ from moor.options import (
     tuned_cloud,
     wrong_value,
 )
-from moor.placement.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
+from moor.placement.placement_api_options import ApiFlags, serving_of
 from moor.settings import GENERAL, Settings
 from moor.worker_settings import PLACEMENT, CloudSettings
 from placement_worker.api.service import PlacementService, ServiceOptions
@@ -102,7 +100,6 @@ IN_ONE_PROCESS = CloudSettings(
 Cloud = dict[str, tuple[SimulatedHost, ...]]
 
 
-@with_options
 def up(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -113,20 +110,18 @@ def up(
     host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
     faults: FaultsFile = None,
     nodes: Annotated[
-        int, typer.Option(min=0, max=10_000, help="How many bare-metal nodes a simulated Ironic has.")
+        int, option(min=0, max=10_000, help="How many bare-metal nodes a simulated Ironic has.")
     ] = 0,
-    daemons: Annotated[
-        int, typer.Option(min=1, max=50, help="How many bare-metal daemons share these nodes.")
-    ] = 1,
+    daemons: Annotated[int, option(min=1, max=50, help="How many bare-metal daemons share these nodes.")] = 1,
     ironic_listen: IronicListenAt = LISTEN,
     data: Annotated[str, option_of(GENERAL, "data", show_default=False)] = "",
     scheduler: SchedulerFlags = None,
     pool: PoolFlags = None,
     network: NetworkFlags = None,
-    listen: ListenAt = DEFAULT_LISTEN,
-    dashboard_listen: DashboardAt = DASHBOARD_LISTEN,
+    api: ApiFlags,
+    web: DashboardFlags,
     operating: Operating,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the workers do.")] = False,
+    verbose: Annotated[bool, option("--verbose", "-v", help="Log what the workers do.")] = False,
 ) -> None:
     """Run a whole cloud in this process: bus, placement, schedulers, cells and simulated hosts. Its data survive a restart.
 
@@ -137,12 +132,8 @@ def up(
     socket = _socket(settings)
     with wrong_value():
         script = load_script(faults, FaultScript) if faults else FaultScript()
-    serving = serving_of(ApiFlags(listen=listen), tuned(PLACEMENT))
-    web = (
-        None
-        if dashboard_listen == OFF
-        else dashboard_options(DashboardFlags(dashboard_listen=dashboard_listen))
-    )
+    serving = serving_of(api, tuned(PLACEMENT))
+    pages = None if web.dashboard_listen == OFF else dashboard_options(web)
     workers = tuned_cloud(IN_ONE_PROCESS, scheduler, pool, network)
     size = host_size_in(host_size)
     cells_hosts = {cell: equal_hosts(cell, hosts, size) for cell in settings.addresses.cells or DEFAULT_CELLS}
@@ -155,7 +146,7 @@ def up(
             cells_hosts,
             script=script,
             serving=serving,
-            web=web,
+            web=pages,
             health_at=operating.health_listen,
             metal=metal,
         )
@@ -212,13 +203,14 @@ async def _up(
                 getting_ready.cancel()
                 out.print("stopping: workers finish the messages that they have taken ...")
                 await asyncio.wait((getting_ready,))
-            settings.ironic_url_file.unlink(missing_ok=True)
         except SocketTakenError as taken:
             fail(f"no bus: {taken}")
         except IronicPortTaken as taken:
             fail(f"no simulated Ironic: {taken}; --ironic-listen names another address")
         except BadAddressError as taken:
             fail(str(taken))
+        finally:
+            settings.ironic_url_file.unlink(missing_ok=True)
     out.print("[green]stopped[/green]; the next `moor up` continues unfinished work")
 
 
@@ -289,7 +281,7 @@ def _metal(
     """What to run for `moor up --nodes`: the simulated Ironic and its daemons."""
     addresses = settings.addresses
     if addresses.ironic_url or addresses.ironic_bus_url or addresses.ironic_db_url:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--nodes is {nodes}, and ironic_url, ironic_bus_url or ironic_db_url is set: --nodes starts a simulated Ironic in "
             "this process, so set none of them"
         )
@@ -311,21 +303,21 @@ def _socket(settings: Settings) -> Path:
     """The path of the bus's socket; create the data directory."""
     parts = urlsplit(settings.addresses.bus_url)
     if parts.scheme not in ("", "memory", "unix"):
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"bus_url names another bus ({parts.scheme}://{parts.hostname}), but `moor up` runs its own: start workers for "
             "that bus by `moor run`, or give --bus memory://"
         )
     addresses = settings.addresses
     if addresses.cell_bus_urls or addresses.cell_db_urls:
         cells = ", ".join(sorted({*addresses.cell_bus_urls, *addresses.cell_db_urls}))
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"cell_bus_urls or cell_db_urls is set for {cells}, but `moor up` has all cells on its own bus and database: set "
             "none of them"
         )
     try:
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as problem:
-        raise typer.BadParameter(f"data is {str(settings.data)!r}: {problem}") from None
+        raise click.BadParameter(f"data is {str(settings.data)!r}: {problem}") from None
     return Path(parts.path) if parts.scheme == "unix" else settings.socket
 
 

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
-import typer
+import click
 from msgspec import Struct, structs
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -365,9 +365,9 @@ class DashboardFlags(AccessFlags, frozen=True, kw_only=True):
 
 
 def dashboard_options(flags: DashboardFlags) -> DashboardOptions:
-    """Check the flags. Raise typer.BadParameter, which names the wrong flag."""
+    """Check the flags. Raise click.BadParameter, which names the wrong flag."""
     if flags.auth is Auth.NOAUTH2:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             "auth is noauth2, which the dashboard does not have: use none, basic or keystone"
         )
     with wrong_value():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 from msgspec import structs
 from rich.markup import escape
 
@@ -33,6 +33,7 @@ from moor.client.bus_client import has_ended, why_not_built
 from moor.client.instances import explained
 from moor.client.requests import order_id
 from moor.completing import complete_images, complete_instances
+from moor.flags import argument, option
 from moor.instances.instances_command import Following, Timeout, followed, run_order, taken
 from moor.instances.requests import (
     AttachedOptions,
@@ -49,7 +50,6 @@ from moor.instances.requests import (
     stored_image,
     wait_of,
 )
-from moor.message_commands import with_options
 from moor.naming import fail_unknown, hints_for, id_in, instance_or_request_id
 from moor.options import (
     ID,
@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from engine.refusals import NoValidHost
 
 
-@with_options
 def boot(
     bus: BusUrl = "",
     *,
@@ -94,18 +93,18 @@ def boot(
     alternatives: ElseOptions,
     image_property: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="KEY=VALUE",
             help="A property of the image: trait:NAME=required, hw_cpu_policy=dedicated and the like; may be repeated.",
         ),
     ] = None,
     image: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NAME|ID|URL",
             help="The image of the instance: the name of a stored one (`moor image`), or its own id, a uuid, or its URL. "
             "The options from here to --ssh-key matter for bare-metal nodes only.",
-            autocompletion=complete_images,
+            completes=complete_images,
         ),
     ] = "",
     of_image: ImageOptions,
@@ -113,16 +112,16 @@ def boot(
     attached: AttachedOptions,
     where: HostOptions,
     neighbours: NeighbourOptions,
-    count: Annotated[int, typer.Option(help="How many equal instances.")] = 1,
+    count: Annotated[int, option(help="How many equal instances.")] = 1,
     all_or_nothing: Annotated[
         bool,
-        typer.Option("--all-or-nothing", help="Build all of them or none, and say how many would fit."),
+        option("--all-or-nothing", help="Build all of them or none, and say how many would fit."),
     ] = False,
-    name: Annotated[str, typer.Option(help="The instance's name; several instances are numbered.")] = "",
+    name: Annotated[str, option(help="The instance's name; several instances are numbered.")] = "",
     project: Project = "",
     deadline: Annotated[
         int | None,
-        typer.Option(
+        option(
             metavar="S",
             show_default=False,
             help="Seconds until an unfinished build ends in error. Default: 600, or 7200 if the instance may get a bare-metal "
@@ -131,7 +130,7 @@ def boot(
     ] = None,
     wait_for_room: Annotated[
         int | None,
-        typer.Option(
+        option(
             metavar="S",
             show_default=False,
             help="If no host has room, wait for it, at most so many seconds (2592000). Without it, the instance ends in error at "
@@ -140,15 +139,13 @@ def boot(
     ] = None,
     priority: Annotated[
         int | None,
-        typer.Option(
+        option(
             show_default=False,
             help="With --wait-for-room: room that becomes free goes to the highest priority first (0 to 100; 0 if not given).",
         ),
     ] = None,
     request_id: OrderId = None,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait until the instances have ended.")
-    ] = True,
+    wait: Annotated[bool, option("--wait/--no-wait", help="Wait until the instances have ended.")] = True,
     timeout: Timeout = 120.0,
     _output: Output = None,
 ) -> None:
@@ -212,7 +209,7 @@ async def _boot(
             NOT_IN_TIME,
         )
     if following.wait and any(why_not_built(each) for each in states):
-        raise typer.Exit(NOT_DONE)
+        raise click.exceptions.Exit(NOT_DONE)
 
 
 def _print(states: Sequence[InstanceState]) -> None:
@@ -356,7 +353,6 @@ def print_drain(drain: DrainFound) -> None:
 VERDICTS_PAGE = 200
 
 
-@with_options
 def plan(
     bus: BusUrl = "",
     *,
@@ -365,15 +361,15 @@ def plan(
     where: HostOptions,
     image: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NAME",
             help="A stored image (`moor image`): its properties count.",
-            autocompletion=complete_images,
+            completes=complete_images,
         ),
     ] = "",
     request: Annotated[
         Path | None,
-        typer.Option(
+        option(
             metavar="FILE",
             show_default=False,
             help="The whole request: a build.request as JSON. Other options override its fields.",
@@ -381,18 +377,18 @@ def plan(
     ] = None,
     project: Project = "",
     hosts: Annotated[
-        bool, typer.Option("--hosts", help="Show the verdict on each host: the first step that removes it.")
+        bool, option("--hosts", help="Show the verdict on each host: the first step that removes it.")
     ] = False,
     step: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NAME",
             help="With --hosts: only hosts that this step removes. `qualify`: only hosts that no step removes.",
         ),
     ] = "",
     drain: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="HOST",
             help="Instead: would the instances of this host fit on other hosts, all together?",
         ),
@@ -418,7 +414,7 @@ def plan(
         print_one(drained, print_drain)
         return
     if step and not hosts:
-        raise typer.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
+        raise click.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
     known = _request_in(request) if request else BuildInstance()
     changed = {**where.fields, "image_name": image, "project": project}
     settings = command_settings(bus=bus)
@@ -465,13 +461,13 @@ def _request_in(file: Path) -> BuildInstance:
 
 def explain(
     named: Annotated[
-        str, typer.Argument(metavar=ID, help="A request, or an instance.", autocompletion=complete_instances)
+        str, argument(metavar=ID, help="A request, or an instance.", completes=complete_instances)
     ],
     bus: BusUrl = "",
     *,
-    now: Annotated[bool, typer.Option("--now", help="Also plan the same needs as of now.")] = False,
+    now: Annotated[bool, option("--now", help="Also plan the same needs as of now.")] = False,
     boot: Annotated[
-        bool, typer.Option("--boot", help="Show the choice for the boot, not that of the last move.")
+        bool, option("--boot", help="Show the choice for the boot, not that of the last move.")
     ] = False,
     project: Project = "",
     _output: Output = None,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 from uuid import UUID, uuid5
 
-import typer
+import click
 from msgspec import structs
 from rich.markup import escape
 
@@ -34,10 +34,11 @@ from moor.asking import PAGE, CommandClient, answer_of, ask_bus, asked, asked_fo
 from moor.client.errors import Rejected
 from moor.client.hosts import DRAINING, EVACUATING, Emptied, Stayed, empty, instances_on
 from moor.completing import complete_aggregates, complete_cells, complete_hosts
+from moor.flags import Commands, argument, option
 from moor.instances.boot_command import CAPABILITIES, HAVING
 from moor.instances.move_commands import To, WaitForRoom
 from moor.instances.requests import move_wait_of, pairs_of
-from moor.message_commands import command_that_sends, with_options
+from moor.message_commands import command_that_sends, command_with
 from moor.naming import aggregate_ids, fail_unknown
 from moor.options import (
     NOT_DONE,
@@ -47,7 +48,6 @@ from moor.options import (
     check_alone,
     fail,
     out,
-    read_uuid,
     tell,
     wants_document,
 )
@@ -64,30 +64,30 @@ from moor.showing import (
 )
 from moor.tables import Columns, print_table, styled
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hosts: list, capabilities, show, set.")
+app = Commands("Hosts: list, capabilities, show, set.")
 
 Name = Annotated[
     str,
-    typer.Argument(
+    argument(
         metavar="NAME",
         help="A host's name, from `moor host list`; CELL/NAME if several cells have it.",
-        autocompletion=complete_hosts,
+        completes=complete_hosts,
     ),
 ]
 
 
-@app.command("list")
+@app.verb("list")
 def list_hosts(
     bus: BusUrl = "",
     *,
-    cell: Annotated[str, typer.Option(help="Only hosts of this cell.", autocompletion=complete_cells)] = "",
+    cell: Annotated[str, option(help="Only hosts of this cell.", completes=complete_cells)] = "",
     down: Annotated[
-        bool, typer.Option("--down", help="Only hosts that are down: set so, or without heartbeats.")
+        bool, option("--down", help="Only hosts that are down: set so, or without heartbeats.")
     ] = False,
-    mode: Annotated[HostMode | None, typer.Option("--mode", help="Only hosts that are set so.")] = None,
+    mode: Annotated[HostMode | None, option("--mode", help="Only hosts that are set so.")] = None,
     having: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NAME[=VALUE]",
             help="Only hosts that have this trait, resource class or fact, with their values; `moor host capabilities` lists "
             "these.",
@@ -109,7 +109,7 @@ def list_hosts(
     print_all(hosts, HOSTS, "no hosts")
 
 
-app.command("capabilities")(
+app.verb("capabilities")(
     command_that_sends(
         AskCapabilities,
         fixed=("having", "value"),
@@ -122,7 +122,7 @@ app.command("capabilities")(
 )
 
 
-@app.command()
+@app.verb()
 def show(name: Name, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show one host, as the schedulers know it."""
     found = ask_bus(bus, lambda asking: hosts_of(asking, name), operates=False)
@@ -137,7 +137,7 @@ def _set(
     bus: BusUrl = "",
     *,
     yes: Annotated[
-        bool, typer.Option("--yes", help="With dead: nothing runs on the host, though it is heard.")
+        bool, option("--yes", help="With dead: nothing runs on the host, though it is heard.")
     ] = False,
     _output: Output = None,
 ) -> None:
@@ -165,8 +165,8 @@ async def _set_or_doubted(asking: CommandClient, order: SetHost) -> HostSet | Re
         return doubt
 
 
-app.command("set")(
-    with_options(_set, {"host": "NAME", "mode": "MODE"}, ("for_user", "sure"), completes=complete_hosts)
+app.verb("set")(
+    command_with(_set, {"host": "NAME", "mode": "MODE"}, ("for_user", "sure"), completes=complete_hosts)
 )
 
 
@@ -178,14 +178,14 @@ def _list_having(bus: str, having: str, others: Mapping[str, object]) -> None:
     print_all(hosts, HAVING, f"no hosts with {name} {value}".rstrip())
 
 
-cell_app = typer.Typer(no_args_is_help=True, add_completion=False, help="Cells: list, show.")
+cell_app = Commands("Cells: list, show.")
 
 
-@cell_app.command("list")
+@cell_app.verb("list")
 def list_cells(
     bus: BusUrl = "",
     *,
-    down: Annotated[bool, typer.Option("--down", help="Only cells that are down.")] = False,
+    down: Annotated[bool, option("--down", help="Only cells that are down.")] = False,
     _output: Output = None,
 ) -> None:
     """List all cells: whether each is up, when it was last heard, and what it has."""
@@ -227,7 +227,7 @@ def _print_cell(cell: CellState) -> None:
     out.print(grid)
 
 
-cell_app.command("show")(
+cell_app.verb("show")(
     command_that_sends(
         AskCells,
         arguments={"name": "NAME"},
@@ -243,40 +243,34 @@ cell_app.command("show")(
 
 # `moor aggregate`: groups of hosts and bare-metal nodes with metadata, such as their zone, their tenants and their limits.
 
-aggregates_app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Aggregates: groups of hosts and bare-metal nodes, with metadata.",
-)
+aggregates_app = Commands("Aggregates: groups of hosts and bare-metal nodes, with metadata.")
 
 # An aggregate's id follows from its name, so that the same `create` makes the same aggregate again.
 NAMES = UUID("0a5c6a34-4a7e-4b8e-9d43-6f2f6a1c7d11")
 
 AggregateName = Annotated[
     str,
-    typer.Argument(
-        metavar="AGGREGATE", help="The aggregate's name or id.", autocompletion=complete_aggregates
-    ),
+    argument(metavar="AGGREGATE", help="The aggregate's name or id.", completes=complete_aggregates),
 ]
-NewName = Annotated[str, typer.Argument(metavar="NAME", help="A name that no other aggregate has.")]
+NewName = Annotated[str, argument(metavar="NAME", help="A name that no other aggregate has.")]
 Pairs = Annotated[
     list[str] | None,
-    typer.Argument(
+    argument(
         metavar="KEY=VALUE...",
         help="Metadata, such as availability_zone=north. An empty value removes the key.",
     ),
 ]
 Hosts = Annotated[
     list[str],
-    typer.Argument(
+    argument(
         metavar="HOST...",
         help="Names of hosts or bare-metal nodes, from `moor host list`, or their ids.",
-        autocompletion=complete_hosts,
+        completes=complete_hosts,
     ),
 ]
 
 
-@aggregates_app.command()
+@aggregates_app.verb()
 def create(
     name: NewName,
     pairs: Pairs = None,
@@ -284,9 +278,8 @@ def create(
     *,
     id_: Annotated[
         UUID | None,
-        typer.Option(
+        option(
             "--id",
-            parser=read_uuid,
             show_default=False,
             help="The id that providers name. Without it, one follows from the name.",
         ),
@@ -299,23 +292,23 @@ def create(
     _order(bus, SetAggregate(aggregate=aggregate, name=name, metadata=metadata))
 
 
-@aggregates_app.command("set")
+@aggregates_app.verb("set")
 def set_metadata(
     name: AggregateName, pairs: Pairs = None, bus: BusUrl = "", *, _output: Output = None
 ) -> None:
     """Set and remove keys of an aggregate's metadata; other keys stay."""
     if not pairs:
-        raise typer.BadParameter("KEY=VALUE is missing: name at least one key")
+        raise click.BadParameter("KEY=VALUE is missing: name at least one key")
     _order(bus, SetAggregate(aggregate=_one(bus, name).id, metadata=_metadata(pairs)))
 
 
-@aggregates_app.command()
+@aggregates_app.verb()
 def add(name: AggregateName, hosts: Hosts, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Add hosts or bare-metal nodes to an aggregate."""
     _order(bus, SetAggregate(aggregate=_one(bus, name).id, add_hosts=tuple(hosts)))
 
 
-@aggregates_app.command()
+@aggregates_app.verb()
 def remove(name: AggregateName, hosts: Hosts, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Remove hosts or bare-metal nodes from an aggregate."""
     _order(bus, SetAggregate(aggregate=_one(bus, name).id, remove_hosts=tuple(hosts)))
@@ -331,7 +324,7 @@ AGGREGATES = Columns[AggregateState](
     prose=("metadata",),
     ids={"id": lambda _: True},
 )
-aggregates_app.command("list")(
+aggregates_app.verb("list")(
     command_that_sends(
         AskAggregates,
         fixed=("name",),
@@ -344,13 +337,13 @@ aggregates_app.command("list")(
 )
 
 
-@aggregates_app.command("show")
+@aggregates_app.verb("show")
 def show_aggregate(name: AggregateName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show one aggregate, with its hosts."""
     print_one(_one(bus, name), _print)
 
 
-@aggregates_app.command()
+@aggregates_app.verb()
 def delete(name: AggregateName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Delete an aggregate that has no hosts."""
     known = _one(bus, name)
@@ -370,7 +363,7 @@ def _order(bus: str, order: SetAggregate) -> None:
 
 def _one(bus: str, name: str) -> AggregateState:
     if not name:
-        raise typer.BadParameter("AGGREGATE is empty: give the aggregate's name or id")
+        raise click.BadParameter("AGGREGATE is empty: give the aggregate's name or id")
 
     async def work(asking: CommandClient) -> list[AggregateState]:
         def pages_of(name: str) -> Awaitable[list[AggregateState]]:
@@ -402,23 +395,21 @@ def _print(aggregate: AggregateState) -> None:
 
 # `moor host drain` and `moor evacuate`: all instances of a host move away, or are built anew elsewhere, until the time is up or a signal comes.
 
-EmptyingTimeout = Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end.")]
-AtOnce = Annotated[int, typer.Option(min=1, help="How many instances move at the same time.")]
+EmptyingTimeout = Annotated[float, option(metavar="S", min=0.1, help="Seconds to wait for the end.")]
+AtOnce = Annotated[int, option(min=1, help="How many instances move at the same time.")]
 
 FENCE_S = 300.0
 # As long as a host counts as heard, unless `host_down_s` says otherwise.
 HEARD = timedelta(seconds=60)
 
 
-@app.command()
+@app.verb()
 def drain(
-    host: Annotated[
-        str, typer.Argument(metavar="HOST", help="The host's name.", autocompletion=complete_hosts)
-    ],
+    host: Annotated[str, argument(metavar="HOST", help="The host's name.", completes=complete_hosts)],
     bus: BusUrl = "",
     *,
     to: To = None,
-    reason: Annotated[str, typer.Option(help="Why: `moor host` and refused builds show it.")] = "",
+    reason: Annotated[str, option(help="Why: `moor host` and refused builds show it.")] = "",
     wait_for_room: WaitForRoom = None,
     at_once: AtOnce = 10,
     timeout: EmptyingTimeout = 3600.0,
@@ -447,15 +438,13 @@ def drain(
 
 
 def evacuate(
-    host: Annotated[
-        str, typer.Argument(metavar="HOST", help="A host that is down.", autocompletion=complete_hosts)
-    ],
+    host: Annotated[str, argument(metavar="HOST", help="A host that is down.", completes=complete_hosts)],
     bus: BusUrl = "",
     *,
     to: To = None,
     fence: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="COMMAND",
             help="A command that makes sure that the host is off, such as one that cuts its power. It gets the host's name as "
             "its last argument. If it fails, nothing is evacuated.",
@@ -463,13 +452,11 @@ def evacuate(
     ] = "",
     yes: Annotated[
         bool,
-        typer.Option(
-            "--yes", help="Without --fence: nothing runs on the host, though it was heard just now."
-        ),
+        option("--yes", help="Without --fence: nothing runs on the host, though it was heard just now."),
     ] = False,
     wait_for_room: Annotated[
         int | None,
-        typer.Option(
+        option(
             metavar="S",
             show_default=False,
             help="Seconds that instances wait for room, if no host has it; 0: they stay. Default: 86400. They go before builds that "

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
-import typer
+import click
 from msgspec import Struct
 from rich.live import Live
 
@@ -36,6 +36,7 @@ from moor.asking import (
 )
 from moor.client.instances import last_of_console, parts_of_console
 from moor.completing import complete_cells, complete_hosts, complete_instances, complete_states
+from moor.flags import argument, option
 from moor.naming import instance_ids, instances_or_requests
 from moor.options import (
     ID,
@@ -74,7 +75,7 @@ T = TypeVar("T")
 Order = TypeVar("Order", bound=RebuildInstance | MoveInstance | EndMove)
 Timeout = Annotated[
     float,
-    typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end; after that the exit code is 3."),
+    option(metavar="S", min=0.1, help="Seconds to wait for the end; after that the exit code is 3."),
 ]
 
 
@@ -82,9 +83,9 @@ class Following(Struct, frozen=True):
     """The options of commands that send an order: whether and how long to wait for its end, and how to print it."""
 
     bus: BusUrl = ""
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait until the order is done, or has failed.")
-    ] = True
+    wait: Annotated[bool, option("--wait/--no-wait", help="Wait until the order is done, or has failed.")] = (
+        True
+    )
     timeout: Timeout = 120.0
     _output: Output = None
 
@@ -241,17 +242,17 @@ async def _followed_order(
 
 Names = Annotated[
     list[str],
-    typer.Argument(
+    argument(
         metavar=f"{ID}...",
         help="Instances; or ids of requests, for all of their instances.",
-        autocompletion=complete_instances,
+        completes=complete_instances,
     ),
 ]
 
 
 def show(
     named: Annotated[
-        str, typer.Argument(metavar=ID, help="An instance, or a request.", autocompletion=complete_instances)
+        str, argument(metavar=ID, help="An instance, or a request.", completes=complete_instances)
     ],
     bus: BusUrl = "",
     *,
@@ -276,22 +277,16 @@ def list_instances(
     *,
     state: Annotated[
         str,
-        typer.Option(
+        option(
             help="accepted, waiting, placed, building, active, rebuilding, moving, moved, stopped, shelved, offloaded, error, deleting or deleted.",
-            autocompletion=complete_states,
+            completes=complete_states,
         ),
     ] = "",
-    cell: Annotated[
-        str, typer.Option(help="Only instances of this cell.", autocompletion=complete_cells)
-    ] = "",
-    host: Annotated[
-        str, typer.Option(help="Only instances on this host.", autocompletion=complete_hosts)
-    ] = "",
+    cell: Annotated[str, option(help="Only instances of this cell.", completes=complete_cells)] = "",
+    host: Annotated[str, option(help="Only instances on this host.", completes=complete_hosts)] = "",
     project: Project = "",
-    name: Annotated[
-        str, typer.Option(help="Only instances with this name.", autocompletion=complete_instances)
-    ] = "",
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
+    name: Annotated[str, option(help="Only instances with this name.", completes=complete_instances)] = "",
+    limit: Annotated[int, option(min=1, help="How many at most.")] = 1000,
     _output: Output = None,
 ) -> None:
     """List the instances, deleted ones too, ordered by id: each as its cell told it last.
@@ -299,10 +294,10 @@ def list_instances(
     With -o wide also the size, the flavor and the times of each.
     """
     if state and state not in COLOURS:
-        raise typer.BadParameter(f"--state is {state!r}; the states are {', '.join(COLOURS)}")
+        raise click.BadParameter(f"--state is {state!r}; the states are {', '.join(COLOURS)}")
     of_host, host = cell_and_name(host)
     if of_host and cell not in ("", of_host):
-        raise typer.BadParameter(f"--cell is {cell!r}, and --host names a host of cell {of_host!r}")
+        raise click.BadParameter(f"--cell is {cell!r}, and --host names a host of cell {of_host!r}")
     cell = of_host or cell
     wanted = {"cell": cell, "host": host, "project": project, "name": name, "state": state}
 
@@ -348,7 +343,7 @@ def delete(
     bus: BusUrl = "",
     *,
     project: Project = "",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until they are deleted.")] = False,
+    wait: Annotated[bool, option("--wait/--no-wait", help="Wait until they are deleted.")] = False,
     timeout: Timeout = 120.0,
     _output: Output = None,
 ) -> None:
@@ -383,20 +378,20 @@ async def _delete(following: Following, named: Sequence[str], project: str) -> N
 
 
 def console(
-    named: Annotated[str, typer.Argument(metavar=ID, help="An instance.", autocompletion=complete_instances)],
+    named: Annotated[str, argument(metavar=ID, help="An instance.", completes=complete_instances)],
     bus: BusUrl = "",
     *,
     project: Project = "",
     last: Annotated[
         int,
-        typer.Option("--bytes", min=1, max=CONSOLE_BYTES_MAX, help="How many of the last bytes to show."),
+        option("--bytes", min=1, max=CONSOLE_BYTES_MAX, help="How many of the last bytes to show."),
     ] = 4096,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Go on until the instance is deleted, and show what is written."),
+        option("--follow", help="Go on until the instance is deleted, and show what is written."),
     ] = False,
     patience: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
+        float, option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
     ] = 30.0,
 ) -> None:
     """Show what the guest of an instance has written to its serial console.
@@ -417,7 +412,7 @@ def console(
                 if part.none and not follow:
                     fail(part.none)
                 if part.none and part.none != told:
-                    typer.echo(part.none, err=True)
+                    click.echo(part.none, err=True)
                 told = part.none
                 sys.stdout.write(part.text)
                 sys.stdout.flush()

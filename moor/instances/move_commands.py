@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
 
-import typer
+import click
 from msgspec import Struct
 
 from bus.messages.build import FlavorChange, MoveEnd, MoveKind, RebuildInstance
@@ -17,6 +17,7 @@ from moor.asking import CommandClient, ask_bus, hosts_of, pages_of
 from moor.client.bus_client import has_ended, rests, why_not_moved, why_not_rebuilt
 from moor.client.requests import order_id
 from moor.completing import complete_hosts, complete_images, complete_instances
+from moor.flags import Commands, argument, option
 from moor.instances.instances_command import End, Following, follow_order
 from moor.instances.requests import (
     FlavorOptions,
@@ -26,30 +27,30 @@ from moor.instances.requests import (
     move_wait_of,
     stored_image,
 )
-from moor.message_commands import command_that_sends, with_options
+from moor.message_commands import command_that_sends
 from moor.naming import instance_id
 from moor.options import ID, BusUrl, Output, Project, fail
 from moor.showing import check_known, print_all, size_in_words, time_in_words
 from moor.tables import Columns
 
 InstanceArgument = Annotated[
-    str, typer.Argument(metavar=ID, help="An active instance.", autocompletion=complete_instances)
+    str, argument(metavar=ID, help="An active instance.", completes=complete_instances)
 ]
 MovedArgument = Annotated[
-    str, typer.Argument(metavar=ID, help="An instance that has moved.", autocompletion=complete_instances)
+    str, argument(metavar=ID, help="An instance that has moved.", completes=complete_instances)
 ]
 To = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--to",
         metavar="HOST",
         help="Only to this host of its cell; may be repeated.",
-        autocompletion=complete_hosts,
+        completes=complete_hosts,
     ),
 ]
 ConfirmAfter = Annotated[
     int | None,
-    typer.Option(
+    option(
         metavar="S",
         show_default=False,
         help="Seconds until a move that arrived confirms itself; 0: at once. Default: 86400.",
@@ -59,7 +60,7 @@ ConfirmAfter = Annotated[
 
 WaitForRoom = Annotated[
     int | None,
-    typer.Option(
+    option(
         metavar="S",
         show_default=False,
         help="If no host has room, wait for it, at most so many seconds (2592000). Without it, the move is refused at once.",
@@ -72,7 +73,7 @@ class MoveOptions(Struct, frozen=True):
     project: Project = ""
     deadline: Annotated[
         int | None,
-        typer.Option(
+        option(
             metavar="S",
             show_default=False,
             help="Seconds until a move that has not arrived fails; with --wait-for-room, from the choice of a host. Default: 3600.",
@@ -81,7 +82,7 @@ class MoveOptions(Struct, frozen=True):
     wait_for_room: WaitForRoom = None
     priority: Annotated[
         int | None,
-        typer.Option(
+        option(
             show_default=False,
             help="With --wait-for-room: room that becomes free goes to the highest priority first (0 to 100; 0 if not given).",
         ),
@@ -98,14 +99,13 @@ class MoveOptions(Struct, frozen=True):
         }
 
 
-@with_options
 def migrate(
     named: Annotated[
         list[str],
-        typer.Argument(
+        argument(
             metavar=f"{ID}...",
             help="Active instances. Several move to one host.",
-            autocompletion=complete_instances,
+            completes=complete_instances,
         ),
     ],
     *,
@@ -121,7 +121,6 @@ def migrate(
     _move(following, named, "migrate", request_id, **move.fields, confirm_s=confirm_after)
 
 
-@with_options
 def live_migrate(
     named: InstanceArgument,
     *,
@@ -133,12 +132,11 @@ def live_migrate(
     _move(following, [named], "live-migrate", request_id, **move.fields)
 
 
-@with_options
 def shelve(
     named: InstanceArgument,
     *,
     offload: Annotated[
-        bool, typer.Option("--offload", help="Save it as an image, and free its host; also if it is shelved.")
+        bool, option("--offload", help="Save it as an image, and free its host; also if it is shelved.")
     ] = False,
     project: Project = "",
     request_id: OrderId = None,
@@ -148,11 +146,8 @@ def shelve(
     _move(following, [named], "offload" if offload else "shelve", request_id, project=project)
 
 
-@with_options
 def unshelve(
-    named: Annotated[
-        str, typer.Argument(metavar=ID, help="A shelved instance.", autocompletion=complete_instances)
-    ],
+    named: Annotated[str, argument(metavar=ID, help="A shelved instance.", completes=complete_instances)],
     *,
     move: MoveOptions,
     request_id: OrderId = None,
@@ -162,9 +157,8 @@ def unshelve(
     _move(following, [named], "unshelve", request_id, **move.fields)
 
 
-@with_options
 def stop(
-    named: Annotated[str, typer.Argument(metavar=ID, help="An instance.", autocompletion=complete_instances)],
+    named: Annotated[str, argument(metavar=ID, help="An instance.", completes=complete_instances)],
     *,
     project: Project = "",
     request_id: OrderId = None,
@@ -174,11 +168,8 @@ def stop(
     _move(following, [named], "stop", request_id, project=project)
 
 
-@with_options
 def start(
-    named: Annotated[
-        str, typer.Argument(metavar=ID, help="A stopped instance.", autocompletion=complete_instances)
-    ],
+    named: Annotated[str, argument(metavar=ID, help="A stopped instance.", completes=complete_instances)],
     *,
     project: Project = "",
     request_id: OrderId = None,
@@ -188,7 +179,6 @@ def start(
     _move(following, [named], "start", request_id, project=project)
 
 
-@with_options
 def reboot(
     named: InstanceArgument,
     *,
@@ -200,14 +190,13 @@ def reboot(
     _move(following, [named], "reboot", request_id, project=project)
 
 
-@with_options
 def resize(
     named: InstanceArgument,
     *,
     flavor: FlavorOptions,
     unset: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="KEY", help="An extra spec that is removed, such as resources1:VGPU; may be repeated."
         ),
     ] = None,
@@ -222,14 +211,14 @@ def resize(
     """
     if flavor.flavor:
         if unset:
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"--unset is {unset[0]!r}, but --flavor names a whole flavor: --unset removes from the one that the instance has"
             )
         size: dict[str, Any] = {"flavor": flavor.read(following.settings, project=move.project)}
     else:
         size = {"change": flavor.change(unset or ())}
         if size["change"] == FlavorChange():
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 "nothing is named that changes: give --vcpus, --ram, --flavor or another option of the size"
             )
     _move(
@@ -243,13 +232,11 @@ def resize(
     )
 
 
-@with_options
 def confirm(named: MovedArgument, *, project: Project = "", following: Following) -> None:
     """Confirm a move that has arrived: its first host is freed."""
     end(following, named, "confirm", project)
 
 
-@with_options
 def revert(named: MovedArgument, *, project: Project = "", following: Following) -> None:
     """Revert a move that has arrived: the instance runs on its first host again, with the size that it had."""
     end(following, named, "revert", project)
@@ -300,30 +287,29 @@ _ARRIVAL = End[MoveInstance | EndMove](
 )
 
 
-@with_options
 def rebuild(
     named: Annotated[
         str,
-        typer.Argument(
+        argument(
             metavar=ID,
             help="An instance that is active, or in error on its host.",
-            autocompletion=complete_instances,
+            completes=complete_instances,
         ),
     ],
     *,
     image: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NAME|ID|URL",
             help="The image to build it from: the name of a stored one, or its own id, a uuid, or its URL.",
-            autocompletion=complete_images,
+            completes=complete_images,
         ),
     ],
     of_image: ImageOptions,
     project: Project = "",
     deadline: Annotated[
         int | None,
-        typer.Option(
+        option(
             metavar="S",
             show_default=False,
             help="Seconds until an unfinished rebuild fails. Default: 7200.",
@@ -335,7 +321,7 @@ def rebuild(
     """Build the instance anew on its host, from another image; what is on its disk is lost."""
     given = of_image.read(image)
     if not image:
-        raise typer.BadParameter("--image is empty: name the image to build it from")
+        raise click.BadParameter("--image is empty: name the image to build it from")
     request = order_id(request_id)
 
     async def order(asking: CommandClient, instances: Sequence[InstanceId]) -> RebuildInstance:
@@ -360,9 +346,9 @@ def rebuild(
 PAGE = 200
 
 
-migration_app = typer.Typer(
-    help="Moves of instances: those under way, and how others ended.", no_args_is_help=True
-)
+migration_app = Commands("Moves of instances: those under way, how others ended, and how one ends.")
+migration_app.verb()(confirm)
+migration_app.verb()(revert)
 
 
 def _changes(found: HistoryFound) -> Sequence[Change] | None:
@@ -423,15 +409,13 @@ history = _about_an_instance(
 )
 
 
-@migration_app.command("list")
+@migration_app.verb("list")
 def list_moves(
     bus: BusUrl = "",
     *,
-    host: Annotated[
-        str, typer.Option(help="Only moves from this host, or to it.", autocompletion=complete_hosts)
-    ] = "",
-    ended: Annotated[bool, typer.Option("--all", help="Also moves that are over.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
+    host: Annotated[str, option(help="Only moves from this host, or to it.", completes=complete_hosts)] = "",
+    ended: Annotated[bool, option("--all", help="Also moves that are over.")] = False,
+    limit: Annotated[int, option(min=1, help="How many at most.")] = 1000,
     _output: Output = None,
 ) -> None:
     """List the moves of all instances, the newest first."""
@@ -450,7 +434,7 @@ def list_moves(
     print_all(ask_bus(bus, work, operates=False), MOVES, "no moves")
 
 
-migration_app.command("show")(
+migration_app.verb("show")(
     _about_an_instance(
         words="Show the moves of one instance, with who ended them.",
         items=_moves,
@@ -459,12 +443,9 @@ migration_app.command("show")(
 )
 
 
-@migration_app.command("abort")
-@with_options
+@migration_app.verb("abort")
 def abort(
-    named: Annotated[
-        str, typer.Argument(metavar=ID, help="An instance that moves.", autocompletion=complete_instances)
-    ],
+    named: Annotated[str, argument(metavar=ID, help="An instance that moves.", completes=complete_instances)],
     *,
     project: Project = "",
     following: Following,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 from uuid import UUID
 
-import typer
+import click
 from msgspec import Struct, structs
 
 from bus.messages.build import FlavorChange
@@ -42,8 +42,9 @@ from moor.completing import (
     complete_hosts,
     complete_instances,
 )
+from moor.flags import option
 from moor.naming import aggregate_ids, group_id, instance_ids, near_texts
-from moor.options import ID, fail, flag_of, put_once, read_uuid, run_with
+from moor.options import ID, fail, flag_of, put_once, run_with
 from moor.settings import Settings
 
 GZIP = b"\x1f\x8b"
@@ -56,7 +57,7 @@ def pairs_of(flag: str, texts: Sequence[str] | None, default: str | None = None)
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or (not equals and default is None):
-            raise typer.BadParameter(f"{flag} is {text!r}, must be KEY=VALUE")
+            raise click.BadParameter(f"{flag} is {text!r}, must be KEY=VALUE")
         put_once(pairs, key, value if equals else default or "", flag)
     return pairs
 
@@ -65,7 +66,7 @@ def wait_of(for_s: int | None, priority: int | None) -> Wait | None:
     if for_s is not None:
         return Wait(for_s=for_s, priority=priority or 0)
     if priority is not None:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--priority is {priority}, and nothing waits: it orders requests with --wait-for-room"
         )
     return None
@@ -86,7 +87,7 @@ def drive_of(
     if not (user_data or meta or ssh_key):
         return _bounded(config_drive_of(config_drive), "--config-drive")
     if config_drive:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             "--config-drive is a whole config drive, and --user-data, --meta and --ssh-key make one: give one or the other"
         )
     meta_data: dict[str, object] = {}
@@ -102,7 +103,7 @@ def drive_of(
 
 def _bounded(drive: str, of: str) -> str:
     if len(drive) > CONFIG_DRIVE_MAX:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"the config drive of {of} has {len(drive)} characters, and a message carries at most {CONFIG_DRIVE_MAX}: let the user "
             "data fetch what is large, or give --config-drive a URL"
         )
@@ -113,11 +114,11 @@ def _text_in(flag: str, file: Path) -> str:
     try:
         text = file.read_bytes().decode()
     except OSError as problem:
-        raise typer.BadParameter(f"{flag} is '{file}': {problem}") from None
+        raise click.BadParameter(f"{flag} is '{file}': {problem}") from None
     except UnicodeDecodeError as problem:
-        raise typer.BadParameter(f"{flag} is '{file}', which is no text: {problem}") from None
+        raise click.BadParameter(f"{flag} is '{file}', which is no text: {problem}") from None
     if "\0" in text:
-        raise typer.BadParameter(f"{flag} is '{file}', which is no text: it contains the character NUL")
+        raise click.BadParameter(f"{flag} is '{file}', which is no text: it contains the character NUL")
     return text
 
 
@@ -128,7 +129,7 @@ def config_drive_of(given: str) -> str:
     try:
         content = Path(given).read_bytes()
     except OSError as problem:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--config-drive is {given!r}, which is neither a URL nor a file: {problem}"
         ) from None
     if content.startswith(GZIP):
@@ -136,7 +137,7 @@ def config_drive_of(given: str) -> str:
     try:
         base64.b64decode(text := content.decode("ascii").strip(), validate=True)
     except ValueError:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--config-drive is {given!r}: the file is neither a gzipped image nor the base64 of one"
         ) from None
     return text
@@ -170,7 +171,7 @@ NUMA_WORDS = tuple(each for each in get_args(NumaAffinity) if each)
 class AttachedOptions(Struct, frozen=True):
     port: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="'ID [WORD...]'",
             help="A network port; may be repeated. With an id alone it is attached to a bare-metal node. With words, its host must "
             "give it: CLASS=N (amount); TRAIT (required); no:TRAIT (forbidden); network=NAME; type=NAME (its kind, such as "
@@ -179,7 +180,7 @@ class AttachedOptions(Struct, frozen=True):
     ] = None
     volume: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="'ID CLASS=N [WORD...]'",
             help="A volume that its host, or a pool of the host, must give: an id, amounts, and traits as of a port; may be repeated.",
         ),
@@ -204,7 +205,7 @@ def _words(flag: str, texts: Sequence[str]) -> list[list[str]]:
     given: dict[str, str] = {}
     for text in texts:
         if not text.strip():
-            raise typer.BadParameter(f"{flag} is {text!r}, and names no id")
+            raise click.BadParameter(f"{flag} is {text!r}, and names no id")
         put_once(given, text.split()[0], text, flag)
     return [text.split() for text in given.values()]
 
@@ -216,7 +217,7 @@ def _needs(flag: str, words: Sequence[str], named: dict[str, str]) -> dict[str, 
     for word in words:
         key, is_pair, value = word.partition("=")
         if key == "numa" and key in named and value not in NUMA_WORDS:
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"{flag} has the word {word!r}: must be numa={', numa='.join(NUMA_WORDS)}"
             )
         if is_pair and key in named:
@@ -226,7 +227,7 @@ def _needs(flag: str, words: Sequence[str], named: dict[str, str]) -> dict[str, 
             put_once(needs["resources"], key, int(value), flag)
         elif is_pair:
             known = "".join(f", or {each}=NAME" for each in named)
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"{flag} has the word {word!r}: must be CLASS=N, with a whole number above 0{known}"
             )
         elif word.startswith("no:"):
@@ -244,43 +245,43 @@ def flavor_named(name: str, settings: Settings, flag: str = "--flavor", *, proje
     question = AskFlavors(name=name, project=project)
     found = run_with(client(settings), lambda asking: answer_of(asking, question, FlavorsFound))
     if not found.flavors:
-        raise typer.BadParameter(f"{flag} is {name!r}: no flavor of this name is stored (`moor flavor list`)")
+        raise click.BadParameter(f"{flag} is {name!r}: no flavor of this name is stored (`moor flavor list`)")
     return found.flavors[0]
 
 
 class FlavorOptions(Struct, frozen=True):
     flavor: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NAME",
             help="A stored flavor (`moor flavor`); other options override its values.",
-            autocompletion=complete_flavors,
+            completes=complete_flavors,
         ),
     ] = ""
-    vcpus: Annotated[int | None, typer.Option(show_default=False, help="Processors of each instance.")] = None
-    ram: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its memory.")] = None
-    disk: Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")] = None
+    vcpus: Annotated[int | None, option(show_default=False, help="Processors of each instance.")] = None
+    ram: Annotated[int | None, option(metavar="MB", show_default=False, help="Its memory.")] = None
+    disk: Annotated[int | None, option(metavar="GB", show_default=False, help="Its disk.")] = None
     ephemeral: Annotated[
-        int | None, typer.Option(metavar="GB", show_default=False, help="A further disk of it.")
+        int | None, option(metavar="GB", show_default=False, help="A further disk of it.")
     ] = None
-    swap: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its swap.")] = None
+    swap: Annotated[int | None, option(metavar="MB", show_default=False, help="Its swap.")] = None
     resources: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="CLASS=N",
             help="An amount of any resource class, or preferred, or preferred:WEIGHT; may be repeated.",
         ),
     ] = None
     trait: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="TRAIT[=required|forbidden|preferred[:WEIGHT]]",
             help="A trait that the host must have, or must not have, or had better have; may be repeated.",
         ),
     ] = None
     extra_spec: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="KEY=VALUE",
             help="Any extra spec of the flavor, such as resources1:VGPU=1 or group_policy=isolate; may be repeated.",
         ),
@@ -297,7 +298,7 @@ class FlavorOptions(Struct, frozen=True):
         """What the options change of a flavor that is not named here. The extra specs in `unset` are removed."""
         for key in unset:
             if key in self._extra_specs:
-                raise typer.BadParameter(f"--unset is {key!r}, and another option sets that extra spec")
+                raise click.BadParameter(f"--unset is {key!r}, and another option sets that extra spec")
         return FlavorChange(**self._sizes, extra_specs={**self._extra_specs, **dict.fromkeys(unset)})
 
     @property
@@ -328,7 +329,7 @@ def check_size(flavor: Flavor) -> None:
         named = (
             f"--flavor is {flavor.name!r}, which asks for no resources" if flavor.name else "no size is named"
         )
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"{named}: give --flavor NAME, or --vcpus, --ram, --disk or --resources CLASS=N"
         )
 
@@ -336,11 +337,11 @@ def check_size(flavor: Flavor) -> None:
 class ElseOptions(Struct, frozen=True):
     else_: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--else",
             metavar="NAME",
             help="Another flavor, as --flavor names one, that will do if no host has room for the ones before it; may be repeated.",
-            autocompletion=complete_flavors,
+            completes=complete_flavors,
         ),
     ] = None
 
@@ -354,14 +355,14 @@ class ElseOptions(Struct, frozen=True):
 
 
 class HostOptions(Struct, frozen=True):
-    az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = ""
+    az: Annotated[str, option("--az", help="Only in this availability zone.")] = ""
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Only on these hosts; may be repeated.", autocompletion=complete_hosts),
+        option(help="Only on these hosts; may be repeated.", completes=complete_hosts),
     ] = None
     ignore_host: Annotated[
         list[str] | None,
-        typer.Option(help="Not on these hosts; may be repeated.", autocompletion=complete_hosts),
+        option(help="Not on these hosts; may be repeated.", completes=complete_hosts),
     ] = None
 
     @property
@@ -377,43 +378,43 @@ class HostOptions(Struct, frozen=True):
 class NeighbourOptions(Struct, frozen=True):
     group: Annotated[
         str,
-        typer.Option(
+        option(
             metavar=ID,
             show_default=False,
             help="The server group to join (`moor group`).",
-            autocompletion=complete_groups,
+            completes=complete_groups,
         ),
     ] = ""
     different_host: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar=ID,
             help="Not on the host of this instance; may be repeated.",
-            autocompletion=complete_instances,
+            completes=complete_instances,
         ),
     ] = None
     same_host: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar=ID,
             help="Only on the host of this instance, or of another such; may be repeated.",
-            autocompletion=complete_instances,
+            completes=complete_instances,
         ),
     ] = None
     aggregate: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar=ID,
             help="Only on hosts in this aggregate; repeated, in each of them.",
-            autocompletion=complete_aggregates,
+            completes=complete_aggregates,
         ),
     ] = None
     ignore_aggregate: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar=ID,
             help="Not on hosts in this aggregate; may be repeated.",
-            autocompletion=complete_aggregates,
+            completes=complete_aggregates,
         ),
     ] = None
 
@@ -432,12 +433,10 @@ class NeighbourOptions(Struct, frozen=True):
 
 class ImageOptions(Struct, frozen=True):
     image_checksum: Annotated[
-        str, typer.Option(metavar="SUM", help="The checksum of an image that is named by its URL.")
+        str, option(metavar="SUM", help="The checksum of an image that is named by its URL.")
     ] = ""
-    image_kernel: Annotated[str, typer.Option(metavar="ID|URL", help="The kernel of a partition image.")] = ""
-    image_ramdisk: Annotated[
-        str, typer.Option(metavar="ID|URL", help="The ramdisk of a partition image.")
-    ] = ""
+    image_kernel: Annotated[str, option(metavar="ID|URL", help="The kernel of a partition image.")] = ""
+    image_ramdisk: Annotated[str, option(metavar="ID|URL", help="The ramdisk of a partition image.")] = ""
 
     def read(self, image: str) -> Image | None:
         """The image that is named by its own id or URL; None if none is, or if a stored one is named."""
@@ -454,20 +453,18 @@ class ImageOptions(Struct, frozen=True):
             reason = f"--image is {name!r}, the name of a stored image, which has its own"
         for field, value in structs.asdict(self).items():
             if value:
-                raise typer.BadParameter(f"{flag_of(field)} is {value!r}, but {reason}")
+                raise click.BadParameter(f"{flag_of(field)} is {value!r}, but {reason}")
         return None
 
 
 class DriveOptions(Struct, frozen=True):
     config_drive: Annotated[
         str,
-        typer.Option(
-            metavar="URL|FILE", help="A whole config drive: a URL, or a file with a gzipped ISO image."
-        ),
+        option(metavar="URL|FILE", help="A whole config drive: a URL, or a file with a gzipped ISO image."),
     ] = ""
     user_data: Annotated[
         Path | None,
-        typer.Option(
+        option(
             metavar="FILE",
             show_default=False,
             help="Make a config drive with this user data: a text, such as a script or a cloud-config.",
@@ -475,13 +472,11 @@ class DriveOptions(Struct, frozen=True):
     ] = None
     meta: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Make a config drive with this metadata; may be repeated."),
+        option(metavar="KEY=VALUE", help="Make a config drive with this metadata; may be repeated."),
     ] = None
     ssh_key: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", show_default=False, help="Make a config drive with this public SSH key."
-        ),
+        option(metavar="FILE", show_default=False, help="Make a config drive with this public SSH key."),
     ] = None
 
     def read(self) -> str:
@@ -490,9 +485,8 @@ class DriveOptions(Struct, frozen=True):
 
 OrderId = Annotated[
     UUID | None,
-    typer.Option(
+    option(
         "--request-id",
-        parser=read_uuid,
         show_default=False,
         help="An id of your choice: repeated with the same content, it is the same request.",
     ),

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
+import click
 import msgspec
-import typer
 from msgspec import Struct, structs
 from rich.markup import escape
 
@@ -34,14 +34,14 @@ from bus.messages.stored_names import (
 from engine.flavors import DeviceGroup, DeviceProfile, Flavor
 from moor.asking import asked
 from moor.completing import (
-    Completer,
     complete_device_profiles,
     complete_flavors,
     complete_groups,
     complete_images,
 )
+from moor.flags import Commands, Completer, argument, option
 from moor.instances.requests import FlavorOptions, pairs_of
-from moor.message_commands import command_that_sends, with_options
+from moor.message_commands import command_that_sends
 from moor.naming import group_id
 from moor.options import ID, BusUrl, Output, command_settings, fail, flag_of, out, put_once
 from moor.showing import grid_of, print_one
@@ -49,7 +49,7 @@ from moor.tables import Columns
 
 
 def add_named_commands(
-    app: typer.Typer,
+    app: Commands,
     word: str,
     *,
     ask: type[Message],
@@ -62,7 +62,7 @@ def add_named_commands(
 ) -> None:
     """The commands for things of which one is a `word`. They are asked for and deleted by these messages."""
     missing = missing_text(word)
-    app.command("list")(
+    app.verb("list")(
         command_that_sends(
             ask,
             fixed=("name",),
@@ -73,7 +73,7 @@ def add_named_commands(
             nothing=f"no {word}s are stored",
         )
     )
-    app.command("show")(
+    app.verb("show")(
         command_that_sends(
             ask,
             arguments={"name": "NAME"},
@@ -86,7 +86,7 @@ def add_named_commands(
             completes=completes,
         )
     )
-    app.command("delete")(
+    app.verb("delete")(
         command_that_sends(
             delete,
             arguments={"name": "NAME"},
@@ -105,11 +105,7 @@ def missing_text(word: str) -> str:
     return f"there is no {word} {{name!r}}, so nothing was done; `moor {word} list` shows all {word}s"
 
 
-flavor_app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Flavors that are stored under names: `moor boot --flavor NAME`.",
-)
+flavor_app = Commands("Flavors that are stored under names: `moor boot --flavor NAME`.")
 
 
 def _print_flavor(flavor: Flavor) -> None:
@@ -137,10 +133,9 @@ FLAVORS = Columns[Flavor](
 )
 
 
-@flavor_app.command("create")
-@with_options
+@flavor_app.verb("create")
 def create_flavor(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, argument(metavar="NAME")],
     bus: BusUrl = "",
     *,
     flavor: FlavorOptions,
@@ -164,11 +159,7 @@ add_named_commands(
 )
 
 
-image_app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Images that are stored under names, with properties: `moor boot --image NAME`.",
-)
+image_app = Commands("Images that are stored under names, with properties: `moor boot --image NAME`.")
 
 PLACES = ("source", "checksum", "kernel", "ramdisk")
 
@@ -176,25 +167,23 @@ PLACES = ("source", "checksum", "kernel", "ramdisk")
 class PlaceOptions(Struct, frozen=True):
     source: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID|URL", show_default=False, help="The image's id in the image service, or its URL."
-        ),
+        option(metavar="ID|URL", show_default=False, help="The image's id in the image service, or its URL."),
     ] = None
     checksum: Annotated[
         str | None,
-        typer.Option(metavar="SUM", show_default=False, help="Its checksum. Ironic requires one for a URL."),
+        option(metavar="SUM", show_default=False, help="Its checksum. Ironic requires one for a URL."),
     ] = None
     kernel: Annotated[
         str | None,
-        typer.Option(metavar="ID|URL", show_default=False, help="The kernel of a partition image."),
+        option(metavar="ID|URL", show_default=False, help="The kernel of a partition image."),
     ] = None
     ramdisk: Annotated[
         str | None,
-        typer.Option(metavar="ID|URL", show_default=False, help="The ramdisk of a partition image."),
+        option(metavar="ID|URL", show_default=False, help="The ramdisk of a partition image."),
     ] = None
     property: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="KEY=VALUE",
             help="A property: hw_architecture=x86_64, os_type=linux, trait:NAME=required and the like; may be repeated.",
         ),
@@ -205,7 +194,7 @@ def _places(given: PlaceOptions) -> dict[str, str]:
     return {field: value for field in PLACES if (value := getattr(given, field)) is not None}
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_images)]
+Name = Annotated[str, argument(metavar="NAME", completes=complete_images)]
 
 
 def _print_image(image: NamedImage) -> None:
@@ -230,10 +219,9 @@ IMAGES = Columns[NamedImage](
 )
 
 
-@image_app.command("create")
-@with_options
+@image_app.verb("create")
 def create_image(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, argument(metavar="NAME")],
     bus: BusUrl = "",
     *,
     given: PlaceOptions,
@@ -241,20 +229,19 @@ def create_image(
 ) -> None:
     """Store an image under a name. Repeating the command is harmless."""
     if not given.source:
-        raise typer.BadParameter("--source is not given: it says where the image is, by an id or a URL")
+        raise click.BadParameter("--source is not given: it says where the image is, by an id or a URL")
     image = NamedImage(name=name, **_places(given), properties=pairs_of("--property", given.property))
     print_one(asked(bus, CreateImage(image=image), ImagesFound).images[0], _print_image)
 
 
-@image_app.command("set")
-@with_options
+@image_app.verb("set")
 def set_image(
     name: Name,
     bus: BusUrl = "",
     *,
     given: PlaceOptions,
     unset: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Remove this property; may be repeated.")
+        list[str] | None, option(metavar="KEY", help="Remove this property; may be repeated.")
     ] = None,
     _output: Output = None,
 ) -> None:
@@ -262,11 +249,11 @@ def set_image(
     pairs = pairs_of("--property", given.property)
     for key in unset or ():
         if key in pairs:
-            raise typer.BadParameter(f"--unset is {key!r}, and --property sets it")
+            raise click.BadParameter(f"--unset is {key!r}, and --property sets it")
     order = SetImage(name=name, **_places(given), properties={**pairs, **dict.fromkeys(unset or ())})
     if order == SetImage(name=name):
         options = ", ".join(map(flag_of, (*PLACES, "property", "unset")))
-        raise typer.BadParameter(f"nothing is named that changes: give one of {options}")
+        raise click.BadParameter(f"nothing is named that changes: give one of {options}")
     found = asked(bus, order, ImagesFound)
     if not found.images:
         fail(missing_text("image").format_map(structs.asdict(order)))
@@ -286,10 +273,8 @@ add_named_commands(
 )
 
 
-profile_app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Device profiles that are stored under names: a flavor names one by `accel:device_profile`.",
+profile_app = Commands(
+    "Device profiles that are stored under names: a flavor names one by `accel:device_profile`."
 )
 
 RESOURCES, TRAIT = "resources:", "trait:"
@@ -297,7 +282,7 @@ NEEDS = ("required", "forbidden")
 FORM = "resources:FPGA=1,trait:CUSTOM_X=required"
 Groups = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--group",
         metavar="KEY=VALUE,...",
         help=f"Devices that one provider gives, such as {FORM}: an amount of each class, and traits that are required or forbidden. "
@@ -353,14 +338,14 @@ PROFILES = Columns[DeviceProfile](
 )
 
 
-@profile_app.command("create")
+@profile_app.verb("create")
 def create_profile(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, argument(metavar="NAME")],
     bus: BusUrl = "",
     *,
     group: Groups = None,
     description: Annotated[
-        str, typer.Option(metavar="TEXT", show_default=False, help="What the devices are for.")
+        str, option(metavar="TEXT", show_default=False, help="What the devices are for.")
     ] = "",
     _output: Output = None,
 ) -> None:
@@ -368,9 +353,9 @@ def create_profile(
     try:
         groups = tuple([read_group(text) for text in group or ()])
     except ValueError as wrong:
-        raise typer.BadParameter(f"--group: {wrong}") from None
+        raise click.BadParameter(f"--group: {wrong}") from None
     if not groups:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--group is not given: it says which devices an instance gets, as in {FORM}"
         )
     order = CreateDeviceProfile(profile=DeviceProfile(name=name, groups=groups, description=description))
@@ -391,11 +376,7 @@ add_named_commands(
 
 # `moor group`: server groups, whose members are kept apart or together.
 
-group_app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Server groups, whose instances are kept apart or together: create, list, show, delete.",
-)
+group_app = Commands("Server groups, whose instances are kept apart or together: create, list, show, delete.")
 
 
 def _print_group(group: GroupState) -> None:
@@ -434,7 +415,7 @@ _about_groups = partial(
     items=lambda found: found.groups,
     missing="there is no server group {id}, so nothing was done; `moor group list` shows all groups",
 )
-group_app.command("create")(
+group_app.verb("create")(
     _about_groups(
         CreateGroup,
         arguments={"name": "NAME"},
@@ -443,7 +424,7 @@ group_app.command("create")(
         show=_print_group,
     )
 )
-group_app.command("list")(
+group_app.verb("list")(
     _about_groups(
         AskGroups,
         fixed=("id", "id_prefix"),
@@ -452,7 +433,7 @@ group_app.command("list")(
         nothing="no server groups",
     )
 )
-group_app.command("show")(
+group_app.verb("show")(
     _about_groups(
         AskGroups,
         arguments={"id": ID},
@@ -464,7 +445,7 @@ group_app.command("show")(
         show=_print_group,
     )
 )
-group_app.command("delete")(
+group_app.verb("delete")(
     _about_groups(
         DeleteGroup,
         arguments={"id": ID},

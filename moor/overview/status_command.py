@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Annotated
 
-import typer
+import click
 from msgspec import Struct, structs
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -22,6 +22,7 @@ from bus.messages.cloud import (
 from bus.topology import CELL0
 from kit.metrics import BUCKETS_S
 from moor.asking import CommandClient, client
+from moor.flags import option
 from moor.options import (
     NOT_DONE,
     BusUrl,
@@ -59,9 +60,7 @@ def status(
     ironic: IronicUrl = "",
     ironic_db: IronicDatabaseUrl = "",
     *,
-    within: Annotated[
-        float, typer.Option(metavar="S", min=0.1, help="How long a scheduler has to answer.")
-    ] = 10.0,
+    within: Annotated[float, option(metavar="S", min=0.1, help="How long a scheduler has to answer.")] = 10.0,
     _output: Output = None,
 ) -> None:
     """Show the whole cloud on one screen: what is wrong, cells, room, workers, queues. Exit code 1 if anything is wrong."""
@@ -90,14 +89,14 @@ def status(
     else:
         out.print(overview_in_words(view))
     if troubles:
-        raise typer.Exit(NOT_DONE)
+        raise click.exceptions.Exit(NOT_DONE)
 
 
 def top(
     bus: BusUrl = "",
     cells: Cells = "",
     *,
-    every: Annotated[float, typer.Option(metavar="S", min=0.5, help="How often it is read again.")] = 2.0,
+    every: Annotated[float, option(metavar="S", min=0.5, help="How often it is read again.")] = 2.0,
 ) -> None:
     """Watch the whole cloud: health, cells, rates, hosts, instances, what waits and why. Enter opens a row, q quits."""
     # Textual is large.

@@ -4,14 +4,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import click
 import httpx
-import typer
 from msgspec import Struct
 
 from kit.health import Listen, read_listen
 from kit.keystone import OPENSTACK, TIMEOUT_S, check_account
 from kit.login import tls_of
 from kit.tls import BadCertificate, ServerTls, server_tls
+from moor.flags import option
 from moor.options import option_of, tuned, wrong_value
 from moor.settings import GENERAL
 from placement_worker.api.auth import (
@@ -48,7 +49,7 @@ class AccessFlags(Struct, frozen=True, kw_only=True):
     auth: Annotated[Auth, option_of(GENERAL, "auth")] = Auth.NONE
     allow_anyone: Annotated[
         bool,
-        typer.Option("--allow-anyone", help="With none or noauth2: also accept clients from other machines."),
+        option("--allow-anyone", help="With none or noauth2: also accept clients from other machines."),
     ] = False
     users: Annotated[Path | None, option_of(GENERAL, "users", metavar="FILE")] = None
     tls_cert: Annotated[Path | None, option_of(GENERAL, "tls_cert", metavar="FILE")] = None
@@ -63,7 +64,7 @@ class ApiFlags(AccessFlags, frozen=True, kw_only=True):
     listen: ListenAt = DEFAULT_LISTEN
     share_port: Annotated[
         bool,
-        typer.Option(
+        option(
             "--share-port",
             help="Let other processes listen at the same address: start one process per core.",
         ),
@@ -76,7 +77,7 @@ class ApiFlags(AccessFlags, frozen=True, kw_only=True):
 def serving_of(flags: ApiFlags, settings: PlacementSettings | None = None) -> ServiceOptions:
     """Check the flags of the placement API, and return its options: the flags, and the settings of placement.
 
-    Raise typer.BadParameter, which names the wrong flag.
+    Raise click.BadParameter, which names the wrong flag.
     """
     with wrong_value():
         listen = read_listen(flags.listen, is_shared=flags.share_port)
@@ -104,7 +105,7 @@ def proxies_of(flags: AccessFlags) -> tuple[str, ...]:
 def check_guarded(flags: AccessFlags, listen: Listen, command: str) -> None:
     """Refuse to serve other machines without asking who they are, unless the operator says so."""
     if flags.auth in UNGUARDED and not listen.is_loopback and not flags.allow_anyone:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"auth is {flags.auth.value}, which lets anyone in, and {listen} can be reached from other machines: listen "
             f"on 127.0.0.1; or use `{command}` with --auth basic or keystone, or with --allow-anyone"
         )
@@ -118,7 +119,7 @@ def authentication_of(flags: AccessFlags) -> Authentication:
             return BelievedToken()
         case Auth.BASIC:
             if flags.users is None:
-                raise typer.BadParameter(
+                raise click.BadParameter(
                     "auth is basic, which needs --users or MOOR_USERS: a file written by `htpasswd -B`"
                 )
             return BasicAuthentication(users_in(flags.users))
@@ -129,7 +130,7 @@ def authentication_of(flags: AccessFlags) -> Authentication:
 def _keystone() -> Authentication:
     account = tuned(OPENSTACK)
     if not account.keystone_url:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"auth is keystone, which needs {OPENSTACK.variable('keystone_url')}, and the account with which placement asks Keystone "
             f"about tokens: {OPENSTACK.variable('user')} and {OPENSTACK.variable('password')}"
         )
@@ -140,14 +141,14 @@ def _keystone() -> Authentication:
 def served_tls(flags: AccessFlags) -> ServerTls | None:
     match flags.tls_cert, flags.tls_key:
         case None, None if flags.tls_clients_ca:
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"tls-clients-ca is {flags.tls_clients_ca}, and without --tls-cert and --tls-key no TLS is served"
             )
         case None, None:
             return None
         case Path() as chain, Path() as key:
             return _certificate(chain, key, flags.tls_clients_ca)
-    raise typer.BadParameter("only one of --tls-cert and --tls-key is given: TLS needs both")
+    raise click.BadParameter("only one of --tls-cert and --tls-key is given: TLS needs both")
 
 
 def _certificate(chain: Path, key: Path, clients_ca: Path | None) -> ServerTls:

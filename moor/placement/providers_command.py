@@ -7,9 +7,9 @@ from operator import itemgetter
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
+import click
 import msgspec
-import typer
-from msgspec import structs
+from msgspec import Struct, structs
 from rich.markup import escape
 from rich.text import Text
 from rich.tree import Tree
@@ -17,15 +17,22 @@ from rich.tree import Tree
 from bus.messages.administration import (
     AlreadyThere,
     AskHolders,
+    AskNames,
     ConsumerState,
+    CreateClass,
     CreateProvider,
+    CreateTrait,
+    DeleteClass,
     DeleteProvider,
+    DeleteTrait,
     Done,
     GenerationMoved,
     HasChildren,
     HoldersFound,
     IdTaken,
+    KindOfNames,
     NameInUse,
+    NamesFound,
     NameTaken,
     ProviderWritten,
     SetAggregates,
@@ -49,16 +56,25 @@ from engine.inventories import (
     capacity_of,
 )
 from engine.refusals import NotAllowed
-from moor.asking import CommandClient, answer_of, ask_bus, items_of, providers_of
+from moor.asking import PAGE, CommandClient, answer_of, ask_bus, asked_for_all, items_of, providers_of
 from moor.completing import complete_aggregates, complete_cells, complete_providers
-from moor.naming import NamedKind, aggregate_ids, one_of, unknown_with_near
-from moor.options import ID, BusUrl, Output, fail, out, put_once, read_uuid, say, wants_document, wrong_value
+from moor.flags import Commands, argument, option
+from moor.naming import (
+    CUSTOM,
+    NamedKind,
+    aggregate_ids,
+    one_of,
+    standard_classes,
+    standard_traits,
+    unknown_with_near,
+)
+from moor.options import ID, BusUrl, Output, fail, out, put_once, say, wants_document, wrong_value
 from moor.showing import check_known, grid_of, plain, print_all, print_json, print_one
 from moor.tables import Columns, print_table
 
 ProviderName = Annotated[
     str,
-    typer.Argument(metavar="PROVIDER", help="A provider's name or id.", autocompletion=complete_providers),
+    argument(metavar="PROVIDER", help="A provider's name or id.", completes=complete_providers),
 ]
 NAMED_PROVIDERS = NamedKind[ProviderState](
     "provider",
@@ -115,7 +131,7 @@ def amount_from(text: str) -> tuple[str, ReportedInventory]:
     for part in rest:
         key, _, value = part.partition("=")
         if key not in FIELDS:
-            raise typer.BadParameter(f"{text!r}: {key!r} must be one of {', '.join(FIELDS)}")
+            raise click.BadParameter(f"{text!r}: {key!r} must be one of {', '.join(FIELDS)}")
         field, kind = FIELDS[key]
         put_once(written, field, _number(text, key, value, kind), repr(text))
     with wrong_value(f"{text!r}: "):
@@ -126,34 +142,28 @@ def _number(text: str, what: str, value: str, kind: type[int] | type[float]) -> 
     try:
         return kind(value)
     except ValueError:
-        raise typer.BadParameter(f"{text!r}: {what} is {value!r}, must be a number") from None
+        raise click.BadParameter(f"{text!r}: {what} is {value!r}, must be a number") from None
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Resource providers: show their trees, inventories and holders; create, change and delete them.",
+app = Commands(
+    "Resource providers: show their trees, inventories and holders; create, change and delete them."
 )
 
 
-@app.command("list")
+@app.verb("list")
 def list_providers(
     bus: BusUrl = "",
     *,
-    name: Annotated[
-        str, typer.Option(metavar="PATTERN", help="Only names that match, such as `compute-*`.")
-    ] = "*",
-    cell: Annotated[
-        str, typer.Option(help="Only providers of this cell.", autocompletion=complete_cells)
-    ] = "",
+    name: Annotated[str, option(metavar="PATTERN", help="Only names that match, such as `compute-*`.")] = "*",
+    cell: Annotated[str, option(help="Only providers of this cell.", completes=complete_cells)] = "",
     trait: Annotated[
-        list[str] | None, typer.Option(help="Only providers with this trait; may be repeated.")
+        list[str] | None, option(help="Only providers with this trait; may be repeated.")
     ] = None,
     aggregate: Annotated[
         str,
-        typer.Option(metavar=ID, help="Only members of this aggregate.", autocompletion=complete_aggregates),
+        option(metavar=ID, help="Only members of this aggregate.", completes=complete_aggregates),
     ] = "",
-    roots: Annotated[bool, typer.Option("--roots", help="Only the roots of trees.")] = False,
+    roots: Annotated[bool, option("--roots", help="Only the roots of trees.")] = False,
     _output: Output = None,
 ) -> None:
     """List all providers, each below the root of its tree."""
@@ -180,14 +190,14 @@ def list_providers(
     print_all(found, PROVIDERS, "no providers")
 
 
-@app.command()
+@app.verb()
 def show(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show one provider: its place in the tree, traits, aggregates and inventories."""
     everything = ask_bus(bus, providers_of)
     print_one(found_in(everything, which), partial(print_provider, tree=everything))
 
 
-@app.command()
+@app.verb()
 def tree(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show the whole tree that a provider belongs to."""
     everything = ask_bus(bus, providers_of)
@@ -196,7 +206,7 @@ def tree(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> No
     print_one(members, lambda tree: out.print(tree_of(tree)))
 
 
-@app.command()
+@app.verb()
 def inventory(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show a provider's inventory of each class: amount, usage, and the limits of one claim."""
     provider = found_in(ask_bus(bus, providers_of), which)
@@ -208,7 +218,7 @@ def inventory(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) 
         say(f"{provider.name} has no inventory")
 
 
-@app.command()
+@app.verb()
 def holders(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """List the consumers that hold something of a provider."""
 
@@ -222,22 +232,20 @@ def holders(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) ->
     print_all(found, holder_columns(provider), nothing)
 
 
-Parent = Annotated[str, typer.Option(metavar="PROVIDER", help="The parent provider.")]
+Parent = Annotated[str, option(metavar="PROVIDER", help="The parent provider.")]
 
 
-@app.command()
+@app.verb()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The new provider's name.")],
+    name: Annotated[str, argument(metavar="NAME", help="The new provider's name.")],
     bus: BusUrl = "",
     *,
     parent: Parent = "",
     id_: Annotated[
         UUID | None,
-        typer.Option(
-            "--id", parser=read_uuid, show_default=False, help="The new provider's id. Default: a random one."
-        ),
+        option("--id", show_default=False, help="The new provider's id. Default: a random one."),
     ] = None,
-    cell: Annotated[str, typer.Option(help="The cell that it belongs to, if any.")] = "",
+    cell: Annotated[str, option(help="The cell that it belongs to, if any.")] = "",
     _output: Output = None,
 ) -> None:
     """Create a provider without inventory, traits and aggregates."""
@@ -250,34 +258,34 @@ def create(
     _write(bus, order, str(new))
 
 
-@app.command()
+@app.verb()
 def delete(which: ProviderName, bus: BusUrl = "") -> None:
     """Delete a provider. Refused while it has children or a consumer holds something of it."""
     _write(bus, lambda everything: DeleteProvider(id=found_in(everything, which).id))
 
 
-@app.command()
+@app.verb()
 def rename(
     which: ProviderName,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")],
+    name: Annotated[str, argument(metavar="NAME", help="Its new name.")],
     bus: BusUrl = "",
 ) -> None:
     """Rename a provider."""
     _write(bus, lambda everything: UpdateProvider(id=found_in(everything, which).id, name=name), name)
 
 
-@app.command()
+@app.verb()
 def move(
     which: ProviderName,
     bus: BusUrl = "",
     *,
     parent: Parent = "",
-    alone: Annotated[bool, typer.Option("--alone", help="Make it the root of its own tree.")] = False,
+    alone: Annotated[bool, option("--alone", help="Make it the root of its own tree.")] = False,
     _output: Output = None,
 ) -> None:
     """Move a provider and its children: below --parent, or to the root of its own tree by --alone."""
     if bool(parent) == alone:
-        raise typer.BadParameter("give either --parent PROVIDER or --alone")
+        raise click.BadParameter("give either --parent PROVIDER or --alone")
 
     def order(everything: list[ProviderState]) -> Write:
         moved = found_in(everything, which)
@@ -287,20 +295,16 @@ def move(
     _write(bus, order, which)
 
 
-set_app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Replace all inventory, all traits or all aggregates of a provider.",
-)
-app.add_typer(set_app, name="set")
+set_app = Commands("Replace all inventory, all traits or all aggregates of a provider.")
+app.add_command(set_app, "set")
 
 
-@set_app.command("inventory")
+@set_app.verb("inventory")
 def set_inventory(
     which: ProviderName,
     stocks: Annotated[
         list[str],
-        typer.Argument(
+        argument(
             metavar="CLASS=TOTAL[,reserved=N][,ratio=F][,min=N][,max=N][,step=N]",
             help="All classes of the provider; classes not named are removed.",
         ),
@@ -325,12 +329,12 @@ def set_inventory(
     )
 
 
-@set_app.command("traits")
+@set_app.verb("traits")
 def set_traits(
     which: ProviderName,
     traits: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TRAIT...", help="All traits of the provider; traits not named are removed."),
+        argument(metavar="TRAIT...", help="All traits of the provider; traits not named are removed."),
     ] = None,
     bus: BusUrl = "",
     *,
@@ -340,12 +344,12 @@ def set_traits(
     _set(bus, which, lambda of: SetTraits(**of, traits=tuple(traits or ())))
 
 
-@set_app.command("aggregates")
+@set_app.verb("aggregates")
 def set_aggregates(
     which: ProviderName,
     aggregates: Annotated[
         list[str] | None,
-        typer.Argument(
+        argument(
             metavar=f"{ID}...",
             help="All aggregates of the provider; aggregates not named are removed.",
         ),
@@ -514,4 +518,84 @@ INVENTORIES = Columns[tuple[str, InventoryState]](
         "calculated as": lambda each: _formula(each[1]),
         "one claim": lambda each: _bounds(each[1]),
     }
+)
+
+
+# `moor provider trait` and `moor provider class`: lists, creates and deletes custom traits and resource classes.
+
+
+class NameShown(Struct, frozen=True):
+    name: str
+    kind: str
+
+
+NAMES = Columns[NameShown]({"name": lambda each: each.name, "kind": lambda each: each.kind})
+
+_NewName = Annotated[str, argument(metavar="NAME", help="CUSTOM_ and capitals, digits and underscores.")]
+_Name = Annotated[str, argument(metavar="NAME", help="The name, with CUSTOM_.")]
+
+
+def _app_of(
+    what: str,
+    of: KindOfNames,
+    create: Callable[[str], Write],
+    delete: Callable[[str], Write],
+    standard: Callable[[], list[str]],
+) -> Commands:
+    app = Commands(f"Custom {what}: list, create and delete them.")
+
+    @app.verb("list", help=f"List the custom {what}, ordered by name.")
+    def list_names(
+        bus: BusUrl = "",
+        *,
+        every: Annotated[bool, option("--all", help="Also the standard ones.")] = False,
+        _output: Output = None,
+    ) -> None:
+        custom = asked_for_all(bus, AskNames(of=of, limit=PAGE), NamesFound, lambda page: page.names)
+        shown = [NameShown(name, "custom") for name in custom]
+        if every:
+            shown += [NameShown(name, "standard") for name in sorted(standard())]
+        print_all(shown, NAMES, f"no custom {what}")
+
+    @app.verb("create", help=f"Create one of the custom {what}. Repeating the command is harmless.")
+    def create_name(name: _NewName, bus: BusUrl = "", *, _output: Output = None) -> None:
+        _check_custom(name)
+        ask_bus(bus, lambda asking: write(asking, create(name)))
+        print_one(NameShown(name, "custom"), NAMES)
+
+    @app.verb("delete", help=f"Delete one of the custom {what}. Refused while a provider has it.")
+    def delete_name(name: _Name, bus: BusUrl = "", *, _output: Output = None) -> None:
+        _check_custom(name)
+        ask_bus(bus, lambda asking: write(asking, delete(name)))
+        print_one(NameShown(name, "custom"), lambda gone: say(f"deleted {gone.name}"))
+
+    return app
+
+
+def _check_custom(name: str) -> None:
+    if not name.startswith(CUSTOM):
+        raise click.BadParameter(
+            f"NAME is {name!r}, must begin with {CUSTOM}: only such can be created and deleted"
+        )
+
+
+app.add_command(
+    _app_of(
+        "traits",
+        "traits",
+        lambda name: CreateTrait(name=name),
+        lambda name: DeleteTrait(name=name),
+        standard_traits,
+    ),
+    "trait",
+)
+app.add_command(
+    _app_of(
+        "resource classes",
+        "classes",
+        lambda name: CreateClass(name=name),
+        lambda name: DeleteClass(name=name),
+        standard_classes,
+    ),
+    "class",
 )

@@ -1,12 +1,12 @@
 """`moor quota`, `usage`, `trait`, `class` and `candidates`: what placement keeps beside providers, and what it would give."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Annotated, Any
 
+import click
 import msgspec
-import typer
 from msgspec import Struct
 from rich.markup import escape
 from rich.text import Text
@@ -14,58 +14,46 @@ from rich.text import Text
 from bus.messages.administration import (
     CANDIDATES_MAX,
     AskCandidates,
-    AskNames,
     AskQuotas,
     AskUsages,
     Candidate,
     Candidates,
     CandidatesFound,
-    CreateClass,
-    CreateTrait,
-    DeleteClass,
-    DeleteTrait,
-    KindOfNames,
-    NamesFound,
     QuotasFound,
     SetQuota,
     TypeUsage,
     UnknownClass,
     UsagesFound,
-    Write,
     WriteAnswered,
 )
 from engine.inventories import INSTANCES, ProviderId, QuotaState
 from engine.refusals import NotAllowed, TooCostly
-from moor.asking import PAGE, Asks, CommandClient, answer_of, ask_bus, asked_for_all, providers_of, readable
+from moor.asking import Asks, CommandClient, answer_of, ask_bus, providers_of, readable
 from moor.client.errors import NotSendable
+from moor.flags import Commands, argument, option
 from moor.instances.requests import pairs_of
 from moor.message_commands import command_that_sends
-from moor.naming import CUSTOM, standard_classes, standard_traits, unknown_with_near
-from moor.options import BusUrl, Output, fail, out, put_once, say, wants_document
-from moor.placement.providers_command import write
+from moor.naming import unknown_with_near
+from moor.options import BusUrl, Output, fail, out, put_once, wants_document
 from moor.showing import print_all, print_one
 from moor.tables import Columns, print_table
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Quotas: how much a project may have of each resource class, and how many instances.",
-)
+app = Commands("Quotas: how much a project may have of each resource class, and how many instances.")
 
 NO_LIMIT = "none"
 
 Pairs = Annotated[
     list[str],
-    typer.Argument(
+    argument(
         metavar="NAME=LIMIT...",
         help=f"`{INSTANCES}` or a resource class, such as VCPU=64. `{NO_LIMIT}` removes a limit.",
     ),
 ]
 
 
-@app.command("set")
+@app.verb("set")
 def set_quota(
-    project: Annotated[str, typer.Argument(metavar="PROJECT")],
+    project: Annotated[str, argument(metavar="PROJECT")],
     pairs: Pairs,
     bus: BusUrl = "",
     *,
@@ -89,7 +77,7 @@ def _limit(name: str, text: str) -> int | None:
     if text == NO_LIMIT:
         return None
     if not text.isdecimal() or not text.isascii():
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"NAME=LIMIT is {f'{name}={text}'!r}: the limit must be a number of 0 or more, or {NO_LIMIT!r}"
         )
     return int(text)
@@ -127,7 +115,7 @@ def _print(quota: QuotaState) -> None:
     print_table(_limits_of(quota, [*{**quota.limits, **quota.used}]), LIMITS)
 
 
-app.command("show")(
+app.verb("show")(
     command_that_sends(
         AskQuotas,
         arguments={"project": "PROJECT"},
@@ -135,11 +123,11 @@ app.command("show")(
         answer=QuotasFound,
         items=lambda found: found.quotas,
         is_about_one=True,
-        missing="project {project!r} has no limits; `moor usage {project}` shows what it holds",
+        missing="project {project!r} has no limits; `moor quota usage {project}` shows what it holds",
         show=_print,
     )
 )
-app.command("list")(
+app.verb("list")(
     command_that_sends(
         AskQuotas,
         fixed=("project",),
@@ -169,93 +157,17 @@ def _amount_of(resource: str, row: tuple[Text, int, Mapping[str, int]]) -> str:
     return str(row[2].get(resource, 0))
 
 
-usage = command_that_sends(
-    AskUsages,
-    arguments={"project": "PROJECT"},
-    words="Show how much a project holds of each class, by the type of consumer.",
-    answer=UsagesFound,
-    items=lambda found: found.usages,
-    show=_print_usages,
-    nothing="project {project!r} holds nothing",
-    operates=True,
-)
-
-
-# `moor trait` and `moor class`: lists, creates and deletes custom traits and resource classes.
-
-
-class NameShown(Struct, frozen=True):
-    name: str
-    kind: str
-
-
-NAMES = Columns[NameShown]({"name": lambda each: each.name, "kind": lambda each: each.kind})
-
-_NewName = Annotated[
-    str, typer.Argument(metavar="NAME", help="CUSTOM_ and capitals, digits and underscores.")
-]
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="The name, with CUSTOM_.")]
-
-
-def _app_of(
-    what: str,
-    of: KindOfNames,
-    create: Callable[[str], Write],
-    delete: Callable[[str], Write],
-    standard: Callable[[], list[str]],
-) -> typer.Typer:
-    app = typer.Typer(
-        no_args_is_help=True, add_completion=False, help=f"Custom {what}: list, create and delete them."
+app.verb("usage")(
+    command_that_sends(
+        AskUsages,
+        arguments={"project": "PROJECT"},
+        words="Show how much a project holds of each class, by the type of consumer.",
+        answer=UsagesFound,
+        items=lambda found: found.usages,
+        show=_print_usages,
+        nothing="project {project!r} holds nothing",
+        operates=True,
     )
-
-    @app.command("list", help=f"List the custom {what}, ordered by name.")
-    def list_names(
-        bus: BusUrl = "",
-        *,
-        every: Annotated[bool, typer.Option("--all", help="Also the standard ones.")] = False,
-        _output: Output = None,
-    ) -> None:
-        custom = asked_for_all(bus, AskNames(of=of, limit=PAGE), NamesFound, lambda page: page.names)
-        shown = [NameShown(name, "custom") for name in custom]
-        if every:
-            shown += [NameShown(name, "standard") for name in sorted(standard())]
-        print_all(shown, NAMES, f"no custom {what}")
-
-    @app.command("create", help=f"Create one of the custom {what}. Repeating the command is harmless.")
-    def create_name(name: _NewName, bus: BusUrl = "", *, _output: Output = None) -> None:
-        _check_custom(name)
-        ask_bus(bus, lambda asking: write(asking, create(name)))
-        print_one(NameShown(name, "custom"), NAMES)
-
-    @app.command("delete", help=f"Delete one of the custom {what}. Refused while a provider has it.")
-    def delete_name(name: _Name, bus: BusUrl = "", *, _output: Output = None) -> None:
-        _check_custom(name)
-        ask_bus(bus, lambda asking: write(asking, delete(name)))
-        print_one(NameShown(name, "custom"), lambda gone: say(f"deleted {gone.name}"))
-
-    return app
-
-
-def _check_custom(name: str) -> None:
-    if not name.startswith(CUSTOM):
-        raise typer.BadParameter(
-            f"NAME is {name!r}, must begin with {CUSTOM}: only such can be created and deleted"
-        )
-
-
-trait = _app_of(
-    "traits",
-    "traits",
-    lambda name: CreateTrait(name=name),
-    lambda name: DeleteTrait(name=name),
-    standard_traits,
-)
-class_ = _app_of(
-    "resource classes",
-    "classes",
-    lambda name: CreateClass(name=name),
-    lambda name: DeleteClass(name=name),
-    standard_classes,
 )
 
 
@@ -269,21 +181,19 @@ GROUP_HELP = "A request group that a single provider must satisfy: NAME and the 
 
 
 def candidates(
-    words: Annotated[list[str] | None, typer.Argument(metavar="WORD...", help=WORDS_HELP)] = None,
+    words: Annotated[list[str] | None, argument(metavar="WORD...", help=WORDS_HELP)] = None,
     bus: BusUrl = "",
     *,
-    group: Annotated[list[str] | None, typer.Option(metavar="'NAME WORD...'", help=GROUP_HELP)] = None,
-    apart: Annotated[
-        bool, typer.Option("--apart", help="No two groups from the same provider (isolate).")
-    ] = False,
+    group: Annotated[list[str] | None, option(metavar="'NAME WORD...'", help=GROUP_HELP)] = None,
+    apart: Annotated[bool, option("--apart", help="No two groups from the same provider (isolate).")] = False,
     together: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             metavar="NAME,NAME",
             help="These groups from the subtree of one provider (same_subtree); may be repeated.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=CANDIDATES_MAX, help="How many candidates at most.")] = 20,
+    limit: Annotated[int, option(min=1, max=CANDIDATES_MAX, help="How many candidates at most.")] = 20,
     _output: Output = None,
 ) -> None:
     """List the candidates that can provide all of this: VCPU=2 MEMORY_MB=4096 HW_CPU_X86_AVX2 no:CUSTOM_SLOW."""
@@ -303,7 +213,7 @@ def candidates(
     try:
         question = readable(msgspec.json.encode({"message": asked}))
     except NotSendable as wrong:
-        raise typer.BadParameter(str(wrong)) from None
+        raise click.BadParameter(str(wrong)) from None
     assert isinstance(question, AskCandidates), f"{asked!r} was read as {question!r}"
     found, names = ask_bus(bus, lambda asking: _found(asking, question))
     if not (found or wants_document()):
@@ -347,7 +257,7 @@ def request_group(name: str, words: Sequence[str]) -> dict[str, Any]:
 
 def _amount_in(word: str, text: str) -> int:
     if not text.isdecimal():
-        raise typer.BadParameter(f"{word!r}: the amount is {text!r}, must be a whole number")
+        raise click.BadParameter(f"{word!r}: the amount is {text!r}, must be a whole number")
     return int(text)
 
 

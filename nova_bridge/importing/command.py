@@ -1,4 +1,4 @@
-"""`moor import`: takes over what another cloud has."""
+"""`moor nova import`: takes over what another cloud has."""
 
 import asyncio
 import sys
@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Annotated
 
-import typer
+import click
 from msgspec import Struct
 
 from kit.times import now
 from moor.books.audit_command import clients
 from moor.client.errors import Rejected
+from moor.flags import Commands, option
 from moor.options import NOT_DONE, BusUrl, Output, command_settings, fail, run, say, tell, wants_document
 from moor.showing import print_json
 from moor.tables import Columns, print_table
@@ -20,8 +21,10 @@ from nova_bridge.importing.handing_over import Cloud, HandingOver, HostReport
 from nova_bridge.importing.reading import HostRow, NovaDatabases, nova_databases
 from nova_bridge.importing.records import ContradictionError
 from nova_bridge.importing.shared import Difference, compare_shared, create_shared, read_shared
+from nova_bridge.shadow.report_command import report
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Take over what another cloud has.")
+app = Commands("A Nova beside this cloud: take over what it has, and compare what both would choose.")
+app.verb("shadow")(report)
 
 REASONS_SHOWN = 10
 # In a terminal each host is told.
@@ -48,63 +51,54 @@ class Imported(Struct, frozen=True):
     differences: Sequence[str] = ()
 
 
-@app.callback()
-def of_another_cloud() -> None:
-    """Take over what another cloud has."""
-
-
-@app.command()
-def nova(
+@app.verb("import")
+def take_over(
     bus: BusUrl = "",
     *,
     api_db: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="URL",
             envvar="MOOR_NOVA_API_DB",
             show_envvar=False,
             show_default=False,
-            help=r"Nova's API database: mysql://USER:PASSWORD@HOST/nova_api, or sqlite:///FILE. [dim]\[MOOR_NOVA_API_DB][/dim]",
+            help=r"Nova's API database: mysql://USER:PASSWORD@HOST/nova_api, or sqlite:///FILE. [MOOR_NOVA_API_DB]",
         ),
     ],
     cell_db: Annotated[
         list[str],
-        typer.Option(
+        option(
             metavar="CELL=URL",
             envvar="MOOR_NOVA_CELL_DBS",
             show_envvar=False,
             show_default=False,
             help="The database of a cell of Nova, and the name of the cell here that gets its hosts; may be repeated. "
-            r"[dim]\[MOOR_NOVA_CELL_DBS][/dim]",
+            r"[MOOR_NOVA_CELL_DBS]",
         ),
     ],
     placement_db: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="URL",
             envvar="MOOR_NOVA_PLACEMENT_DB",
             show_envvar=False,
             help="The database of Nova's Placement. Without it, what instances hold follows from their flavors. "
-            r"[dim]\[MOOR_NOVA_PLACEMENT_DB][/dim]",
+            r"[MOOR_NOVA_PLACEMENT_DB]",
         ),
     ] = "",
     host: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="HOST", help="Only this host, by the name of its nova-compute; may be repeated."
-        ),
+        option(metavar="HOST", help="Only this host, by the name of its nova-compute; may be repeated."),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Only compare both sides, and name each difference.")
+        bool, option("--verify", help="Only compare both sides, and name each difference.")
     ] = False,
     give_back: Annotated[
         str,
-        typer.Option(
-            metavar="HOST", help="Give this host back to Nova, if nothing new was built or moved there."
-        ),
+        option(metavar="HOST", help="Give this host back to Nova, if nothing new was built or moved there."),
     ] = "",
     patience: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
+        float, option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
     ] = 30.0,
     _output: Output = None,
 ) -> None:
@@ -113,12 +107,12 @@ def nova(
     Nova's databases are only read. The command may be interrupted, and repeated: it goes on. Exit code 1 if hosts are left.
     """
     if verify and give_back:
-        raise typer.BadParameter("--verify and --give-back do not go together")
+        raise click.BadParameter("--verify and --give-back do not go together")
     cells: dict[str, str] = {}
     for each in cell_db:
         cell, url = _cell_and_url(each)
         if cell in cells:
-            raise typer.BadParameter(f"--cell-db names the cell {cell} twice")
+            raise click.BadParameter(f"--cell-db names the cell {cell} twice")
         cells[cell] = url
     settings = command_settings(bus=bus)
 
@@ -146,7 +140,7 @@ def nova(
         _print(done, is_verified=verify)
     is_done = all(each.stage in ("here", "given back", "bare metal") for each in done.hosts)
     if not is_done or done.differences or any(each.reasons for each in done.hosts):
-        raise typer.Exit(NOT_DONE)
+        raise click.exceptions.Exit(NOT_DONE)
 
 
 async def _import(
@@ -226,7 +220,7 @@ def _cell_and_url(text: str) -> tuple[str, str]:
     cell, equals, url = text.partition("=")
     if not equals or not cell or "/" in cell:
         # It may have a password.
-        raise typer.BadParameter(f"--cell-db must be CELL=URL: {cell.partition(':')[0]!r} names no cell")
+        raise click.BadParameter(f"--cell-db must be CELL=URL: {cell.partition(':')[0]!r} names no cell")
     return cell, url
 
 

@@ -1,4 +1,4 @@
-"""`moor shadow report`: compares the choices of this scheduler in shadow mode with those of Nova."""
+"""`moor nova shadow`: compares the choices of this scheduler in shadow mode with those of Nova."""
 
 import re
 from collections import Counter
@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
-import typer
 from msgspec import Struct
 
 from kit.times import now
+from moor.flags import option
 from moor.options import Output, fail, option_of, say, tuned, wants_document, wrong_value
 from moor.showing import print_all, print_json, time_in_words
 from moor.tables import Columns, print_table
@@ -139,12 +139,6 @@ def _beginning(text: str) -> str:
     return text if len(text) <= GROUPED_BY_CHARACTERS else f"{text[:GROUPED_BY_CHARACTERS]}..."
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Shadow mode: what this scheduler would have chosen for a Nova, beside what Nova chose.",
-)
-
 MEANINGS: dict[ShadowVerdict, str] = {
     "same": "both chose the same host",
     "as_good": "Nova's host is as good by our weighers",
@@ -160,17 +154,11 @@ _AGO = re.compile(r"([0-9]{1,6})([smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-@app.callback()
-def shadow() -> None:
-    """Only a group: `report` is to be named."""
-
-
-@app.command()
 def report(
     file: Annotated[str | None, option_of(NOVA, "shadow_file", "--file", metavar="FILE")] = None,
     since: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="TIME",
             show_default=False,
             help="Only requests since then: 30m, 24h, 7d, or a time such as 2026-11-25T10:00. Default: all that are kept.",
@@ -178,12 +166,10 @@ def report(
     ] = "",
     verdicts: Annotated[
         list[str] | None,
-        typer.Option("--verdict", metavar="VERDICT", help=f"Only these, repeatable: {', '.join(VERDICTS)}."),
+        option("--verdict", metavar="VERDICT", help=f"Only these, repeatable: {', '.join(VERDICTS)}."),
     ] = None,
     *,
-    listed: Annotated[
-        bool, typer.Option("--list", help="List the instances, each with its verdict.")
-    ] = False,
+    listed: Annotated[bool, option("--list", help="List the instances, each with its verdict.")] = False,
     _output: Output = None,
 ) -> None:
     """Count how often Nova chose the same host as this scheduler would have, one as good, a worse or a better one, and why.

@@ -113,7 +113,7 @@ async def test_a_cloud_runs_from_the_environment_files(servers: Servers, tmp_pat
             assert booted["instances"][0]["state"] == "active", booted
             ids.append(booted["instances"][0]["id"])
         moved = await moor_json("migrate", ids[0], **operator)
-        await moor("confirm", moved["id"], **operator)
+        await moor("migration", "confirm", moved["id"], **operator)
         quota = await moor("quota", "set", "shop", "instances=3", **operator)
         assert quota.code == 0, quota.err
         deleted = await moor("delete", "--wait", ids[1], **operator)

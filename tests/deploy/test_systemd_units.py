@@ -78,9 +78,7 @@ def test_no_unit_may_do_more_than_it_must(checker: str, units: list[str]) -> Non
 
 
 def test_there_is_a_unit_for_each_worker_that_servers_have() -> None:
-    workers = {
-        command.name or getattr(command.callback, "__name__", "") for command in run_app.registered_commands
-    }
+    workers = {*run_app.commands}
     started = {
         found[1]
         for unit in UNITS.glob("*.service")

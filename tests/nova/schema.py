@@ -1,6 +1,6 @@
 """Empty databases of Nova and Placement.
 
-Their own migrations made them: `schemas/` has what came out, of the tables that `moor import nova` reads and their neighbours
+Their own migrations made them: `schemas/` has what came out, of the tables that `moor nova import` reads and their neighbours
 (`python -m tests.nova.schema` writes it anew, and `make conformance` compares it). `migrate` runs the migrations; for it `nova` and `openstack-placement` are installed
 into an environment of their own, which takes minutes.
 """
@@ -71,7 +71,7 @@ TABLES = {
 
 
 class NovaAddresses(Struct, frozen=True):
-    """The URLs of its databases, as `moor import nova` gets them; `cells` by the name of the cell here."""
+    """The URLs of its databases, as `moor nova import` gets them; `cells` by the name of the cell here."""
 
     api: str
     cells: dict[str, str]

@@ -70,7 +70,7 @@ async def switch(
             booting = asyncio.create_task(_boot(asking, boots))
             began_s, cpu_s = time.monotonic(), _cpu_of_children_s()
             for kill in range(kills):
-                async with started_anew("import", "nova", *addresses.arguments, **environment) as importing:
+                async with started_anew("nova", "import", *addresses.arguments, **environment) as importing:
                     await asyncio.sleep(chance.uniform(0.7, 0.9 + hosts / 50))
                     importing.send_signal(signal.SIGKILL)
                 nova_built += _nova_builds(addresses, late, instances + 1_000_000 + kill * 1_000)
@@ -102,7 +102,7 @@ async def switch(
 
 
 async def _imported(addresses: NovaAddresses, environment: dict[str, str], *flags: str) -> Result:
-    arguments = ("import", "nova", *addresses.arguments, *flags, "-o", "json")
+    arguments = ("nova", "import", *addresses.arguments, *flags, "-o", "json")
     async with started_anew(*arguments, **environment) as importing:
         return await importing.ended(WITHIN_S)
 

@@ -9,8 +9,8 @@ from moor.commands import others
 from tests.unit.test_class_names import ROOMS, ROOT
 
 KINDS = ("function", "method", "property", "class")
-# Typer calls the functions of commands, and SQLAlchemy those that listen.
-CALLED_BY_DECORATORS = ["@*.command*", "@*.callback*", "@*listens_for*"]
+# Click calls the functions of commands, and SQLAlchemy those that listen.
+CALLED_BY_DECORATORS = ["@*.verb*", "@*.without_verb*", "@*listens_for*"]
 # Code that nothing in the rooms names, and what uses it.
 USED_ELSEWHERE = {
     "bus/memory/virtual_host.py": (
@@ -26,7 +26,8 @@ USED_ELSEWHERE = {
     ),  # SQLAlchemy
     "laboratory/ironic/notifications.py": ("unsent",),  # a benchmark
     "laboratory/ironic/simulated.py": ("come_back", "go_away"),  # tests, as faults
-    "moor/commands.py": ("list_commands",),  # Click
+    "moor/commands.py": ("format_commands", "get_command", "list_commands", "shell_complete"),  # Click
+    "moor/flags.py": ("format_commands", "get_metavar", "list_commands", "shell_complete"),  # Click
     "moor/overview/top_command.py": (  # Textual
         *("action_state", "compose", "compose", "on_data_table_row_selected", "on_mount"),
         *("on_tabbed_content_tab_activated", "on_unmount"),

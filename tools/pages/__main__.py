@@ -6,14 +6,13 @@
 import json
 from pathlib import Path
 
-from tools.pages import command_helps, dashboard, golden, rights
+from tools.pages import dashboard, golden, rights
 
 TOP = Path(__file__).parents[2]
 DASHBOARD = TOP / "deploy" / "grafana" / "moorage.json"
 
 
 def main() -> None:
-    command_helps.FILE.write_text(command_helps.page())
     rights.FILE.write_text(rights.text())
     golden.write_missing()
     DASHBOARD.write_text(f"{json.dumps(dashboard.dashboard(), indent=2)}\n")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from moor.commands import command_of, names
+from moor.commands import command_of, every
 from tools.pages.markdown import table
 
 # In a help, of an option whose value comes from the settings.
@@ -18,12 +18,12 @@ examples and exit codes; every option that has a variable may also stand in the 
 
 def page() -> str:
     parts = [HEAD]
-    commands = {name: command_of(name) for name in names()}
-    for panel in dict.fromkeys(each.rich_help_panel for each in commands.values()):
+    panels = {name: panel for name, (panel, *_) in every().items()}
+    for panel in dict.fromkeys(panels.values()):
         parts.append(f"## {panel}\n")
-        for name, command in commands.items():
-            if command.rich_help_panel == panel:
-                parts += _sections(command, f"moor {name}")
+        for name, of in panels.items():
+            if of == panel:
+                parts += _sections(command_of(name), f"moor {name}")
     return "\n".join(parts)
 
 
@@ -67,8 +67,6 @@ def _default(option: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line, without rich's marks, and with what a Markdown table would take for its own escaped."""
-    line = " ".join(
-        re.sub(r"\[/?(?:bold|dim|italic|red|green|yellow|cyan)\]", "", text).replace("\\[", "[").split()
-    )
+    """One line, with what a Markdown table would take for its own escaped."""
+    line = " ".join(text.split())
     return line.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

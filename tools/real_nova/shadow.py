@@ -81,7 +81,7 @@ def _run(stack: NovaStack, boots: int, clients: int, *, one_by_one: bool) -> Pat
     while _notes(file) < len(sent) and time.monotonic() < until_s:
         time.sleep(0.5)
     cpu_s = used(stack).cpu_s[SHADOW] - before
-    print(run_moor("shadow", "report", "--file", str(file), COLUMNS="150"))
+    print(run_moor("nova", "shadow", "--file", str(file), COLUMNS="150"))
     print(
         f"{len(sent)} boots: {settled}; {_notes(file)} notes; {1000 * cpu_s / len(sent):.0f} ms of CPU each"
     )

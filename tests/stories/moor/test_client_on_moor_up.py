@@ -1,8 +1,7 @@
 """The public client on `moor up`: from a program with asyncio and from one without; and `moor up` is killed in the middle."""
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -16,13 +15,6 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(240)]
 
 T = TypeVar("T")
 SMALL = Flavor(name="small", vcpus=1, ram_mb=512, root_gb=1)
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
 
 
 def url_of(home: Path) -> str:

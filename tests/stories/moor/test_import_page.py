@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 PAGE = "docs/import-nova.md"
 HOST = "harbour-host-00001"
 # Those that say what is left say it with their exit code: before the first host, that is all.
-LEAVES = {"moor import nova --verify": 1}
+LEAVES = {"moor nova import --verify": 1}
 
 
 async def test_a_switch_step_by_step_and_its_way_back() -> None:

@@ -2,8 +2,7 @@
 
 import json
 import signal
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,6 @@ pytestmark = pytest.mark.asyncio
 VERSION = {"X-OpenStack-Ironic-API-Version": "1.82"}
 
 
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
-
-
 @asynccontextmanager
 async def up(home: Path, *arguments: str, **environment: str) -> AsyncIterator[Process]:
     async with started("up", "--hosts", "2", *arguments, XDG_STATE_HOME=str(home), **environment) as process:
@@ -36,7 +28,7 @@ async def up(home: Path, *arguments: str, **environment: str) -> AsyncIterator[P
 
 async def ring(home: Path) -> dict[str, int]:
     """How many nodes each live daemon owns."""
-    shown = await moor_json("ring", XDG_STATE_HOME=str(home))
+    shown = await moor_json("node", "ring", XDG_STATE_HOME=str(home))
     return {each["name"]: each["nodes"] for each in shown["daemons"] if each["state"] == "alive"}
 
 

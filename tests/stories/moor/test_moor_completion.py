@@ -30,7 +30,7 @@ async def home() -> AsyncIterator[str]:
 async def completed(words: str, home: str) -> Result:
     """What bash gets when a person presses the tab key behind these words."""
     typed = {"COMP_WORDS": f"moor {words}", "COMP_CWORD": str(words.count(" ") + 1)}
-    return await moor_anew(_MOOR_COMPLETE="complete_bash", XDG_STATE_HOME=home, **typed)
+    return await moor_anew(_MOOR_COMPLETE="bash_complete", XDG_STATE_HOME=home, **typed)
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,9 @@ async def completed(words: str, home: str) -> Result:
 async def test_the_shell_offers_what_exists(home: str, words: str, offered: set[str]) -> None:
     ended = await completed(words, home)
 
-    assert ({*ended.out.split()}, ended.err, ended.code) == (offered, "", 0)
+    # Each line is `plain,WORD`.
+    assert ({line.partition(",")[2] for line in ended.out.split()}, ended.err, ended.code) == (
+        offered,
+        "",
+        0,
+    )

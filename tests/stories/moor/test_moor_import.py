@@ -1,8 +1,7 @@
-"""`moor import nova`: an operator takes the hosts of a Nova over, one after the other, and gives one back."""
+"""`moor nova import`: an operator takes the hosts of a Nova over, one after the other, and gives one back."""
 
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,9 @@ pytestmark = pytest.mark.asyncio
 FIRST, SECOND = "harbour-host-00001", "harbour-host-00002"
 
 
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
-
-
 async def import_json(addresses: NovaAddresses, *arguments: str, **environment: str) -> tuple[int, Any]:
     """The exit code, and what is printed: its hosts by name."""
-    ran = await moor("import", "nova", *addresses.arguments, *arguments, "-o", "json", **environment)
+    ran = await moor("nova", "import", *addresses.arguments, *arguments, "-o", "json", **environment)
     assert ran.code in (0, 1), ran.out + ran.err
     assert ran.out, ran.err
     told = json.loads(ran.out)

@@ -1,10 +1,9 @@
-"""`moor import nova` and a Nova whose rows contradict each other, or whose databases are not what they should be: each is named, nothing is
+"""`moor nova import` and a Nova whose rows contradict each other, or whose databases are not what they should be: each is named, nothing is
 half done, and other hosts are handed over all the same.
 """
 
 import json
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,6 @@ from tests.stories.moor.moor_process import moor, moor_json, started
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
 GOOD, BAD = "harbour-host-00001", "harbour-host-00002"
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
 
 
 @asynccontextmanager
@@ -53,7 +45,7 @@ def an_estate(home: Path, cells: tuple[str, ...] = ("harbour",), *, old: bool = 
 async def reports(
     addresses: NovaAddresses, *arguments: str, **environment: str
 ) -> tuple[int, Mapping[str, Any]]:
-    ran = await moor("import", "nova", *addresses.arguments, *arguments, "-o", "json", **environment)
+    ran = await moor("nova", "import", *addresses.arguments, *arguments, "-o", "json", **environment)
     assert ran.code in (0, 1), ran.out + ran.err
     assert ran.out, ran.err
     return ran.code, {f"{each['cell']}/{each['host']}": each for each in json.loads(ran.out)["hosts"]}

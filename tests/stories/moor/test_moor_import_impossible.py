@@ -1,4 +1,4 @@
-"""`moor import nova` and rows with values that cannot be: the error names table, row and value, and nothing is half done."""
+"""`moor nova import` and rows with values that cannot be: the error names table, row and value, and nothing is half done."""
 
 import json
 from collections.abc import Callable
@@ -8,9 +8,8 @@ import pytest
 
 from tests.nova.rows import SMALL, NovaRows, stored
 from tests.stories.moor.moor_process import moor, moor_json
-from tests.stories.moor.test_moor_import_attacked import BAD, GOOD, an_estate, cloud, home, reports
+from tests.stories.moor.test_moor_import_attacked import BAD, GOOD, an_estate, cloud, reports
 
-__all__ = ["home"]
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
 # What an attack does to the rows of a host and of its only instance.

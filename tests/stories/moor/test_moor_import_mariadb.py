@@ -1,4 +1,4 @@
-"""`moor import nova` from MariaDB, by a user that may only read. Nova's own migrations make the databases."""
+"""`moor nova import` from MariaDB, by a user that may only read. Nova's own migrations make the databases."""
 
 import socket
 import tempfile
@@ -39,17 +39,17 @@ async def test_a_host_is_taken_over_and_given_back_by_a_user_that_may_only_read(
             async with started("up", "--cells", "harbour", "--hosts", "2", **environment) as up:
                 await up.until_printed("ready")
                 wrong = server.addresses_of(("harbour",), password="not-this-one")  # noqa: S106 - it is wrong
-                refused = await moor("import", "nova", *wrong.arguments, **environment)
+                refused = await moor("nova", "import", *wrong.arguments, **environment)
                 assert (refused.code, "not-this-one" in refused.err) == (1, False)
                 assert f"Access denied for user '{READER}'" in " ".join(refused.err.split())
 
-                ran = await moor("import", "nova", *addresses.arguments, **environment)
+                ran = await moor("nova", "import", *addresses.arguments, **environment)
                 assert ran.code == 0, ran.out + ran.err
                 names = {each["name"] for each in await moor_json("list", **environment)}
                 assert names == {"größe-0", "größe-1", "größe-2"}
-                verified = await moor("import", "nova", *addresses.arguments, "--verify", **environment)
+                verified = await moor("nova", "import", *addresses.arguments, "--verify", **environment)
                 assert verified.code == 0, verified.out
-                back = await moor("import", "nova", *addresses.arguments, "--give-back", HOST, **environment)
+                back = await moor("nova", "import", *addresses.arguments, "--give-back", HOST, **environment)
                 assert back.code == 0, back.out
                 assert (await moor("audit", "--settle", "0", **environment)).code == 0
             # Even a user that may write everything does not, by this command.

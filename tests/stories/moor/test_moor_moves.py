@@ -1,8 +1,6 @@
 """A person moves instances, drains a host, and evacuates one that is lost, by command."""
 
 import asyncio
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,6 @@ from tests.stories.moor.moor_process import moor, moor_json, started
 pytestmark = pytest.mark.asyncio
 
 FIRST, SECOND, THIRD = (f"harbour-host-0000{number}" for number in (1, 2, 3))
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
 
 
 async def booted(count: int, host: str, **environment: str) -> list[str]:
@@ -40,16 +31,16 @@ async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Pat
         assert (there["state"], there["host"]) == ("moved", SECOND)
         going = await moor_json("migration", "list", "--host", SECOND, **environment)
         assert [(each["instance"], each["what"], each["outcome"]) for each in going] == [(id_, "migrate", "")]
-        back = await moor_json("revert", id_, **environment)
+        back = await moor_json("migration", "revert", id_, **environment)
         assert (back["state"], back["host"], back["move"]["outcome"]) == ("active", FIRST, "reverted")
-        late = await moor("confirm", id_, **environment)
+        late = await moor("migration", "confirm", id_, **environment)
         assert (late.code, "rejected: how is 'confirm': the move is reverted" in late.err) == (1, True)
 
         (before,) = await moor_json("show", id_, **environment)
         assert before["size"] == {"flavor": "", "amounts": {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}}
         larger = ("resize", id_, "--vcpus", "2", "--to", FIRST)
         assert (await moor_json(*larger, **environment))["host"] == FIRST
-        assert (await moor_json("confirm", id_, **environment))["move"]["outcome"] == "confirmed"
+        assert (await moor_json("migration", "confirm", id_, **environment))["move"]["outcome"] == "confirmed"
         (listed,) = await moor_json("list", **environment)
         assert listed["size"]["amounts"] == {"VCPU": 2, "MEMORY_MB": 64, "DISK_GB": 1}
         assert (

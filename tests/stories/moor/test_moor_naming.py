@@ -1,7 +1,5 @@
 """A person calls instances by their names, and by the beginning of their ids."""
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,13 +7,6 @@ import pytest
 from tests.stories.moor.moor_process import moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
 
 
 async def test_a_person_works_with_names_from_boot_to_delete(home: Path) -> None:
@@ -42,7 +33,7 @@ async def test_a_person_works_with_names_from_boot_to_delete(home: Path) -> None
 
         resized = await moor_json("resize", "web", "--vcpus", "2", **environment)
         assert (resized["id"], resized["state"]) == (web["id"], "moved")
-        assert (await moor_json("revert", "web", **environment))["state"] == "active"
+        assert (await moor_json("migration", "revert", "web", **environment))["state"] == "active"
         history = await moor_json("history", "web", **environment)
         assert [each["what"] for each in history] == ["boot", "resize"]
         (explained,) = (await moor_json("explain", "web", **environment))["explanations"]

@@ -1,7 +1,5 @@
 """`moor provider`: an operator looks at providers, gives a host a device, and asks which hosts could give it."""
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +9,6 @@ from tests.stories.moor.moor_process import moor, moor_json, started
 pytestmark = pytest.mark.asyncio
 
 FIRST, SECOND = "harbour-host-00001", "harbour-host-00002"
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
 
 
 async def test_an_operator_gives_a_host_a_device_and_asks_who_could_give_it(home: Path) -> None:
@@ -52,7 +43,7 @@ async def test_an_operator_gives_a_host_a_device_and_asks_who_could_give_it(home
         assert f"{FIRST}: 1 VCPU; gpu0: 2 PGPU for _GPU" in told.out
 
         await moor_json("boot", "--vcpus", "3", "--name", "web", "--project", "shop", **environment)
-        (used,) = await moor_json("usage", "shop", **environment)
+        (used,) = await moor_json("quota", "usage", "shop", **environment)
         assert (used["type"], used["consumers"], used["used"]["VCPU"]) == ("INSTANCE", 1, 3)
         held = [
             holder
@@ -69,7 +60,7 @@ async def test_an_instance_gets_a_port_of_a_network_card_and_a_volume_of_a_pool(
         await up.until_printed("ready")
         host = "harbour-host-00002"
         await moor_json("provider", "create", "nic", "--parent", host, **environment)
-        await moor_json("trait", "create", "CUSTOM_PHYSNET_PUBLIC", **environment)
+        await moor_json("provider", "trait", "create", "CUSTOM_PHYSNET_PUBLIC", **environment)
         await moor_json("provider", "set", "traits", "nic", "CUSTOM_PHYSNET_PUBLIC", **environment)
         await moor_json(
             "provider", "set", "inventory", "nic", "NET_BW_EGR_KILOBIT_PER_SEC=150", **environment

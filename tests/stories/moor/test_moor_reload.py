@@ -1,8 +1,6 @@
 """Real processes that get a SIGHUP: a `moor up` with a settings file, and a worker that has only variables."""
 
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +15,6 @@ instances_per_host_max = 1
 request_timeout_s = 250
 """
 BOOT = ("boot", "--vcpus", "1", "--ram", "64", "--disk", "1")
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
 
 
 async def after_hangup(process: Process, what: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What `moor ring` shows of the daemons that share bare-metal nodes, and how it drains one."""
+"""What `moor node ring` shows of the daemons that share bare-metal nodes, and how it drains one."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -61,21 +61,21 @@ async def test_nodes_missing_in_ironic_are_shown_and_released_by_an_operator(ser
     async with served.store.transaction() as tx:
         await tx.save([held, moving, foreign])
 
-    shown = await moor_json("ring", "--ironic-db", served.url)
+    shown = await moor_json("node", "ring", "--ironic-db", served.url)
     assert (shown["missing"], shown["moving"], shown["foreign"]) == (1, 1, 1)
-    assert await moor_json("ring", "missing", "--ironic-db", served.url) == [
+    assert await moor_json("node", "ring", "missing", "--ironic-db", served.url) == [
         {"id": str(node_id(1)), "name": "rack-1", "cell": "c1", "since": "2023-11-14T22:13:20Z"}
     ]
-    told = await moor("ring", "show", str(node_id(2)), "--ironic-db", served.url)
+    told = await moor("node", "ring", "show", str(node_id(2)), "--ironic-db", served.url)
     assert all(each in told.out for each in ("cell: c1", "it moves", "1 of it is held")), told.out
     assert not (await served.store.read([node_id(1)]))[node_id(1)].is_deleted
 
-    told = await moor("ring", "missing", "--remove", "--ironic-db", served.url)
+    told = await moor("node", "ring", "missing", "--remove", "--ironic-db", served.url)
     assert told.code == 0, told.err
     assert "1 nodes are removed once no consumer holds them" in told.out
     (row,) = await served.store.page_of("d1", 10, needs="report")
     assert (row.id, row.is_deleted, row.missing_since_us) == (node_id(1), True, 0)
-    assert await moor_json("ring", "missing", "--ironic-db", served.url) == []
+    assert await moor_json("node", "ring", "missing", "--ironic-db", served.url) == []
 
 
 def a_held_row(number: int, owner: str) -> NodeRow:
@@ -95,20 +95,20 @@ async def test_a_daemon_that_is_told_to_drain_hands_its_nodes_over(served: Serve
         while len(d1.owned) + len(d2.owned) < 30 or not d1.owned:
             await asyncio.sleep(0.01)
 
-        told = await moor("ring", "drain", "d1", "--ironic-db", served.url)
+        told = await moor("node", "ring", "drain", "d1", "--ironic-db", served.url)
         assert told.code == 0, told.err
         assert "d1 drains" in told.out
         while d1.owned:
             await asyncio.sleep(0.01)
-        shown = await moor_json("ring", "--ironic-db", served.url)
+        shown = await moor_json("node", "ring", "--ironic-db", served.url)
         assert [(each["state"], each["nodes"]) for each in shown["daemons"]] == [
             ("draining", 0),
             ("alive", 30),
         ]
 
-        told = await moor("ring", "drain", "d2", "--ironic-db", served.url)
+        told = await moor("node", "ring", "drain", "d2", "--ironic-db", served.url)
         assert "no other daemon can take its 30 nodes" in " ".join(told.out.split())
-        told = await moor("ring", "undrain", "d1", "--ironic-db", served.url)
+        told = await moor("node", "ring", "undrain", "d1", "--ironic-db", served.url)
         assert told.code == 0, told.err
         while len(d1.owned) < 30:
             await asyncio.sleep(0.01)

@@ -1,8 +1,6 @@
 """`moor status`: the whole cloud on one screen, and an exit code that says whether it is healthy."""
 
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +8,6 @@ import pytest
 from tests.stories.moor.moor_process import Result, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
 
 
 async def until_all_are_heard(environment: dict[str, str], workers: int) -> Result:

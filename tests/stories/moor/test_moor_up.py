@@ -1,13 +1,15 @@
 """`moor up` and the commands, each as a process of its own, as a person has them in several terminals."""
 
+import asyncio
 import os
 import resource
 import signal
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import bcrypt
+import httpx
 import pytest
 
 from tests.stories.moor.moor_process import (
@@ -20,13 +22,6 @@ from tests.stories.moor.moor_process import (
 )
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
 
 
 @asynccontextmanager
@@ -65,6 +60,37 @@ async def test_a_host_that_is_heard_is_set_dead_only_after_a_confirmation(home: 
         await moor_json("host", "set", host, "up", **at_home)
         yes = await moor_json("host", "set", host, "dead", "--yes", "--reason", "it burnt", **at_home)
         assert (yes["setting"]["mode"], yes["setting"]["reason"]) == ("dead", "it burnt")
+
+
+async def test_who_may_use_its_services_is_said_by_the_settings_file(home: Path) -> None:
+    users, file = home / "users", home / "moorage.toml"
+    users.write_text(f"anna:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}\n")
+    file.write_text(
+        f'auth = "basic"\nusers = "{users}"\nprefix = "/placement"\ndashboard_names = "moor.example"\n'
+    )
+    cloud = ("--config", str(file), "up", "--cells", "harbour", "--hosts", "1")
+    async with started_anew(*cloud, XDG_STATE_HOME=str(home)) as process, httpx.AsyncClient() as http:
+        pages = (await process.until_printed("the dashboard is served at")).split()[-1]
+        placement = f"{(await process.until_printed('placement is served at')).split()[-1]}/placement/resource_providers"
+        await process.until_printed("ready")
+
+        anna = ("anna", "secret")
+        assert [(await http.get(placement, auth=who)).status_code for who in (None, anna)] == [401, 200]
+        assert [
+            (await http.get(pages, headers={"host": name}, auth=anna)).status_code
+            for name in ("moor.example", "elsewhere.example")
+        ] == [200, 400]
+
+
+async def test_a_cloud_that_cannot_start_leaves_no_address_of_an_ironic_that_does_not_run(home: Path) -> None:
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as taken:
+        port = taken.sockets[0].getsockname()[1]
+        at = {"XDG_STATE_HOME": str(home), "MOOR_LISTEN": f"127.0.0.1:{port}"}
+        ended = await moor("up", "--hosts", "1", "--nodes", "1", "--ironic-listen", "127.0.0.1:0", **at)
+
+    assert (ended.code, f"no HTTP service: listen is 127.0.0.1:{port}" in ended.err) == (1, True)
+    left = {name for _, _, names in os.walk(home) for name in names}
+    assert not left & {"ironic.url", "bus.sock"}
 
 
 async def test_without_a_cloud_the_commands_say_so(home: Path) -> None:

@@ -1,7 +1,5 @@
 """`moor up --host-size`: hosts with NUMA cells, dedicated processors, huge pages and devices, as docs/scheduling.md tries them."""
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +9,6 @@ from tests.stories.moor.moor_process import moor, moor_json, started
 pytestmark = pytest.mark.asyncio
 
 SIZE = "vcpus=8,ram_mb=16384,numa_nodes=2,pcpus=8,pages=2048:8192,device=pci:10de:20b0"
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
 
 
 async def test_guests_get_cells_pages_and_devices(home: Path) -> None:

@@ -13,7 +13,7 @@ SERVERS = {
     "moor run placement-api --auth keystone --listen 0.0.0.0:8778": "tests/api/test_auth.py",
     "moor run nova-scheduler": "tests/conformance/nova/our_scheduler.py",
     "moor run nova-scheduler --shadow": "tools/real_nova/shadow.py",
-    "moor shadow report --since 24h": "tests/stories/nova/test_nova_shadow.py",
+    "moor nova shadow --since 24h": "tests/stories/nova/test_nova_shadow.py",
 }
 
 

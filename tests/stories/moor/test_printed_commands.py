@@ -9,8 +9,7 @@ import os
 import re
 import shlex
 import signal
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -102,13 +101,6 @@ def test_every_page_with_commands_is_run() -> None:
 
     assert left == []
     assert [file for file in ELSEWHERE.values() if not (ROOT / file).is_file()] == []
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
 
 
 class Reader:

@@ -12,8 +12,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
@@ -37,13 +35,6 @@ OTHERS = {"your-own-filter": "with a package", "your-own-compute": "on servers"}
 # Run by other tests.
 ELSEWHERE = ("make ", "export MOOR_BUS_URL=", "export MOOR_DB_URL=")
 FILE = re.compile(r"```\w+\n# (?P<path>[\w./-]+)\n(?P<text>.*?)```", re.DOTALL)
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        yield Path(place)
 
 
 def page_of(name: str) -> str:

@@ -153,12 +153,12 @@ async def test_the_report_counts_what_was_noted(tmp_path: Path) -> None:
             await ask(world, refused, flavor={"vcpus": 1000})
             await shadow.note_of(refused)
         file = ("--file", str(shadow.file))
-        table = await moor("shadow", "report", *file)
-        report = await moor_json("shadow", "report", *file, "--since", "1h")
-        (listed,) = await moor_json("shadow", "report", *file, "--list", "--verdict", "nova_worse")
-        rows = await moor("shadow", "report", *file, "--list", COLUMNS="80")
-        missing = await moor("shadow", "report", "--file", str(tmp_path / "none"))
-        wrong = await moor("shadow", "report", *file, "--since", "soon")
+        table = await moor("nova", "shadow", *file)
+        report = await moor_json("nova", "shadow", *file, "--since", "1h")
+        (listed,) = await moor_json("nova", "shadow", *file, "--list", "--verdict", "nova_worse")
+        rows = await moor("nova", "shadow", *file, "--list", COLUMNS="80")
+        missing = await moor("nova", "shadow", "--file", str(tmp_path / "none"))
+        wrong = await moor("nova", "shadow", *file, "--since", "soon")
 
     assert table.code == 0, table.err
     assert "3 instances of 3 requests" in table.out

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from bus.addresses import ADDRESSES
 from kit.settings import BadSetting, without_password

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import pytest
+from click import BadParameter
+from click.testing import CliRunner
 from msgspec import structs
-from typer import BadParameter
-from typer.testing import CliRunner
 
 from bus.settings import BUS
 from kit.settings import BadSetting, Section

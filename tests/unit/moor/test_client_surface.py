@@ -29,7 +29,7 @@ from moor.client import (
 from moor.client.requests import build_of, move_of
 
 # What a program must not pay for, or have, to use the client.
-NOT_NEEDED = ("typer", "click", "rich", "numpy", "sqlalchemy", "starlette", "uvicorn", "aio_pika")
+NOT_NEEDED = ("click", "rich", "numpy", "sqlalchemy", "starlette", "uvicorn", "aio_pika")
 
 
 def test_the_client_is_imported_without_what_it_does_not_need() -> None:

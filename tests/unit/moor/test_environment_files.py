@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
 from bus.addresses import Addresses
 from moor.broker.broker_command import broker_variables
@@ -15,7 +15,7 @@ def test_another_value_is_refused_before_anything_is_written(tmp_path: Path) -> 
     (tmp_path / "b.env").write_text("MOOR_A=by hand\n")
     wanted = {"a": {"MOOR_A": "1"}, "b": {"MOOR_A": "secret"}}
 
-    with pytest.raises(typer.BadParameter, match=r"b\.env: MOOR_A.*--replace-env") as refused:
+    with pytest.raises(click.BadParameter, match=r"b\.env: MOOR_A.*--replace-env") as refused:
         environment_files(tmp_path, wanted, replace=False)
 
     assert "secret" not in str(refused.value)

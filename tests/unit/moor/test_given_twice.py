@@ -1,13 +1,13 @@
 """A name that a command is given twice is an error: neither of the two values may be dropped."""
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from moor.commands import app
 
 PORT = "11111111-1111-1111-1111-111111111111"
 LOAD = ("load", "--boots", "1", "--hosts", "2")
-NOVA = ("import", "nova", "--api-db", "mysql://u:secret@127.0.0.1:1/api")
+NOVA = ("nova", "import", "--api-db", "mysql://u:secret@127.0.0.1:1/api")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
 from ironic_sync.core.offers import CellMap
 from moor.clouds.cloud import cells_of_groups
@@ -22,7 +22,7 @@ def test_user_data_that_no_message_can_carry_is_refused(content: bytes, why: str
     file = tmp_path / "data"
     file.write_bytes(content)
 
-    with pytest.raises(typer.BadParameter, match=why):
+    with pytest.raises(click.BadParameter, match=why):
         drive_of("", file, None, None)
 
 

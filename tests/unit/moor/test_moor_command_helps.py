@@ -3,12 +3,13 @@
 import subprocess
 import sys
 
-from tools.pages import command_helps
+from moor.commands import command_of, every
+from moor.flags import first_paragraph
 
 
-def test_the_helps_are_those_of_the_commands() -> None:
-    """`python -m tools.pages` writes them."""
-    assert command_helps.FILE.read_text() == command_helps.page()
+def test_the_list_of_commands_says_of_each_what_its_own_help_says_first() -> None:
+    told = {name: text for name, (*_, text) in every().items()}
+    assert told == {name: first_paragraph(command_of(name).help or "") for name in told}
 
 
 def imported_by(*words: str) -> set[str]:

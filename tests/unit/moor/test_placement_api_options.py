@@ -1,7 +1,7 @@
 """Services over HTTP do not start by flags that contradict each other, or that let in anyone from other machines."""
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from moor.commands import app
 
