@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from msgspec import NODEFAULT, Struct, structs
 
-# What the shell is offered for the beginning of a word.
+# Offers the shell words for the beginning of one.
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 Function = Callable[..., None]
 F = TypeVar("F", bound=Function | click.Command)
@@ -28,22 +28,17 @@ REQUIRED = inspect.Parameter.empty
 
 
 class Flag(Struct, frozen=True):
-    """What the annotation of a parameter says of it. Without names, a flag is called as the parameter."""
+    """The annotation of a parameter. Without names, a flag is called as the parameter."""
 
     names: tuple[str, ...] = ()
     is_argument: bool = False
     help: str = ""
     metavar: str | None = None
-    # The variable from which the value comes that the command line does not give, and whether the help tells it.
+    # The variable from which the value comes that the command line does not give.
     envvar: str | None = None
-    show_envvar: bool = True
     min: float | None = None
     max: float | None = None
-    choices: Sequence[str] = ()
-    # Makes the value of a text; raises ValueError. Without it, the type of the parameter does.
-    read: Callable[[str], Any] | None = None
     show_default: bool = True
-    default_factory: Callable[[], Any] | None = None
     completes: Completer | None = None
     # Is told the value before the command runs.
     notes: Callable[[click.Context, Any], Any] | None = None
@@ -63,6 +58,7 @@ class FlagField(Struct, frozen=True):
     name: str
     kind: Any
     flag: Flag
+    # A value, or a function that makes one.
     default: Any = REQUIRED
 
 
@@ -151,9 +147,7 @@ def _path(given: Any) -> Path:
 
 
 def _type_of(kind: Any, flag: Flag) -> click.ParamType[Any]:
-    if flag.read is not None:
-        return FlagValue("text", flag.read)
-    if choices := flag.choices or _values_of(kind):
+    if choices := _values_of(kind):
         return FlagValue("choice", _one_of(choices, kind if isinstance(kind, type) else str), choices)
     if kind is bool:
         return _Switch()
@@ -192,7 +186,7 @@ def _parameter(field: FlagField) -> click.Parameter:
     range_ = _range(flag.min, flag.max)
     said: dict[str, Any] = {
         "type": _type_of(kind, flag),
-        "required": field.default is REQUIRED and flag.default_factory is None,
+        "required": field.default is REQUIRED,
         "metavar": flag.metavar,
         "help": f"{flag.help} ({range_})" if range_ and flag.show_default else flag.help,
         "envvar": flag.envvar,
@@ -200,8 +194,7 @@ def _parameter(field: FlagField) -> click.Parameter:
         "shell_complete": flag.completes,
     }
     if not said["required"]:
-        default = flag.default_factory or field.default
-        said["default"] = default.value if isinstance(default, Enum) else default
+        said["default"] = field.default.value if isinstance(field.default, Enum) else field.default
     if flag.is_argument:
         if not said["required"]:
             said["metavar"] = f"[{flag.metavar or name.upper()}]"
@@ -214,7 +207,7 @@ def _parameter(field: FlagField) -> click.Parameter:
         [*(flag.names or (named,)), name],
         multiple=is_several,
         show_default=flag.show_default and field.default != "",
-        show_envvar=flag.show_envvar,
+        show_envvar=True,
         **said,
     )
 

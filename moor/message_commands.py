@@ -5,7 +5,7 @@ Options, limits and help come from the message.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import cleandoc
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 from uuid import UUID, uuid4
 
 import click
@@ -76,16 +76,16 @@ def _as_flag(field: inspect.Field, name: str, *, is_named: bool, completes: Comp
         kind, flag = get_args(Project)
         return FlagField(field.name, kind, flag, default)
     type_, limits = (str, {}) if is_named else _on_command_line(field.type)
-    said = {"help": _help(field), "completes": completes, **limits}
+    said: dict[str, Any] = {"help": _help(field), "completes": completes, **limits}
     if name:
         return FlagField(field.name, type_, argument(**said | {"metavar": name}), default)
     if type_ is UUID and field.required:
         # The client chooses the id of what it creates.
-        said |= {"default_factory": uuid4, "show_default": False}
+        return FlagField(field.name, type_, option(**said, show_default=False), uuid4)
     return FlagField(field.name, type_, option(**said), default)
 
 
-def _on_command_line(kind: inspect.Type) -> tuple[type, dict[str, Any]]:
+def _on_command_line(kind: inspect.Type) -> tuple[Any, dict[str, Any]]:
     """The type of the values of such a field, and their limits."""
     match _bare(kind):
         case inspect.StrType():
@@ -95,8 +95,7 @@ def _on_command_line(kind: inspect.Type) -> tuple[type, dict[str, Any]]:
         case inspect.UUIDType():
             return UUID, {}
         case inspect.LiteralType(values=values):
-            choices = tuple(map(str, values))
-            return str, {"choices": choices, "metavar": "|".join(choices)}
+            return Literal[values], {}
     raise TypeError(f"a field of type {kind} cannot be an option of a command")
 
 

@@ -60,9 +60,8 @@ def take_over(
         option(
             metavar="URL",
             envvar="MOOR_NOVA_API_DB",
-            show_envvar=False,
             show_default=False,
-            help=r"Nova's API database: mysql://USER:PASSWORD@HOST/nova_api, or sqlite:///FILE. [MOOR_NOVA_API_DB]",
+            help="Nova's API database: mysql://USER:PASSWORD@HOST/nova_api, or sqlite:///FILE.",
         ),
     ],
     cell_db: Annotated[
@@ -70,10 +69,8 @@ def take_over(
         option(
             metavar="CELL=URL",
             envvar="MOOR_NOVA_CELL_DBS",
-            show_envvar=False,
             show_default=False,
-            help="The database of a cell of Nova, and the name of the cell here that gets its hosts; may be repeated. "
-            r"[MOOR_NOVA_CELL_DBS]",
+            help="The database of a cell of Nova, and the name of the cell here that gets its hosts; may be repeated.",
         ),
     ],
     placement_db: Annotated[
@@ -81,9 +78,7 @@ def take_over(
         option(
             metavar="URL",
             envvar="MOOR_NOVA_PLACEMENT_DB",
-            show_envvar=False,
-            help="The database of Nova's Placement. Without it, what instances hold follows from their flavors. "
-            r"[MOOR_NOVA_PLACEMENT_DB]",
+            help="The database of Nova's Placement. Without it, what instances hold follows from their flavors.",
         ),
     ] = "",
     host: Annotated[
