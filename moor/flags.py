@@ -293,7 +293,7 @@ class Commands(click.Group):
         return added
 
     def without_verb(self, function: Function) -> Function:
-        """Call this function for the group's name alone."""
+        """Call this function where the group is named without a verb."""
         alone = command(function)
         self.params = alone.params
         self.no_args_is_help, self.invoke_without_command = False, True

@@ -372,7 +372,7 @@ def dashboard_options(flags: DashboardFlags) -> DashboardOptions:
         )
     with wrong_value():
         listen = read_listen(flags.dashboard_listen)
-        check_guarded(flags, listen, "moor run dashboard")
+        check_guarded(flags, listen)
         return DashboardOptions(
             listen=listen,
             auth=authentication_of(flags),

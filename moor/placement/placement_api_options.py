@@ -81,7 +81,7 @@ def serving_of(flags: ApiFlags, settings: PlacementSettings | None = None) -> Se
     """
     with wrong_value():
         listen = read_listen(flags.listen, is_shared=flags.share_port)
-        check_guarded(flags, listen, "moor run placement-api")
+        check_guarded(flags, listen)
         return ServiceOptions(
             listen=listen,
             auth=authentication_of(flags),
@@ -102,12 +102,12 @@ def proxies_of(flags: AccessFlags) -> tuple[str, ...]:
     return proxies
 
 
-def check_guarded(flags: AccessFlags, listen: Listen, command: str) -> None:
+def check_guarded(flags: AccessFlags, listen: Listen) -> None:
     """Refuse to serve other machines without asking who they are, unless the operator says so."""
     if flags.auth in UNGUARDED and not listen.is_loopback and not flags.allow_anyone:
         raise click.BadParameter(
             f"auth is {flags.auth.value}, which lets anyone in, and {listen} can be reached from other machines: listen "
-            f"on 127.0.0.1; or use `{command}` with --auth basic or keystone, or with --allow-anyone"
+            "on 127.0.0.1, or give --auth basic or keystone, or --allow-anyone"
         )
 
 
