@@ -92,7 +92,7 @@ class CleanStep(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
 YOUNG_FIELDS = ("owner", "lessee", "retired")
 
 
-class Listing(Struct, frozen=True):
+class NodesListed(Struct, frozen=True):
     nodes: list[Any]
     next: str | None = None
 
@@ -329,7 +329,7 @@ class HttpIronicApi:
         query = {"sort_key": by, "sort_dir": "desc", "limit": "1"}
         while True:
             answer = await self._ask("/v1/nodes/detail", query)
-            listing = self._client.read(self._client.granted(answer), Listing)
+            listing = self._client.read(self._client.granted(answer), NodesListed)
             times = [changed_at(each, by) for each in listing.nodes]
             read = [
                 (read_node(each), at)
@@ -440,7 +440,7 @@ class HttpIronicApi:
     async def _nodes(self, query: Mapping[str, str]) -> tuple[Sequence[object], dict[str, str] | None]:
         """One page of nodes, and the query for the next page; None after the last."""
         answer = await self._ask("/v1/nodes", query, with_fields=True)
-        listing = self._client.read(self._client.granted(answer), Listing)
+        listing = self._client.read(self._client.granted(answer), NodesListed)
         if listing.next is None:
             return listing.nodes, None
         # The link's host may be one that only Ironic itself can reach, behind a proxy: what counts is where it goes on.

@@ -1,29 +1,29 @@
 """A simulated Ironic: its state machine, its notifications and the part of its REST API that Moorage uses.
 
-What only other clients of Ironic do, such as creating nodes and allocating them, is in tests/ironic_clients.
+The operations that only other clients of Ironic use, such as creating nodes and allocating them, are in tests/ironic_clients.
 
-Its messages are byte-compatible with messages captured from Ironic 39 (tests/data/ironic_captures). The interface:
+The answers and notifications that Moorage reads are as those of Ironic 39: tests/conformance/ironic.py compares both. The interface:
 
     SimulatedIronic(nodes, clock_s, publish, settings, script=..., chance=...)
         nodes      The nodes at the start: `available_nodes(count)` creates equal ones, `nodes_in_groups(count, groups)`
                    distributes them over conductor groups. A test may also make each by `SimulatedNode(...)`.
         clock_s    The time, in seconds since 1970: `time.time`, or a clock that a test moves.
         publish    Called as publish(routing_key, properties, body) for every notification. It must not block.
-        settings   IronicSimSettings: delays, automated cleaning, host names.
+        settings   IronicSimSettings: delays, host names.
         script     IronicScript (script.py): which faults happen, when, on which nodes. `ironic.script = ...` replaces it.
       .advance()          Do all work that is due by the clock. A test moves its clock and calls this.
       .run(), .stop()     Do the work in real time: SimulatedIronic is a part of a process.
       .next_due_s         When the next work is due; None if there is none.
       .nodes, .node(name or uuid)
                           All nodes as they are now, or one of them; None if there is none.
-      .patch, .set_maintenance, .set_traits, .provision, .set_power, .attach_vif ...
+      .patch, .set_maintenance, .provision, .set_power, .attach_vif ...
                           The operations of the API, without HTTP. Each returns Ironic's answer or raises `RequestRefused`.
       .begin, .write, .announce, .at, .go, .forget
-                          Operations are made of these; tests/ironic_clients makes further ones.
+                          Operations are made of these; tests/ironic_clients makes further ones: create, delete, set_traits.
       .resume_work()      After a start with the nodes of a killed process: its unfinished work continues.
       .go_away(for_s, refuses=...), .come_back()
                           The API answers 503, or takes no connections.
-      .published, .lost   How many notifications were published, and how many the script lost.
+      .published          How many notifications were published.
 
     ironic_app(ironic)         The REST API as an ASGI application.
     IronicTransport(ironic)    An httpx transport to the API inside this process. It refuses connections while Ironic is away.
@@ -44,10 +44,10 @@ from laboratory.ironic.api import (
     ironic_app,
     simulated_ironic,
 )
-from laboratory.ironic.node import RequestRefused, SimulatedNode
+from laboratory.ironic.node import NodeFile, RequestRefused, SimulatedNode, available_nodes, nodes_in_groups
 from laboratory.ironic.notifications import NotificationSender
 from laboratory.ironic.script import IronicScript
-from laboratory.ironic.simulated import NodeFile, SimulatedIronic, available_nodes, nodes_in_groups
+from laboratory.ironic.simulated import SimulatedIronic
 from laboratory.ironic.work import IronicSimSettings, WorkDurations, paced
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""The part of Ironic's REST API that Moorage uses, on top of a SimulatedIronic: as an ASGI application, with versions and errors as in
-Ironic; an httpx transport to it; and on a loopback port, as a part of a process.
+"""The part of Ironic's REST API that Moorage uses, on top of a SimulatedIronic, with errors as in Ironic.
 
-It answers each version alike: what a version lacks is tested where the client chooses its fields.
+It is an ASGI application; there is an httpx transport to it, and a part of a process that serves it on a loopback port. It answers each
+version alike: the tests of the client's choice of fields test what a version lacks.
 """
 
 import asyncio
@@ -9,13 +9,14 @@ import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import dropwhile, islice
-from typing import Annotated, Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
 import httpx
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,30 +27,20 @@ from kit.health import Listen
 from kit.http_server import HttpServer
 from kit.parts import Supervised
 from kit.process import Part
-from laboratory.ironic.changes import is_uuid
 from laboratory.ironic.node import (
     BAD_REQUEST,
-    NOT_ACCEPTABLE,
     NOT_FOUND,
     SERVER_ERROR,
+    NodeFile,
     RequestRefused,
     SimulatedNode,
-    masked,
-    no_such_node,
+    check,
 )
 from laboratory.ironic.notifications import NotificationSender
 from laboratory.ironic.script import IronicScript
-from laboratory.ironic.simulated import NodeFile, SimulatedIronic
-from laboratory.ironic.work import IronicSimSettings, ProvisionOrder
+from laboratory.ironic.simulated import SimulatedIronic
+from laboratory.ironic.work import IronicOrder, IronicSimSettings
 
-T = TypeVar("T")
-
-HEADER = "X-OpenStack-Ironic-API-Version"
-MIN_HEADER = "X-OpenStack-Ironic-API-Minimum-Version"
-MAX_HEADER = "X-OpenStack-Ironic-API-Maximum-Version"
-OLDEST_MINOR, LATEST_MINOR = 1, 115
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-METHOD_NOT_ALLOWED = 405
 OK, ACCEPTED, NO_CONTENT = 200, 202, 204
 PAGE_MAX = 1000
 # The arguments of a list; those with a tuple have one of its values.
@@ -58,205 +49,204 @@ _ARGUMENTS: Mapping[str, tuple[str, ...] | None] = {
     "sort_key": ("id", "created_at", "updated_at"),
     "sort_dir": ("asc", "desc"),
 }
-# Fields that the API does not show, and fields that cannot be requested by name.
-_HIDDEN = frozenset({"vifs", "bmc_power"})
-_NOT_ASKED_FOR = frozenset({"created_at", "updated_at"})
-_MASKED = frozenset({"driver_info", "driver_internal_info", "instance_info"})
-_FIELDS = tuple([field for field in SimulatedNode.__struct_fields__ if field not in _HIDDEN])
+# All that the API shows of a node.
+_FIELDS = tuple([each for each in SimulatedNode.__struct_fields__ if each not in ("vifs", "bmc_power")])
+# Keys of instance_info whose values are secrets, or may contain them.
+_SECRETS = ("configdrive", "image_url", "password", "secret", "token", "auth_key", "credential")
 _DRAIN_S = 2
 _LOOKS_EVERY_S = 0.05
 
 
-class ApiRequest(Struct, frozen=True, kw_only=True):
-    path: Mapping[str, str]
+class IronicRequest(Struct, frozen=True, kw_only=True):
+    """A request: what its URL names, and its decoded body."""
+
+    node: str
+    vif: str
     query: Mapping[str, str]
-    # The decoded body; None if there is none.
     body: Any
-    # The URL that was asked for, without its query.
+    # Without its query.
     url: str
 
     @property
-    def node(self) -> str:
-        """The name or UUID of the node that the URL names."""
-        return self.path["node"]
-
-    def body_as(self, kind: type[T]) -> T:
-        """The body as a value of this type; raise RequestRefused if it is none."""
+    def order(self) -> IronicOrder:
+        """The body as an order; raise RequestRefused if it is none."""
         try:
-            return msgspec.convert(self.body, kind)
+            return msgspec.convert(self.body, IronicOrder)
         except msgspec.ValidationError as problem:
             raise RequestRefused(BAD_REQUEST, f"The body is wrong: {problem}.") from None
 
 
-# The status and the body of an answer. None as body means no content.
-Answer = tuple[int, Any]
-Endpoint = Callable[[SimulatedIronic, ApiRequest], Answer]
-
-
-# Nodes
-
-
-def _list(ironic: SimulatedIronic, asked: ApiRequest) -> Answer:
+def _list(ironic: SimulatedIronic, asked: IronicRequest) -> object:
     """A page of nodes, after its marker; or the node of an instance."""
     ironic.advance()
     for name, text in asked.query.items():
         allowed = _ARGUMENTS.get(name, ())
-        if allowed is not None and text not in allowed:
-            raise RequestRefused(BAD_REQUEST, f"Unexpected argument: {name}={text}")
-    query = {"sort_key": "id", "sort_dir": "asc", **asked.query}
-    limit, instance = _limit(query.get("limit", str(PAGE_MAX))), query.get("instance_uuid")
+        check(
+            (allowed is not None and text not in allowed, BAD_REQUEST, f"Unexpected argument: {name}={text}")
+        )
+    query = {"sort_key": "id", "sort_dir": "asc", "limit": str(PAGE_MAX), **asked.query}
+    limit, instance, marker = query["limit"], query.get("instance_uuid"), query.get("marker")
+    check(
+        (
+            not limit.isdecimal() or int(limit) <= 0,
+            BAD_REQUEST,
+            f"limit is {limit!r}, must be a positive number.",
+        ),
+        (marker is not None and marker not in ironic.nodes, NOT_FOUND, f"Node {marker} does not exist."),
+    )
     rest: Iterable[SimulatedNode] = ironic.nodes.values()
     if query["sort_key"] != "id":
         # Nodes that were never changed count as the oldest.
         rest = sorted(rest, key=lambda node: getattr(node, query["sort_key"]) or "")
     if query["sort_dir"] == "desc":
         rest = reversed([*rest])
-    if (marker := query.get("marker")) is not None:
-        if marker not in ironic.nodes:
-            raise no_such_node(marker)
+    if marker is not None:
         rest = islice(dropwhile(lambda node: node.uuid != marker, rest), 1, None)
     if instance is not None:
-        if not is_uuid(instance):
-            raise RequestRefused(BAD_REQUEST, f"Expected UUID for instance_uuid: {instance}")
         rest = [node for node in rest if node.instance_uuid == instance]
-    page = [*islice(rest, limit)]
-    body: dict[str, Any] = {"nodes": [_shown(node, query.get("fields"), ironic) for node in page]}
+    page = [*islice(rest, min(int(limit), PAGE_MAX))]
+    body: dict[str, Any] = {"nodes": [_shown(node, query.get("fields")) for node in page]}
     # As in Ironic, a full page has a next page, which may be empty.
-    if len(page) == limit and instance is None:
-        following = {**query, "limit": str(limit), "marker": page[-1].uuid}
-        body["next"] = f"{asked.url}?{urlencode(following, safe=',')}"
-    return OK, body
+    if len(page) == min(int(limit), PAGE_MAX) and instance is None:
+        body["next"] = f"{asked.url}?{urlencode({**query, 'marker': page[-1].uuid}, safe=',')}"
+    return body
 
 
-def _limit(text: str) -> int:
-    if not text.isdecimal() or int(text) <= 0:
-        raise RequestRefused(BAD_REQUEST, f"limit is {text!r}, must be a positive number.")
-    return min(int(text), PAGE_MAX)
-
-
-def _shown(node: SimulatedNode, fields: str | None, ironic: SimulatedIronic) -> dict[str, Any]:
+def _shown(node: SimulatedNode, fields: str | None) -> dict[str, Any]:
     """A node as the API shows it: these fields, or all. Ironic's links are left out."""
-    names: Sequence[str] = (*_FIELDS, "conductor")
+    names: Sequence[str] = _FIELDS
     if fields is not None:
-        wanted = [each.strip() for each in fields.split(",") if each.strip()]
-        if wrong := [each for each in wanted if each not in names or each in _NOT_ASKED_FOR]:
-            raise RequestRefused(BAD_REQUEST, f"Field {wrong[0]} is not a valid field.")
-        names = wanted
-    return {name: _value(node, name) if name != "conductor" else ironic.settings.host for name in names}
+        names = [each for each in fields.split(",") if each]
+        # As in Ironic, these times are in whole nodes only.
+        allowed = {*_FIELDS} - {"created_at", "updated_at"}
+        wrong = next((each for each in names if each not in allowed), None)
+        check((wrong, BAD_REQUEST, f"Field {wrong} is not a valid field."))
+    values = {name: getattr(node, name) for name in names}
+    times = {name: at.replace("Z", "+00:00") for name, at in values.items() if at and name.endswith("_at")}
+    if "instance_info" in values:
+        values["instance_info"] = {
+            key: "******" if any(each in key.lower() for each in _SECRETS) else value
+            for key, value in node.instance_info.items()
+        }
+    return {**values, **times}
 
 
-def _value(node: SimulatedNode, field: str) -> Any:
-    value = getattr(node, field)
-    if field.endswith("_at") and value is not None:
-        return value.replace("Z", "+00:00")
-    return masked(value) if field in _MASKED else value
-
-
-def _show(ironic: SimulatedIronic, asked: ApiRequest) -> Answer:
-    return OK, _shown(ironic.known(asked.node), asked.query.get("fields"), ironic)
-
-
-def _validate(ironic: SimulatedIronic, asked: ApiRequest) -> Answer:
-    reasons = ironic.why_not_deployable(asked.node)
-    return OK, {
-        name: {"result": False, "reason": reason} if reason else {"result": True}
-        for name, reason in reasons.items()
-    }
-
-
-def _show_console(ironic: SimulatedIronic, asked: ApiRequest) -> Answer:
+def _show_console(ironic: SimulatedIronic, asked: IronicRequest) -> object:
     node = ironic.known(asked.node)
-    is_on = bool(node.console_enabled)
-    info = {"type": "shellinabox", "url": f"http://console.invalid/{node.uuid}"} if is_on else None
-    return OK, {"console_enabled": is_on, "console_info": info}
+    info = {"type": "shellinabox", "url": f"http://console.invalid/{node.uuid}"}
+    return {"console_enabled": node.console_enabled, "console_info": info if node.console_enabled else None}
 
 
-def _patch(ironic: SimulatedIronic, asked: ApiRequest) -> Answer:
-    return OK, _shown(ironic.patch(asked.node, asked.body), None, ironic)
-
-
-# Orders
-
-
-class PowerOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    target: str
-
-
-class ConsoleOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    enabled: bool
-
-
-class MaintenanceOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    reason: str | None = None
-
-
-class VifOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    id: Annotated[str, Meta(min_length=1)]
-
-
-def _order(status: int, order: Callable[[SimulatedIronic, ApiRequest], object]) -> Endpoint:
-    """An endpoint that gives this order, and answers without content."""
-
-    def answer(ironic: SimulatedIronic, asked: ApiRequest) -> Answer:
-        order(ironic, asked)
-        return status, None
-
-    return answer
-
-
-ENDPOINTS: Mapping[str, Mapping[str, Endpoint]] = {
-    "/v1/nodes": {"GET": _list},
-    "/v1/nodes/detail": {"GET": _list},
-    "/v1/nodes/{node}": {"GET": _show, "PATCH": _patch},
-    "/v1/nodes/{node}/validate": {"GET": _validate},
-    "/v1/nodes/{node}/states/provision": {
-        "PUT": _order(
-            ACCEPTED, lambda ironic, asked: ironic.provision(asked.node, asked.body_as(ProvisionOrder))
+_NODE = "/v1/nodes/{node}"
+# Of each request: method, path, the status of the answer, and its body, which an order's answer does not have.
+ROUTES: Sequence[tuple[str, str, int, Callable[[SimulatedIronic, IronicRequest], object]]] = (
+    ("GET", "/v1/nodes", OK, _list),
+    ("GET", "/v1/nodes/detail", OK, _list),
+    ("GET", _NODE, OK, lambda ironic, asked: _shown(ironic.known(asked.node), asked.query.get("fields"))),
+    ("PATCH", _NODE, OK, lambda ironic, asked: _shown(ironic.patch(asked.node, asked.body), None)),
+    (
+        *("GET", f"{_NODE}/validate", OK),
+        lambda ironic, asked: {
+            name: {"result": not reason, **({"reason": reason} if reason else {})}
+            for name, reason in ironic.why_not_deployable(asked.node).items()
+        },
+    ),
+    (
+        *("PUT", f"{_NODE}/states/provision", ACCEPTED),
+        lambda ironic, asked: ironic.provision(asked.node, asked.order),
+    ),
+    (
+        *("PUT", f"{_NODE}/states/power", ACCEPTED),
+        lambda ironic, asked: ironic.set_power(asked.node, asked.order.target),
+    ),
+    ("GET", f"{_NODE}/states/console", OK, _show_console),
+    (
+        *("PUT", f"{_NODE}/states/console", ACCEPTED),
+        lambda ironic, asked: ironic.set_console(asked.node, is_on=bool(asked.order.enabled)),
+    ),
+    (
+        *("PUT", f"{_NODE}/maintenance", ACCEPTED),
+        lambda ironic, asked: ironic.set_maintenance(asked.node, is_on=True, reason=asked.order.reason),
+    ),
+    (
+        *("DELETE", f"{_NODE}/maintenance", ACCEPTED),
+        lambda ironic, asked: ironic.set_maintenance(asked.node, is_on=False),
+    ),
+    (
+        *("GET", f"{_NODE}/vifs", OK),
+        lambda ironic, asked: {"vifs": [{"id": vif} for vif in ironic.known(asked.node).vifs]},
+    ),
+    (
+        *("POST", f"{_NODE}/vifs", NO_CONTENT),
+        lambda ironic, asked: ironic.attach_vif(asked.node, asked.order.id),
+    ),
+    (
+        *("DELETE", f"{_NODE}/vifs/{{vif}}", NO_CONTENT),
+        lambda ironic, asked: ironic.detach_vif(asked.node, asked.vif),
+    ),
+    *(
+        (
+            *(method, "/{rest:path}", OK),
+            lambda _, asked: check((True, NOT_FOUND, f"There is no {asked.url}.")),
         )
-    },
-    "/v1/nodes/{node}/states/power": {
-        "PUT": _order(
-            ACCEPTED, lambda ironic, asked: ironic.set_power(asked.node, asked.body_as(PowerOrder).target)
-        )
-    },
-    "/v1/nodes/{node}/states/console": {
-        "GET": _show_console,
-        "PUT": _order(
-            ACCEPTED,
-            lambda ironic, asked: ironic.set_console(asked.node, is_on=asked.body_as(ConsoleOrder).enabled),
-        ),
-    },
-    "/v1/nodes/{node}/maintenance": {
-        "PUT": _order(
-            ACCEPTED,
-            lambda ironic, asked: ironic.set_maintenance(
-                asked.node, is_on=True, reason=asked.body_as(MaintenanceOrder).reason
-            ),
-        ),
-        "DELETE": _order(ACCEPTED, lambda ironic, asked: ironic.set_maintenance(asked.node, is_on=False)),
-    },
-    "/v1/nodes/{node}/vifs": {
-        "GET": lambda ironic, asked: (OK, {"vifs": [{"id": vif} for vif in ironic.known(asked.node).vifs]}),
-        "POST": _order(
-            NO_CONTENT, lambda ironic, asked: ironic.attach_vif(asked.node, asked.body_as(VifOrder).id)
-        ),
-    },
-    "/v1/nodes/{node}/vifs/{vif}": {
-        "DELETE": _order(NO_CONTENT, lambda ironic, asked: ironic.detach_vif(asked.node, asked.path["vif"]))
-    },
-    "/{rest:path}": {},
-}
-
-
-# The application
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+    ),
+)
 
 
 def ironic_app(ironic: SimulatedIronic) -> Starlette:
+    def endpoint(
+        status: int, answer: Callable[[SimulatedIronic, IronicRequest], object]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def answered(request: Request) -> Response:
+            body = await request.body()
+            return _answered(ironic, request, body, status, answer)
+
+        return answered
+
     return Starlette(
         routes=[
-            Route(path, _route(ironic, endpoints), methods=METHODS) for path, endpoints in ENDPOINTS.items()
+            Route(path, endpoint(status, answer), methods=[method]) for method, path, status, answer in ROUTES
         ]
     )
+
+
+def _answered(
+    ironic: SimulatedIronic,
+    request: Request,
+    body: bytes,
+    status: int,
+    answer: Callable[[SimulatedIronic, IronicRequest], object],
+) -> Response:
+    if ironic.away:
+        return Response("Service Unavailable", 503)
+    names = request.path_params
+    try:
+        asked = IronicRequest(
+            node=names.get("node", ""),
+            vif=names.get("vif", ""),
+            query=dict(request.query_params),
+            body=msgspec.json.decode(body) if body else None,
+            url=str(request.url).partition("?")[0],
+        )
+        document = answer(ironic, asked)
+    except msgspec.DecodeError as problem:
+        return _error(RequestRefused(BAD_REQUEST, f"The body is no JSON: {problem}"))
+    except RequestRefused as refused:
+        return _error(refused)
+    content = msgspec.json.encode(document) if status == OK else b""
+    return Response(content, status, media_type="application/json" if content else None)
+
+
+def _error(refused: RequestRefused) -> Response:
+    """An error as in Ironic: JSON inside JSON."""
+    fault = {
+        "faultcode": "Client" if refused.status < SERVER_ERROR else "Server",
+        "faultstring": refused.text,
+        "debuginfo": None,
+    }
+    content = msgspec.json.encode({"error_message": json.dumps(fault)})
+    return Response(content, refused.status, media_type="application/json")
 
 
 class IronicTransport(httpx.AsyncBaseTransport):
@@ -272,64 +262,6 @@ class IronicTransport(httpx.AsyncBaseTransport):
         return await self._inner.handle_async_request(request)
 
 
-def _route(
-    ironic: SimulatedIronic, endpoints: Mapping[str, Endpoint]
-) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
-        return _answered(ironic, endpoints, request, await request.body())
-
-    return answer
-
-
-def _answered(
-    ironic: SimulatedIronic, endpoints: Mapping[str, Endpoint], request: Request, body: bytes
-) -> Response:
-    if ironic.away:
-        return Response("Service Unavailable", 503)
-    version = request.headers.get(HEADER, f"1.{OLDEST_MINOR}")
-    headers = {MIN_HEADER: f"1.{OLDEST_MINOR}", MAX_HEADER: f"1.{LATEST_MINOR}", HEADER: version}
-    try:
-        _check_version(version)
-        status, document = _endpoint(endpoints, request)(ironic, _asked(request, body))
-    except RequestRefused as refused:
-        # An error as in Ironic: JSON inside JSON.
-        fault = {
-            "faultcode": "Client" if refused.status < SERVER_ERROR else "Server",
-            "faultstring": refused.text,
-            "debuginfo": None,
-        }
-        status, document = refused.status, {"error_message": json.dumps(fault)}
-    content = b"" if document is None else msgspec.json.encode(document)
-    return Response(content, status, headers, media_type="application/json" if content else None)
-
-
-def _check_version(version: str) -> None:
-    major, _, minor = version.partition(".")
-    if major != "1" or not minor.isdecimal() or not OLDEST_MINOR <= int(minor) <= LATEST_MINOR:
-        offered = f"[1.{OLDEST_MINOR}, 1.{LATEST_MINOR}]"
-        raise RequestRefused(NOT_ACCEPTABLE, f"Version {version[:50]} is not supported: {offered}.")
-
-
-def _endpoint(endpoints: Mapping[str, Endpoint], request: Request) -> Endpoint:
-    if request.method not in endpoints:
-        status = METHOD_NOT_ALLOWED if endpoints else NOT_FOUND
-        raise RequestRefused(status, f"There is no {request.method} {request.url.path}.")
-    return endpoints[request.method]
-
-
-def _asked(request: Request, body: bytes) -> ApiRequest:
-    try:
-        document = msgspec.json.decode(body) if body else None
-    except msgspec.DecodeError as problem:
-        raise RequestRefused(BAD_REQUEST, f"The body is no JSON: {problem}") from None
-    return ApiRequest(
-        path=dict(request.path_params),
-        query=dict(request.query_params),
-        body=document,
-        url=str(request.url).partition("?")[0],
-    )
-
-
 class IronicServer(Supervised):
     """Serves the REST API; it listens as soon as it is created. While Ironic takes no connections the port is closed; later it is opened again."""
 
@@ -337,11 +269,9 @@ class IronicServer(Supervised):
         super().__init__("API of the simulated Ironic", self._listen, is_cut_short=False)
         self._ironic = ironic
         self._app = ironic_app(ironic)
+        self._at = partial(HttpServer, self._app, what="ironic-listen", drain_s_max=_DRAIN_S)
         self._server = self._at(Listen(host, port))
         self.url = self._server.url
-
-    def _at(self, listen: Listen) -> HttpServer:
-        return HttpServer(self._app, listen, "ironic-listen", drain_s_max=_DRAIN_S)
 
     async def _listen(self) -> None:
         await self._serve(self._server)

@@ -9,8 +9,8 @@ from bus.workers.running import about
 from kit.health import read_address
 from laboratory.computes.faults import load_script
 from laboratory.ironic.api import simulated_ironic
+from laboratory.ironic.node import nodes_in_groups
 from laboratory.ironic.script import IronicScript
-from laboratory.ironic.simulated import nodes_in_groups
 from laboratory.ironic.work import IronicSimSettings, WorkDurations, paced
 from moor.flags import option
 from moor.options import BusUrl, Operating, broker_of, command_settings, run_worker, wrong_value

@@ -1,12 +1,10 @@
-"""Notifications exactly as Ironic publishes them: an envelope of oslo.messaging, JSON inside JSON; each once, or twice, late or never if the
-script of faults says so; and sent at most once, as by Ironic's own sender.
+"""Notifications as Ironic publishes them: an envelope of oslo.messaging, JSON inside JSON, sent at most once, as by Ironic's own sender.
 
-Our messages have a message_id and a user_id, which Ironic's do not have, and lack content_encoding and priority. The body, the exchange and
-the routing key are as Ironic's.
+Our messages have a message_id and a user_id, which Ironic's do not have, and lack content_encoding and priority. The exchange, the routing
+key and the form of the body are as Ironic's. Fields of a node that nobody changes here have the same value in each.
 """
 
 import asyncio
-import heapq
 import json
 import random
 from collections import deque
@@ -16,16 +14,16 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from msgspec import Struct, structs
+
 from bus.broker import Broker
 from bus.message import Parcel
 from bus.topology import Exchange, Objects
 from kit.errors import Operational
 from kit.parts import Supervised
-from laboratory.ironic.node import NodeEvent, Payload, payload_of
-from laboratory.ironic.script import IronicScript, Subject, publishings
+from laboratory.ironic.node import Said, SimulatedNode
 from laboratory.ironic.work import IronicSimSettings
 
-Action = Callable[[float], None]
 Publish = Callable[[str, Mapping[str, Any], bytes], None]
 
 TOPIC = "ironic_versioned_notifications"
@@ -36,48 +34,80 @@ PROPERTIES: Mapping[str, Any] = {
     "headers": {},
     "priority": 0,
 }
+# The service that announces an action, and the object and version of the notification.
+_PAYLOADS: Mapping[str, tuple[str, str, str]] = {
+    **dict.fromkeys(("create", "update", "delete"), ("api", "NodeCRUDPayload", "1.15")),
+    "maintenance_set": ("api", "NodePayload", "1.17"),
+    "console_set": ("conductor", "NodePayload", "1.17"),
+    "provision_set": ("conductor", "NodeSetProvisionStatePayload", "1.18"),
+    "power_set": ("conductor", "NodeSetPowerStatePayload", "1.17"),
+    "power_state_corrected": ("conductor", "NodeCorrectedPowerStatePayload", "1.17"),
+}
+_COUNT = SimulatedNode.__struct_fields__.index("updated_at") + 1
+_TOLD = SimulatedNode.__struct_fields__[:_COUNT]
+_INTERFACES = ("bios", "boot", "console", "inspect", "management", "power", "raid", "rescue", "vendor")
+_UNCHANGED: Mapping[str, Any] = {
+    **{f"{interface}_interface": "fake" for interface in _INTERFACES},
+    **dict.fromkeys(("boot_mode", "secure_boot", "description", "protected_reason", "retired_reason")),
+    **dict.fromkeys(("inspection_started_at", "inspection_finished_at")),
+    "storage_interface": "noop",
+    "clean_step": {},
+    "deploy_step": {},
+    "disable_power_off": False,
+    "protected": False,
+}
+_CONTEXT: Mapping[str, Any] = {
+    **dict.fromkeys(("_context_user", "_context_project_id", "_context_system_scope", "_context_project")),
+    **dict.fromkeys(("_context_domain", "_context_user_domain", "_context_project_domain")),
+    **dict.fromkeys(("_context_auth_token", "_context_global_request_id", "_context_resource_uuid")),
+    **dict.fromkeys(("_context_is_admin", "_context_read_only", "_context_show_deleted"), False),
+    "_context_roles": [],
+    "_context_user_identity": "- - - - -",
+    "_context_is_admin_project": True,
+    "_context_auth_token_info": None,
+}
 
 
-def routing_key(payload: Payload) -> str:
-    return f"{TOPIC}.{'error' if payload.is_error else 'info'}"
+class Payload(Struct, frozen=True):
+    """The subject of a notification: an object of Ironic with this name and uuid."""
+
+    event_type: str
+    service: str
+    object: str
+    version: str
+    data: Mapping[str, Any]
 
 
-def body_of(payload: Payload, at_us: int, host: str, request_id: str, chance: random.Random) -> bytes:
-    """The bytes of a notification, whose keys are those of the captured messages, in the same order."""
-    message: dict[str, Any] = {
+def payload_of(said: Said) -> Payload:
+    service, name, version = _PAYLOADS[said.action]
+    node = dict(zip(_TOLD, structs.astuple(said.node)[:_COUNT], strict=True))
+    event_type = f"baremetal.node.{said.action}.{said.status}"
+    return Payload(event_type, service, name, version, {**said.more, **_UNCHANGED, **node})
+
+
+def written(
+    payload: Payload, at_us: int, host: str, request_id: str, chance: random.Random
+) -> tuple[str, bytes]:
+    """The routing key and the body of the notification."""
+    level = "error" if payload.event_type.endswith(".error") else "info"
+    message: Mapping[str, Any] = {
         "message_id": new_uuid(chance),
         "publisher_id": f"ironic-{payload.service}.{host}",
         "event_type": payload.event_type,
-        "priority": "ERROR" if payload.is_error else "INFO",
+        "priority": level.upper(),
         "payload": {
-            "ironic_object.name": payload.name,
+            "ironic_object.name": payload.object,
             "ironic_object.namespace": "ironic",
             "ironic_object.version": payload.version,
             "ironic_object.data": payload.data,
         },
         "timestamp": f"{_second(at_us // 1_000_000)}.{at_us % 1_000_000:06}",
         "_unique_id": UUID(int=chance.getrandbits(128), version=4).hex,
-        "_context_user": None,
-        "_context_project_id": None,
-        "_context_system_scope": None,
-        "_context_project": None,
-        "_context_domain": None,
-        "_context_user_domain": None,
-        "_context_project_domain": None,
-        "_context_is_admin": False,
-        "_context_read_only": False,
-        "_context_show_deleted": False,
-        "_context_auth_token": None,
         "_context_request_id": request_id,
-        "_context_global_request_id": None,
-        "_context_resource_uuid": None,
-        "_context_roles": [],
-        "_context_user_identity": "- - - - -",
-        "_context_is_admin_project": True,
-        "_context_auth_token_info": None,
+        **_CONTEXT,
     }
-    envelope = {"oslo.version": "2.0", "oslo.message": json.dumps(message)}
-    return json.dumps(envelope).encode()
+    body = json.dumps({"oslo.version": "2.0", "oslo.message": json.dumps(message)})
+    return f"{TOPIC}.{level}", body.encode()
 
 
 @lru_cache(maxsize=16)
@@ -87,88 +117,6 @@ def _second(at_s: int) -> str:
 
 def new_uuid(chance: random.Random) -> str:
     return str(UUID(int=chance.getrandbits(128), version=4))
-
-
-def new_request_id(chance: random.Random) -> str:
-    return f"req-{new_uuid(chance)}"
-
-
-class ActionTimers:
-    """Runs actions when they are due. An action is called with its due time, however late it runs."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Action]] = []
-        self._number = 0
-
-    @property
-    def next_due_s(self) -> float | None:
-        return self._heap[0][0] if self._heap else None
-
-    def at(self, due_s: float, action: Action) -> None:
-        self._number += 1
-        heapq.heappush(self._heap, (due_s, self._number, action))
-
-    def run_due(self, now_s: float, count_max: int | None = None) -> int:
-        """Run the actions that are due, and those that they schedule for now. Returns how many were run."""
-        count = 0
-        while self._heap and self._heap[0][0] <= now_s and (count_max is None or count < count_max):
-            due_s, _, action = heapq.heappop(self._heap)
-            action(due_s)
-            count += 1
-        return count
-
-
-class NotificationAnnouncer:
-    def __init__(
-        self,
-        publish: Publish,
-        host: str,
-        timers: ActionTimers,
-        chance: random.Random,
-        started_s: float,
-    ) -> None:
-        self.script = IronicScript()
-        self.published = 0
-        self.lost = 0
-        self._publish = publish
-        self._host = host
-        self._timers = timers
-        self._chance = chance
-        self._started_s = started_s
-        # How often the script was asked about each node.
-        self._counts: dict[str, int] = {}
-        self._last_us = 0
-
-    def since_s(self, at_s: float) -> float:
-        """The seconds since the fault script began."""
-        return max(0.0, at_s - self._started_s)
-
-    def about(self, name: str | None, uuid: str, at_s: float) -> Subject:
-        count = self._counts[uuid] = self._counts.get(uuid, 0) + 1
-        return Subject(name, uuid, self.since_s(at_s), count)
-
-    def say(self, said: NodeEvent, at_s: float, request_id: str) -> None:
-        self.publish(payload_of(said), said.node.name, said.node.uuid, at_s, request_id)
-
-    def publish(self, payload: Payload, name: str | None, uuid: str, at_s: float, request_id: str) -> None:
-        """Publish the notification, which is about the object with this name and uuid."""
-        # No two notifications have the same time, since consumers order the notifications of a node by it.
-        self._last_us = max(int(at_s * 1e6), self._last_us + 1)
-        key = routing_key(payload)
-        body = body_of(payload, self._last_us, self._host, request_id, self._chance)
-        times: tuple[float, ...] = (0.0,)
-        if self.script.faults:
-            times = publishings(self.script, payload.event_type, self.about(name, uuid, at_s))
-        self.lost += not times
-        for late_s in times:
-            if late_s:
-                self._timers.at(at_s + late_s, lambda _: self._send(key, body))
-            else:
-                self._send(key, body)
-
-    def _send(self, key: str, body: bytes) -> None:
-        self.published += 1
-        self._publish(key, PROPERTIES, body)
 
 
 class NotificationSender(Supervised):

@@ -52,10 +52,8 @@ Work = Literal[
     "rescue",
     "unrescue",
     "deploy",
-    "deploy wait",
     "tear down",
     "clean",
-    "clean wait",
     "power",
 ]
 
@@ -75,7 +73,7 @@ class NodeFault(SharedFault, frozen=True, kw_only=True):
 
 
 class WorkFails(NodeFault, frozen=True, kw_only=True, tag="work_fails"):
-    """The conductor's work on the node fails. `clean wait` and `deploy wait` fail because no agent calls."""
+    """The conductor's work on the node fails."""
 
     work: Work
     reason: str = "scripted failure"

@@ -10,9 +10,10 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from laboratory.ironic import SimulatedIronic, SimulatedNode, states
-from laboratory.ironic.changes import operations_of, patched
-from laboratory.ironic.node import CONFLICT, NOT_FOUND, Json, Payload, RequestRefused, second
+from laboratory.ironic import SimulatedIronic, SimulatedNode
+from laboratory.ironic.node import CONFLICT, NOT_FOUND, Json, RequestRefused, operations_of, patched, second
+from laboratory.ironic.notifications import Payload
+from laboratory.ironic.work import AVAILABLE, STATES
 
 ALLOCATING, ACTIVE, FAILED = "allocating", "active", "error"
 # From the creation of an allocation to its node.
@@ -127,14 +128,14 @@ class Allocations:
 
     def _say(self, allocation: Allocation, action: str, status: str, at_s: float, request: str) -> None:
         event_type, data = f"baremetal.allocation.{action}.{status}", structs.asdict(allocation)
-        payload = Payload(event_type, "api", status == "error", "AllocationCRUDPayload", "1.1", data)
-        self._ironic.announcer.publish(payload, allocation.name, allocation.uuid, at_s, request)
+        payload = Payload(event_type, "api", "AllocationCRUDPayload", "1.1", data)
+        self._ironic.publish(payload, (at_s, request))
 
 
 def _fits(allocation: Allocation, node: SimulatedNode) -> bool:
     return (
         node.resource_class == allocation.resource_class
-        and node.provision_state == states.AVAILABLE
+        and node.provision_state == AVAILABLE
         and node.instance_uuid is None
         and not node.maintenance
         and node.power_state is not None
@@ -147,6 +148,4 @@ def _fits(allocation: Allocation, node: SimulatedNode) -> bool:
 
 def _is_in_use(node: SimulatedNode) -> bool:
     """Does the node change its state, or is it active, and is not in maintenance?"""
-    state = node.provision_state
-    in_transition = bool(node.target_provision_state) and state not in states.UPDATE_ALLOWED
-    return not node.maintenance and (in_transition or state == states.ACTIVE)
+    return not node.maintenance and bool(STATES[node.provision_state].work or node.provision_state == ACTIVE)

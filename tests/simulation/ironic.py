@@ -31,12 +31,11 @@ from laboratory.ironic import (
     SimulatedNode,
     WorkDurations,
 )
-from laboratory.ironic.node import CONFLICT
+from laboratory.ironic.node import CONFLICT, NodeTable
 from laboratory.ironic.script import BmcSilent, Loses
-from laboratory.ironic.simulated import NodeTable
-from laboratory.ironic.work import ProvisionOrder
+from laboratory.ironic.work import IronicOrder
 from tests.ironic_clients.allocations import Allocation, Allocations
-from tests.ironic_clients.nodes import create, delete
+from tests.ironic_clients.nodes import create, delete, set_traits
 from tests.planted.replacing import replaced
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
@@ -54,7 +53,6 @@ SETTINGS = IronicSimSettings(
         tear_down_s=0.3,
         power_s=0.1,
         agent_call_s=0.3,
-        agent_timeout_s=2.0,
         power_sync_s=3.0,
     )
 )
@@ -179,7 +177,7 @@ class IronicWorld:
         names = [
             name for bit, name in enumerate(("CUSTOM_A", "CUSTOM_B", "HW_CPU_X86_VMX")) if seed >> bit & 1
         ]
-        return self.ironic.set_traits(node.uuid, names)
+        return set_traits(self.ironic, node.uuid, names)
 
     def _class(self, node: SimulatedNode, seed: int) -> SimulatedNode:
         value = (*CLASSES, *CLASSES, None)[seed % 5]
@@ -333,7 +331,7 @@ class FaultyIronicApi(rest.HttpIronicApi):
         configdrive: Mapping[str, Any] | str | None = None,
         **_others: object,
     ) -> rest.IronicRefused | None:
-        order = ProvisionOrder(target=target, configdrive=configdrive)
+        order = IronicOrder(target=target, configdrive=configdrive)
         return await self._ordered(node, target, lambda uuid: self._ironic.provision(uuid, order))
 
     async def attach_vif(self, node: ProviderId, vif: str) -> rest.IronicRefused | None:

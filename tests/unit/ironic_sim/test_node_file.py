@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from laboratory.ironic import NodeFile, SimulatedIronic, available_nodes, states
-from laboratory.ironic.simulated import LINES_LEAST
+from laboratory.ironic import NodeFile, SimulatedIronic, available_nodes
+from laboratory.ironic.node import LINES_LEAST
+from laboratory.ironic.work import AVAILABLE, CLEANING, POWER_ON
 from tests.ironic_clients.nodes import delete
 
 NODE = "node-00000"
@@ -64,17 +65,17 @@ def test_work_that_was_under_way_goes_on(tmp_path: Path, after_s: float) -> None
     world = World(tmp_path / "nodes")
     world.ironic.provision(NODE, "manage")
     world.ironic.provision(NODE, "provide")
-    world.ironic.set_power("node-00002", states.POWER_ON)
+    world.ironic.set_power("node-00002", POWER_ON)
     world.at_s += after_s
 
     world.killed()
-    assert world.state() == states.CLEANING
+    assert world.state() == CLEANING
     world.pass_s(2)
 
-    assert world.state() == states.AVAILABLE
+    assert world.state() == AVAILABLE
     node = world.ironic.node("node-00002")
     assert node is not None
-    assert (node.power_state, node.target_power_state, node.reservation) == (states.POWER_ON, None, None)
+    assert (node.power_state, node.target_power_state, node.reservation) == (POWER_ON, None, None)
 
 
 def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:

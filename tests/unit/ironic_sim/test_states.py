@@ -1,7 +1,6 @@
-"""The simulated Ironic's state machine and its conductor: success, failures, locks, power, scripts."""
+"""The simulated Ironic's conductor: failures, power, scripts. What succeeds is seen in the captured scenarios."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,19 +10,12 @@ from laboratory.ironic import (
     RequestRefused,
     SimulatedNode,
     available_nodes,
-    states,
 )
-from laboratory.ironic.node import after_event
 from laboratory.ironic.script import BmcSilent, Doubles, Work, WorkFails
 from laboratory.ironic.script import Delays as LateNotifications
 from tests.unit.ironic_sim.worlds import World
 
 INSTANCE = "11111111-2222-3333-4444-555555555555"
-AGENT: Mapping[str, Any] = {
-    "driver": "redfish",
-    "deploy_interface": "direct",
-    "instance_info": {"image_source": "http://x/i"},
-}
 
 
 def a_world(script: IronicScript | None = None, count: int = 1, **fields: Any) -> World:
@@ -41,64 +33,6 @@ def refused(ask: Callable[[], object], status: int) -> str:
     return caught.value.text
 
 
-@pytest.mark.parametrize(
-    ("state", "event", "after", "target", "status"),
-    [
-        ("enroll", "manage", "verifying", "manageable", "start"),
-        ("verifying", "done", "manageable", None, "end"),
-        ("verifying", "fail", "enroll", None, "error"),
-        ("manageable", "provide", "cleaning", "available", "start"),
-        ("manageable", "clean", "cleaning", "manageable", "start"),
-        ("cleaning", "wait", "clean wait", "available", "success"),
-        ("clean wait", "resume", "cleaning", "available", "success"),
-        ("cleaning", "done", "available", None, "end"),
-        ("cleaning", "manage", "manageable", None, "end"),
-        ("cleaning", "fail", "clean failed", "available", "error"),
-        ("clean wait", "abort", "clean failed", "available", "end"),
-        ("clean failed", "manage", "manageable", None, "success"),
-        ("available", "manage", "manageable", None, "success"),
-        ("available", "deploy", "deploying", "active", "start"),
-        ("deploying", "wait", "wait call-back", "active", "success"),
-        ("wait call-back", "resume", "deploying", "active", "success"),
-        ("deploying", "done", "active", None, "end"),
-        ("deploying", "fail", "deploy failed", "active", "error"),
-        ("deploy failed", "delete", "deleting", "available", "start"),
-        ("active", "delete", "deleting", "available", "start"),
-        ("active", "rebuild", "deploying", "active", "start"),
-        ("deleting", "clean", "cleaning", "available", "success"),
-        ("deleting", "fail", "error", None, "error"),
-        ("error", "delete", "deleting", "available", "start"),
-        ("manageable", "adopt", "adopting", "active", "start"),
-        ("adopting", "fail", "adopt failed", "active", "error"),
-        ("active", "rescue", "rescuing", "rescue", "start"),
-        ("rescue", "unrescue", "unrescuing", "active", "start"),
-    ],
-)
-def test_an_event_leads_to_a_state_with_a_target_and_is_announced_by_its_status(
-    state: str, event: str, after: str, target: str | None, status: str
-) -> None:
-    before = None if state in states.STABLE else "available"
-    node = SimulatedNode(uuid="u", provision_state=state, target_provision_state=before)
-
-    new, said = after_event(node, event, 0.0)
-
-    assert (new.provision_state, new.target_provision_state, said.status) == (after, target, status)
-    assert (said.previous_state, said.previous_target) == (state, before)
-
-
-@pytest.mark.parametrize("state", states.ALL)
-def test_an_order_that_is_not_possible_in_a_state_is_refused_and_nothing_is_said(state: str) -> None:
-    world = a_world(
-        provision_state=state, target_provision_state="active" if state not in states.STABLE else None
-    )
-    for target, event in states.VERBS.items():
-        if states.state_after(state, event) is None:
-            refused(partial(world.ironic.provision, "node-00000", target), 400)
-
-    assert world.said == []
-    assert world.state("node-00000") == state
-
-
 def test_a_tear_down_that_fails_is_an_error_and_can_be_tried_again() -> None:
     world = a_world(fails("tear down"), provision_state="active", instance_uuid=INSTANCE)
     world.do(world.ironic.provision("node-00000", "deleted"))
@@ -113,14 +47,6 @@ def test_a_tear_down_that_fails_is_an_error_and_can_be_tried_again() -> None:
     assert world.state("node-00000") == "available"
 
 
-def test_an_agent_that_never_calls_fails_the_deploy() -> None:
-    world = a_world(fails("deploy wait"), **AGENT)
-    world.do(world.ironic.provision("node-00000", "active"))
-
-    assert world.state("node-00000") == "deploy failed"
-    assert world.event_types()[-1] == "node.provision_set.error"
-
-
 def test_power_is_not_changed_while_a_node_is_cleaned_and_a_silent_bmc_fails_it() -> None:
     world = a_world(provision_state="manageable")
     assert isinstance(world.ironic.provision("node-00000", "provide"), SimulatedNode)
@@ -133,6 +59,21 @@ def test_power_is_not_changed_while_a_node_is_cleaned_and_a_silent_bmc_fails_it(
     assert world.node("node-00000").power_state == "error"
     assert world.event_types()[-1] == "node.power_set.error"
     assert world.said[-1].routing_key == "ironic_versioned_notifications.error"
+
+
+def test_ports_are_attached_where_one_is_free_and_leave_with_the_instance() -> None:
+    world = a_world()
+    ironic, node = world.ironic, "node-00000"
+    ironic.attach_vif(node, "vif-1")
+    refused(lambda: ironic.attach_vif(node, "vif-1"), 409)
+    ironic.attach_vif(node, "vif-2")
+    assert "no free port" in refused(lambda: ironic.attach_vif(node, "vif-3"), 400)
+    ironic.detach_vif(node, "vif-1")
+    refused(lambda: ironic.detach_vif(node, "vif-1"), 400)
+    assert world.node(node).vifs == ("vif-2",)
+    for target in ("active", "deleted"):
+        world.do(ironic.provision(node, target))
+    assert world.node(node).vifs == ()
 
 
 def test_scripted_silence_of_a_share_of_bmcs_sets_and_clears_maintenance() -> None:
