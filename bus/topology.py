@@ -536,3 +536,8 @@ def destination_of_like(kind: type[Message], end: str) -> Destination:
         end = end or NO_PROJECT
     name = type_of(kind)
     return Destination(in_cell(kind.ROUTE.exchange, end), f"{name}.{end}" if end else name, kind.ROUTE.kind)
+
+
+def routes() -> dict[str, Route]:
+    """For each type of message: where it goes, and which roles may send it."""
+    return {name: kind.ROUTE for name, kind in TYPES.items()}

@@ -616,3 +616,7 @@ def set_beside(parts: Iterable[object], what: str) -> None:
     for status in statuses(parts):
         status.is_beside = True
         status.name = f"{status.name} ({what})"
+
+
+def batches_of(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

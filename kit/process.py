@@ -11,8 +11,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 from kit.logs import SHARE_VARIABLE, URL_VARIABLE, begin_to_log, want_traces
@@ -188,3 +188,44 @@ class Systemd:
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender,
         ):
             sender.sendto(state.encode(), address)
+
+
+# Work beside the parts of a process.
+
+DRAIN_S_MAX = 5.0
+
+
+async def during(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, object]) -> T:
+    """Return the result of the coroutine `work`, while the coroutines `watches` run beside it.
+
+    If one of `watches` fails first, cancel `work` and raise that failure.
+    """
+    working = asyncio.create_task(work)
+    watching = [asyncio.create_task(each) for each in watches]
+    try:
+        await asyncio.wait((working, *watching), return_when=asyncio.FIRST_COMPLETED)
+        for task in watching:
+            if task.done():
+                task.result()
+        return await working
+    finally:
+        for task in (working, *watching):
+            task.cancel()
+        await asyncio.gather(working, *watching, return_exceptions=True)
+
+
+@asynccontextmanager
+async def running(
+    parts: Sequence[Part], drain_s_max: float = DRAIN_S_MAX
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Run the parts of a process while this context is open, then drain them.
+
+    Yields the task that runs the parts. If a part fails, this task ends before the context does.
+    """
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_until(stop, parts, drain_s_max))
+    try:
+        yield task
+    finally:
+        stop.set()
+        await task

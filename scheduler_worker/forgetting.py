@@ -11,7 +11,7 @@ from bus.workers.publisher import Publisher
 from engine.inventories import ProviderId
 from kit.parts import Periodic
 from scheduler_worker.core.hosts import may_be_forgotten, with_mode
-from scheduler_worker.core.instances.history import changes_between
+from scheduler_worker.core.instances.history import with_history
 from scheduler_worker.core.instances.lifecycle import overdue
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import Outbox
@@ -54,6 +54,8 @@ class Forgetting(Periodic):
     async def _prune(self) -> None:
         before = self._clock() - 2 * self._horizon
         while await self._store.prune(before, ROWS_AT_ONCE) >= ROWS_AT_ONCE:
+            pass
+        while await self._store.put_names_in_order(ROWS_AT_ONCE) >= ROWS_AT_ONCE:
             pass
         await self._forget_hosts()
 
@@ -131,7 +133,7 @@ class Deadlines(Periodic):
             store = await transaction.begun()
             rows = await store.lock(sorted(due))
             ended = [
-                structs.replace(row, history=changes_between(each, row, ""))
+                with_history(each, row, "")
                 for each in rows.values()
                 if (row := overdue(each, self._clock())) is not None
             ]

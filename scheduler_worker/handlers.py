@@ -12,26 +12,22 @@ Every other handler gets an `OutboxTransaction`: it notes the rows whose message
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 
 from msgspec import structs
 
-from bus.messages.build import BuildRejected
+from bus.messages.cloud import page_that_fits
 from bus.messages.hosts import (
     AskHosts,
     HostChanged,
     HostCleaned,
-    HostSet,
     HostsFound,
     HostsReported,
-    SetHost,
-    in_messages,
 )
 from bus.messages.stored_names import AskApplications, SetApplication
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
-from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said, Tell, answering
-from engine.hosts import HostFacts, HostState, cell_and_name, names_clash
+from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell, answering
+from engine.hosts import NODE, HostFacts, HostState, cell_and_name
 from engine.inventories import ProviderId
 from engine.picture.picture import Picture
 from scheduler_worker.aggregates import AggregateMembership, AggregateOrders, aggregate_questions
@@ -41,14 +37,13 @@ from scheduler_worker.core.hosts import (
     HostLoad,
     cleaned,
     is_news,
-    problem_of,
     reported,
-    why_unsure,
-    with_mode,
     without_setting,
 )
+from scheduler_worker.host_orders import HostRemover, host_order_handlers
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import OutboxTransaction
+from scheduler_worker.overview import use_of
 from scheduler_worker.questions import (
     history_questions,
     instance_questions,
@@ -87,6 +82,7 @@ def request_handlers(
     aggregates: AggregateOrders,
     mover: Mover,
     adopter: InstanceAdopter,
+    remover: HostRemover,
     know_hosts: Callable[[], Awaitable[None]],
 ) -> Handlers:
     """Handlers of orders that clients and operators send."""
@@ -103,6 +99,7 @@ def request_handlers(
         **adopter.handlers(),
         **move_end_handlers(picture, clock, know_hosts),
         **host_order_handlers(registry, clock),
+        **remover.handlers(),
         **group_order_handlers(clock),
         **stored_name_orders(builder.reader),
         SetApplication: applications.on_set,
@@ -156,7 +153,7 @@ def question_handlers(
         **instance_questions(store, cells),
         **history_questions(store),
         **cell_questions(store, cells, registry),
-        **host_questions(store, registry),
+        **host_questions(store, registry, picture),
         **group_questions(store, picture, catch_up),
         **stored_name_questions(store),
         AskApplications: ReadOnly(applications.on_ask),
@@ -167,10 +164,6 @@ def question_handlers(
 
 
 # Handlers of messages about hosts: a cell's reports, an operator's order, a question.
-
-
-# How many near names a refusal suggests.
-SUGGESTED_MAX = 3
 
 
 class _Rows:
@@ -316,82 +309,50 @@ def _cleaned_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
     return {HostCleaned: on_hosts_cleaned}
 
 
-def host_order_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
-    async def on_set_hosts(asks: Sequence[Received[SetHost]], transaction: OutboxTransaction) -> list[Said]:
-        store = await transaction.begun()
-        names = {name for ask in asks for name in (ask.message.host, cell_and_name(ask.message.host)[1])}
-        found = await store.lock_hosts((), sorted(names))
-        hosts = {host.id: host for host in found}
-        answers: list[Said] = []
-        for ask in asks:
-            order = ask.message
-            named = hosts_called(order.host, hosts.values())
-            if not named:
-                answers.append(Answer(ask, _unknown(order.host, registry)))
-                continue
-            if len(cells := sorted({host.cell for host in named})) > 1:
-                answers.append(Answer(ask, _rejected("host", order.host, names_clash(order.host, cells))))
-                continue
-            if problem := next(filter(None, (problem_of(host, order) for host in named)), ""):
-                answers.append(Answer(ask, _rejected("mode", order.mode, problem)))
-                continue
-            unsure = (why_unsure(host, order, registry.unheard(host.id)) for host in named)
-            if doubt := next(filter(None, unsure), ""):
-                answers.append(Answer(ask, _rejected("sure", "false", doubt)))
-                continue
-            for before in named:
-                host = with_mode(before, order.mode, order.reason, ask.by, clock())
-                if host is not before:
-                    host = structs.replace(host, sequence=host.sequence + 1)
-                hosts[host.id] = host
-                # Said again if the order is repeated: the event may be lost.
-                answers.append(Tell(HostChanged(cell=host.cell, host=registry.as_heard(host)), ask))
-            answers.append(Answer(ask, HostSet(host=registry.as_heard(hosts[named[0].id]))))
-        changed = [hosts[host.id] for host in found if hosts[host.id] is not host]
-        await store.save_hosts(changed, clock())
-        transaction.when_committed(lambda: registry.learn(changed))
-        return answers
-
-    return {SetHost: on_set_hosts}
+# So many hosts are looked at for one question with a condition: to read and to judge them takes some 20 ms.
+HOSTS_READ_MAX = 1000
 
 
-def host_questions(store: SchedulerStore, registry: HostRegistry) -> Handlers:
+def host_questions(store: SchedulerStore, registry: HostRegistry, picture: Picture) -> Handlers:
     async def hosts(question: AskHosts) -> HostsFound:
-        limit = question.limit
-        # One more than asked tells whether there is another page.
-        if question.name and (cell := cell_and_name(question.name)[0]):
-            there = await store.hosts(HostQuery(name=cell_and_name(question.name)[1]))
-            if there := [host for host in there if host.cell == cell]:
-                return HostsFound(hosts=page_of(there))
-        wanted = HostQuery(name=question.name or None, after=question.after, limit=limit + 1)
-        found = await store.hosts(wanted)
-        fit = len(page_of(found[:limit]))
-        if fit == len(found):
-            return HostsFound(hosts=page_of(found))
+        chooses = bool(question.cell or question.mode or question.kind) or question.up is not None
+        rows_max = HOSTS_READ_MAX if chooses else question.limit
+        cell, name = cell_and_name(question.name)
+        if cell and (there := await store.hosts(HostQuery(name=name))):
+            there = [host for host in there if host.cell == cell]
+            if there:
+                return found(there, question)
+        # One more than may be read tells whether there are others.
+        query = HostQuery(name=question.name or None, after=question.after, limit=rows_max + 1)
+        read = list(await store.hosts(query))
+        if len(read) <= rows_max:
+            return found(read, question)
         # Hosts of one name stay on one page: the next page begins behind the name.
-        behind = found[fit].name
-        page = [host for host in found[:fit] if host.name != behind]
-        page = page or list(await store.hosts(HostQuery(name=behind)))
-        return HostsFound(hosts=page_of(page), next=page[-1].name)
+        behind = read[-1].name
+        whole = [host for host in read if host.name != behind]
+        whole = whole or list(await store.hosts(HostQuery(name=behind)))
+        return found(whole, question, end=whole[-1].name)
 
-    def page_of(rows: Sequence[HostState]) -> tuple[HostState, ...]:
-        return in_messages([registry.as_heard(host) for host in rows])[0] if rows else ()
+    def found(rows: Sequence[HostState], question: AskHosts, end: str = "") -> HostsFound:
+        """The page of these rows; the next one begins behind it, or behind the name `end` if all of them are on it."""
+        heard = [host for row in rows if is_asked_for(host := registry.as_heard(row), question)]
+        told = [(host, use_of(picture, host.id)) for host in heard]
+        fit = len(page_that_fits(told[: question.limit])) if told else 0
+        if fit < len(told):
+            behind = heard[fit].name
+            page = [each for each in told[:fit] if each[0].name != behind]
+            told = page or [each for each in told if each[0].name == behind]
+            told, end = list(page_that_fits(told)), told[-1][0].name
+        return HostsFound(
+            hosts=tuple([host for host, _ in told]), next=end, uses=tuple([use for _, use in told])
+        )
 
     return {AskHosts: answering(hosts)}
 
 
-def hosts_called(name: str, hosts: Collection[HostState]) -> list[HostState]:
-    """The hosts with this name, in the cell before it if there is one (`c1/h1`)."""
-    cell, plain = cell_and_name(name)
-    there = [host for host in hosts if host.cell == cell and host.name == plain]
-    return there or [host for host in hosts if host.name == name]
-
-
-def _unknown(name: str, registry: HostRegistry) -> BuildRejected:
-    near = get_close_matches(name, registry.names(), n=SUGGESTED_MAX)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`moor host list` shows all hosts"
-    return _rejected("host", name, f"there is no host of this name; {hint}")
-
-
-def _rejected(field: str, value: str, reason: str) -> BuildRejected:
-    return BuildRejected(request_id=None, field=field, value=value, reason=reason)
+def is_asked_for(host: HostState, question: AskHosts) -> bool:
+    if question.kind and (question.kind == "node") is not (host.kind == NODE):
+        return False
+    if question.up is not None and host.up is not question.up:
+        return False
+    return question.cell in ("", host.cell) and question.mode in ("", host.setting.mode)

@@ -119,6 +119,9 @@ class HostRegistry:
         self._clock = clock
         # By integers: a UUID's hash runs in Python, and every report and heartbeat looks its host up.
         self._hosts: dict[int, _KnownHost] = {}
+        # The hosts that operators have deleted, with the number of the last setting of each. A row that was read before may be learnt
+        # later; a host that comes back has a later number.
+        self._deleted: dict[int, int] = {}
         # For each cell: since when something of it is heard without a long pause, and when it was last heard.
         self._heard_of: dict[str, tuple[datetime, datetime]] = {}
         self._when_untold: list[Callable[[], None]] = []
@@ -148,6 +151,8 @@ class HostRegistry:
         changed = []
         now = self._clock()
         for row in rows:
+            if row.setting.number <= self._deleted.get(row.id.int, -1):
+                continue
             known = self._hosts.get(row.id.int)
             if known is None:
                 heard = now if row.silent_since is None else min(row.silent_since, now - self._down_after)
@@ -189,6 +194,8 @@ class HostRegistry:
         match heard.message:
             case HostsReported() as report:
                 self.hear_facts(report, heard.cell)
+            case HostChanged(host=host, deleted=True) if heard.cell is None:
+                self.hear_deleted(host)
             case HostChanged(host=host) if heard.cell is None:
                 self.learn((host,))
             case HostsAlive(cell=cell, hosts=hosts):
@@ -350,6 +357,21 @@ class HostRegistry:
         """Remove hosts whose rows were deleted. If such a host reports again, it counts as a new host."""
         self._picture.remove_hosts([host for host in hosts if self._hosts.pop(host.int, None) is not None])
 
+    def rows_written(self) -> dict[ProviderId, int]:
+        """The sequences of the hosts' rows in the database, as this process knows them."""
+        return {
+            known.row.id: known.written.sequence
+            for known in self._hosts.values()
+            if known.written is not None
+        }
+
+    def hear_deleted(self, host: HostState) -> None:
+        """Forget a host that was deleted, unless it has come back meanwhile. `host` is its last state."""
+        self._deleted[host.id.int] = host.setting.number
+        known = self.get(host.id)
+        if known is not None and known.setting.number <= host.setting.number:
+            self.forget((host.id,))
+
     def look(self) -> None:
         """Mark the hosts down that were not heard for too long, and raise an alarm about names that are in several cells."""
         clashes = self._picture.clashes()
@@ -436,8 +458,8 @@ class Newcomers:
 
 # Clocks differ, and a write is committed after its time was taken.
 OVERLAP = timedelta(seconds=60)
-# Every worker hears the loads of hosts. They are read for the case that it has missed some.
-LOADS_READ_AFTER = timedelta(seconds=60)
+# Every worker hears the loads of hosts, and which hosts were deleted. All are read for the case that it has missed some.
+ALL_READ_AFTER = timedelta(seconds=60)
 
 
 class HostWatch(Periodic):
@@ -456,7 +478,7 @@ class HostWatch(Periodic):
         self._since = EPOCH
         # The rows that were written lately, as they were read: each look finds them again for the time of the overlap.
         self._versions: dict[int, HostVersion] = {}
-        self._loads_read_at = clock()
+        self._all_read_at = clock()
 
     @property
     def readings(self) -> Readings:
@@ -480,16 +502,26 @@ class HostWatch(Periodic):
             self._versions = {host.int: version for host, version in versions}
         self._since = now - OVERLAP
 
-    async def _read_loads(self) -> None:
+    async def _read_all(self) -> None:
         now = self._clock()
-        if now - self._loads_read_at >= LOADS_READ_AFTER:
+        if now - self._all_read_at >= ALL_READ_AFTER:
+            await self._forget_deleted()
             self._registry.learn_loads(await self._store.host_loads())
-            self._loads_read_at = now
+            self._all_read_at = now
+
+    async def _forget_deleted(self) -> None:
+        """Forget the hosts whose rows another worker has deleted. One that has a new row since is a new host."""
+        known = self._registry.rows_written()
+        stored = {host: sequence for host, (_, sequence) in await self._store.host_versions(EPOCH)}
+        gone = [host for host, sequence in known.items() if stored.get(host, -1) < sequence]
+        self._registry.forget(gone)
+        if back := tuple([host for host in gone if host in stored]):
+            self._registry.learn(await self._store.hosts(HostQuery(ids=back)))
 
     async def _look(self) -> None:
         try:
             await self.refresh()
-            await self._read_loads()
+            await self._read_all()
         finally:
             # A host may fall silent while the database cannot be read.
             self._registry.look()
@@ -534,7 +566,7 @@ class ModeTeller(Periodic):
     ) -> None:
         """`is_there` says whether a cell uses the broker of this station."""
         super().__init__(
-            "tell cells how hosts are set", self._tell, every_s, is_cut_short=True, chance=station.chance
+            "tell cells how hosts are set", self.tell, every_s, is_cut_short=True, chance=station.chance
         )
         self._publisher = station.publisher
         self._word_s = every_s
@@ -544,7 +576,8 @@ class ModeTeller(Periodic):
         self._clock = clock
         registry.when_untold(self.wake)
 
-    async def _tell(self) -> None:
+    async def tell(self) -> None:
+        """Tell the cells; on return, the rows of those hosts whose cell could be told say so."""
         untold = [host.id for host in self._registry.untold() if self._is_there(host.cell)]
         if not untold:
             return

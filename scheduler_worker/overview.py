@@ -27,11 +27,13 @@ from bus.messages.cloud import (
     WaitsForRoom,
     page_that_fits,
 )
+from bus.messages.hosts import ClassAmounts, HostUse
 from bus.topology import DEAD_QUEUE
 from bus.workers.handling import Handlers, answering
 from bus.workers.station import Station
 from engine.candidates.columns import Ints
 from engine.hosts import HostState
+from engine.inventories import ProviderId
 from engine.picture.picture import Capacities, CellCapacity, Picture, capacities
 from kit.errors import Operational
 from kit.metrics import Numbers, Readings, limited
@@ -113,6 +115,20 @@ def uses_of(picture: Picture) -> tuple[ClassUse, ...]:
     return tuple(
         ClassUse(resource_class=name, cell=cell, used=each.used, capacity=each.capacity)
         for (cell, name), each in sorted(capacities(picture).items())
+    )
+
+
+def use_of(picture: Picture, host: ProviderId) -> HostUse:
+    """The sums over the providers of the host's tree, and how much of them is used."""
+    row = picture.row_of(host)
+    if row < 0 or not picture.columns.provided[row]:
+        return HostUse(host=host)
+    amounts = {
+        name: ClassAmounts(used=int(stock.used[row]), capacity=int(stock.capacity[row]))
+        for name, stock in picture.columns.stocks.items()
+    }
+    return HostUse(
+        host=host, classes={name: each for name, each in amounts.items() if each.used or each.capacity}
     )
 
 

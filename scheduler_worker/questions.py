@@ -49,41 +49,40 @@ from kit.errors import WrongAnswer
 from scheduler_worker.core.capabilities import capabilities, hosts_having
 from scheduler_worker.core.instances.history import alternatives_in, boot_of, decoded, details_of, with_end
 from scheduler_worker.core.instances.moves import why_stays_on_node
-from scheduler_worker.core.instances.rows import ERROR, HostDecision, InstanceRow
+from scheduler_worker.core.instances.rows import HostDecision, InstanceRow, is_on_host
 from scheduler_worker.registry import CellRegistry
 from scheduler_worker.requests.reading import RequestReader, joined_group, rejected, rejection
 from scheduler_worker.requests.stored_names import with_named
 from scheduler_worker.store import ChangeQuery, InstanceQuery, SchedulerStore
+
+# The fields that a question and the store's query have in common.
+_ASKED = tuple(name for name in InstanceQuery.__struct_fields__ if name in AskInstances.__struct_fields__)
 
 
 def instance_questions(store: SchedulerStore, cells: CellRegistry) -> Handlers:
     return {AskInstances: answering(partial(_instances, store, cells))}
 
 
-async def _instances(store: SchedulerStore, cells: CellRegistry, question: AskInstances) -> InstancesFound:
-    found = await store.instances(
-        InstanceQuery(
-            instances=question.instances,
-            request_id=question.request_id,
-            after=question.after,
-            state=question.state,
-            host=question.host,
-            project=question.project,
-            name=question.name,
-            id_prefix=question.id_prefix,
-            request_prefix=question.request_prefix,
-            living=question.living,
-            # One more than asked tells whether there is another page.
-            limit=question.limit + 1,
+async def _instances(
+    store: SchedulerStore, cells: CellRegistry, question: AskInstances
+) -> InstancesFound | BuildRejected:
+    query = InstanceQuery(**{name: getattr(question, name) for name in _ASKED})
+    found = await store.instance_page(query)
+    if found is None:
+        return rejection(
+            "after", question.after, "there is no such instance any more: begin with the first page again"
         )
-    )
-    fit = page_that_fits([(row.told, details_of(row)) for row in found[: question.limit]])
+    count, more_than = await store.counted(query) if question.counted else (None, False)
+    rows = [(row.told, details_of(row)) for row in found.rows]
+    fit = page_that_fits(rows) if rows else ()
     page = tuple([told for told, _ in fit])
     return InstancesFound(
         instances=page,
-        next=page[-1].id if len(found) > len(page) else None,
+        next=found.next if len(fit) == len(rows) else page[-1].id,
         cells=tuple([cells.heard(cell) for cell in sorted({each.cell for each in page} - {"", CELL0})]),
         details=tuple([details for _, details in fit]),
+        count=count,
+        more_than=more_than,
     )
 
 
@@ -243,12 +242,7 @@ class Explainer:
         name = next(columns.names[row] for row in rows_named)
         there = host_in_cell(cells[0], name)
         found = await self._store.instances(InstanceQuery(host=there, limit=DRAINED_MAX + 1))
-        rows = [
-            row
-            for row in found[:DRAINED_MAX]
-            # In error, only an instance whose rebuild failed is still there.
-            if row.told.state != ERROR or row.told.rebuild is not None
-        ]
+        rows = [row for row in found[:DRAINED_MAX] if is_on_host(row)]
         instances = self._drained(cells[0], name, rows)
         return DrainFound(
             host=host,

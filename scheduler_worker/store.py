@@ -15,6 +15,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from bus.messages.build import InstanceOrder
 from bus.messages.cloud import InstanceCount
 from bus.messages.moves import Change, MovePlace
 from bus.messages.stored_names import KnownApplication, NamedImage
@@ -67,13 +68,18 @@ class AdoptedRow(Struct, frozen=True):
     digest: bytes
 
 
+# How many rows of instances are read for one question, whatever the table has: about as many as take 20 ms.
+READ_MAX = 10_000
+
+
 class InstanceQuery(Struct, frozen=True):
     """Which instances to read: those with the ids in `instances`, or those of the request `request_id`, or all.
 
-    They come in the order of their ids, beginning after the id `after`. With `project` or `state`, only instances of
+    They come in the `order` of `AskInstances`, beginning after the instance `after`. With `project` or `state`, only instances of
     that project or in that state are read. With `host`, only instances in one of the states `LIVING`, on the host of
     this name: in the cell before it if there is one (`c1/h1`), otherwise in any cell. With `living`, deleted instances are
-    left out. The prefixes are the first digits of ids.
+    left out; so they are in the order by hosts. The prefixes are the first digits of ids, `part` is a part of names. No more than
+    `read_max` rows are read.
     """
 
     instances: tuple[InstanceId, ...] = ()
@@ -87,6 +93,20 @@ class InstanceQuery(Struct, frozen=True):
     request_prefix: str = ""
     living: bool = False
     limit: int = 100
+    cell: str = ""
+    part: str = ""
+    flavor: str = ""
+    image: str = ""
+    order: InstanceOrder = "id"
+    backwards: bool = False
+    read_max: int = READ_MAX
+
+
+class InstancePage(Struct, frozen=True):
+    """The instances of a page. `next` is the id behind which the next page begins, be this one full or not; None on the last page."""
+
+    rows: tuple[InstanceRow, ...]
+    next: InstanceId | None
 
 
 class HostQuery(Struct, frozen=True):
@@ -334,7 +354,19 @@ class SchedulerStore(Protocol):
         `Transient`; the caller then tries the whole transaction again.
         """
 
-    async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]: ...
+    async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]:
+        """The instances of the first page."""
+
+    async def instance_page(self, query: InstanceQuery) -> InstancePage | None:
+        """None if the row of the instance `after` is not there any more."""
+
+    async def counted(self, query: InstanceQuery) -> tuple[int, bool]:
+        """How many instances are found on all pages, among the rows that are read; and whether there are rows that were not."""
+
+    async def put_names_in_order(self, limit: int) -> int:
+        """Complete rows that release 0.1.0 has written, so that they are found by their names. Returns how many were completed, at
+        most `limit`.
+        """
 
     async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
         """The instances that are accepted or waiting, not decided, and past their deadline."""

@@ -45,6 +45,8 @@ instances = Table(
     # For looking instances up; it is read from `given`. NULL: none. A
     # request's name of 255 characters becomes longer by the number of its instance.
     Column("name", Text),
+    # The name as it sorts (store_sql/finding.py); empty: none. NULL until a worker has put in order what release 0.1.0 wrote.
+    Column("name_order", Text().with_variant(Text(collation="C"), "postgresql")),
     # Values that never change, and that no query names (store_sql/rows.py).
     Column("given", LargeBinary, nullable=False),
     Column("state", String(32), nullable=False),
@@ -74,13 +76,17 @@ instances = Table(
         postgresql_where=text("project IS NOT NULL"),
         sqlite_where=text("project IS NOT NULL"),
     ),
+    # By names, and for an instance of this name.
+    Index(None, "name_order", "id"),
+    # By hosts, and for the instances of a host. The host of a placed instance seldom changes when it becomes active.
     Index(
         None,
-        "name",
-        "project",
+        "cell",
+        "host",
+        "name_order",
         "id",
-        postgresql_where=text("name IS NOT NULL"),
-        sqlite_where=text("name IS NOT NULL"),
+        postgresql_where=text("ended_at IS NULL"),
+        sqlite_where=text("ended_at IS NULL"),
     ),
     Index(
         None, "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")
@@ -92,8 +98,8 @@ instances = Table(
         postgresql_where=text("ended_at IS NOT NULL"),
         sqlite_where=text("ended_at IS NOT NULL"),
     ),
-    # No index, and no condition of one, names a column that changes when a placed instance becomes active. With room on the
-    # page PostgreSQL then writes no index for that (measured: 5 µs in place of 12).
+    # No column that an index names, be it in a condition, changes when a placed instance becomes active on the host that was chosen
+    # for it. With room on the page PostgreSQL then writes no index for that (measured: 5 µs in place of 12).
     postgresql_with={"fillfactor": 70},
 )
 

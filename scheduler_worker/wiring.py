@@ -44,6 +44,7 @@ from scheduler_worker.handlers import (
     question_handlers,
     request_handlers,
 )
+from scheduler_worker.host_orders import HostRemover
 from scheduler_worker.hosts import HostRegistry, HostWatch, ModeTeller
 from scheduler_worker.outbox import CellDispatch, Outbox, OutboxNotes
 from scheduler_worker.overview import API, CloudCounter, Overviews
@@ -151,6 +152,17 @@ class Knowledge:
             chance=chance,
         )
         self.unclaimed = UnclaimedShares(picture)
+        brokers = [
+            (given.station, lambda cell: cell not in given.cells),
+            *[(below, names.__contains__) for below, names in given.cells_at.items()],
+        ]
+        self.mode_tellers = [
+            ModeTeller(at, given.store, self.hosts, is_there, every_s=given.pace.hosts_poll_s, clock=clock)
+            for at, is_there in brokers
+        ]
+
+    async def tell_cells(self) -> None:
+        await asyncio.gather(*[each.tell() for each in self.mode_tellers])
 
     async def make_sure(self) -> None:
         """On return, the picture has every provider, host and aggregate that was written before the call, and counts no
@@ -231,6 +243,15 @@ class Deciders:
         self.adopter = InstanceAdopter(
             store, self.reader, ask_all, clock, timeout_s=settings.request_timeout_s
         )
+        self.remover = HostRemover(
+            store,
+            picture,
+            known.hosts,
+            clock,
+            ask_all=ask_all,
+            make_sure=known.make_sure,
+            tell_cells=known.tell_cells,
+        )
         self.more_alternates = AlternatesFinder(
             store,
             picture,
@@ -283,6 +304,7 @@ class Queues:
                 aggregates=deciders.aggregates,
                 mover=deciders.mover,
                 adopter=deciders.adopter,
+                remover=deciders.remover,
                 know_hosts=known.host_watch.look_again,
             ),
             outbox,
@@ -440,10 +462,6 @@ def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]
     """The parts that bring the first snapshot, and those that do not need it."""
     station, store, hosts, outbox = given.station, given.store, known.hosts, sending.outbox
     pace, clock, chance = given.pace, given.clock, given.chance
-    brokers = [
-        (station, lambda cell: cell not in given.cells),
-        *[(below, names.__contains__) for below, names in given.cells_at.items()],
-    ]
     return (
         station,
         known.replica,
@@ -461,10 +479,7 @@ def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]
             every_s=pace.prune_every_s,
             chance=chance,
         ),
-        *[
-            ModeTeller(at, store, hosts, is_there, every_s=pace.hosts_poll_s, clock=clock)
-            for at, is_there in brokers
-        ],
+        *known.mode_tellers,
         CellWatch(store, known.cells, known.hosts, pace.hosts_poll_s, chance),
         known.consoles,
         *given.cells_at,

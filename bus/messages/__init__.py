@@ -58,7 +58,9 @@ def problems_of(kind: type[Message]) -> Iterator[str]:
 def _problems_of_route(kind: type[Message]) -> Iterator[str]:
     route, fields = kind.ROUTE, kind.__struct_fields__
     ends = {Scope.CELL: "cell", Scope.PROJECT: "project"}.get(kind.SCOPE, "")
-    if (ends and ends not in fields) or ("cell" in fields and ends != "cell"):
+    # A question may name a cell by which it chooses; the cell of any other message is the one that its sender speaks for.
+    is_of_cell = "cell" in fields and route.kind is not Kind.QUESTION
+    if (ends and ends not in fields) or (is_of_cell and ends != "cell"):
         yield f"its SCOPE is {kind.SCOPE.value!r}, and its fields are {', '.join(fields)}"
     if route.to not in get_args(QueueName) and (route.to or route.kind is not Kind.EVENT):
         yield f"it goes to the queue {route.to!r}, must be one of {', '.join(get_args(QueueName))}"

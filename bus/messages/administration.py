@@ -227,6 +227,9 @@ class UpdateProvider(BookWrite, frozen=True, tag="provider.update"):
 class DeleteProvider(BookWrite, frozen=True, tag="provider.delete"):
     """Deletes a provider. Refused while it has children or a consumer holds resources of it."""
 
+    # A scheduler deletes those of a host that is gone.
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("scheduler", "operator"))
+
     id: ProviderId
 
 

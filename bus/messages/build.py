@@ -327,11 +327,20 @@ class InstanceDeleted(InstanceEvent, frozen=True, tag="instance.deleted"):
     """The instance is deleted."""
 
 
+InstanceOrder = Literal["id", "age", "name", "host"]
+
+
 class AskInstances(ProjectMessage, frozen=True, tag="instance.query"):
     """Asks for instances: those with these ids, those of one request, or a page of all.
 
-    Pages are in the order of ids, and begin after the id `after`. With `project`, only instances of that project.
-    Without it, of all projects, which needs the right to all of them.
+    Pages begin after the instance `after`. Their `order` is that of ids; `age`, the oldest request first; `name`, where web-2 is
+    before web-10; or `host`, by cell, host and name, without deleted instances. Requests are as old as their ids say, which begin with their
+    time if they are made as ours are (uuid7); instances of one request are in the order of their numbers. The first 100 characters of a
+    name count. Instances that are equal by the order are in that of their ids.
+
+    One question reads a bounded number of rows. So a page may have few instances or none, and yet say where the `next` one begins.
+
+    With `project`, only instances of that project. Without it, of all projects, which needs the right to all of them.
     """
 
     ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="instance.found", by=("application",))
@@ -341,15 +350,25 @@ class AskInstances(ProjectMessage, frozen=True, tag="instance.query"):
     after: InstanceId | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
     state: Label = ""
-    # Only what is on the host of this name.
+    # Only what is on the host of this name; with its cell before it (`c1/h1`) if several cells have the name.
     host: Label = ""
+    cell: Label = ""
     # Only instances with exactly this name.
     name: Label = ""
+    # Only instances whose name contains this text, in capitals or not.
+    part: Label = ""
+    # Only instances that have the flavor of this name now, or the stored image.
+    flavor: Label = ""
+    image: Label = ""
     # Only instances whose own id begins like this, or the id of their request.
     id_prefix: IdPrefix = ""
     request_prefix: IdPrefix = ""
     # Without deleted instances.
     living: bool = False
+    order: InstanceOrder = "id"
+    backwards: bool = False
+    # Also count all instances that are asked for, as far as one question may read.
+    counted: bool = False
 
 
 class CellHeard(Value, frozen=True):
@@ -393,9 +412,14 @@ class InstancesFound(AnswerMessage, frozen=True, tag="instance.found"):
 
     `next` is where the next page begins, null on the last page. `details` has an entry for each instance, in the same
     order, if this answers a question (`AskInstances`); the answer to an order has none.
+
+    `count` is how many instances the question asks for, on all pages; null if it did not ask for it. With `more_than` there may be
+    more: one question counts only among the rows that it may read.
     """
 
     instances: tuple[InstanceState, ...]
     next: InstanceId | None = None
     cells: tuple[CellHeard, ...] = ()
     details: tuple[InstanceDetails, ...] = ()
+    count: Natural | None = None
+    more_than: bool = False

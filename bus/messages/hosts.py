@@ -4,7 +4,7 @@ Messages about what hosts provide are in placement.py.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -19,12 +19,14 @@ from engine.inventories import (
     AggregateId,
     ConsumerId,
     Counter,
+    Integer,
     Label,
     Natural,
     ProviderId,
     ProviderState,
     ReportedProvider,
     ResourceAmount,
+    ResourceClass,
     UserName,
     Value,
 )
@@ -37,6 +39,9 @@ H = TypeVar("H", bound=Value)
 HOSTS_PER_MESSAGE_MAX = 1000
 # A message and its envelope must fit into a parcel.
 HOSTS_BYTES_MAX = 250_000
+
+# What kind of hosts is asked for: `hypervisor` are those that run virtual machines, `node` single bare-metal machines.
+HostKind = Literal["", "hypervisor", "node"]
 
 # Weights are sums of products of metrics: far from what a float can hold.
 Metric = Annotated[float, Meta(ge=-1e15, le=1e15)]
@@ -137,7 +142,8 @@ class SetHost(StrictMessage, frozen=True, tag="host.set"):
 class AskHosts(StrictMessage, frozen=True, tag="host.query"):
     """Asks for a page of hosts in the order of their names, after the name `after`; or for the host called `name`.
 
-    A name may have a cell before it (`c1/h1`). Without one, the host of this name in each cell is found.
+    A name may have a cell before it (`c1/h1`). Without one, the host of this name in each cell is found. One question looks at a
+    bounded number of hosts. So with a filter a page may have few hosts or none, and yet say where the `next` one begins.
     """
 
     ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="host.found", by=("admin",))
@@ -145,13 +151,41 @@ class AskHosts(StrictMessage, frozen=True, tag="host.query"):
     name: Label = ""
     after: Label = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 200
+    cell: Label = ""
+    mode: HostMode | Literal[""] = ""
+    kind: HostKind = ""
+    up: bool | None = None
+
+
+class ClassAmounts(Value, frozen=True):
+    """How much a host has of a resource class, and how much of it is used.
+
+    `capacity` is what may be used: without what is reserved, and with overcommitment. What is used may exceed it, if capacity shrank.
+    """
+
+    used: Counter
+    capacity: Integer
+
+
+class HostUse(Value, frozen=True):
+    """The sums over the providers of a host's tree, by resource class. Pools that hosts share are not in it.
+
+    One scheduler's knowledge of placement's books; `classes` is empty if placement has no provider of the host.
+    """
+
+    host: ProviderId
+    classes: dict[ResourceClass, ClassAmounts] = {}
 
 
 class HostsFound(AnswerMessage, frozen=True, tag="host.found"):
-    """A page of hosts. `next` is the name after which the next page begins, empty on the last page."""
+    """A page of hosts. `next` is the name after which the next page begins, empty on the last page.
+
+    `uses` has an entry for each host, in the same order.
+    """
 
     hosts: tuple[HostState, ...]
     next: Label = ""
+    uses: tuple[HostUse, ...] = ()
 
 
 class HostSet(AnswerMessage, frozen=True, tag="host.was_set"):
@@ -161,9 +195,35 @@ class HostSet(AnswerMessage, frozen=True, tag="host.was_set"):
 
 
 class HostChanged(CellMessage, frozen=True, tag="host.changed"):
-    """The mode of a host was set, or a host that was dead has cleaned up. `host` is the host's state now."""
+    """The mode of a host was set, a host that was dead has cleaned up, or a host was deleted. `host` is the host's state now; of
+    a host that was `deleted`, its last one.
+    """
 
     ROUTE = Route(Kind.EVENT, by=("scheduler",), public=True)
+
+    host: HostState
+    deleted: bool = False
+
+
+class DeleteHost(StrictMessage, frozen=True, tag="host.delete"):
+    """Forget a host that is gone for good, with its providers in placement. Operators send it.
+
+    Refused while the host is heard, while an instance is on it or on its way there, and while anything in placement is held of it. A bare-metal
+    node is Ironic's, and is deleted there. A host that comes back is a new one. The order may be repeated until it is answered
+    that there is no such host.
+    """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="host.deleted", by=("operator",))
+
+    host: Annotated[
+        Label,
+        Meta(description="the host's name; with its cell before it (`c1/h1`) if several cells have the name"),
+    ]
+    for_user: UserName = ""
+
+
+class HostDeleted(AnswerMessage, frozen=True, tag="host.deleted"):
+    """The host is forgotten. `host` is its last state."""
 
     host: HostState
 

@@ -95,7 +95,8 @@ class EndMove(ProjectMessage, frozen=True, tag="move.end"):
 
 class Change(Value, frozen=True):
     """An order for an instance, and how it ended. `what` is boot, rebuild, delete, the kind of a move, or
-    `stopped` for a guest that stopped without an order: `failure` says why.
+    `stopped` for a guest that stopped without an order: `failure` says why. The `outcome` of a boot is `active`, with the moment in `ended_at`,
+    also when the instance is something else since; `placed` as long as its cell builds it, or if no row says how it ended; or `error`.
 
     `by` is the user that sent the order, as the broker verified it; empty on a broker without users. If the order said for
     which person it was, ` for ` and that name follow: the sender answers for the name. `ended_by` is the

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from bus.broker import Origin
 from bus.definitions import key_pattern
-from bus.message import API, REPLY, Kind, Message, type_of
+from bus.message import API, REPLY, Kind, Message, Scope, type_of
 from bus.queues import FEED, NO_PROJECT, Grant, application_exchange
 from bus.topology import (
     OF_ADMINS,
@@ -112,7 +112,7 @@ def all_count(messages: Sequence[Message], origin: Origin, facts: BrokerFacts) -
 @functools.cache
 def _reader_of_names(kind: type[Message]) -> Callable[[Message], tuple[str, str]]:
     """Returns a function that reads the end (`end_of`) of a message of this type, and the cell that it names."""
-    return operator.attrgetter(end_field_of(kind), "cell" if "cell" in kind.__struct_fields__ else "NOTHING")
+    return operator.attrgetter(end_field_of(kind), "cell" if kind.SCOPE is Scope.CELL else "NOTHING")
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -65,7 +65,7 @@ def hosts_having(
     having = _having(picture, name)
     if having is None:
         close = get_close_matches(name, list(_names(picture)), n=SUGGESTED_MAX)
-        near = f"; near it are {', '.join(close)}" if close else ""
+        near = f"; near it: {', '.join(close)}" if close else ""
         return f"no host has it: it is a trait, a resource class, {SCOPE}KEY or one of {', '.join((*FACTS, POOLS))}{near}"
     columns = picture.columns
     named = sorted(

@@ -20,7 +20,7 @@ from engine.choosing.plugins import HostChange
 from engine.flavors import InstanceId
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
-from scheduler_worker.core.instances.history import changes_between, decoded, encoded, flavor_of, request_of
+from scheduler_worker.core.instances.history import decoded, encoded, flavor_of, request_of, with_history
 from scheduler_worker.core.instances.lifecycle import after_delete, mended
 from scheduler_worker.core.instances.moves import move_ended
 from scheduler_worker.core.instances.resizes import RebuildImage, image_as_given, rebuilt, refused
@@ -146,9 +146,7 @@ async def take_steps(store: SchedulerTransaction, steps: Sequence[Ordered]) -> d
         before = rows.get(id_)
         row = step(before)
         if row is not None and row is not before:
-            if changes := changes_between(before, row, by):
-                row = structs.replace(row, history=(*row.history, *changes))
-            changed[id_] = rows[id_] = row
+            changed[id_] = rows[id_] = with_history(before, row, by)
     await store.save(list(changed.values()))
     return rows
 

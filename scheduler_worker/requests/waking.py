@@ -34,7 +34,7 @@ from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from kit.parts import Periodic
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.core.instances.history import alternatives_in, changes_between, decoded, specs_in
+from scheduler_worker.core.instances.history import alternatives_in, decoded, specs_in, with_history
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
     before_wait,
@@ -151,9 +151,7 @@ class WaitingMoves:
                 problem, after = self._after(unit, needs, found, rows, room)
                 problems.append((digest, problem))
                 changed += after
-            changed = [
-                structs.replace(row, history=changes_between(rows.get(row.id), row, "")) for row in changed
-            ]
+            changed = [with_history(rows.get(row.id), row, "") for row in changed]
             await store.save(changed)
             now = {**rows, **{row.id: row for row in changed}}
             waits = {id_ for id_ in listed if id_ in now and now[id_].move_waits}

@@ -7,7 +7,7 @@ reasons of failures.
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -24,7 +24,7 @@ from bus.messages.build import InstanceState
 from bus.messages.cell import AdoptInCell, PlaceInCell
 from bus.workers.handling import OutboxKey
 from engine.flavors import InstanceId, RequestId
-from engine.hosts import HostState, cell_and_name
+from engine.hosts import HostState
 from kit.errors import Bug, Transient
 from kit.sql import (
     Database,
@@ -33,17 +33,18 @@ from kit.sql import (
     Transaction,
     Values,
     among,
-    begins_with,
     open_database,
     reads,
     runs,
 )
 from scheduler_worker.core.hosts import HostLoad
+from scheduler_worker.core.instances.history import has_named
 from scheduler_worker.core.instances.lifecycle import CellEvent, adopted
-from scheduler_worker.core.instances.rows import DELETED, LIVING, NO_REQUEST, PLACED, InstanceRow
+from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
     AdoptedRow,
+    InstancePage,
     InstanceQuery,
     InstancesTaken,
     Known,
@@ -53,6 +54,7 @@ from scheduler_worker.store import (
     SchedulerTransaction,
 )
 from scheduler_worker.store_sql import waiting
+from scheduler_worker.store_sql.finding import DECODED_MAX, count_rows, name_order, read_page, rows_to_count
 from scheduler_worker.store_sql.named import (
     count_instances,
     count_work,
@@ -101,9 +103,9 @@ LOCK = RowColumns(instances, *_LOCKED).lock()
 LOCK_WITH_ORDERS = RowColumns(instances, *READ).lock()
 ADD = RowColumns(
     instances,
-    *("id", "request_id", "place", "project", "name", "given"),
+    *("id", "request_id", "place", "project", "name", "name_order", "given"),
     *_CHANGING,
-    free_texts=("project", "name"),
+    free_texts=("project", "name", "name_order"),
 ).insert("ON CONFLICT DO NOTHING")
 _CHANGED = RowColumns(instances, "id", *_CHANGING)
 WRITE = _CHANGED.update()
@@ -142,7 +144,7 @@ class _Given(Struct, frozen=True, array_like=True):
 _IN_PROGRESS = (
     *("failures", "refusals", "no_valid_host", "reason", "keeps_share", "rebuild", "changes", "decision"),
     *("waiting", "move", "choices", "resized_spec", "next_spec", "change_digests", "flavor", "passed_over"),
-    *("move_decision", "kept_move", "adopted", "given_back"),
+    *("move_decision", "kept_move", "adopted", "given_back", "active_at"),
 )
 _OF_STATE = {each.name: each for each in structs.fields(InstanceState)}
 _FIELDS = _OF_STATE | {each.name: each for each in structs.fields(InstanceRow)}
@@ -167,6 +169,7 @@ def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
         place,
         told.project or None,
         told.name or None,
+        name_order(told.name),
         _encode(_Given(digest, told.name, row.issued_at, row.ends_by, row.spec, row.by)),
         *_changing_values(row),
     )
@@ -289,36 +292,42 @@ NOTES_PAGE = 50
 
 
 def find(connection: Connection, query: InstanceQuery) -> list[InstanceRow]:
-    rows = sa.select(*_COLUMNS).where(table.c.request_id.is_not(None), *_conditions(connection, query))
-    return _read(connection, rows.order_by(table.c.id).limit(query.limit))
+    page = find_page(connection, query)
+    return [] if page is None else list(page.rows)
 
 
-def _conditions(connection: Connection, query: InstanceQuery) -> Iterator[sa.ColumnElement[bool]]:
-    if query.instances:
-        yield among(connection, table.c.id, query.instances)
-    for column, value in (
-        (table.c.request_id, query.request_id),
-        (table.c.state, query.state),
-        (table.c.project, query.project),
-        (table.c.name, query.name),
-    ):
-        if value:
-            yield column == value
-    for column, prefix in ((table.c.id, query.id_prefix), (table.c.request_id, query.request_prefix)):
-        if prefix:
-            yield begins_with(column, prefix)
-    if query.after is not None:
-        yield table.c.id > query.after
-    if query.living:
-        yield table.c.ended_at.is_(None)
-    if query.host:
-        yield _is_on(query.host)
+def find_page(connection: Connection, query: InstanceQuery) -> InstancePage | None:
+    read = read_page(connection, query, _COLUMNS)
+    if read is None:
+        return None
+    return InstancePage(_having(query, read.rows), None if read.next is None else InstanceId(read.next))
 
 
-def _is_on(host: str) -> sa.ColumnElement[bool]:
-    cell, name = cell_and_name(host)
-    there = sa.and_(table.c.host == name, table.c.state.in_(LIVING))
-    return sa.and_(there, table.c.cell == cell) if cell else there
+def count_found(connection: Connection, query: InstanceQuery) -> tuple[int, bool]:
+    count, more_than = count_rows(connection, query)
+    if not (query.flavor or query.image):
+        return count, more_than
+    rows = rows_to_count(connection, query, _COLUMNS)
+    return len(_having(query, rows[:DECODED_MAX])), more_than or len(rows) > DECODED_MAX
+
+
+def _having(query: InstanceQuery, rows: Sequence[sa.Row[Any]]) -> tuple[InstanceRow, ...]:
+    """The instances in these rows that have the flavor and the image that the question names."""
+    found = [row_of(tuple(each)) for each in rows]
+    return tuple([row for row in found if has_named(row, query.flavor, query.image)])
+
+
+def put_names_in_order(connection: Connection, limit: int) -> int:
+    """Write how the names of some rows sort, which release 0.1.0 has not done. Returns how many rows these are."""
+    unordered = sa.select(table.c.id, table.c.name).where(table.c.name_order.is_(None))
+    rows = connection.execute(
+        unordered.order_by(table.c.id).limit(limit).with_for_update(skip_locked=True)
+    ).all()
+    if rows:
+        named = sa.update(table).where(table.c.id == sa.bindparam("of"))
+        written = [{"of": id_, "name_order": name_order(name or "")} for id_, name in rows]
+        connection.execute(named.values(name_order=sa.bindparam("name_order")), written)
+    return len(rows)
 
 
 def find_overdue(connection: Connection, now: datetime, limit: int) -> list[InstanceId]:
@@ -586,6 +595,8 @@ class SqlSchedulerStore:
             yield SqlSchedulerTransaction(transaction)
 
     instances = reads(find)
+    instance_page = reads(find_page)
+    counted = reads(count_found)
     overdue = reads(find_overdue)
     waiting_digests = reads(waiting.digests_of)
     one_waiting_of_each = reads(waiting.one_of_each)
@@ -619,6 +630,10 @@ class SqlSchedulerStore:
         async with self._database.writing() as transaction:
             await transaction.run(prune_groups, ended_before)
             return await transaction.run(prune, ended_before, limit)
+
+    async def put_names_in_order(self, limit: int) -> int:
+        async with self._database.writing() as transaction:
+            return await transaction.run(put_names_in_order, limit)
 
     async def close(self) -> None:
         await self._database.close()

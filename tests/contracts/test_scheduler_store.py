@@ -8,10 +8,8 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.build import BuildInstance
-from scheduler_worker.core.instances.lifecycle import SEQUENCE_AHEAD_MAX, deleted, deleted_unseen
+from scheduler_worker.core.instances.lifecycle import SEQUENCE_AHEAD_MAX, deleted
 from scheduler_worker.core.instances.rows import (
-    DELETED,
-    ERROR,
     accepted,
     failed,
 )
@@ -92,52 +90,12 @@ async def test_only_what_is_accepted_and_late_is_overdue(store: SchedulerStore) 
     assert await store.overdue(LATER, 1) == [instance(3)]
 
 
-async def test_instances_are_found_by_id_by_request_by_state_and_in_pages(store: SchedulerStore) -> None:
-    await accept(store, a_request(1, 11, 15), a_request(2, 12), a_request(3, 13))
-    await save(store, deleted((await rows_of(store, 12))[0], NOON), deleted_unseen(instance(14), NOON))
-
-    async def found(query: InstanceQuery) -> list[int]:
-        return [row.id.int for row in await store.instances(query)]
-
-    assert await found(InstanceQuery()) == [11, 12, 13, 15]
-    assert await found(InstanceQuery(limit=2)) == [11, 12]
-    assert await found(InstanceQuery(after=instance(12), limit=2)) == [13, 15]
-    assert await found(InstanceQuery(instances=(instance(13), instance(99)))) == [13]
-    assert await found(InstanceQuery(request_id=request_id(1))) == [11, 15]
-    assert await found(InstanceQuery(request_id=request_id(9))) == []
-    assert await found(InstanceQuery(state=DELETED)) == [12]
-
-
 async def test_a_name_may_be_as_long_as_a_request_and_a_number_make_it(store: SchedulerStore) -> None:
     build = BuildInstance(request_id=request_id(1), name="w" * 255, count=2)
     rows = accepted(build, [instance(1), instance(2)], NOON, LATER)
     await accept(store, NewRequest(request_id(1), b"", rows))
 
     assert [row.id for row in await store.instances(InstanceQuery(name="w" * 255 + "-2"))] == [instance(2)]
-
-
-async def test_instances_are_found_by_the_host_that_they_live_on(store: SchedulerStore) -> None:
-    await accept(store, *(a_placed(a_request(number)) for number in (1, 2, 3, 4, 5)))
-    async with store.transaction() as transaction:
-        # The second moves on to another host.
-        await transaction.apply_events([an_active(2)])
-    gone, failing, elsewhere = await rows_of(store, 3, 4, 5)
-    await save(
-        store,
-        structs.replace(elsewhere, told=structs.replace(elsewhere.told, cell="c2")),
-        structs.replace(gone, told=structs.replace(gone.told, state=DELETED)),
-        structs.replace(failing, told=structs.replace(failing.told, state=ERROR)),
-    )
-
-    async def found(query: InstanceQuery) -> list[int]:
-        return [row.id.int for row in await store.instances(query)]
-
-    assert await found(InstanceQuery(host="h7")) == [1, 4, 5]
-    assert await found(InstanceQuery(host="h7", limit=1)) == [1]
-    assert await found(InstanceQuery(host="h8")) == [2]
-    assert await found(InstanceQuery(host="c1/h7")) == [1, 4]
-    assert await found(InstanceQuery(host="c2/h7")) == [5]
-    assert await found(InstanceQuery(host="H7")) == []
 
 
 async def test_a_request_is_forgotten_when_all_of_it_was_deleted_long_ago_and_has_said_so(

@@ -12,7 +12,7 @@ from bus.workers.handling import OutboxKey
 from engine.flavors import InstanceId
 from engine.hosts import cell_and_name
 from kit.times import EPOCH
-from scheduler_worker.store_sql import SqlSchedulerStore
+from scheduler_worker.store_sql import SqlSchedulerStore, finding, rows
 from scheduler_worker.store_sql.rows import SqlSchedulerTransaction
 from scheduler_worker.tables import cells, waking
 from tests.planted.replacing import planted, planted_by
@@ -22,16 +22,33 @@ _LAST = InstanceId(UUID(int=2**128 - 1))
 
 
 # A page of instances begins with the instance that it should begin after.
-@planted("a page of instances repeats the last row of the page before", SqlSchedulerStore, "instances")
+@planted("a page of instances repeats the last row of the page before", SqlSchedulerStore, "instance_page")
 async def page_begins_with_its_cursor(real: Any, self: Any, query: Any) -> Any:
     if query.after is not None and query.after.int:
         query = structs.replace(query, after=InstanceId(UUID(int=query.after.int - 1)))
     return await real(self, query)
 
 
+# web-10 comes before web-2.
+planted_by("names sort digit by digit", (finding, rows), "name_order")(
+    lambda _real: lambda name: name.casefold()
+)
+
+
+# A page that reads as many rows as it may ends the list, although others follow.
+@planted("a short page of instances is the last one", SqlSchedulerStore, "instance_page")
+async def short_page_is_last(real: Any, self: Any, query: Any) -> Any:
+    page = await real(self, query)
+    if page is None or len(page.rows) >= query.limit:
+        return page
+    return structs.replace(page, next=None)
+
+
 # `c1/h1` finds the instances on the hosts of this name in all cells.
 @planted(
-    "a host's instances are listed with those of its namesakes in other cells", SqlSchedulerStore, "instances"
+    "a host's instances are listed with those of its namesakes in other cells",
+    SqlSchedulerStore,
+    "instance_page",
 )
 async def cell_of_a_host_ignored(real: Any, self: Any, query: Any) -> Any:
     name = cell_and_name(query.host)[1] if query.host else ""

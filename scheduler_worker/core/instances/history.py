@@ -1,6 +1,7 @@
 """What a row keeps of its request, the details of an instance as they are shown, and the history of its orders."""
 
 from collections.abc import Iterator
+from datetime import datetime
 
 import msgspec
 from msgspec import Struct, structs
@@ -148,6 +149,14 @@ def details_of(row: InstanceRow) -> InstanceDetails:
     )
 
 
+def has_named(row: InstanceRow, flavor: str, image: str) -> bool:
+    """Does the instance have the flavor of this name, and the stored image of this name? An empty name stands for any."""
+    if image and _image_name(row) != image:
+        return False
+    size = size_in(_spec_that_counts(row)) if flavor else None
+    return not flavor or (size is not None and size.flavor == flavor)
+
+
 def _image_name(row: InstanceRow) -> str:
     """The name of the stored image that the instance has; empty if it has another one, or none is known."""
     rebuild = row.told.rebuild
@@ -190,6 +199,24 @@ def _spec_that_counts(row: InstanceRow) -> bytes:
 #
 # An entry of the history is a `Change`. Its number is the sequence of the row's state that the order led to. The step
 # that ends the order makes an entry with the same number, which completes the stored one.
+
+
+def with_history(before: InstanceRow | None, after: InstanceRow, by: str) -> InstanceRow:
+    """The row after a step from the row `before`, with what its history gets by it, and with the end of its boot."""
+    changes = changes_between(before, after, by)
+    active_at = None if before is None or after.active_at is not None else active_since_boot(before)
+    if not changes and (active_at is None or after.told.state == ACTIVE):
+        return after
+    return structs.replace(after, history=(*after.history, *changes), active_at=after.active_at or active_at)
+
+
+def active_since_boot(row: InstanceRow) -> datetime | None:
+    """When the instance became active by its boot. As long as it only is active, its state says so; then the row keeps it."""
+    told = row.told
+    if row.active_at is not None or told.state != ACTIVE:
+        return row.active_at
+    # Release 0.1.0 did not keep it.
+    return None if row.changes or told.move is not None or told.rebuild is not None else told.changed_at
 
 
 def changes_between(before: InstanceRow | None, after: InstanceRow, by: str) -> tuple[Change, ...]:
@@ -295,6 +322,7 @@ def _change(row: InstanceRow, what: str, number: int, by: str) -> Change:
 def boot_of(row: InstanceRow) -> Change:
     """The instance's first change, its boot. Its data are on the row itself."""
     decision, told = row.decision, row.told
+    outcome, ended_at = _end_of_boot(row)
     return Change(
         instance=row.id,
         number=1,
@@ -304,10 +332,23 @@ def boot_of(row: InstanceRow) -> Change:
         by=row.by,
         request_id=told.request_id,
         destination="" if decision is None else decision.host,
-        outcome="" if row.is_open else "placed" if row.is_in_cell or decision is not None else told.state,
-        failure="" if row.is_in_cell else told.reason,
+        ended_at=ended_at,
+        outcome=outcome,
+        failure=told.reason if outcome == ERROR or not row.is_in_cell else "",
         size=booted_size(row),
     )
+
+
+def _end_of_boot(row: InstanceRow) -> tuple[str, datetime | None]:
+    """How the boot ended, and when: `active` with the moment, whatever became of the instance since."""
+    told = row.told
+    if row.is_open:
+        return "", None
+    if active_at := active_since_boot(row):
+        return ACTIVE, active_at
+    if told.state == ERROR and not row.changes:
+        return ERROR, told.changed_at
+    return ("placed" if row.is_in_cell or row.decision is not None else told.state), None
 
 
 def with_end(change: Change, row: InstanceRow) -> Change:

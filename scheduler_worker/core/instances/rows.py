@@ -148,6 +148,8 @@ class InstanceRow(Struct, frozen=True):
     kept_move: KeptMove | None = None
     history: tuple[Change, ...] = ()
     by: str = ""
+    # When it became active by its boot, once it has been something else since.
+    active_at: datetime | None = None
     # Taken over from another cloud; and then given back to it.
     adopted: bool = False
     given_back: bool = False
@@ -210,6 +212,11 @@ def instance_ids_of(build: BuildInstance) -> tuple[InstanceId, ...]:
     if build.instance_ids or build.request_id is None:
         return build.instance_ids
     return tuple([instance_id_of(build.request_id, index) for index in range(build.count)])
+
+
+def is_on_host(row: InstanceRow) -> bool:
+    """Is the instance on the host that its row names? In error, only one is there whose rebuild failed."""
+    return row.told.state in LIVING and (row.told.state != ERROR or row.told.rebuild is not None)
 
 
 def is_of(row: InstanceRow, project: str) -> bool:

@@ -289,6 +289,6 @@ async def test_a_capability_that_no_host_has_is_refused_with_names_near_it() -> 
     answer = await asked(AskCapabilities(having="HW_CPU_X86_AVX"), BuildRejected)
 
     assert (answer.field, answer.value) == ("having", "HW_CPU_X86_AVX")
-    assert answer.reason.endswith(f"; near it are {FAST}")
+    assert answer.reason.endswith(f"; near it: {FAST}")
     alone = await asked(AskCapabilities(value="4"), BuildRejected)
     assert alone.field == "value"

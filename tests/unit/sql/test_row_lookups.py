@@ -18,14 +18,14 @@ from scheduler_worker.store_sql.rows import find
 @pytest.mark.parametrize(
     ("query", "index"),
     [
-        (InstanceQuery(name="web", living=True), "ix_requested_instances_name_project_id (name=?)"),
+        (InstanceQuery(name="web", order="name"), "ix_requested_instances_name_order_id (name_order=?)"),
         (
-            InstanceQuery(name="web", project="shop"),
-            "ix_requested_instances_name_project_id (name=? AND project=?)",
+            InstanceQuery(cell="c1", host="h1", order="host"),
+            "ix_requested_instances_cell_host_name_order_id (cell=? AND host=? AND name_order>?)",
         ),
         (InstanceQuery(id_prefix="3f2a"), "sqlite_autoindex_requested_instances_1 (id>? AND id<?)"),
         (
-            InstanceQuery(request_prefix="3f2a"),
+            InstanceQuery(request_prefix="3f2a", order="age"),
             "ix_requested_instances_request_id_place (request_id>? AND request_id<?)",
         ),
     ],
@@ -44,4 +44,4 @@ def test_instances_are_looked_up_by_an_index(query: InstanceQuery, index: str) -
         find(connection, query)
     engine.dispose()
 
-    assert plans[0] == f"SEARCH requested_instances USING INDEX {index}", plans
+    assert f"SEARCH requested_instances USING INDEX {index}" in plans, plans

@@ -1,0 +1,249 @@
+"""Orders of operators about hosts: to set the mode of one, and to delete one that is gone for good."""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from uuid import UUID
+
+from msgspec import structs
+
+from bus.message import Message
+from bus.messages.administration import DeleteProvider, Done, UnknownProvider, WriteAnswered
+from bus.messages.build import BuildRejected
+from bus.messages.hosts import DeleteHost, HostChanged, HostDeleted, HostSet, SetHost
+from bus.messages.placement import InventoryInUse
+from bus.workers.handling import Answer, Handlers, Received, Said, Tell
+from engine.hosts import NODE, HostState, cell_and_name, host_in_cell, names_clash
+from engine.inventories import ProviderId, ProviderState
+from engine.picture.picture import Picture
+from kit.errors import WrongAnswer
+from scheduler_worker.aggregates import AskAll
+from scheduler_worker.core.hosts import problem_of, why_unsure, with_mode, without_setting
+from scheduler_worker.core.instances.rows import is_on_host
+from scheduler_worker.hosts import HostRegistry
+from scheduler_worker.outbox import OutboxTransaction
+from scheduler_worker.overview import use_of
+from scheduler_worker.requests.reading import rejection
+from scheduler_worker.store import ChangeQuery, HostQuery, InstanceQuery, SchedulerStore
+
+log = logging.getLogger(__name__)
+
+# How many near names of hosts a refusal suggests.
+SUGGESTED_MAX = 3
+
+
+def host_order_handlers(registry: HostRegistry, clock: Callable[[], datetime]) -> Handlers:
+    async def on_set_hosts(asks: Sequence[Received[SetHost]], transaction: OutboxTransaction) -> list[Said]:
+        store = await transaction.begun()
+        names = {name for ask in asks for name in (ask.message.host, cell_and_name(ask.message.host)[1])}
+        found = await store.lock_hosts((), sorted(names))
+        hosts = {host.id: host for host in found}
+        answers: list[Said] = []
+        for ask in asks:
+            order = ask.message
+            named = hosts_called(order.host, hosts.values())
+            if not named:
+                answers.append(Answer(ask, _unknown(order.host, registry)))
+                continue
+            if len(cells := sorted({host.cell for host in named})) > 1:
+                answers.append(Answer(ask, rejection("host", order.host, names_clash(order.host, cells))))
+                continue
+            if problem := next(filter(None, (problem_of(host, order) for host in named)), ""):
+                answers.append(Answer(ask, rejection("mode", order.mode, problem)))
+                continue
+            unsure = (why_unsure(host, order, registry.unheard(host.id)) for host in named)
+            if doubt := next(filter(None, unsure), ""):
+                answers.append(Answer(ask, rejection("sure", "false", doubt)))
+                continue
+            for before in named:
+                host = with_mode(before, order.mode, order.reason, ask.by, clock())
+                if host is not before:
+                    host = structs.replace(host, sequence=host.sequence + 1)
+                hosts[host.id] = host
+                # Said again if the order is repeated: the event may be lost.
+                answers.append(Tell(HostChanged(cell=host.cell, host=registry.as_heard(host)), ask))
+            answers.append(Answer(ask, HostSet(host=registry.as_heard(hosts[named[0].id]))))
+        changed = [hosts[host.id] for host in found if hosts[host.id] is not host]
+        await store.save_hosts(changed, clock())
+        transaction.when_committed(lambda: registry.learn(changed))
+        return answers
+
+    return {SetHost: on_set_hosts}
+
+
+def hosts_called(name: str, hosts: Collection[HostState]) -> list[HostState]:
+    """The hosts with this name, in the cell before it if there is one (`c1/h1`)."""
+    cell, plain = cell_and_name(name)
+    there = [host for host in hosts if host.cell == cell and host.name == plain]
+    return there or [host for host in hosts if host.name == name]
+
+
+def _unknown(name: str, registry: HostRegistry) -> BuildRejected:
+    near = get_close_matches(name, registry.names(), n=SUGGESTED_MAX)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`moor host list` shows all hosts"
+    return rejection("host", name, f"there is no host of this name; {hint}")
+
+
+# Deletes a host from placement, from what its cell knows of its mode, and from the registry.
+#
+# Each step may be repeated, and the row of the host goes last. So an order that is delivered again after a crash goes on where it was.
+
+
+# A refusal names so many instances.
+NAMED_MAX = 3
+INSTANCES_READ_MAX = 200
+
+
+class HostRemover:
+    """`make_sure` returns when the picture has everything that was written before the call. `tell_cells` tells cells in which
+    mode their hosts are, and returns when those that could be told know it.
+    """
+
+    def __init__(
+        self,
+        store: SchedulerStore,
+        picture: Picture,
+        registry: HostRegistry,
+        clock: Callable[[], datetime],
+        *,
+        ask_all: AskAll,
+        make_sure: Callable[[], Awaitable[None]],
+        tell_cells: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._store = store
+        self._picture = picture
+        self._registry = registry
+        self._clock = clock
+        self._ask_all = ask_all
+        self._make_sure = make_sure
+        self._tell_cells = tell_cells
+
+    def handlers(self) -> Handlers:
+        return {DeleteHost: self._on_delete}
+
+    async def _on_delete(self, asks: Sequence[Received[DeleteHost]], _: OutboxTransaction) -> list[Said]:
+        said: list[Said] = []
+        for ask in asks:
+            await self._make_sure()
+            outcome = await self._deleted(ask.message.host)
+            if isinstance(outcome, BuildRejected):
+                said.append(Answer(ask, outcome))
+            else:
+                host, last = outcome
+                log.info("%s has deleted host %s of cell %s", ask.by or "an operator", host.name, host.cell)
+                said.append(Tell(HostChanged(cell=host.cell, host=last, deleted=True), ask))
+                said.append(Answer(ask, HostDeleted(host=host)))
+        return said
+
+    async def _deleted(self, name: str) -> tuple[HostState, HostState] | BuildRejected:
+        """The host as it was, and the last state of its row, after it was deleted; or why it was not."""
+        named = await self._called(name)
+        cells = sorted({host.cell for host in named})
+        if not named:
+            return _unknown(name, self._registry)
+        if len(named) > 1:
+            ids = " or ".join(str(host.id) for host in named)
+            why = (
+                names_clash(name, cells)
+                if len(cells) > 1
+                else f"{len(named)} hosts have this name: give the id {ids}"
+            )
+            return rejection("host", name, why)
+        host = self._registry.as_heard(named[0])
+        if why := await self._why_kept(host) or await self._why_not_unprovided(host):
+            return rejection("host", name, why)
+        last = await self._forgotten(host)
+        return rejection("host", name, last) if isinstance(last, str) else (host, last)
+
+    async def _called(self, name: str) -> list[HostState]:
+        try:
+            return list(await self._store.hosts(HostQuery(ids=(ProviderId(UUID(name)),))))
+        except ValueError:
+            names = dict.fromkeys((name, cell_and_name(name)[1]))
+            found = [host for each in names for host in await self._store.hosts(HostQuery(name=each))]
+            return hosts_called(name, found)
+
+    async def _why_kept(self, host: HostState) -> str:
+        """Why the host cannot be deleted; empty if it can."""
+        if host.kind == NODE:
+            return "is a bare-metal node, and Ironic has it: delete the node there, and it goes from here"
+        unheard = self._registry.unheard(host.id)
+        if host.up or unheard is not None:
+            heard = "is up" if unheard is None else f"was heard {unheard.total_seconds():.0f} s ago"
+            return f"{heard}: stop its compute, wait until the host is silent, and delete it then"
+        there = host_in_cell(host.cell, host.name)
+        found = await self._store.instances(InstanceQuery(host=there, limit=INSTANCES_READ_MAX))
+        if living := [row.told for row in found if is_on_host(row)]:
+            names = ", ".join(each.name or str(each.id) for each in living[:NAMED_MAX])
+            more = "or more " if len(found) == INSTANCES_READ_MAX else ""
+            return f"has {len(living)} {more}instances ({names}): evacuate or delete them first"
+        if moves := await self._store.changes(ChangeQuery(host=there, limit=1)):
+            return f"instance {moves[0].instance} is on its way ({moves[0].what}) from it or to it: wait for the end of that"
+        used = {name: each.used for name, each in use_of(self._picture, host.id).classes.items() if each.used}
+        if used:
+            amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(used.items()))
+            return (
+                f"placement has given out {amounts} of it: `moor provider` shows to whom. What it holds for instances that have left it is "
+                "released when it is set dead"
+            )
+        return ""
+
+    async def _why_not_unprovided(self, host: HostState) -> str:
+        """Delete the host's providers, those below others first. Returns why one of them stays; empty if none does."""
+        if self._picture.placed_in(host.id) != host.cell:
+            # Placement does not have it, or has another cell's host by this id.
+            return ""
+        tree = self._picture.trees.by_root[host.id.int]
+        for level in _from_below([*tree.providers.values()]):
+            answers = await self._ask_all([DeleteProvider(id=each.id) for each in level])
+            for provider, answer in zip(level, answers, strict=True):
+                if why := _why_not_deleted(answer):
+                    return f"its provider {provider.name} stays in placement: {why}"
+        return ""
+
+    async def _forgotten(self, host: HostState) -> HostState | str:
+        """Delete the host's row, after its cell was told that no mode is set any more: a host that comes back is a new one. Returns
+        the row's last state, or why it is not deleted.
+        """
+        for is_told in (False, True):
+            async with self._store.transaction() as transaction:
+                rows = await transaction.lock_hosts((host.id,), ())
+                after = [without_setting(row, self._clock()) for row in rows]
+                untold = [structs.replace(row, sequence=row.sequence + 1) for row in after if row is not None]
+                if not untold:
+                    await transaction.forget_hosts([host.id])
+                elif not is_told:
+                    await transaction.save_hosts(untold, self._clock())
+            if not untold:
+                last = rows[0] if rows else host
+                self._registry.hear_deleted(last)
+                return last
+            self._registry.learn(untold)
+            await self._tell_cells()
+        return (
+            f"cell {host.cell} could not be told yet that it is not set {host.setting.mode} any more; its providers are deleted: "
+            "send this order again when the cell can be reached"
+        )
+
+
+def _from_below(providers: Sequence[ProviderState]) -> Iterator[list[ProviderState]]:
+    """These providers in groups: each after those that are below it."""
+    left = [*providers]
+    while left:
+        parents = {each.parent for each in left}
+        lowest = [each for each in left if each.id not in parents]
+        yield lowest
+        left = [each for each in left if each.id in parents]
+
+
+def _why_not_deleted(answer: Message) -> str:
+    if not isinstance(answer, WriteAnswered):
+        raise WrongAnswer(f"placement answered an order to delete a provider by {answer!r}")
+    match answer.verdict:
+        case Done() | UnknownProvider():
+            return ""
+        case InventoryInUse(resource=resource, used=used):
+            return f"{used} {resource} of it are in use"
+        case verdict:
+            return f"it was changed at this moment ({type(verdict).__name__}): send the order again"
