@@ -81,11 +81,12 @@ bench: $(INSTALLED) ## measure; takes the whole machine
 	@echo '== benchmarks'
 	@$(PYTHON) -m tools.benchmarks
 
-conformance: $(INSTALLED) ## run OpenStack's published clients against our placement; installs them
+conformance: $(INSTALLED) ## OpenStack's published clients against our placement, a real Ironic beside the simulated one; installs them
 	@echo '== conformance'
 	@$(PYTHON) -m tests.conformance.asyncapi_parser
 	@$(PYTHON) -m tests.conformance.clients
 	@$(PYTHON) -m tests.nova.schema --compare
+	@$(PYTHON) -m tests.servers --brokers 1 -- $(PYTHON) -m tests.conformance.ironic
 
 conformance-nova: $(INSTALLED) ## operations on a whole real Nova, with our scheduler and its own; installs it
 	@echo '== a whole Nova'

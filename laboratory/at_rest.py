@@ -22,11 +22,11 @@ from engine.inventories import ProviderId, ProviderState
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import class_of, is_available
 from ironic_sync.core.rows import NodeRow
-from kit.parts import Pauses, what_remains
-from laboratory.temporary_cloud import TemporaryCloud
-from moor.asking import batches_of, hosts_of, items_of, providers_of
-from moor.books.auditing import AuditOptions, audited, with_computes
-from moor.books.books_reader import INSTANCES_PAGE, BooksReader
+from kit.parts import Pauses, batches_of, what_remains
+from moor.client.books.auditing import AuditOptions, audited, with_computes
+from moor.client.books.books_reader import INSTANCES_PAGE, BooksReader
+from moor.client.bus_client import hosts_of, items_of, providers_of
+from moor.clouds.temporary_cloud import TemporaryCloud
 
 ENDS = ("active", "error", "deleted")
 # Longer than hosts take to report their number of instances.

@@ -16,36 +16,37 @@ import os
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from math import ceil
 from operator import itemgetter
-from typing import Annotated, Any, ClassVar
+from pathlib import Path
+from typing import Annotated, ClassVar
 
 import click
 from rich.live import Live
 from rich.text import Text
 
-from bus.messages.build import BuildInstance, DeleteInstance
+from bus.messages.build import BuildInstance, DeleteInstance, InstanceState
 from bus.workers.publisher import Outgoing
 from cell_conductor.settings import ConductorSettings
 from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor, InstanceId, instance_id_of
-from engine.hosts import HostState
 from engine.inventories import ProviderId
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
-from kit.process import run_process
+from kit.parts import batches_of
+from kit.process import during, run_process
 from laboratory.at_rest import is_in_use, problems_left
 from laboratory.computes.faults import Changes, FailsToBuild, FallsSilent, FaultScript
-from laboratory.demo_screen import CELLS, TINKERED, News, Tally, conclude, screen, short
+from laboratory.demo_screen import CELLS, TINKERED, Check, News, Tally, conclude, screen, short
 from laboratory.ironic import IronicScript, RequestRefused
 from laboratory.ironic.script import WorkFails
 from laboratory.private_servers import DidNotStartError
-from laboratory.temporary_cloud import CloudPlan, Servers, TemporaryCloud, servers_at, spread, temporary_cloud
-from moor.asking import during, hearing, providers_of, until_choosable
+from moor.client.bus_client import Feed, hearing
 from moor.client.requests import new_request_ids
-from moor.clouds.cloud import BareMetalPlan, cells_of_groups, flavor_of_nodes
+from moor.clouds.cloud import BareMetalPlan, CloudPlan, cells_of_groups, flavor_of_nodes
+from moor.clouds.temporary_cloud import Servers, TemporaryCloud, servers_at, spread, temporary_cloud
 from moor.flags import option
 from moor.options import PlacementDatabaseUrl, SchedulerFlags, fail, log_as, out, run, tuned_cloud
 from moor.tables import lines_of
@@ -79,58 +80,88 @@ REASONS_SHOWN = 3
 
 
 class Demo(ABC):
-    """A variant of the demo: its cloud, and what happens there. It fails if it takes longer than `patience_s`."""
+    """The demo in one of its variants: its cloud, and the steps that happen there. It fails if it takes longer than `patience_s`."""
 
     patience_s: ClassVar[float]
     defaults: ClassVar[CloudSettings]
 
-    @abstractmethod
-    def cloud(self, settings: CloudSettings) -> CloudPlan: ...
+    tally: Tally
+    cloud: TemporaryCloud
 
     @abstractmethod
-    async def run(self, cloud: TemporaryCloud) -> None: ...
+    def plan(self, settings: CloudSettings) -> CloudPlan: ...
 
-    async def start(self, settings: CloudSettings, servers: Servers | None) -> None:
+    @abstractmethod
+    async def steps(self) -> Iterable[Check]:
+        """All that happens; then what was checked of it."""
+
+    async def start(
+        self, settings: CloudSettings, servers: Servers | None, folder: Path | None = None
+    ) -> None:
         if servers:
             out.print("[dim]starting a process for each worker …[/dim]")
-        async with temporary_cloud(self.cloud(settings), servers) as cloud:
+        async with temporary_cloud(self.plan(settings), servers, role="demo", folder=folder) as self.cloud:
             if servers:
-                out.print(f"[dim]{', '.join(each.name for each in cloud.workers)}[/dim]\n")
+                out.print(f"[dim]{', '.join(each.name for each in self.cloud.workers)}[/dim]\n")
             async with asyncio.timeout(self.patience_s):
-                await cloud.during(self.run(cloud))
+                await self.cloud.during(self._run())
 
+    async def _run(self, *others: str) -> None:
+        """Hear events while the steps run. The subscription begins before the wait for the hosts, so that it misses no event."""
+        async with hearing(self.cloud.client, "instance.#", "providers.changed") as feed:
+            providers = await self.cloud.until_ready(*others)
+            if is_in_use(providers):
+                fail("some inventory is already in use: the demo needs servers on which nothing is in use")
+            self.tally.providers.update({each.id: each for each in providers})
+            await during(self._concluded(), self._hear(feed))
 
-@asynccontextmanager
-async def listening(
-    cloud: TemporaryCloud, tally: Tally, are_enough: Callable[[Sequence[HostState]], bool]
-) -> AsyncIterator[Coroutine[Any, Any, None]]:
-    """Wait until schedulers can choose enough hosts, and yield what hears events into the tally.
+    async def _hear(self, feed: Feed) -> None:
+        async for batch in feed:
+            for heard in batch:
+                self.tally.hear(heard.message)
 
-    The subscription begins before the wait, so that it misses no event.
-    """
-    async with hearing(cloud.client, "instance.#", "providers.changed") as feed:
-        await until_choosable(cloud.client, are_enough)
-        providers = await providers_of(cloud.client)
-        if is_in_use(providers):
-            fail("some inventory is already in use: the demo needs servers on which nothing is in use")
-        tally.providers.update({each.id: each for each in providers})
+    async def _concluded(self) -> None:
+        conclude(await self.steps())
+        if self.cloud.workers:
+            # Real servers may belong to someone: the demo leaves nothing in use there.
+            out.print("[dim]deleting what was built …[/dim]")
+            await self.delete(
+                [id_ for id_, each in self.tally.states.items() if id_ not in self.tally.deleted]
+            )
+            out.print(f"[green]✓[/green] {len(self.tally.deleted):,} instances are deleted again")
 
-        async def hear() -> None:
-            async for batch in feed:
-                for heard in batch:
-                    tally.hear(heard.message)
+    # What steps consist of
 
-        yield hear()
+    def live(self, what: str, daemons: Sequence[str] = ()) -> Live:
+        title = f"{what}, {len(CELLS)} cells, {self.servers}"
+        return Live(
+            get_renderable=lambda: screen(self.tally, title, daemons),
+            console=out,
+            refresh_per_second=REFRESH_PER_S,
+        )
 
+    @property
+    def servers(self) -> str:
+        return "RabbitMQ and PostgreSQL" if self.cloud.workers else "a bus in memory and SQLite"
 
-def live(tally: Tally, title: str, daemons: Sequence[str] = ()) -> Live:
-    return Live(
-        get_renderable=lambda: screen(tally, title, daemons), console=out, refresh_per_second=REFRESH_PER_S
-    )
+    async def ask(self, wanted: Sequence[tuple[str, Flavor]], asking_s: float) -> None:
+        """Send the requests in batches over a few seconds, so that hosts change between them."""
+        # Each run draws new ids: with the same ids, a second run would repeat requests that have ended already.
+        requests = []
+        for id_, (name, flavor) in zip(new_request_ids(len(wanted)), wanted, strict=True):
+            self.tally.flavors[instance_id_of(id_, 0)] = flavor
+            requests.append(Outgoing(BuildInstance(request_id=id_, flavor=flavor, name=name, project="demo")))
+        for batch in batches_of(requests, ceil(len(requests) / ASKING_TIMES)):
+            await self.cloud.client.publisher.send_all(batch)
+            await asyncio.sleep(asking_s / ASKING_TIMES)
 
+    async def delete(self, ids: Sequence[InstanceId]) -> None:
+        await self.cloud.client.publisher.send_all([Outgoing(DeleteInstance(instance=id_)) for id_ in ids])
+        await until(lambda: self.tally.deleted >= {*ids})
 
-def servers_of(cloud: TemporaryCloud) -> str:
-    return "RabbitMQ and PostgreSQL" if cloud.workers else "a bus in memory and SQLite"
+    async def books(self, says: str, of_nodes: Flavor | None = None) -> Check:
+        """Compare what all participants have."""
+        return Check(says, await problems_left(self.cloud, self.tally.asked(of_nodes)))
 
 
 async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -139,34 +170,6 @@ async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
         if (await answer) if inspect.isawaitable(answer) else answer:
             return
         await asyncio.sleep(LOOK_EVERY_S)
-
-
-async def ask(
-    cloud: TemporaryCloud, tally: Tally, wanted: Sequence[tuple[str, Flavor]], asking_s: float
-) -> None:
-    """Send the requests in batches over a few seconds, so that hosts change between them."""
-    # Each run draws new ids: with the same ids, a second run would repeat requests that have ended already.
-    requests = []
-    for id_, (name, flavor) in zip(new_request_ids(len(wanted)), wanted, strict=True):
-        tally.flavors[instance_id_of(id_, 0)] = flavor
-        requests.append(Outgoing(BuildInstance(request_id=id_, flavor=flavor, name=name, project="demo")))
-    batch = ceil(len(requests) / ASKING_TIMES)
-    for at in range(0, len(requests), batch):
-        await cloud.client.publisher.send_all(requests[at : at + batch])
-        await asyncio.sleep(asking_s / ASKING_TIMES)
-
-
-async def delete(cloud: TemporaryCloud, tally: Tally, ids: Sequence[InstanceId]) -> None:
-    await cloud.client.publisher.send_all([Outgoing(DeleteInstance(instance=id_)) for id_ in ids])
-    await until(lambda: tally.deleted >= {*ids})
-
-
-async def clean_up(cloud: TemporaryCloud, tally: Tally, ids: Sequence[InstanceId]) -> None:
-    """Delete these instances on real servers, which may belong to someone: the demo leaves nothing in use there."""
-    if cloud.workers:
-        out.print("[dim]deleting what was built …[/dim]")
-        await delete(cloud, tally, ids)
-        out.print(f"[green]✓[/green] {len(tally.deleted):,} instances are deleted again")
 
 
 class HostDemo(Demo):
@@ -180,42 +183,35 @@ class HostDemo(Demo):
 
     def __init__(self, boots: int, hosts: int) -> None:
         self.boots, self.hosts = boots, hosts
+        self.tally = Tally(boots + 1)
 
-    def cloud(self, settings: CloudSettings) -> CloudPlan:
+    def plan(self, settings: CloudSettings) -> CloudPlan:
         cells = spread(self.hosts, CELLS)
-        return CloudPlan(role="demo", cells=cells, counts=WORKERS, settings=settings, faults=FAULTS)
+        return CloudPlan(cells=cells, workers=WORKERS, settings=settings, faults=FAULTS)
 
-    async def run(self, cloud: TemporaryCloud) -> None:
-        tally = Tally(self.boots + 1)
-        names = self.cloud(self.defaults).host_names
-        async with listening(cloud, tally, lambda hosts: names <= {host.name for host in hosts}) as heard:
-            await during(self._build(cloud, tally), heard)
-
-    async def _build(self, cloud: TemporaryCloud, tally: Tally) -> None:
-        title = f"{self.boots:,} boots, {self.hosts:,} hosts, {len(CELLS)} cells, {servers_of(cloud)}"
-        with live(tally, title) as drawn:
+    async def steps(self) -> Iterable[Check]:
+        tally = self.tally
+        with self.live(f"{self.boots:,} boots, {self.hosts:,} hosts") as drawn:
             # One request fits on no host.
             wanted = [(f"web-{number:04}", SMALL) for number in range(1, self.boots + 1)] + [("giant", GIANT)]
             tally.begin()
-            await ask(cloud, tally, wanted, ASKING_S)
+            await self.ask(wanted, ASKING_S)
             await until(lambda: tally.is_over)
             drawn.refresh()
-        problems = [*await problems_left(cloud, tally.asked())]
+        books = await self.books("the books of placement, the API level, the cells and their hosts agree")
         _tell_of_alternates(tally)
         _tell_of_conflicts(tally)
         _tell_of_errors(tally)
-        if not tally.conflicts_won:
-            problems.append("no conflict was retried and won, though hosts changed under the boots")
-        conclude(
-            problems,
-            (
-                f"all {tally.wanted:,} requests ended: {tally.count('active'):,} active, {tally.count('error')} in error",
-                f"none of {len(tally.providers)} hosts is used beyond its capacity",
-                "the books of placement, the API level, the cells and their hosts agree",
-                f"{tally.conflicts_won} conflicts were retried and won",
+        won = tally.conflicts_won
+        none_won = "no conflict was retried and won, though hosts changed under the boots"
+        return (
+            Check(
+                f"all {tally.wanted:,} requests ended: {tally.count('active'):,} active, {tally.count('error')} in error"
             ),
+            Check(f"none of {len(tally.providers)} hosts is used beyond its capacity"),
+            books,
+            Check(f"{won} conflicts were retried and won", () if won else (none_won,)),
         )
-        await clean_up(cloud, tally, [*tally.states])
 
 
 def _tell_of_alternates(tally: Tally) -> None:
@@ -294,8 +290,9 @@ class MetalDemo(Demo):
 
     def __init__(self, nodes: int, daemons: int) -> None:
         self.nodes, self.daemons = nodes, daemons
+        self.tally = Tally(int(nodes * FIRST) + VIRTUAL)
 
-    def cloud(self, settings: CloudSettings) -> CloudPlan:
+    def plan(self, settings: CloudSettings) -> CloudPlan:
         metal = BareMetalPlan(
             nodes=self.nodes,
             daemons=self.daemons,
@@ -304,61 +301,50 @@ class MetalDemo(Demo):
             script=IRONIC_FAULTS,
         )
         cells = dict.fromkeys(CELLS, HOSTS_PER_CELL)
-        return CloudPlan(role="demo", cells=cells, counts=WORKERS, settings=settings, metal=metal)
+        return CloudPlan(cells=cells, workers=WORKERS, settings=settings, metal=metal)
 
-    async def run(self, cloud: TemporaryCloud) -> None:
-        self._cloud, self._tally = cloud, Tally(int(self.nodes * FIRST) + VIRTUAL)
-        wanted = self.nodes + HOSTS_PER_CELL * len(CELLS)
-        async with listening(cloud, self._tally, lambda hosts: len(hosts) >= wanted) as heard:
-            await during(self._build(), heard, self._poll_rows())
+    async def steps(self) -> Iterable[Check]:
+        return await during(self._drawn(), self._poll_rows())
 
-    async def _build(self) -> None:
-        cloud, tally = self._cloud, self._tally
-        title = f"{self.nodes:,} bare-metal nodes, {self.daemons} daemons, {len(CELLS)} cells, {servers_of(cloud)}"
+    async def _drawn(self) -> Iterable[Check]:
+        tally = self.tally
         await until(lambda: len({row.owner for row in tally.rows.values()} - {""}) == self.daemons)
-        with live(tally, title, [*cloud.daemons]) as drawn:
-            await during(self._run_steps(), self._flip_until_stopped())
-            await self._settle()
+        what = f"{self.nodes:,} bare-metal nodes, {self.daemons} daemons"
+        with self.live(what, [*self.cloud.daemons]) as drawn:
+            await during(self._boot_and_delete(), self._flip_until_stopped())
+            # End the maintenance of all nodes, and wait until no work is under way.
+            for node in [*self.cloud.ironic.nodes.values()]:
+                if node.maintenance:
+                    self.cloud.ironic.set_maintenance(node.uuid, is_on=False)
+            await until(lambda: all(map(_is_settled, tally.rows.values())))
             drawn.refresh()
-        problems = await problems_left(cloud, tally.asked(METAL))
+        books = await self.books(
+            "the books of placement, the API level and the cells agree, and there are no dead letters", METAL
+        )
         out.print()
-        conclude([*problems, *problems_of_the_kill(tally)], _checked(tally))
-        await clean_up(cloud, tally, [each.id for each in tally.active])
+        return (*_checks_of(tally), books)
 
-    async def _run_steps(self) -> None:
-        cloud, tally = self._cloud, self._tally
+    async def _boot_and_delete(self) -> None:
+        tally = self.tally
         tally.begin()
         first, again = int(self.nodes * FIRST), int(self.nodes * AGAIN)
         virtual = [(f"{VIRTUAL_NAME}{number:03}", TINY) for number in range(1, VIRTUAL + 1)]
         metal = [(f"metal-{number:03}", METAL) for number in range(1, first + 1)]
-        await asyncio.gather(ask(cloud, tally, [*virtual, *metal], METAL_ASKING_S), self._kill_one(first))
+        await asyncio.gather(self.ask([*virtual, *metal], METAL_ASKING_S), self._kill_one(first))
         await until(lambda: tally.is_over)
         nodes = {str(id_) for id_ in tally.rows}
         deleted = [each.id for each in tally.active if each.host in nodes][:again]
         tally.news.append(News("blue", f"{len(deleted)} instances are deleted, and their nodes cleaned"))
         tally.wanted += again
-        await delete(cloud, tally, deleted)
-        await ask(
-            cloud, tally, [(f"again-{number:03}", METAL) for number in range(1, again + 1)], METAL_ASKING_S
-        )
+        await self.delete(deleted)
+        await self.ask([(f"again-{number:03}", METAL) for number in range(1, again + 1)], METAL_ASKING_S)
         await until(lambda: tally.is_over)
 
     async def _kill_one(self, boots: int) -> None:
-        cloud, tally = self._cloud, self._tally
-
-        def ended_on_metal() -> int:
-            return sum(not state.name.startswith(VIRTUAL_NAME) for state in tally.states.values())
-
-        await until(lambda: ended_on_metal() >= boots * KILLED_AT)
-        tally.kill([*cloud.daemons][1 % len(cloud.daemons)])
-        cloud.daemons[tally.killed].kill()
-
-    async def _settle(self) -> None:
-        """End the maintenance of all nodes, and wait until no work is under way."""
-        for node in [*self._cloud.ironic.nodes.values()]:
-            if node.maintenance:
-                self._cloud.ironic.set_maintenance(node.uuid, is_on=False)
-        await until(lambda: all(map(_is_settled, self._tally.rows.values())))
+        tally, daemons = self.tally, self.cloud.daemons
+        await until(lambda: sum(map(_is_on_metal, tally.states.values())) >= boots * KILLED_AT)
+        tally.kill([*daemons][1 % len(daemons)])
+        daemons[tally.killed].kill()
 
     async def _flip_until_stopped(self) -> None:
         """Put free nodes into maintenance and take them out again, as an operator would, until cancelled.
@@ -371,7 +357,7 @@ class MetalDemo(Demo):
                 await asyncio.sleep(FLIP_EVERY_S)
                 free = sorted(
                     row.id
-                    for row in self._tally.rows.values()
+                    for row in self.tally.rows.values()
                     if row.offer is not None and not row.offer.reserved
                 )
                 if free:
@@ -380,16 +366,16 @@ class MetalDemo(Demo):
     async def _flip(self, node: ProviderId) -> None:
         # An Ironic conductor that has just begun to work on the node holds its lock: the operator gives up.
         with suppress(RequestRefused):
-            self._tally.flip(node)
-            self._cloud.ironic.set_maintenance(str(node), is_on=True, reason="an operator looks at it")
+            self.tally.flip(node)
+            self.cloud.ironic.set_maintenance(str(node), is_on=True, reason="an operator looks at it")
             await asyncio.sleep(FLIPPED_FOR_S)
-            self._cloud.ironic.set_maintenance(str(node), is_on=False)
-            self._tally.flips += 1
+            self.cloud.ironic.set_maintenance(str(node), is_on=False)
+            self.tally.flips += 1
 
     async def _poll_rows(self) -> None:
         while True:
-            owned = await self._cloud.rows.owners()
-            self._tally.read((await self._cloud.rows.read([each.id for each in owned])).values())
+            owned = await self.cloud.rows.owners()
+            self.tally.read((await self.cloud.rows.read([each.id for each in owned])).values())
             await asyncio.sleep(ROWS_EVERY_S)
 
 
@@ -401,34 +387,35 @@ def _is_settled(row: NodeRow) -> bool:
     return is_idle and is_reported and row.deploy is None and not row.answers
 
 
-def problems_of_the_kill(tally: Tally) -> list[str]:
-    """Problems of the kill: a daemon with nodes must have been killed, and others must have reported its nodes."""
-    if not tally.orphaned:
-        return ["no daemon that owned nodes was killed"]
-    if tally.taken_over_s is None:
-        return [f"nodes of the killed daemon {tally.killed} have no new owner"]
-    if tally.reported_s is None:
-        return [f"nodes of the killed daemon {tally.killed} were not reported by their new owners"]
-    return []
+def _is_on_metal(state: InstanceState) -> bool:
+    return not state.name.startswith(VIRTUAL_NAME)
 
 
-def _checked(tally: Tally) -> Iterator[str]:
-    nodes = sum(not each.name.startswith(VIRTUAL_NAME) for each in tally.active)
-    yield (
+def _checks_of(tally: Tally) -> Iterator[Check]:
+    nodes = sum(map(_is_on_metal, tally.active))
+    yield Check(
         f"all {tally.wanted:,} requests ended: {tally.count('active'):,} active, {tally.count('error')} in error; "
         f"{len(tally.needed_alternates)} took an alternate"
     )
-    yield f"{nodes} instances are each alone on a node, and {len(tally.active) - nodes} on hypervisors"
-    yield f"no node has an unknown instance; the nodes of {len(tally.deleted)} deleted instances are clean"
-    yield (
+    yield Check(f"{nodes} instances are each alone on a node, and {len(tally.active) - nodes} on hypervisors")
+    yield Check(
+        f"no node has an unknown instance; the nodes of {len(tally.deleted)} deleted instances are clean"
+    )
+    yield Check(
         f"after {tally.flips} maintenance flips, placement offers exactly the nodes that Ironic has available, of "
         f"{len(tally.rows)}"
     )
-    yield (
+    killed = f"nodes of the killed daemon {tally.killed}"
+    problem = "" if tally.orphaned else "no daemon that owned nodes was killed"
+    if tally.taken_over_s is None:
+        problem = problem or f"{killed} have no new owner"
+    elif tally.reported_s is None:
+        problem = problem or f"{killed} were not reported by their new owners"
+    yield Check(
         f"{tally.killed} was killed: its {len(tally.orphaned)} nodes had new owners after {tally.taken_over_s or 0:.1f} s, and "
-        f"were reported by them after {tally.reported_s or 0:.1f} s"
+        f"were reported by them after {tally.reported_s or 0:.1f} s",
+        (problem,) if problem else (),
     )
-    yield "the books of placement, the API level and the cells agree, and there are no dead letters"
 
 
 # With fewer boots there may be no conflict to show.

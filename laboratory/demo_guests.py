@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -30,14 +31,13 @@ from compute_sim.libvirt.running import libvirt_parts
 from compute_sim.libvirt.settings import LibvirtRules
 from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor
-from laboratory.at_rest import problems_left
-from laboratory.demo import Demo, delete, listening, servers_of, until
-from laboratory.demo_screen import CELLS, Tally, conclude
+from laboratory.demo import Demo, until
+from laboratory.demo_screen import CELLS, Check, Tally
 from laboratory.private_libvirtd import PrivateLibvirtd, check_installed, copy_learnt
 from laboratory.private_servers import Keeper
-from laboratory.temporary_cloud import CloudPlan, Servers, TemporaryCloud
-from moor.asking import during
 from moor.client import Client, ClientError, NoConsoleFound, NotDone
+from moor.clouds.cloud import CloudPlan
+from moor.clouds.temporary_cloud import Servers
 from moor.options import fail, out
 from moor.tables import lines_of
 from moor.worker_settings import CloudSettings
@@ -196,6 +196,7 @@ GUESTS = 20
 BOOT_S = 120.0
 SMALL = Flavor(name="small", vcpus=1, ram_mb=32, root_gb=1)
 LARGE = Flavor(name="large", vcpus=1, ram_mb=64, root_gb=1)
+MEMORY_KIB = LARGE.ram_mb * 1024
 CONSOLE_LINES, PIDS_SHOWN = 3, 3
 # How long a delete is watched that cannot be done, and how long late changes may take at the end.
 WATCHED_S, SETTLES_S = 2.0, 15.0
@@ -213,7 +214,6 @@ class GuestFindings(Struct):
     stopped_s: float = 0.0
     started: InstanceState | None = None
     memory_kib: int = 0
-    memory_kib_wanted: int = 0
     away: str = ""
     ran_on: bool = False
     elsewhere: str = ""
@@ -236,20 +236,21 @@ class GuestDemo(Demo):
         compute=ComputeSettings(beat_s=0.5, facts_every_s=0.5),
     )
 
-    machines: Machines
-
     def __init__(self) -> None:
         self.seen = GuestFindings()
-        self._tally = Tally()
+        self.tally = Tally()
+        self.machines = Machines()
 
-    async def start(self, settings: CloudSettings, servers: Servers | None) -> None:
+    async def start(
+        self, settings: CloudSettings, servers: Servers | None, folder: Path | None = None
+    ) -> None:
         """Run the demo on libvirtds that are started for it, and check that nothing is left of them."""
-        self.machines = machines = Machines()
+        machines = self.machines
         try:
             async with asyncio.timeout(self.patience_s):
                 out.print(f"[dim]starting a libvirtd for each of {len(machines.hosts)} hosts …[/dim]")
                 await asyncio.to_thread(machines.start)
-                await super().start(settings, servers)
+                await super().start(settings, servers, folder or machines.folder)
         except NotDone as failed:
             fail(why_not_done(failed))
         except ClientError as failed:
@@ -262,43 +263,40 @@ class GuestDemo(Demo):
             "[green]✓[/green] every libvirtd and every QEMU process has ended, and every file is removed"
         )
 
-    def cloud(self, settings: CloudSettings) -> CloudPlan:
+    def plan(self, settings: CloudSettings) -> CloudPlan:
         return CloudPlan(
-            role="demo",
             cells=dict.fromkeys(CELLS, 0),
             settings=settings,
             computes={cell: partial(libvirt_parts, libvirt=self.machines.settings(cell)) for cell in CELLS},
-            folder=self.machines.folder,
         )
 
-    async def run(self, cloud: TemporaryCloud) -> None:
-        names = {*self.machines.hosts}
+    async def _run(self, *others: str) -> None:
         try:
-            async with (
-                listening(cloud, self._tally, lambda hosts: names <= {each.name for each in hosts}) as heard,
-                Client(cloud.broker, as_operator=True) as self._client,
-            ):
-                await during(self._run(cloud), heard)
+            async with Client(self.cloud.broker, as_operator=True) as self._client:
+                await super()._run(*self.machines.hosts, *others)
         except BaseException:
             # Nobody needs the guests any more, and the workers need not wait for libvirt.
             self.machines.close()
             raise
 
-    async def _run(self, cloud: TemporaryCloud) -> None:
-        say = f"{len(self.machines.hosts)} hosts in {len(CELLS)} cells, a libvirtd each; {servers_of(cloud)}"
+    async def steps(self) -> Iterable[Check]:
+        say = f"{len(self.machines.hosts)} hosts in {len(CELLS)} cells, a libvirtd each; {self.servers}"
         out.print(f"\n[bold]Moorage[/bold]  {GUESTS} guests of QEMU, {say}\n")
-        self._tally.begin()
+        tally = self.tally
+        tally.begin()
         guests = await self._boot(GUESTS)
         await self._read_console(guests[0])
         await self._kill_a_guest(guests[1])
         await self._resize(guests[2])
         await self._stop_a_libvirtd()
-        tally = self._tally
         await until(lambda: len(tally.states) == len(tally.flavors) and bool(tally.deleted))
         await self._compare()
-        problems = await problems_left(cloud, tally.asked())
-        conclude([*problems, *problems_of(self.seen)], checked(self.seen))
-        await self._delete_all(cloud)
+        books = await self.books("the books of placement, the API level, the cells and their hosts agree")
+        return (*checks_of(self.seen), books)
+
+    async def _concluded(self) -> None:
+        await super()._concluded()
+        await self._delete_all()
 
     # Steps
 
@@ -306,7 +304,7 @@ class GuestDemo(Demo):
         began_s = time.monotonic()
         request = await self._client.boot(SMALL, name="web", image=IMAGE, count=count)
         states = await request.until_done(BOOT_S)
-        self._tally.flavors |= {each.id: SMALL for each in states}
+        self.tally.flavors |= {each.id: SMALL for each in states}
         self._say(
             f"[bold]{count}[/bold] guests are active, {time.monotonic() - began_s:.1f} s after the request"
         )
@@ -344,9 +342,8 @@ class GuestDemo(Demo):
 
     async def _resize(self, guest: InstanceState) -> None:
         await (await self._client.resize(guest.id, LARGE, confirm_s=0)).until_done()
-        self._tally.flavors[guest.id] = LARGE
+        self.tally.flavors[guest.id] = LARGE
         resized = await self._client.show(guest.id)
-        self.seen.memory_kib_wanted = LARGE.ram_mb * 1024
         self.seen.memory_kib = await asyncio.to_thread(
             self.machines.memory_kib, resized.host, domain_of(resized)
         )
@@ -372,7 +369,7 @@ class GuestDemo(Demo):
             f"{len(told)} instances stay active: nobody knows better"
         )
         (elsewhere,) = await (await self._client.boot(SMALL, name="later", image=IMAGE)).until_done(BOOT_S)
-        self._tally.flavors[elsewhere.id] = SMALL
+        self.tally.flavors[elsewhere.id] = SMALL
         self.seen.elsewhere = elsewhere.host
         self._say(f"  a new guest boots meanwhile, on {elsewhere.host}")
         doomed = next(each for each in active if each.host == name)
@@ -413,9 +410,9 @@ class GuestDemo(Demo):
             async with asyncio.timeout(SETTLES_S):
                 await until(are_equal)
 
-    async def _delete_all(self, cloud: TemporaryCloud) -> None:
-        active = [each.id for each in self._tally.active]
-        await delete(cloud, self._tally, active)
+    async def _delete_all(self) -> None:
+        active = [each.id for each in self.tally.active]
+        await self.delete(active)
 
         async def is_empty() -> bool:
             domains = await asyncio.to_thread(self.machines.domains, running=False)
@@ -442,7 +439,7 @@ class GuestDemo(Demo):
         return domain not in await asyncio.to_thread(self.machines.guests, host)
 
     def _say(self, text: str) -> None:
-        out.print(f"[dim]{time.monotonic() - self._tally.began_s:5.1f} s[/dim]  {text}", highlight=False)
+        out.print(f"[dim]{time.monotonic() - self.tally.began_s:5.1f} s[/dim]  {text}", highlight=False)
 
 
 def _short(pids: Sequence[int]) -> str:
@@ -460,37 +457,53 @@ def why_not_done(failed: NotDone) -> str:
     return f"not done for {len(wrong)} of {len(failed.states)} guests, such as {first.name}: {'; '.join(filter(None, why))}"
 
 
-def problems_of(seen: GuestFindings) -> list[str]:
-    return [problem for problem, is_so in _problems(seen) if is_so]
-
-
-def _problems(seen: GuestFindings) -> Iterator[tuple[str, bool]]:
-    yield (
-        f"the killed guest was seen only after {seen.stopped_s:.1f} s, must be within {STOPPED_S_MAX:g} s",
-        seen.stopped_s > STOPPED_S_MAX,
-    )
-    state = seen.started.state if seen.started else "unknown"
-    yield f"the killed guest was started again, and is {state}", state != "active"
-    yield (
-        f"the resized guest has {seen.memory_kib} KiB in libvirt, must have {seen.memory_kib_wanted}",
-        seen.memory_kib != seen.memory_kib_wanted,
-    )
-    yield f"not all guests of {seen.away} ran on while its libvirtd was away", not seen.ran_on
-    yield f"a guest was booted on {seen.away}, whose libvirtd was away", seen.elsewhere in ("", seen.away)
-    yield f"a guest of {seen.away} was gone before its libvirtd came back", not seen.waited
+def checks_of(seen: GuestFindings) -> Iterator[Check]:
+    running = sum(map(len, seen.found.values()))
+    problems = [] if running else ["no guest runs"]
     for host in sorted({*seen.wanted, *seen.found}):
         wanted, found = set(seen.wanted.get(host, ())), set(seen.found.get(host, ()))
-        yield f"{host}: no domain runs for {', '.join(sorted(wanted - found))}", bool(wanted - found)
-        yield f"{host}: no active instance has {', '.join(sorted(found - wanted))}", bool(found - wanted)
-        off = set(seen.defined.get(host, ())) - found
-        yield f"{host}: defined, but off: {', '.join(sorted(off))}", bool(off)
-    yield "no guest runs", not any(seen.found.values())
+        for words, domains in (
+            ("no domain runs for", wanted - found),
+            ("no active instance has", found - wanted),
+            ("defined, but off:", set(seen.defined.get(host, ())) - found),
+        ):
+            problems += [f"{host}: {words} {', '.join(sorted(domains))}"] if domains else []
+    yield Check(
+        f"{running} active instances and {running} running domains on {len(seen.found)} hosts are the same, and no other is defined",
+        problems,
+    )
+    state = seen.started.state if seen.started else "unknown"
+    yield Check(
+        f"the killed guest was stopped {seen.stopped_s:.1f} s later, and runs again",
+        _those(
+            (
+                f"the killed guest was seen only after {seen.stopped_s:.1f} s, must be within {STOPPED_S_MAX:g} s",
+                seen.stopped_s > STOPPED_S_MAX,
+            ),
+            (f"the killed guest was started again, and is {state}", state != "active"),
+        ),
+    )
+    yield Check(
+        f"the resized guest has {seen.memory_kib:,} KiB in libvirt",
+        _those(
+            (
+                f"the resized guest has {seen.memory_kib} KiB in libvirt, must have {MEMORY_KIB}",
+                seen.memory_kib != MEMORY_KIB,
+            )
+        ),
+    )
+    yield Check(
+        f"while the libvirtd of {seen.away} was away, its guests ran on, a new one went to {seen.elsewhere}, and a delete waited",
+        _those(
+            (f"not all guests of {seen.away} ran on while its libvirtd was away", not seen.ran_on),
+            (
+                f"a guest was booted on {seen.away}, whose libvirtd was away",
+                seen.elsewhere in ("", seen.away),
+            ),
+            (f"a guest of {seen.away} was gone before its libvirtd came back", not seen.waited),
+        ),
+    )
 
 
-def checked(seen: GuestFindings) -> Iterable[str]:
-    running = sum(map(len, seen.found.values()))
-    yield f"{running} active instances and {running} running domains on {len(seen.found)} hosts are the same, and no other is defined"
-    yield f"the killed guest was stopped {seen.stopped_s:.1f} s later, and runs again"
-    yield f"the resized guest has {seen.memory_kib:,} KiB in libvirt"
-    yield f"while the libvirtd of {seen.away} was away, its guests ran on, a new one went to {seen.elsewhere}, and a delete waited"
-    yield "the books of placement, the API level, the cells and their hosts agree"
+def _those(*problems: tuple[str, bool]) -> list[str]:
+    return [problem for problem, is_so in problems if is_so]

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import ceil
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct, structs
 from rich.console import Group, RenderableType
@@ -31,9 +31,9 @@ from bus.messages.placement import ProvidersChanged
 from engine.flavors import Flavor, InstanceId
 from engine.inventories import ProviderId, ProviderState, ProviderUsage
 from ironic_sync.core.rows import NodeRow
+from kit.parts import batches_of
 from laboratory.at_rest import Asked
 from laboratory.load.orders import amounts_of
-from moor.asking import batches_of
 from moor.options import fail, out
 from moor.showing import shortened
 from moor.tables import lines_of
@@ -286,12 +286,20 @@ def screen(tally: Tally, title: str, daemons: Sequence[str] = ()) -> RenderableT
     )
 
 
-def conclude(problems: Sequence[str], checked: Iterable[str]) -> None:
+class Check(NamedTuple):
+    """Something that the demo has checked: what it says if there are no problems."""
+
+    says: str
+    problems: Sequence[str] = ()
+
+
+def conclude(checks: Iterable[Check]) -> None:
     """Print what was checked. Any problem ends the demo with exit code 1."""
-    if problems:
+    checks = tuple(checks)
+    if problems := [problem for check in checks for problem in check.problems]:
         fail("\n".join(["the demo found problems:", *shortened(problems)]))
-    for each in checked:
-        out.print(f"[green]✓[/green] {each}")
+    for each in checks:
+        out.print(f"[green]✓[/green] {each.says}")
 
 
 def _progress(tally: Tally) -> Table:

@@ -24,6 +24,12 @@ OTHERS = "moorage.commands"
 
 # By the command's name: its panel in the help, its module and the function or group there, and the first sentence of its help.
 COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
+    "instance": (
+        INSTANCES,
+        "moor.instances.instances_command",
+        "instance_app",
+        "Instances: list, show, delete. `moor list` is `moor instance list`, and so on.",
+    ),
     "boot": (
         INSTANCES,
         "moor.instances.boot_command",
@@ -40,7 +46,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
         INSTANCES,
         "moor.instances.instances_command",
         "list_instances",
-        "List the instances, deleted ones too, ordered by id: each as its cell told it last.",
+        "List the instances, deleted ones too: the newest ones, the newest last. Each is as its cell told it last.",
     ),
     "console": (
         INSTANCES,
@@ -124,7 +130,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
         INSTANCES,
         "moor.instances.instances_command",
         "delete",
-        "Delete instances in any state. A deleted one stays deleted.",
+        "Delete instances in any state: those that are named, or all that the filters choose. A deleted one stays deleted.",
     ),
     "explain": (
         INSTANCES,
@@ -196,7 +202,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
         OPERATING,
         "moor.instances.hosts_command",
         "app",
-        "Hosts: list, capabilities, show, set.",
+        "Hosts: list, capabilities, show, set, drain, delete.",
     ),
     "cell": (
         OPERATING,
@@ -230,7 +236,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
     ),
     "audit": (
         OPERATING,
-        "moor.books.audit_command",
+        "moor.overview.audit_command",
         "audit",
         "Compare the books of placement, the API level, the cells and their hosts; boots go on meanwhile.",
     ),
@@ -252,11 +258,17 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
         "app",
         "The broker's exchanges, queues, users and rights.",
     ),
+    "application": (
+        OPERATING,
+        "moor.broker.broker_command",
+        "applications",
+        "Applications: programs with their own broker user, which may act only for their projects.",
+    ),
     "dead": (
         OPERATING,
         "moor.broker.messages_command",
         "app",
-        "Dead letters, messages that no worker could handle: show, replay or drop them.",
+        "Dead letters, messages that no worker could handle: list, show, replay or delete them.",
     ),
     "db": (
         OPERATING,
@@ -268,7 +280,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
 
 
 # What commands of release 0.1.0 are now.
-MOVED = {
+Commands.MOVED |= {
     "confirm": "migration confirm",
     "revert": "migration revert",
     "ring": "node ring",
@@ -277,6 +289,8 @@ MOVED = {
     "usage": "quota usage",
     "import": "nova import",
     "shadow": "nova shadow",
+    "broker user": "application",
+    "dead drop": "dead delete",
 }
 
 
@@ -295,8 +309,6 @@ class AllCommands(Commands):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as wrong:
-            if (now := MOVED.get(wrong.command_name)) is not None:
-                ctx.fail(f"`moor {wrong.command_name}` is `moor {now}` now")
             raise click.NoSuchCommand(wrong.command_name, possibilities=names(), ctx=ctx) from None
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -10,7 +10,7 @@ from enum import Enum
 from math import isnan
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 from uuid import UUID
 
 import click
@@ -277,6 +277,9 @@ def command(
 class Commands(click.Group):
     """Commands about one thing. `moor host list` is the verb `list` of the group `host`."""
 
+    # What commands of an earlier release are now, without `moor`.
+    MOVED: ClassVar[dict[str, str]] = {}
+
     def __init__(self, help: str) -> None:  # noqa: A002 - as Click calls it
         super().__init__(help=help, no_args_is_help=True, context_settings=CONTEXT)
 
@@ -307,6 +310,17 @@ class Commands(click.Group):
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return [*self.commands]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as wrong:
+            before = " ".join([*ctx.command_path.split()[1:], wrong.command_name])
+            if (now := self.MOVED.get(before)) is not None:
+                ctx.fail(f"`moor {before}` is `moor {now}` now")
+            raise
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_commands(formatter, "Commands", {name: each.help or "" for name, each in self.commands.items()})

@@ -29,7 +29,8 @@ from moor.flags import option
 from moor.settings import GENERAL, Reloading, Settings, Sources, sources
 
 if TYPE_CHECKING:
-    from moor.client.errors import Rejected
+    from moor.client import Client
+    from moor.client.errors import ClientError
     from moor.worker_settings import CloudSettings
 
 T = TypeVar("T")
@@ -149,6 +150,7 @@ class Form(StrEnum):
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
+    NAME = "name"
 
 
 _form: ContextVar[Form] = ContextVar("form", default=Form.TABLE)
@@ -179,7 +181,7 @@ Output = Annotated[
         show_default=False,
         notes=_note_form,
         help="How to print it. `wide`: whole ids, each row on one line, and all that a table can show; "
-        "`json` and `yaml`: all fields, for programs.",
+        "`json` and `yaml`: all fields, for programs; `name`: one name or id in a line.",
     ),
 ]
 
@@ -191,6 +193,28 @@ _config: ContextVar[Path | None] = ContextVar("config", default=None)
 # What this process reads again on SIGHUP; None for a command that is no worker.
 _reloading: ContextVar[Reloading | None] = ContextVar("reloading", default=None)
 
+
+# What an error says beside an unknown name: the command that lists what there is, by the word for it.
+SHOWN_BY = {
+    word: f"`moor {command}` shows all {plural}"
+    for word, command, plural in (
+        ("instance", "list", "instances"),
+        ("instance and no request", "list", "instances"),
+        ("request", "list", "instances"),
+        ("host", "host list", "hosts"),
+        ("cell", "cell list", "cells"),
+        ("server group", "group list", "groups"),
+        ("aggregate", "aggregate list", "aggregates"),
+        ("provider", "provider list", "providers"),
+        ("flavor", "flavor list", "flavors"),
+        ("image", "image list", "images"),
+        ("device profile", "device-profile list", "device profiles"),
+        ("application", "application list", "applications"),
+        ("dead letter", "dead list", "dead letters"),
+        ("node", "node list", "nodes"),
+        ("quota of project", "quota list", "quotas"),
+    )
+}
 
 # How the help calls what names an instance, a group and so on (naming.py).
 ID = "ID|NAME"
@@ -413,8 +437,8 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
         fail("stopped by a signal")
     except BadSetting as wrong:
         fail(str(wrong), WRONG)
-    except _rejected() as refused:
-        _fail_as_rejected(refused)
+    except _client_error() as problem:
+        _fail_as(problem)
     except ConnectionLost as lost:
         fail(f"no broker: {lost}; is `moor up` running, or does MOOR_BUS_URL name another?")
     except NotFound as missing:
@@ -422,10 +446,6 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
     except Refusal as refused:
         fail(f"the broker refused: {refused}")
     except Failure as problem:
-        from bus.workers.station import NoAnswer  # noqa: PLC0415
-
-        if isinstance(problem, NoAnswer):
-            fail(f"{problem}: do workers run on this bus?", NOT_IN_TIME)
         fail(str(problem))
 
 
@@ -437,20 +457,52 @@ def run_worker(work: Coroutine[Any, Any, None]) -> None:
         run_process(work)
 
 
-def _rejected() -> "type[Rejected]":
-    """The client's error. Python looks at it only when something was raised, and most commands need no client by then."""
-    from moor.client.errors import Rejected  # noqa: PLC0415
+def _client_error() -> "type[ClientError]":
+    """The client's errors. Python looks at them only when something was raised, and most commands need no client by then."""
+    from moor.client.errors import ClientError  # noqa: PLC0415
 
-    return Rejected
+    return ClientError
 
 
-def _fail_as_rejected(refused: "Rejected") -> NoReturn:
-    from moor.client.errors import NotSendable  # noqa: PLC0415
-    from moor.naming import hint_for  # noqa: PLC0415
+def _fail_as(problem: "ClientError") -> NoReturn:
+    from moor.client import errors  # noqa: PLC0415
 
-    if isinstance(refused, NotSendable):
-        raise click.BadParameter(str(refused)) from None
-    fail(f"{refused}{hint_for(refused)}")
+    match problem:
+        case errors.NotSendable():
+            raise click.BadParameter(str(problem)) from None
+        case errors.NotFound():
+            shown_by = SHOWN_BY.get(problem.what, "")
+            fail(f"{problem}{f'; {shown_by}' if shown_by else ''}")
+        case errors.BrokerAway():
+            fail(f"{problem}; is `moor up` running, or does MOOR_BUS_URL name another?")
+        case errors.NotInTime():
+            fail(f"{problem}: do workers run on this bus?", NOT_IN_TIME)
+    fail(str(problem))
+
+
+def with_client(
+    bus: str,
+    work: "Callable[[Client], Awaitable[T]]",
+    *,
+    operates: bool = False,
+    project: str = "",
+    patience_s: float = 30.0,
+) -> T:
+    """Run a command's work with a client on this bus."""
+    return run_with(
+        client(command_settings(bus=bus), operates=operates, project=project, patience_s=patience_s), work
+    )
+
+
+def client(
+    settings: Settings, *, operates: bool = False, project: str = "", patience_s: float = 30.0
+) -> "Client":
+    """A client on the bus of these settings, to be opened."""
+    from moor.client import Client  # noqa: PLC0415 - not every command needs it
+
+    # Refuses a memory bus, which is in no other process.
+    broker_of(settings.bus_url)
+    return Client(settings.bus_url, project=project, patience_s=patience_s, as_operator=operates)
 
 
 def run_with(opened: AbstractAsyncContextManager[G], work: Callable[[G], Awaitable[T]]) -> T:

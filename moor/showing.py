@@ -4,8 +4,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -14,11 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bus.messages.build import CellHeard, InstanceDetails, InstanceState, Size
-from engine.flavors import Flavor, InstanceId
-from engine.hosts import NODE, HostState, Supported, names_clash
+from engine.flavors import Flavor
+from engine.hosts import NODE, HostState, Supported
 from engine.refusals import NoValidHost
-from moor.options import WIDTH_OF_NO_TERMINAL, Form, fail, form, out, say, wants_document
+from moor.client import CellHeard, InstanceDetails, InstancesFound, InstanceState, Size
+from moor.options import WIDTH_OF_NO_TERMINAL, Form, form, out, say, wants_document
 from moor.tables import GAP, Columns, Rows, lines_of, print_table, styled
 
 T = TypeVar("T")
@@ -42,16 +42,24 @@ COLOURS: Mapping[str, str] = {
 BAR = 24
 # If more instances are followed, only their number in each state is shown.
 FOLLOWED_MAX = 16
-# How many existing names an error suggests in place of an unknown one.
-NAMED_MAX = 8
 LINES_MAX = 20
 # The fields of InstanceDetails that documents have. Only audits need the others.
 _OF_ROW = ("size", "accepted_at", "placed_at", "move_placed_at")
 _FIRST = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 
 
+@runtime_checkable
+class HasDocument(Protocol):
+    """A thing that is printed for programs in another way than by its own fields."""
+
+    @property
+    def document(self) -> Mapping[str, Any]: ...
+
+
 def plain(value: object) -> Any:
     """The value as JSON types. All fields are included, so that programs find each field even when it is empty."""
+    if isinstance(value, HasDocument):
+        return plain(value.document)
     if isinstance(value, Struct):
         return {field: plain(getattr(value, field)) for field in value.__struct_fields__}
     if isinstance(value, tuple | list):
@@ -89,6 +97,9 @@ def print_all(
     """Print the items as a document, or as a table with these columns, or by the function `show`; in place of no items, `nothing`."""
     if wants_document():
         print_json(found)
+    elif form() is Form.NAME and isinstance(show, Columns):
+        for each in found:
+            say(show.name_of(each))
     elif not found:
         say(nothing)
     elif isinstance(show, Columns):
@@ -103,10 +114,13 @@ def shortened(lines: Sequence[str]) -> list[str]:
     return [*lines[:LINES_MAX], *([f"and {more} more"] if more > 0 else [])]
 
 
-def print_one(found: T, show: Columns[T] | Callable[[T], None]) -> None:
-    """Print this item as a document, or as a table with these columns, or by the function `show`."""
+def print_one(found: T, show: Columns[T] | Callable[[T], None], columns: Columns[T] | None = None) -> None:
+    """Print this item as a document, or as a table with these columns, or by the function `show`; then `columns` say its name."""
+    named = show if isinstance(show, Columns) else columns
     if wants_document():
         print_json(found)
+    elif form() is Form.NAME and named is not None:
+        say(named.name_of(found))
     elif isinstance(show, Columns):
         print_table((found,), show)
     else:
@@ -123,23 +137,41 @@ def progress_of(states: Iterable[InstanceState]) -> RenderableType:
     return line if len(known) > FOLLOWED_MAX else Group(line, Rows(known, INSTANCES))
 
 
-def check_known(flag: str, wanted: str, known: Iterable[str]) -> None:
-    """Fail if no item has this name: otherwise a misspelt name would look like an empty result."""
-    names = {*known} - {""}
-    if wanted and wanted not in names:
-        close = get_close_matches(wanted, names, n=5) or sorted(names)[:NAMED_MAX]
-        fail(f"{flag} is {wanted!r}, which does not exist; existing names: {', '.join(close) or 'none yet'}")
+class InstanceShown(Struct, frozen=True):
+    """An instance with what a page of a list says of it beside its state."""
+
+    state: InstanceState
+    details: InstanceDetails
+    cell: CellHeard | None
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """Its state, its size and times, and what is heard of its cell."""
+        return {
+            **plain(self.state),
+            **{field: getattr(self.details, field) for field in _OF_ROW},
+            "cell_life": self.cell.life if self.cell else "",
+            "cell_heard_at": self.cell.heard_at if self.cell else None,
+        }
 
 
-def check_one_cell(flag: str, wanted: str, found: Sequence[HostState]) -> None:
-    """Fail if hosts of several cells have this name: it does not say which of them is meant."""
-    if len(cells := sorted({each.cell for each in found})) > 1:
-        fail(f"{flag} is {wanted!r}: {names_clash(wanted, cells)}")
+def rows_in(page: InstancesFound) -> list[InstanceShown]:
+    details = {each.id: each for each in page.details}
+    cells = {each.cell: each for each in page.cells}
+    return [
+        InstanceShown(each, details.get(each.id) or InstanceDetails(id=each.id), cells.get(each.cell))
+        for each in page.instances
+    ]
 
 
-def print_instance(state: InstanceState, cell: str = "", details: InstanceDetails | None = None) -> None:
-    """Print one instance with all its fields. `cell` says when its cell was last heard."""
-    known = details or InstanceDetails(id=state.id)
+def print_state(state: InstanceState) -> None:
+    """Print one instance of which nothing but its state is known."""
+    print_instance(InstanceShown(state, InstanceDetails(id=state.id), None))
+
+
+def print_instance(row: InstanceShown) -> None:
+    """Print one instance with all that is known of it."""
+    state, known = row.state, row.details
     grid = grid_of(
         ("instance", str(state.id)),
         ("request", str(state.request_id)),
@@ -147,7 +179,7 @@ def print_instance(state: InstanceState, cell: str = "", details: InstanceDetail
         ("project", escape(state.project)),
         ("state", instance_state(state)),
         ("host", escape(f"{state.host} in {state.cell}") if state.host else ""),
-        ("cell", cell),
+        ("cell", _last_heard(row.cell).removeprefix("cell ") if row.cell else ""),
         ("reason", escape(state.reason)),
         ("flavor", _flavor(state, known.size)),
         ("image", escape(known.image)),
@@ -169,32 +201,11 @@ def print_instance(state: InstanceState, cell: str = "", details: InstanceDetail
         print_no_valid_host(state.name or str(state.id), state.no_valid_host)
 
 
-def as_document(
-    state: InstanceState,
-    heard: Mapping[str, CellHeard],
-    details: Mapping[InstanceId, InstanceDetails],
-) -> dict[str, Any]:
-    """The instance as JSON: its state, its size and times, and what is heard of its cell."""
-    cell = heard.get(state.cell)
-    known = details.get(state.id) or InstanceDetails(id=state.id)
-    return {
-        **plain(state),
-        **{field: plain(getattr(known, field)) for field in _OF_ROW},
-        "cell_life": cell.life if cell else "",
-        "cell_heard_at": plain(cell.heard_at) if cell else None,
-    }
-
-
-def print_last_heard(states: Sequence[InstanceState], heard: Mapping[str, CellHeard]) -> None:
+def print_last_heard(rows: Sequence[InstanceShown]) -> None:
     """Print, below a list of instances, when each of their cells was last heard: how old the states may be."""
-    lines = [_last_heard(heard[cell]) for cell in sorted({each.cell for each in states}) if cell in heard]
-    for line in shortened(lines):
+    heard = {each.cell.cell: each.cell for each in rows if each.cell}
+    for line in shortened([_last_heard(heard[cell]) for cell in sorted(heard)]):
         out.print(line, style="dim")
-
-
-def last_heard(cell: str, heard: Mapping[str, CellHeard]) -> str:
-    """When this cell was last heard, as text for the view of one instance; empty if it has no cell."""
-    return _last_heard(heard[cell]).removeprefix("cell ") if cell in heard else ""
 
 
 def _last_heard(cell: CellHeard) -> str:
@@ -220,7 +231,7 @@ def size_in_words(size: Size) -> str:
     return f"{size.flavor}: {amounts}" if size.flavor else amounts
 
 
-def in_order(amounts: Mapping[str, int]) -> list[tuple[str, int]]:
+def in_order(amounts: Mapping[str, T]) -> list[tuple[str, T]]:
     """These amounts by class: processors, memory and disk first, then all others by name."""
     first = {name: place for place, name in enumerate(_FIRST)}
     return sorted(amounts.items(), key=lambda each: (first.get(each[0], len(first)), each[0]))
@@ -309,16 +320,12 @@ def print_funnel(found: NoValidHost) -> None:
         out.print(lines_of(nearest))
 
 
-def print_host(host: HostState) -> None:
-    out.print(grid_of(*facts_of_host(host)))
-
-
 def facts_of_host(host: HostState) -> tuple[tuple[str, str], ...]:
     """Everything about a host, each fact with its label; the texts have rich markup."""
     return (
         ("host", escape(host.name)),
         ("id", str(host.id)),
-        ("kind", _kind(host)),
+        ("kind", kind_of_host(host)),
         ("runs", escape(f"{host.hypervisor_type} {host.hypervisor_version or ''}".strip())),
         ("supports", escape(", ".join(_supported(each) for each in host.supports))),
         (
@@ -342,7 +349,7 @@ def facts_of_host(host: HostState) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _why(host: HostState) -> str:
+def why_of_host(host: HostState) -> str:
     also = f"its name is in cells {', '.join((host.cell, *host.also_in))}" if host.also_in else ""
     return "; ".join(filter(None, (host.setting.reason, _refused(host), also)))
 
@@ -366,7 +373,7 @@ def grid_of(*rows: tuple[str, str]) -> Table:
     return grid
 
 
-def _kind(host: HostState) -> str:
+def kind_of_host(host: HostState) -> str:
     return "node" if host.kind == NODE else "hypervisor"
 
 
@@ -421,46 +428,49 @@ INSTANCES = Columns[InstanceState](
 )
 
 
-def wide(details: Mapping[InstanceId, InstanceDetails]) -> Columns[InstanceState]:
-    """The columns of `INSTANCES`, with the size and the times of each instance."""
-
-    def of(state: InstanceState) -> InstanceDetails:
-        return details.get(state.id) or InstanceDetails(id=state.id)
-
-    def amounts(state: InstanceState) -> str:
-        size = of(state).size
-        return size_in_words(Size(amounts=size.amounts)) if size else ""
-
-    def flavor(state: InstanceState) -> str:
-        size = of(state).size
-        return size.flavor if size else ""
-
-    cells = {name: cell for name, cell in INSTANCES.cells.items() if name not in ("flavor", "reason")}
-    return Columns(
-        {
-            **cells,
-            "flavor": flavor,
-            "size": amounts,
-            "accepted": lambda each: time_in_words(of(each).accepted_at),
-            "placed": lambda each: time_in_words(of(each).placed_at),
-            "since": lambda each: time_in_words(each.changed_at),
-            "reason": _in_short,
-        },
-        prose=("reason",),
-        ids=INSTANCES.ids,
-    )
+def _size(row: InstanceShown) -> Size:
+    return row.details.size or Size()
 
 
-HOSTS = Columns[HostState](
+# As INSTANCES, with all that a page of a list says of each instance.
+WIDE = Columns[InstanceShown](
     {
-        "host": lambda each: each.name,
-        "kind": _kind,
-        "cell": lambda each: each.cell,
-        "zone": lambda each: each.availability_zone,
-        "state": lambda each: styled(host_state(each)),
-        "instances": lambda each: str(each.instances),
-        "building": lambda each: str(each.io_ops),
-        "reason": _why,
+        **{
+            name: partial(lambda cell, row: cell(row.state), cell)
+            for name, cell in INSTANCES.cells.items()
+            if name not in ("flavor", "reason")
+        },
+        "flavor": lambda each: _size(each).flavor,
+        "size": lambda each: size_in_words(Size(amounts=_size(each).amounts)),
+        "accepted": lambda each: time_in_words(each.details.accepted_at),
+        "placed": lambda each: time_in_words(each.details.placed_at),
+        "since": lambda each: time_in_words(each.state.changed_at),
+        "reason": lambda each: _in_short(each.state),
     },
     prose=("reason",),
+    ids={"id": lambda each: each.state.state != "deleted"},
+)
+
+
+# What waits for room.
+
+
+def _why_it_waits(state: InstanceState) -> str:
+    """The filter that removed the last host, with its example."""
+    steps = state.no_valid_host.steps if state.no_valid_host else ()
+    removing = [each for each in steps if each.removed]
+    return f"{removing[-1].step}: {removing[-1].example}" if removing else state.reason
+
+
+WAITING = Columns[InstanceState](
+    {
+        "id": lambda each: str(each.id),
+        "name": lambda each: each.name,
+        "until": lambda each: time_in_words(each.waiting.until) if each.waiting else "",
+        "priority": lambda each: str(each.waiting.priority) if each.waiting else "",
+        "why": _why_it_waits,
+    },
+    prose=("why",),
+    numbers=("priority",),
+    ids={"id": lambda _: True},
 )

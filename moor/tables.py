@@ -21,21 +21,56 @@ PROSE_WIDTH = 24
 GAP = 2
 # With -o wide each row is on one line, however long.
 WIDTH_OF_WIDE = 10_000
+# How many signs the bar of an amount has.
+BAR = 8
 # The time of a request and 12 bits of its instance: `01a20d47-58ad-5123`.
 SHORT_ID = 18
+
+
+class Amount(Struct, frozen=True):
+    """A cell that says how much of something is used, with a bar."""
+
+    used: int
+    capacity: int
+
+    @property
+    def share(self) -> float:
+        """At most 1; what has no capacity is full."""
+        return min(self.used / self.capacity, 1.0) if self.capacity > 0 else 1.0
+
+    @property
+    def text(self) -> Text:
+        filled = (
+            -(-self.used * BAR // self.capacity) if 0 < self.used <= self.capacity else BAR * (self.used > 0)
+        )
+        colour = "red" if self.used > self.capacity else "yellow" if filled == BAR else "green"
+        bar = (("█" * filled, colour), ("░" * (BAR - filled), "dim"))
+        return Text.assemble(f"{self.used:,}/{self.capacity:,} ", *bar)
+
+
+Cell = str | Text | Amount
 
 
 class Columns(Struct, Generic[T], frozen=True):
     """How a table shows items of one type: for each heading, the function that makes the cell of an item.
 
-    A cell is a text, printed as it is, or `styled`. The columns in `prose` may be wrapped; the cells of columns in `lists`
-    have several lines. Those in `ids` are ids: of an item for which the function holds, commands accept the beginning, too.
+    A cell is a text, printed as it is, or `styled`, or an `Amount`. The columns in `prose` may be wrapped; the cells of columns in
+    `lists` have several lines; those in `numbers` stand below each other. Those in `ids` are ids: of an item for which the
+    function holds, commands accept the beginning, too. `name` is how one names an item; its first cell, if nothing is said.
     """
 
-    cells: Mapping[str, Callable[[T], str | Text]]
+    cells: Mapping[str, Callable[[T], Cell]]
     prose: Sequence[str] = ()
     lists: Sequence[str] = ()
+    numbers: Sequence[str] = ()
     ids: Mapping[str, Callable[[T], bool]] = {}
+    name: Callable[[T], str] | None = None
+
+    def name_of(self, item: T) -> str:
+        if self.name is not None:
+            return self.name(item)
+        first, *_ = self.cells.values()
+        return text_of(first(item)).plain
 
 
 # Headings, each with its cells: the first is the heading's own.
@@ -83,7 +118,7 @@ class Rows(Struct, Generic[T], frozen=True):
         columns = [
             (heading, [Text(heading, "bold"), *texts])
             for heading, cell in self.columns.cells.items()
-            if any(texts := [_text(cell(item)) for item in self.items])
+            if any(texts := [text_of(cell(item)) for item in self.items])
         ]
         if self._fits(columns, max_width):
             return columns
@@ -205,8 +240,8 @@ def styled(markup: str) -> Text:
     return Text.from_markup(markup, emoji=False)
 
 
-def _text(cell: str | Text) -> Text:
-    return Text(cell) if isinstance(cell, str) else cell
+def text_of(cell: Cell) -> Text:
+    return Text(cell) if isinstance(cell, str) else cell.text if isinstance(cell, Amount) else cell
 
 
 def _shared_out(room: int, wanted: Mapping[str, int]) -> dict[str, int]:

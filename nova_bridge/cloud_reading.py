@@ -24,7 +24,7 @@ from kit.login import NOT_FOUND, RestAnswer, RestService, marker_of
 from kit.metrics import Readings
 from kit.parts import PartGroup, Periodic, Supervised
 from kit.rest import RestClient, RestLimits
-from moor.books.rules import HoldersAsked
+from moor.client.books.rules import HoldersAsked
 from nova_bridge.cloud import (
     CellsRead,
     CloudAggregate,

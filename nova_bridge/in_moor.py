@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from engine.inventories import ConsumerId
 from kit.errors import NOT_JSON
-from moor.books.rules import FirstLook, NovaToAsk
+from moor.client.books.rules import FirstLook, NovaToAsk
 from moor.flags import option
 from moor.options import (
     NovaBusUrl,

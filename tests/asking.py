@@ -3,13 +3,36 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
+from bus.memory import MemoryBroker
+from bus.message import Message
 from bus.messages.hosts import AskHosts, HostsFound
 from bus.messages.placement import AskSnapshot, SnapshotPage
 from engine.hosts import HostState
 from engine.inventories import ProviderState
 from kit.errors import Unavailable
-from moor.client.bus_client import Asks, items_of
+from moor.client import Client
+from moor.client.bus_client import Asks, BusClient, as_received, items_of
+
+
+class OnlyAsked(BusClient):
+    """A client of the bus that has no connection: `asking` answers its questions."""
+
+    trouble = ""
+
+    def __init__(self, asking: Asks) -> None:
+        self._asking = asking
+
+    async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+        return [await self._asking.ask(as_received(each)) for each in questions]
+
+
+def client_of(asking: Any) -> Client:
+    """A client whose bus this is: all of it, or what answers its questions."""
+    moor = Client(MemoryBroker().as_user(), project="")
+    moor._opened = asking if hasattr(asking, "listen") else OnlyAsked(asking)  # noqa: SLF001 - in place of a connection
+    return moor
 
 
 async def hosts_of(asking: Asks, name: str = "") -> list[HostState]:

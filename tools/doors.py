@@ -48,7 +48,7 @@ DOORS = {
         *("compute_sim.libvirt.core", "compute_sim.libvirt.driver", "compute_sim.libvirt.images"),
     ),
     "the next step of a node, and who takes it": ("ironic_sync.core", "ironic_sync.membership"),
-    "audit books": ("moor.books", "cell_conductor.core.books"),
+    "audit books": ("moor.client.books", "cell_conductor.core.books"),
     "a broker, its users, their rights, and its dead letters": (
         *("bus.broker", "bus.memory", "bus.rabbit", "bus.unix_socket", "bus.topology", "bus.definitions"),
         *("bus.addresses", "bus.queues", "bus.workers.authority", "bus.workers.dead_letters"),
@@ -72,7 +72,7 @@ DOORS = {
         *(f"{room}.wiring" for room in WORKERS),
     ),
     "a cloud for trials: its hosts, nodes and servers": (
-        *("moor.clouds.cloud", "laboratory.temporary_cloud", "laboratory.at_rest"),
+        *("moor.clouds.cloud", "moor.clouds.temporary_cloud", "laboratory.at_rest"),
         *("laboratory.computes", "laboratory.ironic", "laboratory.private_servers", "laboratory.check"),
         *("laboratory.demo_guests", "laboratory.private_libvirtd"),
     ),

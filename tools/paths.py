@@ -19,11 +19,10 @@ from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged
 from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
 from engine.flavors import Flavor, InstanceId
-from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.asking import Feed, hearing, until_choosable
+from moor.client.bus_client import Feed, hearing
 from moor.client.requests import new_request_ids
-from moor.clouds.cloud import BareMetalPlan, cells_of_groups
-from moor.worker_settings import CloudSettings
+from moor.clouds.cloud import BareMetalPlan, CloudPlan, cells_of_groups
+from moor.clouds.temporary_cloud import TemporaryCloud, temporary_cloud
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
@@ -73,7 +72,7 @@ class Calls:
 
 async def operations(cloud: TemporaryCloud, calls: Calls) -> dict[str, set[Place]]:
     """What each operation runs through, without what runs all the time."""
-    await until_choosable(cloud.client, lambda hosts: len(hosts) == HOSTS + NODES)
+    await cloud.until_ready()
     booted: list[InstanceId] = []
 
     node = (await cloud.nodes())[0]
@@ -119,8 +118,8 @@ async def _next(heard: Feed, kind: type[Message]) -> Any:
 async def main(*, shows_files: bool) -> None:
     calls = Calls()
     metal = BareMetalPlan(nodes=NODES, cells=cells_of_groups((CELL,)))
-    plan = CloudPlan(role="paths", cells={CELL: HOSTS}, counts={}, settings=CloudSettings(), metal=metal)
-    async with temporary_cloud(plan, None) as cloud:
+    plan = CloudPlan(cells={CELL: HOSTS}, metal=metal)
+    async with temporary_cloud(plan, role="paths") as cloud:
         for name, places in (await operations(cloud, calls)).items():
             files = sorted({file for file, _ in places})
             print(f"{name}: {len(files)} files, {len(places)} functions")

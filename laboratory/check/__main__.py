@@ -15,7 +15,6 @@ from bus.topology import CELL0, CELL_NAME
 from engine.flavors import Flavor, Image
 from kit.errors import Failure
 from laboratory.check.rules import RULES, CheckRequest, Outcome, RuleFinding, check
-from laboratory.check.session import CheckOptions
 
 CANNOT_RUN = 2
 
@@ -103,7 +102,8 @@ def _request(chosen: argparse.Namespace) -> CheckRequest:
         other_image=Image(source=chosen.other_image),
         skipped=frozenset(chosen.skip),
         wait_s=chosen.wait,
-        options=CheckOptions(limit_s=chosen.limit, restart=chosen.restart),
+        limit_s=chosen.limit,
+        restart=chosen.restart,
     )
 
 

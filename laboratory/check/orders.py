@@ -5,7 +5,8 @@ They are written once: tests/contracts/driver_contract.py gives them to a driver
 a compute over the bus. compute_sim/core/attempts.py decides what the answer to each must be. Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 from uuid import uuid5
 
 from msgspec import Struct, structs
@@ -43,6 +44,8 @@ from compute_sim.core.attempts import (
 from engine.flavors import Flavor, Image, InstanceId
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 
+T = TypeVar("T")
+
 
 class HostUnderCheck(Struct, frozen=True):
     """The host that gets the orders, and the flavor, share and images in them."""
@@ -68,79 +71,44 @@ class InstanceOrders:
         self.on = on
         self.instance = InstanceId(instance)
 
+    def _order(self, kind: Callable[..., T], attempt: int, **fields: object) -> T:
+        on = self.on
+        return kind(cell=on.cell, host=on.host, instance=self.instance, attempt=attempt, **fields)
+
+    def _build(self, kind: Callable[..., T], attempt: int, **fields: object) -> T:
+        return self._order(kind, attempt, flavor=self.on.flavor, share=self.on.share_of_it, **fields)
+
     def spawn(self, attempt: int = 1, *, stopped: bool = False) -> SpawnInstance:
-        return SpawnInstance(
-            cell=self.on.cell,
-            host=self.on.host,
-            instance=self.instance,
-            attempt=attempt,
-            flavor=self.on.flavor,
-            share=self.on.share_of_it,
-            image=self.on.image,
-            name=f"check-{str(self.instance)[:8]}",
-            stopped=stopped,
-        )
+        name = f"check-{str(self.instance)[:8]}"
+        return self._build(SpawnInstance, attempt, image=self.on.image, name=name, stopped=stopped)
 
     def receive(
         self, source: ProviderId | None = None, *, live: bool = False, stopped: bool = False
     ) -> ReceiveInstance:
         """The second attempt takes over the first one, which is on `source`: by default on the same host."""
-        return ReceiveInstance(
-            cell=self.on.cell,
-            host=self.on.host,
-            instance=self.instance,
-            attempt=2,
-            flavor=self.on.flavor,
-            share=self.on.share_of_it,
-            source=source or self.on.host,
-            source_attempt=1,
-            live=live,
-            stopped=stopped,
-        )
+        source = source or self.on.host
+        return self._build(ReceiveInstance, 2, source=source, source_attempt=1, live=live, stopped=stopped)
 
     def stop(self, number: int, attempt: int = 1, save_as: str = "") -> StopInstance:
-        on = self.on
-        return StopInstance(
-            cell=on.cell,
-            host=on.host,
-            instance=self.instance,
-            attempt=attempt,
-            number=number,
-            save_as=save_as,
-        )
+        return self._order(StopInstance, attempt, number=number, save_as=save_as)
 
     def start(self, number: int, attempt: int = 1) -> StartInstance:
-        return StartInstance(
-            cell=self.on.cell, host=self.on.host, instance=self.instance, attempt=attempt, number=number
-        )
+        return self._order(StartInstance, attempt, number=number)
 
     def respawn(self, number: int, attempt: int = 1) -> RespawnInstance:
-        return RespawnInstance(
-            cell=self.on.cell,
-            host=self.on.host,
-            instance=self.instance,
-            attempt=attempt,
-            number=number,
-            flavor=self.on.flavor,
-            share=self.on.share_of_it,
-            image=self.on.other_image,
-        )
+        return self._build(RespawnInstance, attempt, number=number, image=self.on.other_image)
 
     def destroy(self, attempt: int = 1) -> DestroyInstance:
-        return DestroyInstance(cell=self.on.cell, host=self.on.host, instance=self.instance, attempt=attempt)
+        return self._order(DestroyInstance, attempt)
 
 
-class OrderSequence(Struct, frozen=True):
-    """Orders of which each is sent when the one before is carried out, and begins work of its own."""
-
-    words: str
-    orders: tuple[HostOrder, ...]
+# Orders of which each is sent when the one before is carried out, and begins work of its own.
+OrderSequence = tuple[HostOrder, ...]
 
 
 class Interruption(Struct, frozen=True):
     """After `before` is carried out, `work` is ordered, and `last` while the host may still be at it."""
 
-    words: str
     before: tuple[HostOrder, ...]
     work: HostOrder
     last: HostOrder
@@ -148,33 +116,24 @@ class Interruption(Struct, frozen=True):
     depends_on_time: bool = False
 
 
-OrdersOf = Callable[[str], InstanceOrders]
-
-
 def stop_and_start(of: InstanceOrders) -> OrderSequence:
-    return OrderSequence("twice", (of.spawn(), of.stop(1), of.start(1), of.stop(2), of.start(2)))
+    return (of.spawn(), of.stop(1), of.start(1), of.stop(2), of.start(2))
 
 
 def rebuild(of: InstanceOrders) -> OrderSequence:
-    return OrderSequence(
-        "in place",
-        (of.spawn(), of.respawn(1), of.stop(2), of.respawn(3)),
-    )
+    return (of.spawn(), of.respawn(1), of.stop(2), of.respawn(3))
 
 
-def resize_in_place(of: InstanceOrders) -> OrderSequence:
-    return OrderSequence("from itself", (of.spawn(), of.stop(1), of.receive(), of.destroy(1)))
+def resize_in_place(of: InstanceOrders) -> tuple[HostOrder, HostOrder, HostOrder, HostOrder]:
+    return (of.spawn(), of.stop(1), of.receive(), of.destroy(1))
 
 
 def without_running(of: InstanceOrders) -> OrderSequence:
-    return OrderSequence(
-        "without running it",
-        (of.spawn(stopped=True), of.receive(stopped=True), of.start(3, attempt=2)),
-    )
+    return (of.spawn(stopped=True), of.receive(stopped=True), of.start(3, attempt=2))
 
 
 def destroy_twice(of: InstanceOrders) -> OrderSequence:
-    return OrderSequence("and again", (of.spawn(), of.destroy(), of.destroy()))
+    return (of.spawn(), of.destroy(), of.destroy())
 
 
 def after_a_reshape(of: InstanceOrders) -> OrderSequence:
@@ -185,32 +144,33 @@ def after_a_reshape(of: InstanceOrders) -> OrderSequence:
     ]
     old = structs.replace(of.on, share=structs.replace(share, amounts=tuple(gone)))
     late = InstanceOrders(old, of.instance)
-    return OrderSequence(
-        "with an old share", (of.spawn(), late.respawn(1), late.stop(2), late.start(2), late.destroy())
-    )
+    return (of.spawn(), late.respawn(1), late.stop(2), late.start(2), late.destroy())
 
 
-SEQUENCES = (stop_and_start, rebuild, resize_in_place, without_running, destroy_twice, after_a_reshape)
+SEQUENCES: Mapping[str, Callable[[InstanceOrders], OrderSequence]] = {
+    "twice": stop_and_start,
+    "in place": rebuild,
+    "from itself": resize_in_place,
+    "without running it": without_running,
+    "and again": destroy_twice,
+    "with an old share": after_a_reshape,
+}
 
 
-def interruptions(of: OrdersOf) -> tuple[Interruption, ...]:
+def interruptions(of: Callable[[str], InstanceOrders]) -> tuple[Interruption, ...]:
     """Each is about an instance of its own; `of` makes the orders of the instance with this name."""
     a, b, c, d, e, f, g, h, i = map(of, "abcdefghi")
     return (
-        Interruption("destroyed while it is built", (), a.spawn(), a.destroy()),
-        Interruption("started while it is stopped", (b.spawn(),), b.stop(1), b.start(1)),
-        Interruption("destroyed while it is stopped", (c.spawn(),), c.stop(1), c.destroy()),
-        Interruption("stopped while it is started", (d.spawn(), d.stop(1)), d.start(1), d.stop(2)),
-        Interruption("destroyed while it is started", (e.spawn(), e.stop(1)), e.start(1), e.destroy()),
-        Interruption("destroyed while it is received", (f.spawn(), f.stop(1)), f.receive(), f.destroy(2)),
-        Interruption("rebuilt while it is rebuilt", (g.spawn(),), g.respawn(1), g.respawn(2)),
-        Interruption("destroyed while it is rebuilt", (h.spawn(),), h.respawn(1), h.destroy()),
+        Interruption((), a.spawn(), a.destroy()),
+        Interruption((b.spawn(),), b.stop(1), b.start(1)),
+        Interruption((c.spawn(),), c.stop(1), c.destroy()),
+        Interruption((d.spawn(), d.stop(1)), d.start(1), d.stop(2)),
+        Interruption((e.spawn(), e.stop(1)), e.start(1), e.destroy()),
+        Interruption((f.spawn(), f.stop(1)), f.receive(), f.destroy(2)),
+        Interruption((g.spawn(),), g.respawn(1), g.respawn(2)),
+        Interruption((h.spawn(),), h.respawn(1), h.destroy()),
         Interruption(
-            "started while it is received",
-            (i.spawn(), i.stop(1)),
-            i.receive(stopped=True),
-            i.start(3, attempt=2),
-            depends_on_time=True,
+            (i.spawn(), i.stop(1)), i.receive(stopped=True), i.start(3, attempt=2), depends_on_time=True
         ),
     )
 

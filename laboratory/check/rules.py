@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.messages.cell import InstanceSpawned, SpawnFailed
-from bus.messages.hosts import CheckHost, HostsNotHere
+from bus.messages.hosts import CheckHost, HostsAlive, HostsNotHere, HostsReported
 from bus.messages.placement import ReportInventory
 from compute_sim.core.attempts import HostOrder
 from engine.flavors import Flavor, Image
@@ -34,17 +34,16 @@ from laboratory.check.orders import (
 )
 from laboratory.check.session import (
     CannotCheck,
-    CheckOptions,
     CheckSession,
+    Heard,
     RuleBroken,
     Wire,
     as_text,
-    host_named,
-    hosts_heard,
+    hosts_of,
     impossible_share,
     opened_wire,
+    report_of,
     run_command,
-    with_share,
 )
 
 Test = Callable[[CheckSession], Awaitable[None]]
@@ -70,11 +69,7 @@ async def never_runs_again(session: CheckSession) -> None:
     await session.must_hold(of)
     # The order to destroy has overtaken the one to spawn.
     late = session.instance()
-    session.expect(late.destroy())
-    mark = len(session.wire.heard)
-    await session.wire.send(late.destroy())
-    await session.wire.send(late.spawn())
-    await session.wait_for(late.spawn(), session.expect(late.spawn()), mark)
+    await session.answered(late.destroy(), late.spawn())
     await session.must_hold(late)
 
 
@@ -97,7 +92,7 @@ async def goes_by_numbers(session: CheckSession) -> None:
 
 async def resizes(session: CheckSession) -> None:
     of = session.instance()
-    spawn, stop, receive, destroy = resize_in_place(of).orders
+    spawn, stop, receive, destroy = resize_in_place(of)
     await session.obeyed(spawn, stop, receive)
     await session.must_hold(of, 1, 2)
     await session.answered(destroy)
@@ -132,11 +127,7 @@ async def is_interrupted(session: CheckSession) -> None:
         if each.depends_on_time:
             continue
         await session.obeyed(*each.before)
-        mark = len(session.wire.heard)
-        session.expect(each.work)
-        await session.wire.send(each.work)
-        await session.wire.send(each.last)
-        await session.wait_for(each.last, session.expect(each.last), mark)
+        await session.answered(each.work, each.last)
 
 
 async def moves(session: CheckSession) -> None:
@@ -169,15 +160,21 @@ async def reports(session: CheckSession) -> None:
 
 
 async def tells_facts(session: CheckSession) -> None:
-    if await session.wire.until(session.facts, session.options.limit_s) is None:
+    def look(heard: Heard) -> bool | None:
+        told = heard.message.hosts if isinstance(heard.message, HostsReported) else ()
+        return any(each.id == session.host.host for each in told) or None
+
+    if not await session.until(look, 0):
         raise RuleBroken("nothing", "host.state with the host", "none since this check began")
 
 
 async def lives(session: CheckSession) -> None:
-    limit_s = session.options.beat_s_max
-    before = session.beats()
-    if await session.wire.until(lambda: session.beats() > before or None, limit_s) is None:
-        raise RuleBroken("nothing", "a host.beat with the host", f"none in {limit_s:g} s")
+    def look(heard: Heard) -> bool | None:
+        told = heard.message.hosts if isinstance(heard.message, HostsAlive) else ()
+        return session.host.host in told or None
+
+    if not await session.wire.until(look, session.beat_s_max, len(session.wire.heard)):
+        raise RuleBroken("nothing", "a host.beat with the host", f"none in {session.beat_s_max:g} s")
 
 
 async def lists(session: CheckSession) -> None:
@@ -204,19 +201,18 @@ async def has_no_foreign_host(session: CheckSession) -> None:
     mark = len(session.wire.heard)
     (line,) = await session.wire.send(of.spawn())
 
-    def look() -> str | None:
-        for heard in session.wire.heard[mark:]:
-            if isinstance(heard.message, SpawnFailed) and heard.message.instance == of.instance:
+    def look(heard: Heard) -> str | None:
+        match heard.message:
+            case SpawnFailed(instance=of.instance):
                 return ""
-            if isinstance(heard.message, ANSWERS) and heard.message.instance == of.instance:
+            case HostsNotHere(hosts=hosts) if of.on.host in hosts:
+                return ""
+            case message if isinstance(message, ANSWERS) and message.instance == of.instance:
                 return str(heard)
-            if isinstance(heard.message, HostsNotHere) and of.on.host in heard.message.hosts:
-                return ""
-            if heard.exchange == "moor.dead" and line in heard.line:
-                return ""
-        return None
+            case _:
+                return "" if heard.is_dead_letter_of(line) else None
 
-    came = await session.wire.until(look, session.options.limit_s)
+    came = await session.until(look, mark)
     if came != "":
         session.strays.append(of.destroy())
         wanted = "host.not_here with this host, or spawn.failed, or the order as a dead letter"
@@ -228,20 +224,15 @@ async def survives_an_impossible_share(session: CheckSession) -> None:
     host = structs.replace(session.host, share=impossible_share(session.host.share_of_it))
     of = session.instance(host)
     expected = session.expect(of.spawn())
-    mark = len(session.wire.heard)
-    await session.wire.send(of.spawn())
 
-    def look() -> bool | None:
-        answers = [each.message for each in session.wire.heard[mark:] if not each.refused]
-        return (
-            any(
-                isinstance(each, InstanceSpawned | SpawnFailed) and each.instance == of.instance
-                for each in answers
-            )
-            or None
-        )
+    def look(heard: Heard) -> bool | None:
+        match heard.message:
+            case InstanceSpawned(instance=of.instance) | SpawnFailed(instance=of.instance):
+                return not heard.refused or None
+            case _:
+                return None
 
-    if not await session.wire.until(look, session.options.limit_s):
+    if not await session.after(of.spawn(), look):
         raise RuleBroken(
             as_text(of.spawn()), f"spawn.failed with the reason, or {as_text(expected)}", "neither"
         )
@@ -263,8 +254,8 @@ async def _is_buried(session: CheckSession, line: bytes) -> None:
     mark = len(session.wire.heard)
     await session.wire.send_lines([line], "spawn")
     sent = line.decode()
-    if not await session.dead_letter(line, mark):
-        raise RuleBroken(sent, "a dead letter", f"none in {session.options.limit_s:g} s")
+    if not await session.until(lambda heard: heard.is_dead_letter_of(line) or None, mark):
+        raise RuleBroken(sent, "a dead letter", f"none in {session.limit_s:g} s")
     await session.must_live(sent)
 
 
@@ -293,12 +284,12 @@ async def reports_the_same_shape(session: CheckSession) -> None:
     before = session.report()
     mark = len(session.wire.heard)
     await session.restart()
-    came = await session.wire.until(lambda: session.report(mark), session.options.limit_s)
+    came = await session.until(lambda heard: report_of(heard, session.host.host), mark)
     wanted = f"inventory.report with {_shape_of(before) if before else 'the tree'}"
     if came is None:
-        raise RuleBroken(session.options.restart, wanted, f"none in {session.options.limit_s:g} s")
+        raise RuleBroken(session.restart_command, wanted, f"none in {session.limit_s:g} s")
     if before is not None and _shape_of(came) != _shape_of(before):
-        raise RuleBroken(session.options.restart, wanted, str(_shape_of(came)))
+        raise RuleBroken(session.restart_command, wanted, str(_shape_of(came)))
 
 
 def _shape_of(report: ReportInventory) -> Mapping[str, tuple[str, ...]]:
@@ -326,7 +317,7 @@ async def _spawn_and_destroy_until(is_back: asyncio.Event, session: CheckSession
     while not is_back.is_set():
         of = session.instance()
         for order in (of.spawn(), of.destroy()):
-            await session.answered(order, RESTART_LIMITS * session.options.limit_s)
+            await session.answered(order, limit_s=RESTART_LIMITS * session.limit_s)
 
 
 class Rule(Struct, frozen=True):
@@ -350,22 +341,22 @@ RULES = (
     Rule(
         "destroy",
         "it destroys an attempt, and answers again",
-        obeys(lambda of: destroy_twice(of).orders, lists=[]),
+        obeys(destroy_twice, lists=[]),
     ),
     Rule("destroy unknown", "it confirms to destroy what it does not have", obeys(lambda of: [of.destroy()])),
     Rule("never again", "a destroyed attempt never runs", never_runs_again),
-    Rule("stop and start", "it stops and starts an instance", obeys(lambda of: stop_and_start(of).orders)),
+    Rule("stop and start", "it stops and starts an instance", obeys(stop_and_start)),
     Rule("numbers", "of orders that overtake each other, the later number counts", goes_by_numbers),
     Rule(
         "rebuild",
         "it builds an instance anew from another image",
-        obeys(lambda of: rebuild(of).orders, lists=[1]),
+        obeys(rebuild, lists=[1]),
     ),
     Rule("resize", "it takes over an instance on its own host", resizes),
     Rule(
         "stopped",
         "it builds and receives what does not run, and starts it",
-        obeys(lambda of: without_running(of).orders),
+        obeys(without_running),
     ),
     Rule("save", "it saves a stopped instance as an image", saves),
     Rule("refusals", "it refuses orders about what it does not have, and builds nothing", refuses),
@@ -387,7 +378,7 @@ RULES = (
     Rule(
         "old share",
         "it obeys orders whose share is on providers that its host has no more",
-        obeys(lambda of: after_a_reshape(of).orders),
+        obeys(after_a_reshape),
     ),
     Rule("no JSON", "what is not JSON becomes a dead letter", buries_no_json),
     Rule(
@@ -430,8 +421,12 @@ class CheckRequest(Struct, frozen=True):
     image: Image | None = None
     other_image: Image = Image(source="another")
     skipped: frozenset[str] = frozenset()
+    # How long to wait for a host to tell its name, for an answer, and for a heartbeat.
     wait_s: float = 60.0
-    options: CheckOptions = CheckOptions()
+    limit_s: float = 30.0
+    beat_s_max: float = 30.0
+    # A command that restarts the compute.
+    restart: str = ""
 
 
 class RuleFinding(Struct, frozen=True, omit_defaults=True):
@@ -473,17 +468,17 @@ async def check(request: CheckRequest, tell: Callable[[RuleFinding], None]) -> O
 
 
 async def _checked(wire: Wire, request: CheckRequest, tell: Callable[[RuleFinding], None]) -> Outcome:
-    if request.options.restart:
-        await run_command(request.options.restart, request.options.limit_s)
+    if request.restart:
+        await run_command(request.restart, request.limit_s)
     known = [await _known(wire, name, request) for name in request.hosts]
     hosts = [
         HostUnderCheck(request.cell, each, request.flavor, None, request.image, request.other_image)
         for each in known
     ]
-    session = CheckSession(wire, hosts[0], request.options)
-    await wire.until(session.report, REPORT_S)
-    session.host = with_share(wire, hosts[0])
-    session.other = with_share(wire, hosts[1]) if len(hosts) > 1 else None
+    session = CheckSession(wire, hosts[0], request.limit_s, request.beat_s_max, request.restart)
+    await wire.until(lambda heard: report_of(heard, hosts[0].host), REPORT_S)
+    session.host = session.with_share(hosts[0])
+    session.other = session.with_share(hosts[1]) if len(hosts) > 1 else None
     findings: list[RuleFinding] = []
     left: list[str] = []
     lost = ""
@@ -505,15 +500,23 @@ async def _checked(wire: Wire, request: CheckRequest, tell: Callable[[RuleFindin
 
 
 async def _known(wire: Wire, name: str, request: CheckRequest) -> ProviderId:
-    found = await wire.until(lambda: host_named(wire, name), SOON_S)
+    def look(heard: Heard) -> ProviderId | None:
+        return next((id_ for id_, known in hosts_of(heard).items() if name in (known, str(id_))), None)
+
+    found = await wire.until(look, SOON_S)
     if found is None:
         print(
             f"waiting for host {name!r} of cell {request.cell!r}: start its compute now, or again",
             file=sys.stderr,
         )
-        found = await wire.until(lambda: host_named(wire, name), request.wait_s)
+        found = await wire.until(look, request.wait_s)
     if found is None:
-        heard = ", ".join(sorted(hosts_heard(wire).values())) or "no host"
+        names: dict[ProviderId, str] = {}
+        for each in wire.heard:
+            names |= {
+                id_: known for id_, known in hosts_of(each).items() if known != str(id_) or id_ not in names
+            }
+        heard = ", ".join(sorted(names.values())) or "no host"
         raise CannotCheck(
             f"host {name!r} of cell {request.cell!r} was not heard of in {request.wait_s:g} s ({heard} was). It tells its name "
             "when its compute starts: start it while this program waits, or name the host by its id, which its heartbeats tell"
@@ -527,7 +530,7 @@ async def _tried(rule: Rule, session: CheckSession, request: CheckRequest, lost:
         return structs.replace(of, reason="skipped, as --skip says")
     if lost:
         return structs.replace(of, reason=lost)
-    has = {"": True, "--restart": bool(request.options.restart), "a second --host": session.other is not None}
+    has = {"": True, "--restart": bool(request.restart), "a second --host": session.other is not None}
     if not has[rule.needs]:
         return structs.replace(of, reason=f"not tried: it needs {rule.needs}")
     try:

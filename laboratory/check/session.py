@@ -6,7 +6,7 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TypeVar
 from uuid import uuid4
@@ -27,7 +27,6 @@ from bus.workers.authority import BrokerFacts, broker_facts_of, judge, judge_par
 from bus.workers.dead_letters import open_dead_letters
 from compute_sim.core.attempts import HostOrder, key_of
 from engine.flavors import Flavor, InstanceId
-from engine.hosts import HostFacts
 from engine.inventories import ProviderId, ReportedInventory, ResourceAmount, Share
 from kit.errors import Failure, Interrupted
 from kit.times import now
@@ -57,6 +56,9 @@ class Heard(Struct, frozen=True):
     line: bytes
     message: Message | None = None
     refused: str = ""
+
+    def is_dead_letter_of(self, line: bytes) -> bool:
+        return self.exchange == DEAD and line in self.line
 
     def __str__(self) -> str:
         text = self.line.decode(errors="replace")
@@ -106,8 +108,8 @@ class Wire:
 
     # Hearing
 
-    async def until(self, look: Callable[[], T | None], limit_s: float) -> T | None:
-        """What `look` finds, as soon as it finds something; None if it has found nothing after so long."""
+    async def until(self, pick: Callable[[Heard], T | None], limit_s: float, mark: int = 0) -> T | None:
+        """What `pick` finds first in what is heard from `mark` on, each once; None if it has found nothing after so long."""
         until_s = time.monotonic() + limit_s
         while True:
             if self.in_use:
@@ -116,7 +118,10 @@ class Wire:
                     f"conductor.{self.cell}.work has orders of the API level ({orders}): cell {self.cell!r} is in use; "
                     "check a compute in a cell of its own"
                 )
-            if (found := look()) is not None:
+            news, mark = self.heard[mark:], len(self.heard)
+            if (
+                found := next((found for each in news if (found := pick(each)) is not None), None)
+            ) is not None:
                 return found
             left_s = until_s - time.monotonic()
             if left_s <= 0:
@@ -125,26 +130,18 @@ class Wire:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), left_s)
 
-    async def hear_conductor(self, consuming: Consuming) -> None:
-        while True:
-            for delivery in await consuming.receive():
-                heard = self._read(delivery)
-                self.heard += heard
-                if all(map(self._is_ours, heard)):
-                    await consuming.acknowledge(delivery.tag)
-                self.in_use |= {
-                    kind
-                    for each in heard
-                    if each.message is not None and (kind := type_of(each.message)) in OF_THE_API_LEVEL
-                }
-            self._news.set()
-
-    async def hear(self, consuming: Consuming) -> None:
-        while True:
-            for delivery in await consuming.receive():
-                self.heard += self._read(delivery)
-                await consuming.acknowledge(delivery.tag)
-            self._news.set()
+    async def hear(self, consuming: Consuming, *, as_conductor: bool = False) -> None:
+        """The conductor's messages that are not about the check's own orders are not acknowledged: they go back."""
+        with suppress(Interrupted):
+            while True:
+                for delivery in await consuming.receive():
+                    heard = self._read(delivery)
+                    self.heard += heard
+                    if not as_conductor or all(map(self._is_ours, heard)):
+                        await consuming.acknowledge(delivery.tag)
+                    kinds = {type_of(each.message) for each in heard if each.message is not None}
+                    self.in_use |= kinds & OF_THE_API_LEVEL
+                self._news.set()
 
     def _is_ours(self, heard: Heard) -> bool:
         match heard.message:
@@ -210,17 +207,12 @@ async def opened_wire(url: str, watch_url: str, cell: str) -> AsyncIterator[Wire
         orders = await connection.open_consuming(work, PREFETCH)
         stack.push_async_callback(orders.close)
         tasks = [
-            asyncio.create_task(_until_interrupted(wire.hear(heard))),
-            asyncio.create_task(_until_interrupted(wire.hear_conductor(orders))),
+            asyncio.create_task(wire.hear(heard)),
+            asyncio.create_task(wire.hear(orders, as_conductor=True)),
         ]
         stack.callback(lambda: [task.cancel() for task in tasks])
-        await wire.until(lambda: len(wire.heard) >= depth or None, FIRST_LOOK_S if depth else 0)
+        await wire.until(lambda _: len(wire.heard) >= depth or None, FIRST_LOOK_S if depth else 0)
         yield wire
-
-
-async def _until_interrupted(hearing: Coroutine[None, None, None]) -> None:
-    with suppress(Interrupted):
-        await hearing
 
 
 def _watch_queue(cell: str) -> Queue:
@@ -296,31 +288,23 @@ def _first(
     return None
 
 
-def hosts_heard(wire: Wire) -> dict[ProviderId, str]:
-    """The hosts that have told of themselves, each with its name, or with its id while it has told no name."""
-    names: dict[ProviderId, str] = {}
-    for heard in wire.heard:
-        match heard.message:
-            case HostsReported(hosts=hosts):
-                names |= {each.id: each.name for each in hosts}
-            case ReportInventory(root=root, providers=providers):
-                names |= {each.id: each.name or str(root) for each in providers if each.id == root}
-            case HostsAlive(hosts=alive):
-                names = {id_: str(id_) for id_ in alive} | names
-    return names
+def hosts_of(heard: Heard) -> dict[ProviderId, str]:
+    """The hosts that this message tells of, each with its name, or with its id if it tells no name."""
+    match heard.message:
+        case HostsReported(hosts=hosts):
+            return {each.id: each.name for each in hosts}
+        case ReportInventory(root=root, providers=providers):
+            return {each.id: each.name or str(root) for each in providers if each.id == root}
+        case HostsAlive(hosts=alive):
+            return {id_: str(id_) for id_ in alive}
+        case _:
+            return {}
 
 
-def host_named(wire: Wire, name: str) -> ProviderId | None:
-    """The id of the host with this name or id, as soon as it has told of itself."""
-    return next((id_ for id_, known in hosts_heard(wire).items() if name in (known, str(id_))), None)
-
-
-def with_share(wire: Wire, host: HostUnderCheck) -> HostUnderCheck:
-    """The host with a share for its flavor, from the inventories that it has reported last."""
-    for heard in reversed(wire.heard):
-        if isinstance(heard.message, ReportInventory) and heard.message.root == host.host:
-            return structs.replace(host, share=share_for(host.flavor, heard.message))
-    return host
+def report_of(heard: Heard, host: ProviderId) -> ReportInventory | None:
+    """The inventory of this host, if this message reports it."""
+    message = heard.message
+    return message if isinstance(message, ReportInventory) and message.root == host else None
 
 
 # An order to destroy what is unknown is answered at once.
@@ -337,15 +321,14 @@ class RuleBroken(Exception):  # noqa: N818 - it is a result
         self.sent, self.expected, self.came = sent, expected, came
 
 
-class CheckOptions(Struct, frozen=True):
-    limit_s: float = 30.0
-    beat_s_max: float = 30.0
-    restart: str = ""
-
-
 class CheckSession:
-    def __init__(self, wire: Wire, host: HostUnderCheck, options: CheckOptions) -> None:
-        self.wire, self.host, self.options = wire, host, options
+    """Orders the compute's `host`, and waits at most `limit_s` for each answer; `restart` is the command that restarts the compute."""
+
+    def __init__(
+        self, wire: Wire, host: HostUnderCheck, limit_s: float, beat_s_max: float, restart: str
+    ) -> None:
+        self.wire, self.host = wire, host
+        self.limit_s, self.beat_s_max, self.restart_command = limit_s, beat_s_max, restart
         self.other: HostUnderCheck | None = None
         self._expected = ExpectedAttempts()
         # All that was the right answer about an attempt before. It may come again: everything may.
@@ -354,32 +337,26 @@ class CheckSession:
         self.strays: list[DestroyInstance] = []
         self._numbers = iter(range(random.randrange(1_000_000, 900_000_000), 2_000_000_000))
 
-    # The compute as it tells of itself
+    def report(self, host: ProviderId | None = None) -> ReportInventory | None:
+        """The last inventory that the host has reported."""
+        told = (report_of(each, host or self.host.host) for each in reversed(self.wire.heard))
+        return next(filter(None, told), None)
 
-    def report(self, mark: int = 0) -> ReportInventory | None:
-        """The last inventory that the host has reported, of what was heard from `mark` on."""
-        reports = [
-            each.message
-            for each in self.wire.heard[mark:]
-            if isinstance(each.message, ReportInventory) and each.message.root == self.host.host
-        ]
-        return reports[-1] if reports else None
+    def with_share(self, host: HostUnderCheck) -> HostUnderCheck:
+        """The host with a share for its flavor, from the inventories that it has reported last."""
+        report = self.report(host.host)
+        return structs.replace(host, share=share_for(host.flavor, report)) if report else host
 
-    def facts(self) -> HostFacts | None:
-        for heard in reversed(self.wire.heard):
-            if isinstance(heard.message, HostsReported):
-                for each in heard.message.hosts:
-                    if each.id == self.host.host:
-                        return each
-        return None
+    async def until(self, pick: Callable[[Heard], T | None], mark: int) -> T | None:
+        return await self.wire.until(pick, self.limit_s, mark)
 
-    def beats(self) -> list[float]:
-        """When the host was heard to live."""
-        return [
-            heard.at_s
-            for heard in self.wire.heard
-            if isinstance(heard.message, HostsAlive) and self.host.host in heard.message.hosts
-        ]
+    async def after(
+        self, order: Message, pick: Callable[[Heard], T | None], limit_s: float | None = None
+    ) -> T | None:
+        """Send this order, and return what `pick` finds in what is heard from then on."""
+        mark = len(self.wire.heard)
+        await self.wire.send(order)
+        return await self.wire.until(pick, limit_s or self.limit_s, mark)
 
     # Orders
 
@@ -394,11 +371,13 @@ class CheckSession:
         for order in orders:
             await self.answered(order)
 
-    async def answered(self, order: HostOrder, limit_s: float | None = None) -> None:
+    async def answered(self, *orders: HostOrder, limit_s: float | None = None) -> None:
+        """Send these orders at once; the last one gets the answer that the rules say."""
         mark = len(self.wire.heard)
-        expected = self.expect(order)
-        await self.wire.send(order)
-        await self.wait_for(order, expected, mark, limit_s)
+        expected = [self.expect(order) for order in orders]
+        for order in orders:
+            await self.wire.send(order)
+        await self.wait_for(orders[-1], expected[-1], mark, limit_s)
 
     def expect(self, order: HostOrder) -> Answer:
         expected = self._expected.answer_to(order)
@@ -410,22 +389,19 @@ class CheckSession:
     ) -> None:
         """Wait for the answer. Others about this attempt that were right before are skipped, any other breaks the rule."""
         past = self._past[key_of(order)]
-        limit_s = limit_s or self.options.limit_s
+        limit_s = limit_s or self.limit_s
 
-        def look() -> Answer | Heard | None:
-            for heard in self.wire.heard[mark:]:
-                if heard.refused and _names(heard, order):
-                    return heard
-                message = heard.message
-                if not isinstance(message, ANSWERS) or _key(message) != key_of(order):
-                    continue
-                if agrees(message, expected):
-                    return message
-                if not any(agrees(message, each) for each in past):
-                    return heard
-            return None
+        def look(heard: Heard) -> Answer | Heard | None:
+            if heard.refused and _names(heard, order):
+                return heard
+            message = heard.message
+            if not isinstance(message, ANSWERS) or _key(message) != key_of(order):
+                return None
+            if agrees(message, expected):
+                return message
+            return None if any(agrees(message, each) for each in past) else heard
 
-        found = await self.wire.until(look, limit_s)
+        found = await self.wire.until(look, limit_s, mark)
         if isinstance(found, ANSWERS):
             return
         came = str(found) if found is not None else self._what_came(order, mark, limit_s)
@@ -434,15 +410,6 @@ class CheckSession:
     def _what_came(self, order: HostOrder, mark: int, limit_s: float) -> str:
         about = [str(each) for each in self.wire.heard[mark:] if _names(each, order)]
         return " and ".join(about) or f"nothing in {limit_s:g} s"
-
-    async def dead_letter(self, line: bytes, mark: int) -> bool:
-        """Wait for a dead letter with this line in it."""
-
-        def look() -> bool | None:
-            letters = (each.line for each in self.wire.heard[mark:] if each.exchange == "moor.dead")
-            return any(line in each for each in letters) or None
-
-        return bool(await self.wire.until(look, self.options.limit_s))
 
     async def holds(self, after: InstanceId | None = None) -> list[tuple[InstanceId, int]]:
         """The attempts that the host lists: all pages behind this instance."""
@@ -464,17 +431,17 @@ class CheckSession:
         mark = len(self.wire.heard)
         await self.wire.send(question)
 
-        def look() -> HostHolds | None:
-            for each in self.wire.heard[mark:]:
-                message = each.message
-                if isinstance(message, HostHolds) and not each.refused and message.number == question.number:
-                    return message
-            return None
+        def look(heard: Heard) -> HostHolds | None:
+            match heard.message:
+                case HostHolds(number=question.number) as page if not heard.refused:
+                    return page
+                case _:
+                    return None
 
-        page = await self.wire.until(look, self.options.limit_s)
+        page = await self.until(look, mark)
         if page is None:
             mine = [str(each) for each in self.wire.heard[mark:] if isinstance(each.message, HostHolds)]
-            came = " and ".join(mine) or f"nothing in {self.options.limit_s:g} s"
+            came = " and ".join(mine) or f"nothing in {self.limit_s:g} s"
             raise RuleBroken(as_text(question), f"host.holds with the number {question.number}", came)
         if page.host != question.host or page.after != question.after:
             raise RuleBroken(as_text(question), "host.holds with the same host and `after`", as_text(page))
@@ -489,15 +456,9 @@ class CheckSession:
 
     async def must_live(self, sent: str) -> None:
         """The compute still answers orders, whatever it answers."""
-        of = self.instance()
-        mark = len(self.wire.heard)
-        await self.wire.send(of.destroy())
-
-        def look() -> bool | None:
-            return any(_names(each, of.destroy()) for each in self.wire.heard[mark:]) or None
-
+        order = self.instance().destroy()
         # One that does not know the attempt may not answer this order, but it lists what it has.
-        if not await self.wire.until(look, MUST_LIVE_S):
+        if not await self.after(order, lambda heard: _names(heard, order) or None, MUST_LIVE_S):
             try:
                 await self.holds()
             except RuleBroken as broken:
@@ -507,24 +468,19 @@ class CheckSession:
 
     async def restart(self) -> None:
         """Run the command that restarts the compute, and wait until the host is heard again."""
-        await run_command(self.options.restart, self.options.limit_s)
-        since_s = time.monotonic()
+        await run_command(self.restart_command, self.limit_s)
+        if not await self.until(self._tells, len(self.wire.heard)):
+            limit = f"nothing in {self.limit_s:g} s"
+            raise RuleBroken(self.restart_command, "the host is heard again", limit)
 
-        def look() -> bool | None:
-            return any(each.at_s >= since_s and self._tells(each.message) for each in self.wire.heard) or None
-
-        if not await self.wire.until(look, self.options.limit_s):
-            limit = f"nothing in {self.options.limit_s:g} s"
-            raise RuleBroken(self.options.restart, "the host is heard again", limit)
-
-    def _tells(self, message: Message | None) -> bool:
-        match message:
+    def _tells(self, heard: Heard) -> bool | None:
+        match heard.message:
             case HostsAlive(hosts=hosts):
-                return self.host.host in hosts
+                return self.host.host in hosts or None
             case ReportInventory(root=host) | HostHolds(host=host):
-                return host == self.host.host
+                return host == self.host.host or None
             case _:
-                return False
+                return None
 
     # The end
 
@@ -547,13 +503,13 @@ class CheckSession:
         self.strays.clear()
         missing = {key_of(order): order for order in orders}
 
-        def are_gone() -> bool | None:
-            for each in self.wire.heard[mark:]:
-                if isinstance(each.message, InstanceDestroyed):
-                    missing.pop(_key(each.message), None)
-            return True if not missing else None
+        def are_gone(heard: Heard) -> bool | None:
+            if isinstance(heard.message, InstanceDestroyed):
+                missing.pop(_key(heard.message), None)
+            return not missing or None
 
-        await self.wire.until(are_gone, self.options.limit_s)
+        if missing:
+            await self.until(are_gone, mark)
         return [
             f"attempt {each.attempt} of {each.instance} on host {each.host}: its destroy was not answered"
             for each in missing.values()

@@ -125,7 +125,6 @@ class SimulatedDriver:
         providers = (
             self._root(size),
             *self._numa_nodes(size),
-            *self._pci_devices(size),
             *self._devices(size),
             *map(self._port_provider, self._networks),
         )
@@ -221,18 +220,6 @@ class SimulatedDriver:
             for resource, each in inventories.items()
             if each.total and resource not in self._pooled
         }
-
-    def _pci_devices(self, size: HostSize) -> list[TreeProvider]:
-        return [
-            TreeProvider(
-                id=ProviderId(uuid5(self.root, f"pci-{number}")),
-                name=f"{self.host.name}_PCI{number}",
-                parent=self._numa_node(number % size.numa_nodes) if size.numa_nodes else self.root,
-                inventories={"PCI_DEVICE": ReportedInventory(total=1)},
-                traits=traits,
-            )
-            for number, traits in enumerate(size.pci_devices)
-        ]
 
     def _devices(self, size: HostSize) -> list[TreeProvider]:
         """The devices by addresses of their own, as those of a real host are named."""
@@ -340,12 +327,18 @@ def from_environment(environment: Mapping[str, str]) -> OpensHosts:
 
 
 def simulated_hosts(count: int, size: HostSize, faults: FaultScript | None) -> OpensHosts:
-    """So many hosts of this size, in the cell of the compute that opens them."""
+    """So many hosts of this size, in the cell of the compute that opens them; their instances may be in a `store`."""
 
     @asynccontextmanager
     async def opened(
-        station: Station, settings: ComputeSettings, **_: object
+        station: Station,
+        settings: ComputeSettings,
+        *,
+        clock_s: Callable[[], float] | None = None,
+        store: ComputeStore | None = None,
+        **_: object,
     ) -> AsyncIterator[Sequence[Part]]:
-        yield simulated_parts(station, equal_hosts(settings.cell, count, size), settings, faults)
+        hosts = equal_hosts(settings.cell, count, size)
+        yield simulated_parts(station, hosts, settings, faults, clock_s=clock_s, store=store)
 
     return opened

@@ -65,10 +65,8 @@ class HostSize(Struct, frozen=True):
     disk_ratio: Ratio = 1.0
     # Each NUMA node has its part of the CPUs and memory; without NUMA nodes the host's root has them.
     numa_nodes: int = 0
-    # The traits of each PCI device. Devices are in the NUMA nodes by turns; without NUMA nodes they are below the root.
-    pci_devices: tuple[frozenset[str], ...] = ()
     # CPUs beside `vcpus`, each for one instance alone, and memory in huge pages beside `ram_mb`: the KiB of a page, and MB. Each NUMA node
-    # has its part of them. Devices are in the NUMA nodes by turns.
+    # has its part of them. Devices are in the NUMA nodes by turns; without NUMA nodes they are below the root.
     pcpus: int = 0
     pages: tuple[tuple[int, int], ...] = ()
     devices: tuple[Device, ...] = ()

@@ -11,9 +11,10 @@ from kit.process import run_process
 from laboratory.load.firing import ARRIVALS
 from laboratory.load.orders import Mix, count_of, plain, read_mix
 from laboratory.load.results import as_json, as_table
-from laboratory.load.running import Plan, run_load
-from laboratory.temporary_cloud import cell_names, servers_at, spread
-from moor.clouds.up_command import host_size_in
+from laboratory.load.running import Plan, cloud_for_load, run_load
+from moor.clouds.cloud import ONE_OF_EACH
+from moor.clouds.temporary_cloud import cell_names, servers_at, spread
+from moor.clouds.up_command import check_host_size
 from moor.flags import option
 from moor.options import (
     NOT_DONE,
@@ -35,8 +36,6 @@ from moor.options import (
 from moor.settings import GENERAL
 
 IN_FLIGHT, METAL_IN_FLIGHT = 2000, 100
-# How many workers of each kind a run has, conductors per cell. There is always one compute process per cell.
-COUNTS = {"placement": 1, "scheduler": 1, "conductor": 1}
 
 
 def load(
@@ -135,7 +134,7 @@ def load(
     """
     servers = servers_at(bus, db, placement_db)
     check_writable("--json", json)
-    host_size_in(host_size)
+    check_host_size(host_size)
     if hosts < cells:
         raise click.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
     counts = counts_of(workers or [])
@@ -157,6 +156,15 @@ def load(
     has_nodes = any(each.kind == "metal" for each in entries.values())
     names = cell_names(cells)
     plan = Plan(
+        cloud=cloud_for_load(
+            dict.fromkeys(names, 1) if bare_metal else spread(hosts, names),
+            failing,
+            nodes=nodes if has_nodes else 0,
+            daemons=daemons,
+            host_size=host_size,
+            workers=counts,
+            settings=tuned_cloud(None, scheduler=scheduler, pools=pool),
+        ),
         boots=deploys if bare_metal else boots,
         moves=moves,
         mix=entries,
@@ -164,17 +172,11 @@ def load(
         rate=rate,
         arrivals=arrivals,
         publishers=publishers,
-        nodes=nodes if has_nodes else 0,
-        daemons=daemons,
-        cells=dict.fromkeys(names, 1) if bare_metal else spread(hosts, names),
-        host_size=host_size,
         failing=failing,
         # On bare metal, some nodes are left as alternates.
         in_flight=max(1, min(in_flight or METAL_IN_FLIGHT, nodes * 2 // 3))
         if bare_metal
         else in_flight or IN_FLIGHT,
-        counts=counts,
-        settings=tuned_cloud(None, scheduler=scheduler, pools=pool),
     )
     _check_fits(plan, entries)
     if has_nodes:
@@ -212,10 +214,10 @@ def mix_in(text: str, moves: int) -> Mix:
 def _check_fits(plan: Plan, mix: Mix) -> None:
     """A mix whose instances cannot all have a place would measure refusals."""
     for each in mix.values():
-        if each.kind == "group" and each.count > min(plan.cells.values()):
+        hosts = plan.cloud.cells.values()
+        if each.kind == "group" and each.count > min(hosts):
             raise click.BadParameter(
-                f"--mix has {each.name}: its members need different hosts of one cell, and --hosts {sum(plan.cells.values())} gives a cell "
-                f"{min(plan.cells.values())}"
+                f"--mix has {each.name}: its members need different hosts of one cell, and --hosts {sum(hosts)} gives a cell {min(hosts)}"
             )
     wanted = count_of(mix, plan.orders, "metal") if plan.nodes and not plan.changes else 0
     if wanted > plan.nodes:
@@ -228,9 +230,9 @@ def counts_of(workers: Sequence[str]) -> Mapping[str, int]:
     given: dict[str, int] = {}
     for each in workers:
         kind, _, number = each.partition("=")
-        if kind not in COUNTS or not number.isdecimal() or not int(number):
+        if kind not in ONE_OF_EACH or not number.isdecimal() or not int(number):
             raise click.BadParameter(
-                f"--workers is {each!r}: must be KIND=N, where KIND is one of {', '.join(COUNTS)} and N at least 1"
+                f"--workers is {each!r}: must be KIND=N, where KIND is one of {', '.join(ONE_OF_EACH)} and N at least 1"
             )
         put_once(given, kind, int(number), "--workers")
-    return {**COUNTS, **given}
+    return {**ONE_OF_EACH, **given}

@@ -11,22 +11,25 @@ import random
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import accumulate, cycle
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
+
+from msgspec import Struct
 
 from bus.broker import Broker
 from bus.message import Message
+from bus.messages.build import InstanceState
 from bus.settings import BusSettings
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.sending import Link
+from engine.flavors import Flavor, RequestId
 from kit.errors import Failure
-from moor.asking import Feed
+from moor.client.bus_client import Feed
 
 # A run fails if no event comes for this long while orders are under way.
 SILENCE_S_MAX = 60.0
-Clock = Callable[[], float]
 Arrivals = Literal["even", "poisson"]
 ARRIVALS: tuple[Arrivals, ...] = get_args(Arrivals)
 SEED = 1
@@ -42,19 +45,43 @@ class NoProgress(Failure):
     """Orders are under way, but no event has come for SILENCE_S_MAX."""
 
 
-class DueOrder(NamedTuple):
-    """An order, and the time at which it is to be sent, by the clock of the run."""
+class Boot(Struct):
+    """An instance of a load run: when it was due, how its boot ended and when that was heard; its state at the end of its last order, and
+    its present flavor.
+    """
 
-    at_s: float
-    message: Message
-
-
-class EndedOrder(NamedTuple):
-    """An order that has ended: when it was due, when it ended, and whether it succeeded."""
-
+    flavor: Flavor
     due_s: float
-    ended_s: float
-    is_done: bool
+    on_node: bool = False
+    built: InstanceState | None = None
+    heard_s: float = 0.0
+    state: InstanceState | None = None
+    is_large: bool = False
+
+
+class Order(Struct):
+    """One order of a load run, with the times at which it was due and ended.
+
+    `outcome` is how a move ended, or the state of the instance after a boot or a delete; `rejected` if the
+    schedulers refused the order. It is empty while the order is under way: it waits for `left` instances.
+    """
+
+    kind: str
+    due_s: float
+    request: RequestId | None = None
+    boots: Sequence[Boot] = ()
+    ended_s: float = 0.0
+    outcome: str = ""
+    left: int = 1
+
+
+# How an order ends that did what it should.
+DONE = ("active", "deleted", "confirmed", "changed")
+
+
+def latencies_of(orders: Iterable[Order]) -> list[float]:
+    """The times in seconds from when they were due to their end of the orders that succeeded."""
+    return [each.ended_s - each.due_s for each in orders if each.outcome in DONE]
 
 
 class Sender:
@@ -65,12 +92,12 @@ class Sender:
         self._turns = cycle(publishers)
         self._problem: BaseException | None = None
 
-    def send(self, orders: Sequence[DueOrder]) -> None:
+    def send(self, orders: Sequence[Message]) -> None:
         if self._problem is not None:
             raise self._problem
         parts = [orders] if len(self._publishers) == 1 else [(each,) for each in orders]
         for part in parts:
-            outgoing = [Outgoing(each.message) for each in part]
+            outgoing = [Outgoing(each) for each in part]
             next(self._turns).send_all(outgoing).add_done_callback(self._told)
 
     def _told(self, sent: asyncio.Future[None]) -> None:
@@ -107,35 +134,23 @@ def due_times_s(arrivals: Arrivals, rate: float, count: int) -> Sequence[float]:
     return array("d", accumulate(chance.expovariate(rate) for _ in range(count)))
 
 
-def due_by(due_s: Sequence[float], elapsed_s: float) -> int:
-    """How many orders are due at this time."""
-    return bisect_right(due_s, elapsed_s)
-
-
 class Run:
     """A part of a load run: `count` orders, of which each is begun, and ends by what events tell.
 
     With `due_s`, the order with each number is due so many seconds after the begin; without it, as soon as there is room for it.
     """
 
-    def __init__(
-        self,
-        count: int,
-        *,
-        due_s: Sequence[float] = (),
-        clock: Clock = time.perf_counter,
-    ) -> None:
+    def __init__(self, count: int, due_s: Sequence[float] = ()) -> None:
         self.count = count
         self.sent = 0
         self.ended = 0
-        self.ends: list[EndedOrder] = []
+        self.orders: list[Order] = []
         # How much later than they were due this process gave the orders.
         self.late_s: list[float] = []
-        self.clock = clock
         # How many orders were begun, or wait for an instance.
         self.taken = 0
         self._due_s = due_s
-        self.began_s = self._ended_s = clock()
+        self.began_s = self._ended_s = 0.0
 
     @property
     def seconds(self) -> float:
@@ -143,45 +158,48 @@ class Run:
         return self._ended_s - self.began_s
 
     @property
-    def latencies_s(self) -> list[float]:
-        """The times in seconds from when they were due to their end of the orders that succeeded."""
-        return [each.ended_s - each.due_s for each in self.ends if each.is_done]
-
-    @property
     def is_scheduled(self) -> bool:
         return bool(self._due_s)
+
+    def begin(self) -> None:
+        self.began_s = self._ended_s = time.perf_counter()
 
     def room(self, in_flight: int) -> int:
         """How many orders may be begun now: all that are due, or else as many as keep `in_flight` under way."""
         if self._due_s:
-            return due_by(self._due_s, self._elapsed_s()) - self.taken
+            return bisect_right(self._due_s, self._elapsed_s()) - self.taken
         return min(in_flight - (self.sent - self.ended), self.count - self.taken)
 
     def next_in_s(self) -> float | None:
         """In how many seconds the next order is due. None if no order becomes due by itself."""
         elapsed_s = self._elapsed_s()
-        number = due_by(self._due_s, elapsed_s)
+        number = bisect_right(self._due_s, elapsed_s)
         return self._due_s[number] - elapsed_s if number < len(self._due_s) else None
 
     def _elapsed_s(self) -> float:
-        return self.clock() - self.began_s
+        return time.perf_counter() - self.began_s
 
     def _take(self) -> float:
         """Take the next order. Returns the time at which it is due."""
         number, self.taken = self.taken, self.taken + 1
-        return self.began_s + self._due_s[number] if self._due_s else self.clock()
+        return self.began_s + self._due_s[number] if self._due_s else time.perf_counter()
 
-    def next_orders(self, count: int) -> Sequence[DueOrder]:
+    def next_orders(self, count: int) -> Sequence[Message]:
         """Begin the next orders, `count` of them or fewer. Returns what to send: the caller sends it at once."""
         raise NotImplementedError
 
     def hear(self, message: Message) -> None:
         raise NotImplementedError
 
-    def _has_ended(self) -> None:
-        """Count an order that has ended. Its latency may have ended before."""
+    def _note(self, order: Order) -> None:
+        self.orders.append(order)
+        self.sent += 1
+        self.late_s.append(time.perf_counter() - order.due_s)
+
+    def _end(self, order: Order, outcome: str) -> None:
+        order.outcome, order.ended_s = outcome, time.perf_counter()
         self.ended += 1
-        self._ended_s = self.clock()
+        self._ended_s = order.ended_s
 
 
 class Firing:
@@ -207,6 +225,7 @@ class Firing:
         has ended.
         """
         self._run, self._heard_s = run, asyncio.get_running_loop().time()
+        run.begin()
         while run.ended < run.count:
             self._heard.clear()
             self._sender.send(run.next_orders(run.room(in_flight)))

@@ -11,13 +11,12 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
-from math import ceil
 
 from msgspec import Struct
 
 from bus.messages.build import InstanceDetails
 from engine.flavors import InstanceId
-from laboratory.load.firing import EndedOrder
+from laboratory.load.firing import Boot, Order, Run, latencies_of
 from laboratory.load.kernel import (
     listener_of,
     machine_cpu_s,
@@ -26,9 +25,8 @@ from laboratory.load.kernel import (
     process_tree_cpu_s,
     process_tree_mb,
 )
-from laboratory.load.orders import Booted
-from laboratory.load.results import GENERATOR, Interval, Latency, latency_of
-from laboratory.temporary_cloud import Servers, WorkerProcess
+from laboratory.load.results import GENERATOR, Interval, Latency, Phase, latency_of
+from moor.clouds.temporary_cloud import Servers, WorkerProcess
 
 # How the names of the servers' processes start.
 BROKER, DATABASE = ("beam", "erl"), ("postgres", "postmaster")
@@ -62,7 +60,7 @@ def clocks_of(workers: Sequence[WorkerProcess], servers: Servers | None) -> Cloc
             notes=("embedded: all is in one process, so the total includes the load generator",),
             memory_mb={"embedded": partial(process_peak_mb, os.getpid())},
         )
-    pids = {worker.name: worker.pid for worker in workers}
+    pids = {worker.name: worker.process.pid for worker in workers}
     trees, notes = _servers(servers)
     return Clocks(
         {
@@ -109,75 +107,25 @@ class Reading(Struct, frozen=True):
         return sum(self.cpu_s.values())
 
 
-class LoadSample(Struct, frozen=True):
-    at_s: float
-    cpu_s: Mapping[str, float]
-
-
 class Meter:
-    """Measures the CPU time of each of `count` orders: at the begin, after each tenth of them and at the end; and once a second while
-    `sampling` is open. The time of the load generator and of the whole machine is measured too, and not counted as a cost.
+    """Reads the CPU clocks while `count` orders are given: at the begin, after each tenth of them, once a second, and at the end. The
+    time of the load generator and of the whole machine is read too, and not counted as a cost.
     """
 
     def __init__(self, clocks: Clocks, count: int) -> None:
         self._clocks = clocks
         self.count = count
+        self._ended = 0
+        # All readings, and those at the begin, after each tenth and at the end.
         self.readings: list[Reading] = []
-        self.samples: list[LoadSample] = []
+        self._parts: list[Reading] = []
         # The most that each process had.
         self.memory_mb: dict[str, float] = {}
 
-    def read(self, ended: int) -> None:
-        clocks = self._clocks
-        cpu_s = {name: clock() for name, clock in clocks.processes.items()}
-        generator_s = clocks.generator() if clocks.generator else 0.0
-        self.readings.append(Reading(time.perf_counter(), ended, cpu_s, generator_s, machine_cpu_s()))
-
-    def progress(self, ended: int) -> None:
-        """Read the clocks if a further tenth of the orders has ended: a reading costs about a millisecond."""
-        if ended < self.count and ended * PARTS // self.count > self.readings[-1].ended * PARTS // self.count:
-            self.read(ended)
-
-    def us_each(self, count: int = 0) -> dict[str, float]:
-        """CPU time per order of each process, and the total; for so many orders, if they are not those that it counts."""
-        first, last = self.readings[0], self.readings[-1]
-        cpu_us = {
-            name: (last.cpu_s[name] - first.cpu_s[name]) * 1e6 / (count or self.count)
-            for name in self._clocks.processes
-        }
-        return {"total": sum(cpu_us.values()), **cpu_us}
-
-    def generator_us(self, count: int = 0) -> float | None:
-        if self._clocks.generator is None:
-            return None
-        return (self.readings[-1].generator_s - self.readings[0].generator_s) * 1e6 / (count or self.count)
-
-    def parts_us(self, count: int = 0) -> tuple[float, ...]:
-        """CPU time per order in each part of the run, in the order of time."""
-        share = self.count / (count or self.count)
-        return tuple(
-            (after.total_s - before.total_s) * 1e6 / (after.ended - before.ended) * share
-            for before, after in pairwise(self.readings)
-            if after.ended > before.ended
-        )
-
-    def shares(self, processors: int) -> tuple[float, float]:
-        """The shares of the processors' time that this run used, and that all other processes used."""
-        first, last = self.readings[0], self.readings[-1]
-        available_s = (last.at_s - first.at_s) * processors
-        ours_s = last.total_s - first.total_s + last.generator_s - first.generator_s
-        return ours_s / available_s, max(0.0, last.machine_s - first.machine_s - ours_s) / available_s
-
-    def sample(self) -> None:
-        cpu_s = {name: clock() for name, clock in self._clocks.processes.items()}
-        self.samples.append(LoadSample(time.perf_counter(), cpu_s))
-        for name, reader in self._clocks.memory_mb.items():
-            self.memory_mb[name] = max(self.memory_mb.get(name, 0.0), reader())
-
     @asynccontextmanager
-    async def sampling(self) -> AsyncIterator[None]:
-        """Sample in a thread: to read the tree of a database takes milliseconds, in which orders may be due."""
-        await asyncio.to_thread(self.sample)
+    async def reading(self) -> AsyncIterator[None]:
+        """Read each second in a thread: to read the tree of a database takes milliseconds, in which orders may be due."""
+        self._parts.append(await asyncio.to_thread(self._read))
         task = asyncio.create_task(self._repeat())
         try:
             yield
@@ -185,67 +133,121 @@ class Meter:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        await asyncio.to_thread(self.sample)
+        self._ended = self.count
+        self._parts.append(await asyncio.to_thread(self._read))
 
     async def _repeat(self) -> None:
         while True:
             await asyncio.sleep(EVERY_S)
-            await asyncio.to_thread(self.sample)
+            await asyncio.to_thread(self._read)
+
+    def _read(self) -> Reading:
+        reading = self._read_clocks()
+        for name, reader in self._clocks.memory_mb.items():
+            self.memory_mb[name] = max(self.memory_mb.get(name, 0.0), reader())
+        return reading
+
+    def _read_clocks(self) -> Reading:
+        clocks, ended = self._clocks, self._ended
+        cpu_s = {name: clock() for name, clock in clocks.processes.items()}
+        generator_s = clocks.generator() if clocks.generator else 0.0
+        reading = Reading(time.perf_counter(), ended, cpu_s, generator_s, machine_cpu_s())
+        self.readings.append(reading)
+        return reading
+
+    def progress(self, ended: int) -> None:
+        """Read the clocks if a further tenth of the orders has ended: a reading costs about a millisecond."""
+        self._ended = ended
+        if ended < self.count and ended * PARTS // self.count > self._parts[-1].ended * PARTS // self.count:
+            self._parts.append(self._read_clocks())
+
+    def parts_us(self, count: int) -> tuple[float, ...]:
+        """CPU time of each tenth of the run, in the order of time, for each of `count` that the orders made."""
+        return tuple(
+            (after.total_s - before.total_s) * 1e6 / (after.ended - before.ended) * self.count / count
+            for before, after in pairwise(self._parts)
+            if after.ended > before.ended
+        )
+
+    def phase(self, run: Run, count: int = 0, measured: Iterable[Order] | None = None) -> Phase:
+        """The figures of this run; for each of `count` that its orders made, and with the latencies of the `measured` orders."""
+        first, last = self._parts[0], self._parts[-1]
+        count = count or self.count
+        us_each = 1e6 / count
+        cpu_us = {name: (spent - first.cpu_s[name]) * us_each for name, spent in last.cpu_s.items()}
+        generator_s = last.generator_s - first.generator_s
+        available_s = (last.at_s - first.at_s) * (os.cpu_count() or 1)
+        ours_s = last.total_s - first.total_s + generator_s
+        others_s = max(0.0, last.machine_s - first.machine_s - ours_s)
+        return Phase(
+            count=count,
+            seconds=run.seconds,
+            per_s=count / run.seconds,
+            latency_ms=latency_of(latencies_of(run.orders if measured is None else measured)),
+            cpu_us_each={"total": sum(cpu_us.values()), **cpu_us},
+            generator_us_each=generator_s * us_each if self._clocks.generator else None,
+            share_of_machine=ours_s / available_s,
+            share_of_others=others_s / available_s,
+            over_time=_intervals(self.readings, run),
+        )
 
 
-def intervals_of(
-    samples: Sequence[LoadSample], orders: Sequence[EndedOrder], began_s: float
-) -> tuple[Interval, ...]:
-    """What happened between the samples; between every second, third ... one in a long run."""
-    step = max(1, ceil((len(samples) - 1) / INTERVALS_MAX))
-    kept = [*samples[:-1:step], *samples[-1:]]
-    # What is left at the end is part of the interval before it.
-    rest_s = kept[-1].at_s - kept[max(0, len(kept) - 2)].at_s
-    between = kept[1:-1]
-    if between and rest_s < EVERY_S * step / 2:
-        kept.remove(between[-1])
-    ended = sorted(orders, key=lambda each: each.ended_s)
+def _intervals(readings: Sequence[Reading], run: Run) -> tuple[Interval, ...]:
+    """What happened between readings that are a second apart, or more in a long run. The last interval has what is left, too."""
+    *earlier, last = sorted(readings, key=lambda each: each.at_s)
+    kept = earlier[:1]
+    wide_s = max(EVERY_S, (last.at_s - kept[0].at_s) / INTERVALS_MAX)
+    for each in earlier:
+        # A sleep may be a little too short for the clock.
+        if each.at_s - kept[-1].at_s >= wide_s * 0.99 and last.at_s - each.at_s >= wide_s / 2:
+            kept.append(each)
+    ended = sorted(run.orders, key=lambda each: each.ended_s)
     ended_s = [each.ended_s for each in ended]
-    due_s = sorted(each.due_s for each in orders)
+    due_s = sorted(each.due_s for each in ended)
     found = []
-    for before, after in pairwise(kept):
+    for before, after in pairwise((*kept, last)):
         here = ended[bisect_left(ended_s, before.at_s) : bisect_left(ended_s, after.at_s)]
         due = bisect_left(due_s, after.at_s)
         seconds = after.at_s - before.at_s
-        cpu_us = {name: (spent - before.cpu_s[name]) * 1e6 for name, spent in after.cpu_s.items()}
-        each_us = {name: us / len(here) for name, us in cpu_us.items()} if here else {}
+        each_us = {
+            name: (spent - before.cpu_s[name]) * 1e6 / max(1, len(here))
+            for name, spent in after.cpu_s.items()
+        }
         found.append(
             Interval(
-                at_s=after.at_s - began_s,
+                at_s=after.at_s - run.began_s,
                 seconds=seconds,
                 due_per_s=(due - bisect_left(due_s, before.at_s)) / seconds,
                 ended_per_s=len(here) / seconds,
                 under_way=due - bisect_left(ended_s, after.at_s),
-                latency_ms=latency_of([each.ended_s - each.due_s for each in here if each.is_done]),
-                cpu_us_each={"total": sum(each_us.values()), **each_us} if each_us else {},
+                latency_ms=latency_of(latencies_of(here)),
+                cpu_us_each={"total": sum(each_us.values()), **each_us} if here else {},
             )
         )
     return tuple(found)
 
 
 def steps_of(
-    booted: Iterable[Booted], details: Mapping[InstanceId, InstanceDetails], clock_to_time_s: float
+    boots: Iterable[Boot], details: Mapping[InstanceId, InstanceDetails], clock_to_time_s: float
 ) -> dict[str, Latency]:
     """How long the boots of active instances took between the moments that rows and events have, from when they were due.
 
     `clock_to_time_s` added to the run's clock gives the time of day.
     """
     steps: dict[str, list[float]] = {"accepted": [], "placed": [], "active": [], "heard": []}
-    for each in booted:
-        row = details.get(each.state.id)
+    for each in boots:
+        state = each.built
+        if state is None or state.state != "active":
+            continue
+        row = details.get(state.id)
         moments = (
             each.due_s + clock_to_time_s,
             _time_s(row.accepted_at if row else None),
             _time_s(row.placed_at if row else None),
-            _time_s(each.state.changed_at),
+            _time_s(state.changed_at),
             each.heard_s + clock_to_time_s,
         )
-        if each.state.state == "active" and all(moments):
+        if all(moments):
             for name, began_s, ended_s in zip(steps, moments[:-1], moments[1:], strict=True):
                 # Clocks of two machines differ.
                 steps[name].append(max(0.0, ended_s - began_s))

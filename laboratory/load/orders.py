@@ -33,10 +33,11 @@ from bus.topology import CELL0
 from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, instance_id_of
 from engine.inventories import GroupId, ProviderId, ProviderState
+from kit.parts import batches_of
 from laboratory.ironic import SimulatedIronic
-from laboratory.load.firing import Clock, DueOrder, EndedOrder, Run
+from laboratory.load.firing import DONE, Boot, Order, Run, latencies_of
 from laboratory.load.results import OfKind, latency_of
-from moor.asking import batches_of, granted
+from moor.client.bus_client import granted
 from moor.client.requests import new_request_ids
 from moor.clouds.cloud import flavor_of_nodes
 
@@ -45,8 +46,7 @@ METAL = flavor_of_nodes("load")
 PROJECT = "moor-load"
 # The deadline of each request.
 DEADLINE_S = 300
-# How an order ends that did what it should; and one for which no instance was left.
-DONE = ("active", "deleted", "confirmed")
+# How an order ends for which no instance was left.
 NONE_LEFT = "no instance left"
 CREATED_AT_ONCE = 200
 
@@ -64,15 +64,6 @@ FORM = "KIND[:COUNT][:SHAPE]=WEIGHT,... such as boot=90,boot:4x8192x40=10,multi:
 _SHAPE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,7})x(\d{1,6})", re.ASCII)
 
 
-class Shape(Struct, frozen=True):
-    vcpus: int
-    ram_mb: int
-    disk_gb: int
-
-    def of(self, flavor: Flavor) -> Flavor:
-        return structs.replace(flavor, vcpus=self.vcpus, ram_mb=self.ram_mb, root_gb=self.disk_gb)
-
-
 class Entry(Struct, frozen=True, kw_only=True):
     """One kind of order. `name` is how the mix names it. `count`: the instances of a request, or the members of a group."""
 
@@ -80,12 +71,16 @@ class Entry(Struct, frozen=True, kw_only=True):
     kind: Kind
     weight: float = 1.0
     count: int = 1
-    shape: Shape | None = None
+    # Of its instances: VCPUs, MB of memory and GB of disk.
+    shape: tuple[int, ...] = ()
 
     @property
     def instances(self) -> int:
         """How many instances an order makes."""
         return self.count if self.kind == "multi" else int(self.kind in BUILDING)
+
+    def flavor_from(self, usual: Flavor) -> Flavor:
+        return structs.replace(usual, **dict(zip(("vcpus", "ram_mb", "root_gb"), self.shape, strict=False)))
 
 
 Mix = Mapping[str, Entry]
@@ -124,10 +119,10 @@ def _read_entry(text: str) -> Entry:
     if kind not in (*BUILDING, *NEEDING):
         raise ValueError(f"has {kind!r} in {text!r}, must be one of {', '.join((*BUILDING, *NEEDING))}")
     count, count_max = COUNTS.get(kind, (1, 1))
-    shape = None
+    shape: tuple[int, ...] = ()
     for place, detail in enumerate(details):
-        if (found := _SHAPE.fullmatch(detail)) and kind in SHAPED and shape is None:
-            shape = Shape(*map(int, found.groups()))
+        if (found := _SHAPE.fullmatch(detail)) and kind in SHAPED and not shape:
+            shape = tuple(map(int, found.groups()))
         elif kind in COUNTS and place == 0 and detail.isascii() and detail.isdecimal():
             count = int(detail)
         else:
@@ -187,39 +182,6 @@ def instances_of(mix: Mix, names: Sequence[str]) -> int:
     return sum(mix[name].instances for name in names)
 
 
-class Boot(Struct):
-    """An instance of a load run: its state at the end of its last order, and its present flavor."""
-
-    flavor: Flavor
-    state: InstanceState | None = None
-    is_large: bool = False
-    on_node: bool = False
-
-
-class Order(Struct):
-    """One order of a load run, with the times at which it was due and ended.
-
-    `outcome` is how a move ended, or the state of the instance after a boot or a delete; `rejected` if the
-    schedulers refused the order. It is empty while the order is under way: it waits for `left` instances.
-    """
-
-    kind: str
-    request: RequestId | None
-    boots: Sequence[Boot]
-    due_s: float
-    ended_s: float = 0.0
-    outcome: str = ""
-    left: int = 1
-
-
-class Booted(Struct, frozen=True):
-    """The state with which the boot of an instance ended, when it was due, and when that was heard."""
-
-    state: InstanceState
-    due_s: float
-    heard_s: float
-
-
 def mix_of(moves: int) -> list[str]:
     """The kinds of the orders in a mix with this number of moves, in the order in which they are given.
 
@@ -246,22 +208,18 @@ class OrderRun(Run):
         mix: Mix = AFTERWARDS,
         groups: Iterable[GroupId] = (),
         due_s: Sequence[float] = (),
-        clock: Clock = time.perf_counter,
     ) -> None:
         """`boots` has the instances that exist before this run, by their ids. `mix` has the entry of each name, and `groups` the
         group of each order of the kind `group`.
         """
-        super().__init__(len(names), due_s=due_s, clock=clock)
+        super().__init__(len(names), due_s)
         self._names = names
         self._mix = mix
         self._flavors = {
-            name: METAL if entry.kind == "metal" else entry.shape.of(flavor) if entry.shape else flavor
-            for name, entry in mix.items()
+            name: METAL if entry.kind == "metal" else entry.flavor_from(flavor) for name, entry in mix.items()
         }
         self._groups = iter(groups)
-        self.orders: list[Order] = []
-        self.instances = {id_: structs.replace(boot) for id_, boot in (boots or {}).items()}
-        self.booted: list[Booted] = []
+        self.instances = dict(boots or {})
         # By ids as integers, since Python computes the hash of a UUID at each lookup.
         self._under_way: dict[int, tuple[Order, Boot]] = {}
         self._idle = deque(
@@ -270,13 +228,12 @@ class OrderRun(Run):
         # Instances on nodes stay there, unless nothing else is built.
         built = {entry.kind for entry in mix.values()} - {"delete"}
         self._deletes_on_nodes = built == {"metal"}
-        # Names and due times of orders that wait for an instance, and how many ever did.
+        # Names and due times of orders that wait for an instance.
         self._waiting: deque[tuple[str, float]] = deque()
-        self.waited = 0
 
-    def next_orders(self, count: int) -> Sequence[DueOrder]:
+    def next_orders(self, count: int) -> Sequence[Message]:
         """The next orders: `count` of them, after those that can have their instance now."""
-        orders: list[DueOrder] = []
+        orders: list[Message] = []
         requests = iter(new_request_ids(max(count, 0) + len(self._waiting)))
         while self._waiting and self._idle:
             orders.append(self._begun(*self._waiting.popleft(), next(requests)))
@@ -285,30 +242,27 @@ class OrderRun(Run):
             if self._idle or self._mix[name].kind in BUILDING:
                 orders.append(self._begun(name, due_s, next(requests)))
             else:
-                self.waited += 1
                 self._waiting.append((name, due_s))
         if self.taken == self.count and not self._under_way:
             self._give_up()
         return orders
 
-    def _begun(self, name: str, due_s: float, request: RequestId) -> DueOrder:
+    def _begun(self, name: str, due_s: float, request: RequestId) -> Message:
         entry = self._mix[name]
         if not self.is_scheduled:
-            due_s = self.clock()
+            due_s = time.perf_counter()
         if entry.kind in BUILDING:
             ids = [instance_id_of(request, number) for number in range(entry.instances)]
-            boots = [Boot(self._flavors[name], on_node=entry.kind == "metal") for _ in ids]
+            boots = [Boot(self._flavors[name], due_s, on_node=entry.kind == "metal") for _ in ids]
             self.instances.update(zip(ids, boots, strict=True))
         else:
             ids = [self._idle.popleft()]
             boots = [self.instances[ids[0]]]
-        order = Order(name, request, boots, due_s, left=len(ids))
+        order = Order(name, due_s, request, boots, left=len(ids))
         for id_, boot in zip(ids, boots, strict=True):
             self._under_way[id_.int] = (order, boot)
-        self.orders.append(order)
-        self.sent += 1
-        self.late_s.append(self.clock() - due_s)
-        return DueOrder(due_s, self._message(entry, order, ids[0]))
+        self._note(order)
+        return self._message(entry, order, ids[0])
 
     def _message(self, entry: Entry, order: Order, instance: InstanceId) -> Message:
         kind, request = entry.kind, order.request
@@ -327,7 +281,7 @@ class OrderRun(Run):
             case "delete":
                 return DeleteInstance(instance=instance)
             case _:
-                flavor = _resized(boot).flavor if kind == "resize" else None
+                flavor = _next_size(boot) if kind == "resize" else None
                 return MoveInstance(
                     request_id=request, instance=instance, kind=kind, flavor=flavor, confirm_s=0
                 )
@@ -339,12 +293,12 @@ class OrderRun(Run):
                 | InstanceFailed(instance=state)
                 | InstanceDeleted(instance=state)
             ) if (known := self._under_way.get(state.id.int)) and (outcome := self._outcome(known[0], state)):
-                self._end(*known, state, outcome)
+                self._end_for(*known, state, outcome)
             case BuildRejected(request_id=request) as rejected:
                 for order, boot in [each for each in self._under_way.values() if each[0].request == request]:
                     if boot.state is None:
                         raise RuntimeError(f"a request was rejected: {rejected}")
-                    self._end(order, boot, boot.state, "rejected")
+                    self._end_for(order, boot, boot.state, "rejected")
             case _:
                 pass
 
@@ -358,40 +312,35 @@ class OrderRun(Run):
             case _:
                 return state.move.outcome if state.move and state.move.request_id == order.request else ""
 
-    def _end(self, order: Order, boot: Boot, state: InstanceState, outcome: str) -> None:
+    def _end_for(self, order: Order, boot: Boot, state: InstanceState, outcome: str) -> None:
         """The order has ended for this instance. A request for several has ended with the last one, and failed if one of them did."""
         del self._under_way[state.id.int]
         kind = self._mix[order.kind].kind
         boot.state = state
         if kind in BUILDING:
-            self.booted.append(Booted(state, order.due_s, self.clock()))
+            boot.built, boot.heard_s = state, time.perf_counter()
         elif kind == "resize" and outcome in DONE:
-            larger = _resized(boot)
-            boot.flavor, boot.is_large = larger.flavor, larger.is_large
+            boot.flavor, boot.is_large = _next_size(boot), not boot.is_large
         if state.state == "active" and (self._deletes_on_nodes or not boot.on_node):
             self._idle.append(state.id)
         order.left -= 1
         if order.outcome in ("", *DONE):
             order.outcome = outcome
         if not order.left:
-            order.ended_s = self.clock()
-            self.ends.append(EndedOrder(order.due_s, order.ended_s, order.outcome in DONE))
-            self._has_ended()
+            self._end(order, order.outcome)
 
     def _give_up(self) -> None:
         """End the orders that wait for an instance though none is left, and nothing under way could bring one."""
         while self._waiting and not self._idle:
-            name, due_s = self._waiting.popleft()
-            self.orders.append(order := Order(name, None, (), due_s, self.clock(), NONE_LEFT, 0))
-            self.ends.append(EndedOrder(order.due_s, order.ended_s, is_done=False))
-            self.sent += 1
-            self._has_ended()
+            order = Order(*self._waiting.popleft(), left=0)
+            self._note(order)
+            self._end(order, NONE_LEFT)
 
 
-def _resized(boot: Boot) -> Boot:
-    """The instance after its next resize."""
+def _next_size(boot: Boot) -> Flavor:
+    """The flavor of the instance after its next resize."""
     vcpus = boot.flavor.vcpus // 2 if boot.is_large else boot.flavor.vcpus * 2
-    return Boot(structs.replace(boot.flavor, vcpus=vcpus), is_large=not boot.is_large)
+    return structs.replace(boot.flavor, vcpus=vcpus)
 
 
 def figures_of(orders: Iterable[Order], seconds: float) -> dict[str, OfKind]:
@@ -407,11 +356,6 @@ def figures_of(orders: Iterable[Order], seconds: float) -> dict[str, OfKind]:
         )
         for kind, some in by_kind.items()
     }
-
-
-def latencies_of(orders: Iterable[Order]) -> list[float]:
-    """The times in seconds from when they were due to their end of the orders that succeeded."""
-    return [each.ended_s - each.due_s for each in orders if each.outcome in DONE]
 
 
 def claims_of(rows: Iterable[InstanceState]) -> tuple[int, int]:
@@ -460,61 +404,54 @@ async def groups_for(client: Station, mix: Mix, names: Sequence[str]) -> list[Gr
 # reserved or free.
 
 
-class ReservedNodes:
-    """Which of these nodes placement has as reserved. Its events keep that current."""
-
-    def __init__(self, nodes: Iterable[ProviderId], providers: Iterable[ProviderState]) -> None:
-        self.is_reserved = dict.fromkeys(nodes, False)
-        self._revisions = dict.fromkeys(self.is_reserved, -1)
-        self.hear(providers)
-
-    def hear(self, providers: Iterable[ProviderState]) -> list[ProviderId]:
-        """The nodes of which these tell something newer."""
-        news = [each for each in providers if each.revision > self._revisions.get(each.id, each.revision)]
-        for each in news:
-            self._revisions[each.id] = each.revision
-            self.is_reserved[each.id] = any(stock.reserved for stock in each.inventories.values())
-        return [each.id for each in news]
-
-
 class ChangeRun(Run):
     """Sets or ends the maintenance of these nodes, `count` times in turn. A change has ended when placement has the
     node as reserved, or free. One that is due while every node has a change under way waits for a node.
+
+    `known` has the revision of each node that was heard last, and whether it is reserved there. Placement's events keep that current.
     """
 
     def __init__(
         self,
-        known: ReservedNodes,
         ironic: SimulatedIronic,
         nodes: Iterable[ProviderId],
+        known: dict[ProviderId, tuple[int, bool]],
         count: int,
-        *,
         due_s: Sequence[float] = (),
     ) -> None:
-        super().__init__(count, due_s=due_s)
-        self._known = known
-        self._ironic = ironic
+        super().__init__(count, due_s)
+        self._ironic, self._known = ironic, known
         self._idle = deque(nodes)
-        # By node: whether it must become reserved, and when the change was made.
-        self._under_way: dict[ProviderId, tuple[bool, float]] = {}
+        # By node: whether it must become reserved.
+        self._under_way: dict[ProviderId, tuple[Order, bool]] = {}
 
-    def next_orders(self, count: int) -> Sequence[DueOrder]:
+    def next_orders(self, count: int) -> Sequence[Message]:
         """Begin changes at the simulated Ironic. There is nothing to send."""
         for _ in range(min(count, len(self._idle))):
             node = self._idle.popleft()
-            reserves = not self._known.is_reserved[node]
-            self.sent += 1
-            due_s = self._take()
-            self.late_s.append(self.clock() - due_s)
-            self._under_way[node] = (reserves, due_s)
+            reserves = not self._known[node][1]
+            order = Order("change", self._take())
+            self._note(order)
+            self._under_way[node] = (order, reserves)
             self._ironic.set_maintenance(str(node), is_on=reserves, reason="moor load")
         return ()
 
     def hear(self, message: Message) -> None:
-        for node in self._known.hear(message.providers if isinstance(message, ProvidersChanged) else ()):
-            wanted, due_s = self._under_way.get(node, (None, 0.0))
-            if self._known.is_reserved[node] == wanted:
+        for node in heard_of_nodes(
+            self._known, message.providers if isinstance(message, ProvidersChanged) else ()
+        ):
+            order, wanted = self._under_way.get(node, (None, None))
+            if order is not None and self._known[node][1] == wanted:
                 del self._under_way[node]
-                self.ends.append(EndedOrder(due_s, self.clock(), is_done=True))
-                self._has_ended()
+                self._end(order, "changed")
                 self._idle.append(node)
+
+
+def heard_of_nodes(
+    known: dict[ProviderId, tuple[int, bool]], providers: Iterable[ProviderState]
+) -> list[ProviderId]:
+    """Note what these tell of the nodes that are known. Returns the nodes of which they tell something newer."""
+    news = [each for each in providers if each.id in known and each.revision > known[each.id][0]]
+    for each in news:
+        known[each.id] = (each.revision, any(stock.reserved for stock in each.inventories.values()))
+    return [each.id for each in news]

@@ -88,13 +88,14 @@ class Audited(Struct, frozen=True):
 
 
 class LoadResult(Struct, frozen=True, kw_only=True):
-    """The figures of a load run. `workers`: how many of each kind; none if all are in one process.
+    """The figures of a load run. `boots` has those of the instances that the boots or the mix made: the cost of an instance in a mix
+    includes that of the deletes and moves between. `workers`: how many of each kind; none if all are in one process.
 
     `late_ms`: how much later than they were due the orders of a run at a rate were sent. `is_late`: so late that the run is not what was
-    asked for. `cpu_us_per_boot` has each process and their `total`. It excludes the load generator, except in an embedded run, where
-    both share one process. `flatness`: the cost of a boot in the last tenth of the run, divided by that in the second tenth.
+    asked for. `flatness`: the cost of a boot in the last tenth of the run, divided by that in the second tenth.
     """
 
+    boots: Phase
     mode: str
     cells: int
     hosts: int
@@ -110,38 +111,37 @@ class LoadResult(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     audit: Audited
     # Orders per second; 0: as fast as possible.
-    rate: float = 0
-    arrivals: str = ""
-    late_ms: Latency | None = None
-    is_late: bool = False
-    boots: int
-    seconds: float
-    boots_per_s: float
-    latency_ms: Latency
+    rate: float
+    arrivals: str
+    late_ms: Latency | None
+    is_late: bool
     # The schedulers' claims, and those that placement refused since the scheduler's picture was outdated.
     claims: int
     conflicts: int
-    cpu_us_per_boot: Mapping[str, float]
-    load_generator_us_per_boot: float | None
     cpu_us_per_boot_by_tenth: tuple[float, ...]
     flatness: float
-    # The shares of all processors' time that this run used, and that other processes used.
-    share_of_machine: float
-    share_of_others: float
     # On bare metal, the state changes that came first.
-    changes: Phase | None = None
+    changes: Phase | None
     # The orders of a mix, or the moves that came after the boots with further boots and deletes; and the figures of each kind.
-    orders: Phase | None = None
-    kinds: Mapping[str, OfKind] = {}
+    orders: Phase | None
+    kinds: Mapping[str, OfKind]
     # The weights of `--mix`.
-    mix: Mapping[str, float] = {}
+    mix: Mapping[str, float]
     # How many independent ones sent the orders; 0: the run's own client.
-    publishers: int = 0
+    publishers: int
     # By the rows and events of the instances.
-    steps_ms: Mapping[str, Latency] = {}
+    steps_ms: Mapping[str, Latency]
     # The most memory that each process had.
-    memory_mb: Mapping[str, float] = {}
-    over_time: tuple[Interval, ...] = ()
+    memory_mb: Mapping[str, float]
+
+
+# The names in the JSON of the figures of boots, which stand there beside those of the run.
+OF_BOOTS = {
+    "count": "boots",
+    "per_s": "boots_per_s",
+    "cpu_us_each": "cpu_us_per_boot",
+    "generator_us_each": "load_generator_us_per_boot",
+}
 
 
 def latency_of(unsorted_s: Sequence[float]) -> Latency:
@@ -153,12 +153,10 @@ def latency_of(unsorted_s: Sequence[float]) -> Latency:
     return Latency(p50=at(0.5), p90=at(0.9), p99=at(0.99), p999=at(0.999), max=at(1.0))
 
 
-def is_late(late_ms: Latency) -> bool:
-    return late_ms.p99 > LATE_MS_MAX
-
-
 def as_json(result: LoadResult) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
+    figures = msgspec.to_builtins(result)
+    boots = {OF_BOOTS.get(name, name): figure for name, figure in figures.pop("boots").items()}
+    return msgspec.json.format(msgspec.json.encode({**figures, **boots}), indent=2) + b"\n"
 
 
 def as_table(result: LoadResult) -> RenderableType:
@@ -180,18 +178,12 @@ def _late(result: LoadResult) -> Iterator[str]:
 def _tables(result: LoadResult) -> Iterator[Table]:
     if result.changes is not None:
         yield _changes(result.changes)
-        yield _cpu_of("a change", result.changes, result)
+        yield _cpu("a change", result.changes, result)
     yield _headline(result)
-    yield _cpu(
-        "a boot",
-        result.cpu_us_per_boot,
-        result.load_generator_us_per_boot,
-        _shares(result, result.share_of_machine, result.share_of_others),
-        memory_mb=result.memory_mb,
-    )
+    yield _cpu("a boot", result.boots, result, result.memory_mb)
     if result.orders is not None:
         yield _mixed(result.orders, result.kinds)
-        yield _cpu_of("an order", result.orders, result)
+        yield _cpu("an order", result.orders, result)
     yield _latencies(result)
 
 
@@ -210,17 +202,17 @@ def _changes(changes: Phase) -> Table:
 
 
 def _headline(result: LoadResult) -> Table:
-    latency = result.latency_ms
+    boots, latency = result.boots, result.boots.latency_ms
     share = result.conflicts / result.claims if result.claims else 0.0
     return lines_of(
         (
             (
-                f"[bold]{result.boots_per_s:,.0f}[/bold] boots/s",
-                f"[bold]{result.cpu_us_per_boot['total']:,.0f}[/bold] µs CPU a boot",
+                f"[bold]{boots.per_s:,.0f}[/bold] boots/s",
+                f"[bold]{boots.cpu_us_each['total']:,.0f}[/bold] µs CPU a boot",
                 f"p50 [bold]{latency.p50:,.0f}[/bold] ms, p99 [bold]{latency.p99:,.0f}[/bold] ms",
             ),
             (
-                f"[dim]{result.boots:,} in {result.seconds:.1f} s[/dim]",
+                f"[dim]{boots.count:,} in {boots.seconds:.1f} s[/dim]",
                 f"[dim]last tenth / second: {result.flatness:.2f}[/dim]",
                 f"[dim]{result.active:,} active, {result.by_alternate:,} of them by an alternate; {result.in_error} in error[/dim]",
             ),
@@ -242,7 +234,7 @@ def _latencies(result: LoadResult) -> Table:
     rows = [
         (
             "[bold]from due to heard[/bold]" if result.rate else "[bold]from sent to heard[/bold]",
-            result.latency_ms,
+            result.boots.latency_ms,
         )
     ]
     if result.late_ms is not None:
@@ -278,40 +270,27 @@ def _mixed(orders: Phase, kinds: Mapping[str, OfKind]) -> Table:
     return table
 
 
-def _cpu_of(what: str, phase: Phase, result: LoadResult) -> Table:
-    shares = _shares(result, phase.share_of_machine, phase.share_of_others)
-    return _cpu(what, phase.cpu_us_each, phase.generator_us_each, shares)
-
-
-def _cpu(
-    what: str,
-    cpu_us: Mapping[str, float],
-    generator_us: float | None,
-    shares: str,
-    *,
-    memory_mb: Mapping[str, float] | None = None,
-) -> Table:
+def _cpu(what: str, phase: Phase, result: LoadResult, memory_mb: Mapping[str, float] | None = None) -> Table:
     memory = memory_mb or {}
     table = Table(box=None, padding=(0, 3, 0, 0))
     table.add_column("process")
     table.add_column(f"µs {what}", justify="right")
     table.add_column("MB" if memory else "", justify="right")
     table.add_column("")
-    entries = {name: us for name, us in cpu_us.items() if name != "total"}
+    entries = {name: us for name, us in phase.cpu_us_each.items() if name != "total"}
     most = max(entries.values())
+
+    def mb(*names: str) -> str:
+        return f"{sum(memory.get(name, 0) for name in names):,.0f}" if memory else ""
+
     for name, us in sorted(entries.items(), key=lambda entry: -entry[1]):
         bar = f"[cyan]{'█' * round(40 * us / most)}[/cyan]" if most else ""
-        table.add_row(name, f"{us:,.1f}", _mb(memory, name), bar)
-    table.add_row("[bold]total[/bold]", f"[bold]{cpu_us['total']:,.1f}[/bold]", _mb(memory, *entries), "")
-    if generator_us is not None:
+        table.add_row(name, f"{us:,.1f}", mb(name), bar)
+    table.add_row("[bold]total[/bold]", f"[bold]{phase.cpu_us_each['total']:,.1f}[/bold]", mb(*entries), "")
+    if (generator_us := phase.generator_us_each) is not None:
         table.add_row(f"[dim]{GENERATOR}, not in the total[/dim]", f"[dim]{generator_us:,.1f}[/dim]", "", "")
-    table.add_row(shares)
+    table.add_row(
+        f"[dim]of this machine's {result.processors} processors: this run used {phase.share_of_machine:.0%}, "
+        f"other processes {phase.share_of_others:.0%}[/dim]"
+    )
     return table
-
-
-def _mb(memory: Mapping[str, float], *names: str) -> str:
-    return f"{sum(memory.get(name, 0) for name in names):,.0f}" if memory else ""
-
-
-def _shares(result: LoadResult, ours: float, others: float) -> str:
-    return f"[dim]of this machine's {result.processors} processors: this run used {ours:.0%}, other processes {others:.0%}[/dim]"

@@ -12,8 +12,6 @@ import asyncio
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -26,7 +24,6 @@ from engine.inventories import ConsumerId, ProviderId
 from ironic_sync.core.settling import with_stray
 from ironic_sync.rest import CleanStep, Console, HttpIronicApi, IronicRefused
 from kit.errors import Locked, Operational, TookTooLong, Unavailable
-from moor.asking import hosts_of, providers_of
 from moor.bare_metal.nodes import (
     NODES,
     TEMPORARY_REASONS,
@@ -39,10 +36,6 @@ from moor.bare_metal.nodes import (
     state_of,
 )
 from moor.bare_metal.ring_command import app as ring
-from moor.books.audit_command import Settle, clients, reader_of
-from moor.books.instance_rules import own_entry, whereabouts
-from moor.books.rules import faults_on_nodes, nodes_of
-from moor.books.views import InstanceView, Places, Sight
 from moor.flags import Commands, argument, option
 from moor.options import (
     NOT_DONE,
@@ -52,6 +45,7 @@ from moor.options import (
     IronicDatabaseUrl,
     IronicUrl,
     Output,
+    client,
     command_settings,
     fail,
     run,
@@ -59,6 +53,7 @@ from moor.options import (
     say,
     tell,
 )
+from moor.overview.audit_command import Settle, cell_clients
 from moor.settings import Settings
 from moor.showing import print_all, print_one
 
@@ -567,7 +562,7 @@ def undeploy(
             if reader.away:
                 fail(f"Ironic does not answer, so nothing was done: {reader.away}")
             instances = _instances_on([*found.values()])
-            await _check_that_nobody_has(settings, [*found.values()], timedelta(seconds=settle))
+            await _check_that_nobody_has(settings, [*found.values()], settle)
             named = ", ".join(f"instance {instances[id_]} off {_named(node)}" for id_, node in found.items())
             if not yes and not sys.stdin.isatty():
                 fail(f"nothing was done: this takes {named}. What is on the disks is lost: say so with --yes")
@@ -609,39 +604,17 @@ def _instances_on(nodes: Sequence[NodeShown]) -> dict[ProviderId, InstanceId]:
     return instances
 
 
-async def _check_that_nobody_has(settings: Settings, nodes: Sequence[NodeShown], settle: timedelta) -> None:
-    async with AsyncExitStack() as stack:
-        api, cells = await stack.enter_async_context(clients(settings, PATIENCE_S))
-        reader = reader_of(api, cells, await hosts_of(api), settings)
-        places = Places({each.id: each for each in await providers_of(api)})
-        seen = {each.ironic.id: seen_in_ironic(each.ironic) for each in nodes if each.ironic is not None}
-        ids = [each.instance for each in seen.values() if each.instance is not None]
-        views, asked = await reader.views_of(ids, ())
-        sight = Sight(
-            now=datetime.now(UTC),
-            settle=settle,
-            known=frozenset(reader.in_cell),
-            cells=frozenset(reader.cells),
-            computes=frozenset(reader.computes),
-            asked=asked,
-        )
-        strays = {each.about for each in faults_on_nodes(ids, views, seen, sight, places)}
-    for node in seen.values():
-        if node.instance not in strays and node.instance is not None:
-            why = _why_not(node.id, node.instance, views, places)
-            fail(f"{node.words} has instance {node.instance}, {why}: nothing was done")
-
-
-def _why_not(
-    node: ProviderId, instance: ConsumerId, views: Mapping[ConsumerId, InstanceView], places: Places
-) -> str:
-    view = views.get(instance)
-    if view is None:
-        return "and Ironic works on the node, its cell does not answer, or another program keeps the node's provider"
-    where = whereabouts(view, own_entry(view), places)
-    if node in nodes_of(view):
-        return f"and {where}; `moor delete {instance}` takes it off"
-    return f"and {where}, which may be about to change: try again later"
+async def _check_that_nobody_has(settings: Settings, nodes: Sequence[NodeShown], settle_s: float) -> None:
+    seen = [seen_in_ironic(each.ironic) for each in nodes if each.ironic is not None]
+    async with (
+        client(settings, operates=True, patience_s=PATIENCE_S) as moor,
+        cell_clients(settings, PATIENCE_S) as below,
+    ):
+        cells = settings.addresses.cells
+        had = await moor.why_no_strays(seen, settle_s=settle_s, cells=cells, below=below)
+    for node in seen:
+        if node.instance is not None and node.instance in had:
+            fail(f"{node.words} has instance {node.instance}, {had[node.instance]}: nothing was done")
 
 
 async def _undeploy(reader: NodeReader, instances: Mapping[ProviderId, InstanceId]) -> None:

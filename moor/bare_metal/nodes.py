@@ -12,9 +12,6 @@ import click
 from msgspec import Struct, structs
 from rich.markup import escape
 
-from bus.messages.build import InstanceState
-from bus.messages.stored_names import AskFlavors, FlavorsFound
-from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ProviderId
 from ironic_sync.core.node import Node, provision_state
 from ironic_sync.core.offers import class_of
@@ -24,11 +21,12 @@ from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
 from kit.errors import Operational, Unavailable
 from kit.keystone import OPENSTACK
+from kit.parts import batches_of
 from kit.settings import without_password
-from moor.asking import Asks, batches_of, client, items_of
-from moor.books.rules import NodeInIronic, NodesInIronic
-from moor.naming import instances_named, prefix_in
-from moor.options import command_settings, out, run_with, tuned, wrong_value
+from moor.client import Client, Flavor, InstanceState
+from moor.client.books.rules import NodeInIronic, NodesInIronic
+from moor.client.finding import prefix_in
+from moor.options import client, command_settings, out, run_with, tuned, wrong_value
 from moor.settings import Settings
 from moor.showing import grid_of, time_in_words
 from moor.tables import Columns, styled
@@ -274,8 +272,8 @@ async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
 
 
 async def _instances_named(settings: Settings, names: Sequence[str]) -> Mapping[str, InstanceState]:
-    async with client(settings, operates=True) as asking:
-        return await instances_named(asking, names)
+    async with client(settings, operates=True) as moor:
+        return await moor.instances_called(*names)
 
 
 @asynccontextmanager
@@ -514,7 +512,7 @@ NODES = Columns[NodeShown](
 RESOURCES, CUSTOM = "resources:", "CUSTOM_"
 
 
-async def notes_on_nodes(asking: Asks, settings: Settings) -> tuple[str, ...]:
+async def notes_on_nodes(moor: Client, settings: Settings) -> tuple[str, ...]:
     """The mistakes in the Ironic that the settings name, each as a sentence; none if they name none."""
     if not settings.ironic_url and not settings.addresses.ironic_db_url:
         return ()
@@ -523,8 +521,8 @@ async def notes_on_nodes(asking: Asks, settings: Settings) -> tuple[str, ...]:
             nodes = (await reader.all()).nodes
     except Operational as problem:
         return (f"the bare-metal nodes are not known: {problem}",)
-    flavors = await items_of(asking, AskFlavors(), FlavorsFound, lambda page: page.flavors)
-    return mistakes_in(nodes, {each.name: each for each in flavors})
+    flavors = {each.name: each async for each in moor.list_flavors()}
+    return mistakes_in(nodes, flavors)
 
 
 def mistakes_in(nodes: Sequence[NodeShown], flavors: Mapping[str, Flavor]) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ from ironic_sync.store import pages_of
 from ironic_sync.store_sql import SqlIronicStore
 from kit.times import moment
 from moor.bare_metal.nodes import NodeReader, SeveralNodesError, with_rows
+from moor.client.finding import id_in
 from moor.flags import Commands, argument, option
-from moor.naming import id_in
 from moor.options import DatabaseUrl, IronicDatabaseUrl, Output, fail, out, wants_document
 from moor.showing import plain, print_all, print_json, print_one, time_in_words
 from moor.tables import Columns, print_table

@@ -19,22 +19,11 @@ from rich.markup import escape
 from bus.addresses import ADDRESSES
 from bus.broker import Connection
 from bus.definitions import SALT_BYTES, Rights, definitions_of, other_inboxes
-from bus.message import Message
-from bus.messages import TYPES
-from bus.messages.stored_names import (
-    ApplicationSet,
-    ApplicationsFound,
-    AskApplications,
-    KnownApplication,
-    SetApplication,
-)
 from bus.queues import API_QUEUES, APPLICATION_NAME, APPLICATION_USER, Objects, Queue, Site, application_queue
-from bus.topology import ROLES, Application, objects_of_application, user_of
+from bus.topology import ROLES, Application, Route, objects_of_application, routes, user_of
 from kit.settings import text_of, without_password
-from moor.asking import asked
 from moor.broker.deployments import BrokerDeployment, deployments_of, depths_of
 from moor.flags import Commands, argument, option
-from moor.message_commands import command_that_sends
 from moor.options import (
     BusUrl,
     Cells,
@@ -44,9 +33,12 @@ from moor.options import (
     out,
     tuned,
     wants_document,
+    with_client,
     with_connection,
     wrong_value,
 )
+from moor.resource_commands import commands_of
+from moor.resources import APPLICATION
 from moor.secret_files import (
     EnvironmentDirectory,
     PasswordDirectory,
@@ -71,11 +63,11 @@ app = Commands("The broker's exchanges, queues, users and rights.")
 
 
 WHERE = {Site.API: "API", Site.CELL: "cell", Site.BOTH: "every broker", Site.IRONIC: "Ironic's"}
-MESSAGES = Columns[tuple[str, type[Message]]](
+MESSAGES = Columns[tuple[str, Route]](
     {
         "message": lambda each: each[0],
-        "is": lambda each: each[1].ROUTE.kind.value,
-        "goes to": lambda each: each[1].ROUTE.exchange,
+        "is": lambda each: each[1].kind.value,
+        "goes to": lambda each: each[1].exchange,
     }
 )
 RIGHTS = Columns[tuple[str, str, str]](
@@ -184,8 +176,7 @@ def show(
     if wants_document():
         brokers = [_as_json(*each) for each in zip(deployments, depths, strict=True)]
         messages = {
-            name: {"is": kind.ROUTE.kind.value, "exchange": kind.ROUTE.exchange}
-            for name, kind in TYPES.items()
+            name: {"is": route.kind.value, "exchange": route.exchange} for name, route in routes().items()
         }
         print_json({"brokers": brokers, "messages": messages})
         return
@@ -199,7 +190,7 @@ def show(
         out.print()
         print_table(_rights(deployment), RIGHTS)
         out.print()
-    print_table(sorted(TYPES.items(), key=itemgetter(0)), MESSAGES)
+    print_table(sorted(routes().items(), key=itemgetter(0)), MESSAGES)
 
 
 async def _declare(objects: Objects, connection: Connection) -> None:
@@ -391,15 +382,14 @@ def _text(value: object) -> str:
     return text_of(value)
 
 
-# `moor broker user`: applications, each with its own broker user, projects, rights and limits.
+# `moor application`: applications, each with its own broker user, projects, rights and limits.
 #
 # A command first creates the user on the broker, then tells the schedulers which projects' feeds to publish. Repeating a command that broke
 # off completes it.
 
-applications = Commands(
-    "Applications: programs with their own broker user, which may act only for their projects."
+applications = commands_of(
+    APPLICATION, "Applications: programs with their own broker user, which may act only for their projects."
 )
-app.add_command(applications, "user")
 
 Name = Annotated[
     str, argument(metavar="NAME", help="The application's name; its user is called moor-app-NAME.")
@@ -417,7 +407,7 @@ Credentials = Annotated[
 
 @applications.verb()
 @changes_credentials
-def add(
+def create(
     name: Name,
     bus: BusUrl = "",
     *,
@@ -473,7 +463,11 @@ def add(
     rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
     # RabbitMQ caches the rights of an open channel.
     rabbitmqctl(command, "close_all_user_connections", application.user, "its rights have changed")
-    asked(bus, SetApplication(name=name, projects=application.projects, admin=admin), ApplicationSet)
+    with_client(
+        bus,
+        lambda moor: moor.create_application(name, projects=application.projects, admin=admin),
+        operates=True,
+    )
     where = f"its password is in {escape(str(credentials))}" if credentials else f"its password is {password}"
     acts_for = "all projects" if admin else ", ".join(application.projects)
     out.print(
@@ -485,7 +479,7 @@ def add(
 
 @applications.verb()
 @changes_credentials
-def remove(
+def delete(
     name: Name, bus: BusUrl = "", *, credentials: Credentials = None, ctl: Ctl = "rabbitmqctl"
 ) -> None:
     """Delete an application's user and queues; the broker then closes its connections. Orders that still wait there are
@@ -510,36 +504,13 @@ def remove(
     known = known_passwords(credentials)
     if credentials is not None and known.pop(user, None) is not None:
         write_private(credentials, known)
-    asked(bus, SetApplication(name=name, removed=True), ApplicationSet)
-    out.print(f"[green]{user}[/green] is removed" if was_there else f"there was no user {user}")
-
-
-APPLICATIONS = Columns[KnownApplication](
-    {
-        "application": lambda each: each.name,
-        "user": lambda each: f"{APPLICATION_USER}{each.name}",
-        "acts for": lambda each: "all projects" if each.admin else ", ".join(each.projects),
-    },
-    prose=("acts for",),
-)
-
-
-applications.verb("list")(
-    command_that_sends(
-        AskApplications,
-        words="List the applications that the schedulers know, with their projects.",
-        answer=ApplicationsFound,
-        items=lambda found: found.applications,
-        show=APPLICATIONS,
-        nothing="no applications",
-        operates=True,
-    )
-)
+    with_client(bus, lambda moor: moor.delete_application(name), operates=True)
+    out.print(f"[green]{user}[/green] is deleted" if was_there else f"there was no user {user}")
 
 
 def _check_answered(bus: str) -> None:
     """Check that schedulers answer the user of this URL, before anything changes: in the end they must hear of the application."""
-    asked(bus, AskApplications(), ApplicationsFound)
+    with_client(bus, lambda moor: moor.list_applications(), operates=True)
 
 
 def _api_broker(bus: str) -> BrokerDeployment:

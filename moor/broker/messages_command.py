@@ -1,43 +1,42 @@
 """`moor dead` and `moor events`: dead letters, which an operator replays or drops; and the events on the bus as they come."""
 
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from operator import itemgetter
+from functools import partial
 from typing import Annotated, Any
 
 import click
 import msgspec
+from msgspec import Struct
 from rich.markup import escape
 from rich.text import Text
 
-from bus.broker import PREFETCH_MAX, Connection
-from bus.message import Message, type_of
-from bus.messages.build import BuildAccepted, BuildRejected, InstanceState
-from bus.messages.hosts import HostChanged, HostsReported
-from bus.messages.placement import ProvidersChanged
+from bus.broker import PREFETCH_MAX
 from bus.topology import FACTS
-from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
-from kit.errors import AccessRefused
-from moor.asking import client
-from moor.flags import Commands, argument, option
-from moor.options import (
-    BusUrl,
-    Output,
-    Project,
-    command_settings,
-    fail,
-    out,
-    run,
-    tell,
-    wants_document,
-    with_connection,
+from moor.client import (
+    BuildAccepted,
+    BuildRejected,
+    Client,
+    DeadLetter,
+    HostChanged,
+    HostsReported,
+    InstanceState,
+    Message,
+    NotAllowed,
+    NotFound,
+    ProvidersChanged,
+    group_of,
+    type_of,
 )
-from moor.showing import COLOURS, print_all, print_line, print_one
-from moor.tables import Columns
+from moor.flags import Commands, argument, option
+from moor.options import BusUrl, Output, Project, fail, out, tell, wants_document, with_client
+from moor.resources import LETTERS
+from moor.showing import COLOURS, print_all, print_json, print_line, print_one
+from moor.tables import Cell, Columns
 
-app = Commands("Dead letters, messages that no worker could handle: show, replay or drop them.")
+app = Commands("Dead letters, messages that no worker could handle: list, show, replay or delete them.")
 
 Handles = Annotated[list[str] | None, argument(help="Handles of dead letters, from `moor dead list`.")]
 All = Annotated[bool, option("--all", help="All dead letters.")]
@@ -51,7 +50,6 @@ Limit = Annotated[
 ]
 
 BODY_SHOWN_MAX = 4000
-_IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
 
 
 @app.verb("list")
@@ -66,48 +64,55 @@ def list_letters(
     """List the dead letters: the queue each came from, its type, and why it is dead. Letters that differ only by ids and numbers are
     one line, with the handle of the oldest; --each and -o json list each one.
     """
-    letters = _look(bus, limit, lambda letter: queue in ("", letter.queue))
+    letters = with_client(bus, lambda moor: moor.list_dead_letters(queue=queue, limit=limit), operates=True)
     if each or wants_document():
-        print_all(letters, LETTERS, "no dead letters")
+        print_letters(letters)
     else:
-        groups: dict[tuple[str, ...], dict[str, Any]] = {}
+        groups: dict[tuple[str, ...], list[DeadLetter]] = {}
         for letter in letters:
-            key = _group(letter["queue"], letter["type"], letter["reason"])
-            groups.setdefault(key, {**letter, "letters": 0})["letters"] += 1
-        print_all([*groups.values()], GROUPS, "no dead letters")
+            groups.setdefault(group_of(letter), []).append(letter)
+        print_all([LetterGroup(some[0], len(some)) for some in groups.values()], GROUPS, "no dead letters")
 
 
-# Of documents of dead letters.
-LETTERS = Columns[dict[str, Any]](
+def print_letters(letters: Sequence[DeadLetter]) -> None:
+    if wants_document():
+        print_json([document_of(each) for each in letters])
+    else:
+        print_all(letters, LETTERS, "no dead letters")
+
+
+class LetterGroup(Struct, frozen=True):
+    """Letters that have died of the same. The oldest stands for all."""
+
+    oldest: DeadLetter
+    letters: int
+
+
+def _of_oldest(cell: Callable[[DeadLetter], Cell], group: LetterGroup) -> Cell:
+    return cell(group.oldest)
+
+
+GROUPS = Columns[LetterGroup](
     {
-        "handle": itemgetter("handle"),
-        "queue": itemgetter("queue"),
-        "type": itemgetter("type"),
-        "attempts": lambda letter: str(letter["attempts"]),
-        "reason": itemgetter("reason"),
+        "letters": lambda group: f"{group.letters:,}",
+        **{name: partial(_of_oldest, cell) for name, cell in LETTERS.cells.items()},
     },
-    prose=("type", "reason"),
+    prose=LETTERS.prose,
+    name=lambda group: group.oldest.handle,
 )
-
-
-# As LETTERS, of the oldest letter of each group.
-GROUPS = Columns[dict[str, Any]](
-    {"letters": lambda group: f"{group['letters']:,}", **LETTERS.cells}, prose=LETTERS.prose
-)
-
-
-def _group(queue: str, kind: str, reason: str) -> tuple[str, ...]:
-    """Letters with an equal group have died of the same: their reasons differ by ids and numbers alone."""
-    return queue, kind, _IDS.sub("*", reason)
 
 
 @app.verb()
 def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, _output: Output = None) -> None:
     """Show one dead letter with its body."""
-    letters = _look(bus, limit, lambda letter: letter.handle == handle)
-    if not letters:
-        fail(f"no dead letter {handle!r} among the oldest {limit}; `moor dead list` shows which exist")
-    print_one(letters[0], print_letter)
+
+    async def work(moor: Client) -> DeadLetter:
+        for letter in await moor.list_dead_letters(limit=limit):
+            if letter.handle == handle:
+                return letter
+        raise NotFound(f"dead letter among the oldest {limit},", handle)
+
+    print_one(document_of(with_client(bus, work, operates=True)), print_letter)
 
 
 def print_letter(letter: dict[str, Any]) -> None:
@@ -132,20 +137,17 @@ def replay(
     like: Like = False,
 ) -> None:
     """Send dead letters back to the queues they came from, with their attempts reset."""
-    count = _decide(
+    named = _named(handles, every=every)
+    done = with_client(
         bus,
-        handles,
-        queue,
-        limit,
-        every=every,
-        like=like,
-        work=lambda connection, opened, tags: opened.replay(connection, tags),
+        lambda moor: moor.replay_dead_letters(*named, queue=queue, every=every, like=like, limit=limit),
+        operates=True,
     )
-    out.print(f"[green]replayed[/green] {count}")
+    out.print(f"[green]replayed[/green] {len(done)}")
 
 
 @app.verb()
-def drop(
+def delete(
     handles: Handles = None,
     bus: BusUrl = "",
     queue: FromQueue = "",
@@ -155,61 +157,19 @@ def drop(
     like: Like = False,
 ) -> None:
     """Delete dead letters for good."""
-    count = _decide(
-        bus, handles, queue, limit, every=every, like=like, work=lambda _, opened, tags: opened.drop(tags)
+    named = _named(handles, every=every)
+    done = with_client(
+        bus,
+        lambda moor: moor.delete_dead_letters(*named, queue=queue, every=every, like=like, limit=limit),
+        operates=True,
     )
-    out.print(f"[green]dropped[/green] {count}")
+    out.print(f"[green]deleted[/green] {len(done)}")
 
 
-def _look(bus: str, limit: int, wanted: Callable[[DeadLetter], bool]) -> list[dict[str, Any]]:
-    """The documents of these dead letters."""
-
-    async def work(connection: Connection) -> list[dict[str, Any]]:
-        async with open_dead_letters(connection, limit) as opened:
-            return [document_of(letter) for letter in opened.letters.values() if wanted(letter)]
-
-    return with_connection(command_settings(bus=bus).bus_url, work)
-
-
-def _decide(
-    bus: str,
-    handles: Sequence[str] | None,
-    queue: str,
-    limit: int,
-    *,
-    every: bool,
-    like: bool,
-    work: Callable[[Connection, OpenedDeadLetters, Sequence[int]], Awaitable[None]],
-) -> int:
-    """Run `work` on the dead letters with these handles, with `like` also on those of their groups, or on all of them; return their
-    number.
-
-    If `queue` is given, only letters that came from that queue count.
-    """
-    named = set(handles or ())
-    if not named and not every:
+def _named(handles: Sequence[str] | None, *, every: bool) -> Sequence[str]:
+    if not (handles or every):
         raise click.BadParameter("no dead letters are named: give their handles, or --all")
-
-    async def decided(connection: Connection) -> int:
-        async with open_dead_letters(connection, limit) as opened:
-            among = {tag: letter for tag, letter in opened.letters.items() if queue in ("", letter.queue)}
-            unknown = named - {letter.handle for letter in among.values()}
-            if unknown:
-                fail(f"no dead letter {', '.join(sorted(unknown))}: nothing was done")
-            groups = {_group_of(letter) for letter in among.values() if like and letter.handle in named}
-            tags = [
-                tag
-                for tag, letter in among.items()
-                if every or letter.handle in named or _group_of(letter) in groups
-            ]
-            await work(connection, opened, tags)
-            return len(tags)
-
-    return with_connection(command_settings(bus=bus).bus_url, decided)
-
-
-def _group_of(letter: DeadLetter) -> tuple[str, ...]:
-    return _group(letter.queue, letter.type, letter.reason)
+    return handles or ()
 
 
 def document_of(letter: DeadLetter) -> dict[str, Any]:
@@ -257,21 +217,11 @@ def events(
     With -o json one object a line, as on the bus; with -o yaml one document after the other.
     """
     wanted = tuple(patterns or DEFAULT_PATTERNS)
-    for pattern in wanted:
-        if not PATTERN.fullmatch(pattern):
-            raise click.BadParameter(f"PATTERN is {pattern!r}: it must be words, * and #, separated by dots")
-        if pattern.partition(".")[0] not in FIRST_WORDS:
-            raise click.BadParameter(
-                f"PATTERN is {pattern!r}: no event has such a key; events are {', '.join(FACTS)}"
-            )
-    settings = command_settings(bus=bus)
+    _check_patterns(wanted)
 
-    async def work() -> None:
+    async def work(moor: Client) -> None:
         printed = 0
-        async with (
-            client(settings, operates=True) as asking,
-            aclosing(asking.listen(*wanted, project=project)) as heard,
-        ):
+        async with aclosing(moor.event_batches(*wanted)) as heard:
             async for batch in heard:
                 if not batch:
                     # Printed again after a reconnect: events that came meanwhile are missing from the output.
@@ -282,20 +232,28 @@ def events(
                     if printed == count:
                         return
 
+    async def hearing(moor: Client) -> None:
+        try:
+            await work(moor)
+        except NotAllowed as refused:
+            fail(
+                f"{refused}; operators may receive {', '.join(FACTS)}, an application only events of its projects: give --project NAME"
+            )
+
     try:
-        run(_refused_with_hint(work()))
+        with_client(bus, hearing, operates=True, project=project)
     except KeyboardInterrupt:
         raise click.exceptions.Exit(0) from None
 
 
-async def _refused_with_hint(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        await work
-    except AccessRefused as refused:
-        fail(
-            f"the broker refused: {refused}; operators may receive {', '.join(FACTS)}, an application only events of its "
-            "projects: give --project NAME"
-        )
+def _check_patterns(patterns: Sequence[str]) -> None:
+    for pattern in patterns:
+        if not PATTERN.fullmatch(pattern):
+            raise click.BadParameter(f"PATTERN is {pattern!r}: it must be words, * and #, separated by dots")
+        if pattern.partition(".")[0] not in FIRST_WORDS:
+            raise click.BadParameter(
+                f"PATTERN is {pattern!r}: no event has such a key; events are {', '.join(FACTS)}"
+            )
 
 
 def _print(message: Message) -> None:

@@ -1,22 +1,61 @@
 """The public Python client of Moorage: `from moor.client import Client`. docs/client.md describes it.
 
-It knows the bus and its messages, and nothing of a terminal. The `moor` commands are built on the same parts.
+It knows the bus and its messages, and nothing of a terminal. The `moor` commands and the dashboard are built on it.
 """
 
+from bus.message import Message, type_of
+from bus.messages.administration import Candidate, Candidates, ConsumerState, NamesFound, TypeUsage
 from bus.messages.build import (
     AttemptFailed,
+    BuildAccepted,
+    BuildInstance,
+    BuildRejected,
+    CellHeard,
     FlavorChange,
     InstanceDetails,
+    InstanceOrder,
+    InstancesFound,
     InstanceState,
     Move,
     Size,
     Waiting,
 )
-from bus.messages.cell import ConsoleFound
-from bus.messages.cloud import CellState
-from bus.messages.moves import Change, MoveWait
-from bus.messages.planning import DrainFound, Explanation, ExplanationsFound, PlanFound
-from bus.messages.stored_names import GroupState, NamedImage
+from bus.messages.cell import CONSOLE_BYTES_MAX, ConsoleFound
+from bus.messages.cloud import (
+    FILL_PARTS,
+    CellFill,
+    CellState,
+    ClassUse,
+    Durations,
+    Overview,
+    StageTimes,
+    Tiles,
+    WorkerAlive,
+    WorkerHeard,
+)
+from bus.messages.hosts import (
+    AggregateState,
+    ClassAmounts,
+    HostChanged,
+    HostKind,
+    HostsFound,
+    HostsReported,
+    HostUse,
+)
+from bus.messages.moves import Change, MovePlace, MovesFound, MoveWait
+from bus.messages.placement import ProvidersChanged
+from bus.messages.planning import (
+    Capability,
+    DrainedInstance,
+    DrainFound,
+    Explanation,
+    ExplanationsFound,
+    HostChoice,
+    HostHaving,
+    PlanFound,
+)
+from bus.messages.stored_names import GroupState, KnownApplication, NamedImage, is_image_source
+from bus.workers.dead_letters import DeadLetter
 from engine.flavors import (
     DeviceGroup,
     DeviceProfile,
@@ -30,11 +69,14 @@ from engine.flavors import (
     VolumeRequest,
     Wait,
 )
-from engine.hosts import HostMode, HostState
-from engine.inventories import QuotaState
+from engine.hosts import HostMode, HostState, host_in_cell
+from engine.inventories import InventoryState, ProviderState, QuotaState, ReportedInventory
 from engine.refusals import FunnelStep, HostVerdict, Miss, NoValidHost
-from moor.client.client import Client, SyncClient, SyncSentRequest
+from moor.client.bus_client import LOCAL
+from moor.client.client import Client, SyncClient, SyncListing, SyncSentRequest
+from moor.client.dead_letters import group_of
 from moor.client.errors import (
+    Ambiguous,
     BrokerAway,
     BrokerRefused,
     ClientError,
@@ -47,22 +89,51 @@ from moor.client.errors import (
     NotSendable,
     Rejected,
 )
+from moor.client.finding import Named
 from moor.client.hosts import Emptied, Stayed
-from moor.client.requests import BuildFields, MoveFields, OrderFields, SentRequest, StateName
+from moor.client.requests import (
+    BuildFields,
+    Listing,
+    MoveFields,
+    OrderFields,
+    SentRequest,
+    StateName,
+    order_id,
+    read_request,
+)
 
 __all__ = [
+    "CONSOLE_BYTES_MAX",
+    "FILL_PARTS",
+    "LOCAL",
+    "AggregateState",
+    "Ambiguous",
     "AttemptFailed",
     "BrokerAway",
     "BrokerRefused",
+    "BuildAccepted",
     "BuildFields",
+    "BuildInstance",
+    "BuildRejected",
+    "Candidate",
+    "Candidates",
+    "Capability",
+    "CellFill",
+    "CellHeard",
     "CellState",
     "Change",
+    "ClassAmounts",
+    "ClassUse",
     "Client",
     "ClientError",
     "ConsoleFound",
+    "ConsumerState",
+    "DeadLetter",
     "DeviceGroup",
     "DeviceProfile",
     "DrainFound",
+    "DrainedInstance",
+    "Durations",
     "Emptied",
     "Explanation",
     "ExplanationsFound",
@@ -71,19 +142,36 @@ __all__ = [
     "FlavorPassedOver",
     "FunnelStep",
     "GroupState",
+    "HostChanged",
+    "HostChoice",
+    "HostHaving",
+    "HostKind",
     "HostMode",
     "HostState",
+    "HostUse",
     "HostVerdict",
+    "HostsFound",
+    "HostsReported",
     "Image",
     "InstanceDetails",
     "InstanceId",
+    "InstanceOrder",
     "InstanceState",
+    "InstancesFound",
+    "InventoryState",
     "JoinedGroup",
+    "KnownApplication",
+    "Listing",
+    "Message",
     "Miss",
     "Move",
     "MoveFields",
+    "MovePlace",
     "MoveWait",
+    "MovesFound",
+    "Named",
     "NamedImage",
+    "NamesFound",
     "NoConsoleFound",
     "NoHostFound",
     "NoValidHost",
@@ -93,18 +181,34 @@ __all__ = [
     "NotInTime",
     "NotSendable",
     "OrderFields",
+    "Overview",
     "PlanFound",
     "PortRequest",
+    "ProviderState",
+    "ProvidersChanged",
     "QuotaState",
     "Rejected",
+    "ReportedInventory",
     "RequestId",
     "SentRequest",
     "Size",
+    "StageTimes",
     "StateName",
     "Stayed",
     "SyncClient",
+    "SyncListing",
     "SyncSentRequest",
+    "Tiles",
+    "TypeUsage",
     "VolumeRequest",
     "Wait",
     "Waiting",
+    "WorkerAlive",
+    "WorkerHeard",
+    "group_of",
+    "host_in_cell",
+    "is_image_source",
+    "order_id",
+    "read_request",
+    "type_of",
 ]

@@ -7,18 +7,18 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Collection,
-    Coroutine,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import structs
 
+from bus.addresses import broker_at
 from bus.broker import Broker
 from bus.codec import CODEC, Codec, FewTypesCodec, encode
 from bus.definitions import key_pattern
@@ -32,19 +32,23 @@ from bus.messages.build import (
     MoveKind,
     RebuildInstance,
 )
+from bus.messages.hosts import AskHosts, HostsFound
 from bus.messages.moves import EndMove, MoveInstance, is_to_wait_again
+from bus.messages.placement import AskSnapshot, SnapshotPage
 from bus.settings import BusSettings
 from bus.topology import EVENTS, FEED, Application, Grant, broker_user_of, destination_of, user_of
 from bus.unreadable import Unreadable
 from bus.workers.authority import project_of
 from bus.workers.handling import Received
-from bus.workers.station import Station, listen, process_name
+from bus.workers.station import NoAnswer, Station, listen, process_name
 from engine.flavors import InstanceId, RequestId
+from engine.hosts import HostState
+from engine.inventories import ProviderState
 from kit.errors import AccessRefused, ConnectionLost, Unavailable
-from kit.parts import Pauses
-from kit.process import Part, run_until
+from kit.parts import Pauses, batches_of
+from kit.process import during, running
 from kit.times import now
-from moor.client.errors import NotSendable, Rejected
+from moor.client.errors import NotInTime, NotSendable, Rejected, in_words
 
 # Runs the parts of a process, connects them to the bus, and hears its events.
 
@@ -53,42 +57,6 @@ T = TypeVar("T")
 DRAIN_S_MAX = 5.0
 
 Feed = AsyncGenerator[Sequence[Received[Message]], None]
-
-
-async def during(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, object]) -> T:
-    """Return the result of the coroutine `work`, while the coroutines `watches` run beside it.
-
-    If one of `watches` fails first, cancel `work` and raise that failure.
-    """
-    working = asyncio.create_task(work)
-    watching = [asyncio.create_task(each) for each in watches]
-    try:
-        await asyncio.wait((working, *watching), return_when=asyncio.FIRST_COMPLETED)
-        for task in watching:
-            if task.done():
-                task.result()
-        return await working
-    finally:
-        for task in (working, *watching):
-            task.cancel()
-        await asyncio.gather(working, *watching, return_exceptions=True)
-
-
-@asynccontextmanager
-async def running(
-    parts: Sequence[Part], drain_s_max: float = DRAIN_S_MAX
-) -> AsyncIterator[asyncio.Task[None]]:
-    """Run the parts of a process while this context is open, then drain them.
-
-    Yields the task that runs the parts. If a part fails, this task ends before the context does.
-    """
-    stop = asyncio.Event()
-    task = asyncio.create_task(run_until(stop, parts, drain_s_max))
-    try:
-        yield task
-    finally:
-        stop.set()
-        await task
 
 
 @asynccontextmanager
@@ -144,10 +112,6 @@ class Asks(Protocol):
     async def ask(self, question: Message) -> Message: ...
 
 
-def batches_of(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
 def as_received(message: M) -> M:
     """The message as its receiver will decode it: with tuples in place of lists, for instance.
 
@@ -180,6 +144,15 @@ def readable(line: bytes) -> Message:
     raise NotSendable(read.field, read.value, why)
 
 
+async def answers_of(asking: "BusClient", questions: Sequence[Message], kind: type[T]) -> list[T]:
+    """Ask many questions, ASKED_AT_ONCE_MAX at a time, and return their answers, each of type `kind`."""
+    answers: list[T] = []
+    for some in batches_of(questions, ASKED_AT_ONCE_MAX):
+        answered = zip(some, await asking.ask_all(some), strict=True)
+        answers += [granted(question, answer, kind) for question, answer in answered]
+    return answers
+
+
 async def answer_of(asking: Asks, question: Message, kind: type[T]) -> T:
     """Ask a question and return its answer, of type `kind`. Raises `Rejected` if it is refused."""
     return granted(question, await asking.ask(question), kind)
@@ -187,11 +160,20 @@ async def answer_of(asking: Asks, question: Message, kind: type[T]) -> T:
 
 def granted(question: Message, answer: Message, kind: type[T]) -> T:
     if isinstance(answer, BuildRejected):
-        raise Rejected(
-            answer.field, answer.value, answer.reason, getattr(question, "request_id", answer.request_id)
-        )
+        request_id = getattr(question, "request_id", answer.request_id)
+        raise Rejected(answer.field, answer.value, answer.reason, request_id, _hint(answer))
     assert isinstance(answer, kind), f"{question!r} was answered by {answer!r}"
     return answer
+
+
+def _hint(refused: BuildRejected) -> str:
+    """The standard names near the one that a scheduler refuses."""
+    if "neither a standard one" not in refused.reason:
+        return ""
+    # Only a refusal needs it.
+    from moor.client.finding import near, standard_names  # noqa: PLC0415
+
+    return in_words(near(refused.value, standard_names()))
 
 
 async def pages_of(asking: Asks, question: Message, kind: type[P]) -> AsyncGenerator[P, None]:
@@ -209,6 +191,38 @@ async def items_of(
 ) -> list[T]:
     """Ask for all pages of an answer, and return the items on them."""
     return [item async for page in pages_of(asking, question, kind) for item in items(page)]
+
+
+ASKED_AT_ONCE_MAX = 200
+HOSTS_PAGE = 500
+UNTIL_LOOK_S = 0.1
+
+
+async def hosts_of(asking: Asks, name: str = "") -> list[HostState]:
+    """All hosts, or only those with this name."""
+    return await items_of(asking, AskHosts(name=name, limit=HOSTS_PAGE), HostsFound, lambda page: page.hosts)
+
+
+async def providers_of(asking: Asks) -> list[ProviderState]:
+    return await items_of(asking, AskSnapshot(limit=HOSTS_PAGE), SnapshotPage, lambda page: page.providers)
+
+
+async def until_choosable(
+    asking: Asks, are_enough: Callable[[Sequence[HostState]], bool]
+) -> Sequence[HostState]:
+    """Wait until schedulers can choose enough hosts: the hosts are up, and placement has their providers. A host that an
+    operator has taken out of use counts as if it were up: nobody needs to wait for it.
+    """
+    while True:
+        # Raised while the workers that answer are still starting.
+        with suppress(Unavailable):
+            up = [host for host in await hosts_of(asking) if host.up or host.setting.mode != "up"]
+            if are_enough(up):
+                provided = {each.id for each in await providers_of(asking)}
+                found = [host for host in up if host.id in provided]
+                if are_enough(found):
+                    return found
+        await asyncio.sleep(UNTIL_LOOK_S)
 
 
 # On the bus of `moor up`, a client connects as this application, unless it needs an operator's rights.
@@ -256,13 +270,9 @@ class BusClient:
         found: list[InstanceState] = []
         for some in batches_of(ids, FOUND_AT_ONCE_MAX):
             question = AskInstances(instances=tuple(some), limit=FOUND_AT_ONCE_MAX, project=project)
-            async for page in self.pages_of_instances(question):
+            async for page in pages_of(self, question, InstancesFound):
                 found += page.instances
         return found
-
-    async def pages_of_instances(self, question: AskInstances) -> AsyncIterator[InstancesFound]:
-        async for page in pages_of(self, question, InstancesFound):
-            yield page
 
     async def until_known(self, states: Iterable[InstanceState], project: str = "") -> None:
         """Wait until the schedulers know of these states: then they take the next order for the instances.
@@ -307,16 +317,17 @@ class BusClient:
 
 @asynccontextmanager
 async def connected(
-    broker: Broker, patience_s: float, codec: Codec = CODEC
-) -> AsyncIterator[tuple[Station, asyncio.Task[None]]]:
-    """A station that waits at most `patience_s` for an answer, for a client.
+    broker: Broker, patience_s: float, role: str = "moor", *, waits: bool = False
+) -> AsyncIterator[BusClient]:
+    """A client that waits at most `patience_s` for an answer.
 
-    If there is no broker now, raise at once. If the broker goes away later, wait for it.
+    If there is no broker now, raise at once, unless it `waits`. If the broker goes away later, wait for it.
     """
-    await (await broker.connect()).close()
+    if not waits:
+        await (await broker.connect()).close()
     bus = BusSettings(answer_timeout_ms=patience_s * 1000)
-    async with station_on(broker, "moor", bus, codec=codec) as connection:
-        yield connection
+    async with station_on(broker, role, bus, codec=FEW_TYPES) as connection:
+        yield BusClient(*connection)
 
 
 def with_user(url: str, *, operates: bool = False) -> str:
@@ -325,6 +336,17 @@ def with_user(url: str, *, operates: bool = False) -> str:
     if parts.scheme != "unix" or parts.netloc:
         return url
     return urlunsplit(parts._replace(netloc=f"{user_of('operator') if operates else LOCAL.user}@"))
+
+
+@asynccontextmanager
+async def connected_at(
+    url: str, *, operates: bool = False, patience_s: float = 30.0
+) -> AsyncIterator[BusClient]:
+    async with connected(broker_at(with_user(url, operates=operates)), patience_s) as asking:
+        try:
+            yield asking
+        except NoAnswer as late:
+            raise NotInTime("no worker has answered", patience_s) from late
 
 
 # Follows instances until what an order began in them has ended, and says why it failed.
@@ -346,13 +368,12 @@ class InstanceFollower:
         client: BusClient,
         ids: Collection[InstanceId],
         project: str = "",
-        tell: Callable[[InstanceState], None] | None = None,
+        tell: Callable[[InstanceState], None] = lambda _: None,
     ) -> None:
         self.states: States = {}
         self._client = client
         self._ids = ids
         self._project = project
-        self._changed = asyncio.Event()
         self._listening = asyncio.Event()
         self._tell = tell
         # Instances to ask about before the next look at all of them.
@@ -375,43 +396,16 @@ class InstanceFollower:
             is_newer = known is None or known.sequence < state.sequence
             if state.id in self._ids and (is_newer or _is_elsewhere(known, state.cell)):
                 self.states[state.id] = state
-                self._changed.set()
-                if self._tell is not None:
-                    self._tell(state)
+                self._tell(state)
 
     def hear(self, event: InstanceEvent) -> None:
         """Store the state that an event tells, unless the instance is known to be in another cell than the event's."""
         if not _is_elsewhere(self.states.get(event.instance.id), event.cell):
             self.take((event.instance,))
 
-    async def until(
-        self, is_over: Callable[[InstanceState], bool], show: Callable[[States], None], by_s: float
-    ) -> bool:
-        """Call `show` at each change, until `is_over` holds for all instances. Return False if time is up before.
-
-        Time is up at `by_s` on the event loop's clock.
-        """
-        try:
-            async with asyncio.timeout_at(by_s):
-                await self._follow(
-                    lambda: all(id_ in self.states and is_over(self.states[id_]) for id_ in self._ids), show
-                )
-        except TimeoutError:
-            return False
-        return True
-
-    async def follow(self, show: Callable[[States], None]) -> None:
-        """Call `show` with the states at each change, without end."""
-        await self._follow(lambda: False, show)
-
-    async def _follow(self, is_over: Callable[[], bool], show: Callable[[States], None]) -> None:
-        await during(self._show_until(is_over, show), self._hear(), self._look())
-
-    async def _show_until(self, is_over: Callable[[], bool], show: Callable[[States], None]) -> None:
-        while not is_over():
-            await self._changed.wait()
-            self._changed.clear()
-            show(self.states)
+    async def follow(self) -> None:
+        """Keep the states up to date, without end."""
+        await during(self._hear(), self._look())
 
     async def _hear(self) -> None:
         async with aclosing(self._client.listen("instance.#", project=self._project)) as heard:
@@ -581,7 +575,7 @@ class InstanceWatch:
             self._ending = None
         if self._follower is None or self._following is None or self._following.done():
             self._follower = InstanceFollower(self._client, self._callers, self._project, self._tell)
-            self._following = asyncio.create_task(self._follower.follow(lambda _: None))
+            self._following = asyncio.create_task(self._follower.follow())
             self._following.add_done_callback(self._ended)
         return self._follower
 

@@ -2,8 +2,9 @@
 
 ClientError
 ├── Rejected            a scheduler or placement refused the order or question: `field`, `value` and `reason`
-│   └── NotSendable         the client did not send it, since no receiver could read it
-├── NotFound            there is no such instance, request, group, host or cell, so nothing was done
+│   ├── NotSendable         the client did not send it, since no receiver could read it
+│   └── Ambiguous           a name, or the beginning of an id, may mean several: `candidates`
+├── NotFound            there is no such instance, group, host, flavor or the like, so nothing was done
 ├── NoConsoleFound      the console of an instance cannot be read: `reason` says why
 ├── NotInTime           no answer, or no end, within the time; the order stays, and may still be done
 ├── BrokerAway          there is no connection to the broker; the order may have been taken, or not
@@ -16,6 +17,7 @@ ClientError
 """
 
 from collections.abc import Iterable, Sequence
+from uuid import UUID
 
 from bus.messages.build import InstanceState
 from engine.flavors import RequestId
@@ -31,8 +33,10 @@ class ClientError(Exception):
 class Rejected(ClientError):
     """The order or question is refused, and nothing was done. `field` and `value` say what is wrong, `reason` why."""
 
-    def __init__(self, field: str, value: str, reason: str, request_id: RequestId | None = None) -> None:
-        super().__init__(f"rejected: {field} is {value!r}: {reason}")
+    def __init__(
+        self, field: str, value: str, reason: str, request_id: RequestId | None = None, hint: str = ""
+    ) -> None:
+        super().__init__(f"rejected: {field} is {value!r}: {reason}{hint}")
         self.field = field
         self.value = value
         self.reason = reason
@@ -47,13 +51,30 @@ class NotSendable(Rejected):
         self.args = (f"{field} is {value!r}, and cannot be sent: {reason}",)
 
 
-class NotFound(ClientError):
-    """There is no `what` with this name or id, so nothing was done."""
+class Ambiguous(Rejected):
+    """A text may name several things, so nothing was done. `candidates` are the first of them, each in words."""
 
-    def __init__(self, what: str, name: object) -> None:
-        super().__init__(f"there is no {what} {name}, so nothing was done")
+    def __init__(self, what: str, text: str, candidates: Sequence[str], *, more: bool) -> None:
+        super().__init__(what, text, "several have this name, or ids that begin so")
+        shown = "".join(f"\n  {line}" for line in candidates) + ("\n  and others" if more else "")
+        self.args = (f"{what} {text!r} may be any of these, so nothing was done; give the whole id:{shown}",)
+        self.candidates = tuple(candidates)
+
+
+def in_words(names: Sequence[str]) -> str:
+    """The end of an error about an unknown name: `; near it: VCPU, PCPU`. Empty without names."""
+    return f"; near it: {', '.join(names)}" if names else ""
+
+
+class NotFound(ClientError):
+    """There is no `what` with this name or id, so nothing was done. `near` are existing names that are like it."""
+
+    def __init__(self, what: str, *names: UUID | str, near: Sequence[str] = ()) -> None:
+        shown = ", ".join(repr(each) if isinstance(each, str) else str(each) for each in names)
+        super().__init__(f"there is no {what} {shown}, so nothing was done{in_words(near)}")
         self.what = what
-        self.name = str(name)
+        self.name = ", ".join(map(str, names))
+        self.near = tuple(near)
 
 
 class NoConsoleFound(ClientError):

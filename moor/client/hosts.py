@@ -1,31 +1,51 @@
-"""Hosts, bare-metal nodes and cells; the modes of hosts, and how a host is emptied."""
+"""Hosts, bare-metal nodes, cells and aggregates; the modes of hosts, and how a host is emptied; and the cloud as a whole."""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
+from uuid import UUID, uuid5
 
 from msgspec import Struct, structs
 
 from bus.message import Message
 from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState, MoveKind
-from bus.messages.cloud import AskCells, CellsFound, CellState
-from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
+from bus.messages.cloud import AskCells, AskOverview, AskTiles, CellsFound, CellState, Overview, Tiles
+from bus.messages.hosts import (
+    AggregateDeleted,
+    AggregateSet,
+    AggregatesFound,
+    AggregateState,
+    AskAggregates,
+    AskHosts,
+    DeleteAggregate,
+    DeleteHost,
+    HostDeleted,
+    HostKind,
+    HostSet,
+    HostsFound,
+    SetAggregate,
+    SetHost,
+)
 from bus.messages.moves import MOVE_LIMITS, MoveInstance, MoveWait
+from bus.messages.planning import AskCapabilities, CapabilitiesFound, Capability, HostHaving
 from engine.flavors import InstanceId
-from engine.hosts import NODE, HostMode, HostState, host_in_cell, names_clash
+from engine.hosts import HostMode, HostState, host_in_cell
+from engine.inventories import AggregateId
+from kit.process import during
 from moor.client.bus_client import (
     FOUND_AT_ONCE_MAX,
     LOOK_AGAIN_S,
     BusClient,
     InstanceFollower,
-    during,
     items_of,
     rests,
+    until_choosable,
 )
 from moor.client.errors import NotFound, Rejected
-from moor.client.requests import ClientSession, new_request_ids, wait_of
+from moor.client.finding import Named, aggregate_ids, host_named, near
+from moor.client.requests import ClientSession, Listing, new_request_ids, wait_of
 
 
 class Stayed(Struct, frozen=True):
@@ -54,20 +74,23 @@ class HostMoves:
     """Moves these instances off a host, some at a time. `moved` and `stayed` are up to date at every moment.
 
     The first kind of move is ordered for each instance, and the next kind for those that did not move by it. `tell` is called with
-    a line about the progress.
+    what is so far.
     """
 
     def __init__(
         self,
         asking: BusClient,
+        host: str,
         states: Sequence[InstanceState],
         kinds: Sequence[MoveKind],
         hosts: Sequence[str],
         *,
         wait: MoveWait | None = None,
         for_user: str = "",
-        tell: Callable[[str], None] | None = None,
+        tell: Callable[[Emptied], None] | None = None,
     ) -> None:
+        self._host = host
+        self._begun_s = time.monotonic()
         self.moved: list[InstanceState] = []
         self.stayed = {each.id: Stayed(each.id, each.name, "its turn did not come") for each in states}
         self._asking = asking
@@ -78,14 +101,33 @@ class HostMoves:
         # Each with the kinds of moves that are left for it.
         self._waiting = deque((each, tuple(kinds)) for each in states)
         self._under_way: dict[InstanceId, tuple[MoveInstance, InstanceState, tuple[MoveKind, ...]]] = {}
-        self._following = InstanceFollower(asking, self._under_way)
         self._changed = asyncio.Event()
+        self._following = InstanceFollower(asking, self._under_way, tell=lambda _: self._changed.set())
+
+    async def made(self, at_once: int, timeout_s: float, stop: asyncio.Event | None) -> Emptied:
+        """Make them. When the time is up, or `stop` is set, nothing more is ordered: what moves then goes on."""
+        working = asyncio.create_task(self.make(at_once))
+        tasks = [working, *([asyncio.create_task(stop.wait())] if stop else ())]
+        try:
+            await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            if self._tell is not None:
+                self._tell(self.so_far())
+        return self.so_far()
+
+    def so_far(self) -> Emptied:
+        return Emptied(self._host, tuple(self.moved), self.still_there(), time.monotonic() - self._begun_s)
 
     async def make(self, at_once: int) -> None:
         """Keep `at_once` moves under way, or as many as the schedulers' limits allow, until all are over. Moves that wait for
         room do not count.
         """
-        await during(self._make(at_once), self._following.follow(lambda _: self._changed.set()))
+        await during(self._make(at_once), self._following.follow())
 
     async def _make(self, at_once: int) -> None:
         allowed = at_once
@@ -190,7 +232,7 @@ class HostMoves:
                 self.moved.append(now)
                 del self.stayed[state.id]
         if over and self._tell is not None:
-            self._tell(f"{len(self.moved)} moved, {len(self.stayed)} not yet")
+            self._tell(self.so_far())
         return len(over)
 
     def still_there(self) -> tuple[Stayed, ...]:
@@ -235,78 +277,67 @@ DRAINING: Final[tuple[MoveKind, ...]] = ("live-migrate", "migrate")
 EVACUATING: Final[tuple[MoveKind, ...]] = ("evacuate",)
 
 
-async def empty(
-    asking: BusClient,
-    host: str,
-    kinds: Sequence[MoveKind],
-    *,
-    hosts: Sequence[str] = (),
-    wait: MoveWait | None = None,
-    at_once: int,
-    timeout_s: float,
-    tell: Callable[[str], None] | None = None,
-    stop: asyncio.Event | None = None,
-) -> Emptied:
-    """Order the first kind of move for each instance, and the next kind for those that did not move by it. When the time is up,
-    or `stop` is set, nothing more is ordered: what moves then goes on.
-    """
-    begun = time.monotonic()
-    moves = HostMoves(asking, await instances_on(asking, host), kinds, hosts, wait=wait, tell=tell)
-    working = asyncio.create_task(moves.make(at_once))
-    tasks = [working, *([asyncio.create_task(stop.wait())] if stop else ())]
-    try:
-        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    return Emptied(host, tuple(moves.moved), moves.still_there(), time.monotonic() - begun)
-
-
 HOSTS_PAGE = 500
+# An aggregate's id follows from its name, so that to create it again makes the same one.
+AGGREGATE_NAMES = UUID("0a5c6a34-4a7e-4b8e-9d43-6f2f6a1c7d11")
 
 
 class HostCalls(ClientSession):
     """The client's methods about hosts and cells. An application of single projects has the right to none of them."""
 
-    async def list_hosts(
-        self, *, cell: str = "", mode: HostMode | None = None, up: bool | None = None
-    ) -> AsyncGenerator[HostState, None]:
-        """All hosts in the order of their names, bare-metal nodes too; or those that are so. For admins."""
-        question = AskHosts(limit=HOSTS_PAGE)
-        async for each in self._items(question, HostsFound, lambda page: page.hosts):
-            if cell in ("", each.cell) and mode in (None, each.setting.mode) and up in (None, each.up):
-                yield each
+    def list_hosts(
+        self,
+        *,
+        cell: str = "",
+        mode: HostMode | None = None,
+        up: bool | None = None,
+        kind: HostKind = "",
+        name: str = "",
+    ) -> Listing[HostState, HostsFound]:
+        """All hosts in the order of their names, bare-metal nodes too; or those that are so. A page also says what they use. For admins."""
+        question = AskHosts(cell=cell, mode=mode or "", up=up, kind=kind, name=name, limit=HOSTS_PAGE)
+        return self._listing(question, HostsFound, lambda page: page.hosts)
 
-    async def list_nodes(self, *, cell: str = "", up: bool | None = None) -> AsyncGenerator[HostState, None]:
+    def list_nodes(self, *, cell: str = "", up: bool | None = None) -> Listing[HostState, HostsFound]:
         """The bare-metal nodes, as the schedulers know them. For admins."""
-        async for each in self.list_hosts(cell=cell, up=up):
-            if each.kind == NODE:
-                yield each
+        return self.list_hosts(cell=cell, up=up, kind="node")
 
     async def show_host(self, name: str) -> HostState:
         """A host or a node by its name; `CELL/NAME` if several cells have it. Raises `NotFound`. For admins."""
-        found = [each async for each in self._items(AskHosts(name=name), HostsFound, lambda page: page.hosts)]
-        if not found or not name:
-            raise NotFound("host", name)
-        if len(found) > 1:
-            raise Rejected("host", name, names_clash(name, [each.cell for each in found]))
-        return found[0]
+        with self._raising():
+            return await host_named(self._bus, name)
 
-    async def list_cells(self) -> tuple[CellState, ...]:
-        """All cells, with their conductors, and whether each is up. For admins."""
-        return (await self._ask(AskCells(), CellsFound)).cells
+    async def until_choosable(self, count: int) -> Sequence[HostState]:
+        """Wait until schedulers can choose so many hosts: they are up, and placement has their providers. Returns them. For operators.
 
-    async def set_host(self, name: str, mode: HostMode, *, reason: str = "", sure: bool = False) -> HostState:
+        A host that an operator has taken out of use counts as if it were up.
+        """
+        with self._raising():
+            return await until_choosable(self._bus, lambda found: len(found) >= count)
+
+    async def set_host(
+        self, name: str, mode: HostMode, *, reason: str = "", sure: bool = False, for_user: str = ""
+    ) -> HostState:
         """Set a host or a node `up`, `draining`, `down` or `dead`. For operators.
 
         `down` counts as if its heartbeats had stopped. `dead` also says that nothing runs there; a node cannot be `dead`. A host
-        that is heard is set `dead` only by one who is `sure` of that; otherwise `Rejected` says when it was heard.
+        that is heard is set `dead` only by one who is `sure` of that; otherwise `Rejected` says when it was heard. `for_user` is
+        the person for whom the program does it, by your word.
         """
-        order = SetHost(host=name, mode=mode, reason=reason, sure=sure)
+        order = SetHost(host=name, mode=mode, reason=reason, sure=sure, for_user=for_user)
         return (await self._ask(order, HostSet)).host
+
+    async def delete_host(self, name: str, *, for_user: str = "") -> HostState:
+        """Delete a host that goes for good, with its providers; returns it as it was. For operators.
+
+        Refused (`Rejected`) while it is heard, has instances, or anybody holds something of it. If it comes back, it is a new host.
+        """
+        return (await self._ask(DeleteHost(host=name, for_user=for_user), HostDeleted)).host
+
+    async def instances_on(self, host: str) -> list[InstanceState]:
+        """The instances on this host. An instance in error counts only if it keeps its host. For admins."""
+        with self._raising():
+            return await instances_on(self._bus, host)
 
     async def drain(
         self,
@@ -317,23 +348,52 @@ class HostCalls(ClientSession):
         wait: MoveWait | int | None = None,
         at_once: int = 10,
         timeout_s: float = 3600.0,
+        for_user: str = "",
+        tell: Callable[[Emptied], None] | None = None,
+        stop: asyncio.Event | None = None,
     ) -> Emptied:
         """Set a host draining and move its instances away: live, or else stopped meanwhile. For operators.
 
-        At most `at_once` move at the same time. After `timeout_s` nothing more is ordered. The result says which instances have
-        moved, and why each other one is still there. The host stays draining.
+        At most `at_once` move at the same time. After `timeout_s`, or when `stop` is set, nothing more is ordered. The result says
+        which instances have moved, and why each other one is still there; `tell` is called with it as it is so far. The host stays
+        draining.
         """
-        host = await self.set_host(name, "draining", reason=reason)
-        with self._raising():
-            return await empty(
-                self._bus,
-                host_in_cell(host.cell, host.name),
-                DRAINING,
-                hosts=hosts,
-                wait=wait_of(wait),
-                at_once=at_once,
-                timeout_s=timeout_s,
-            )
+        host = await self.set_host(name, "draining", reason=reason, for_user=for_user)
+        return await self.move_away(
+            host_in_cell(host.cell, host.name),
+            hosts=hosts,
+            wait=wait,
+            at_once=at_once,
+            timeout_s=timeout_s,
+            for_user=for_user,
+            tell=tell,
+            stop=stop,
+        )
+
+    async def move_away(
+        self,
+        name: str,
+        *,
+        hosts: Sequence[str] = (),
+        wait: MoveWait | int | None = None,
+        at_once: int = 10,
+        timeout_s: float = 3600.0,
+        for_user: str = "",
+        tell: Callable[[Emptied], None] | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> Emptied:
+        """Move the instances of a host away, as `drain` does; its mode stays. For admins."""
+        return await self._emptied(
+            name,
+            DRAINING,
+            hosts,
+            wait,
+            at_once=at_once,
+            timeout_s=timeout_s,
+            for_user=for_user,
+            tell=tell,
+            stop=stop,
+        )
 
     async def evacuate_host(
         self,
@@ -343,21 +403,149 @@ class HostCalls(ClientSession):
         wait: MoveWait | int | None = None,
         at_once: int = 50,
         timeout_s: float = 3600.0,
+        for_user: str = "",
+        tell: Callable[[Emptied], None] | None = None,
+        stop: asyncio.Event | None = None,
     ) -> Emptied:
         """Build all instances of a host that is down anew on other hosts of its cell. For admins.
 
-        Make sure that the host is off before. Instances for which no host has room wait for it, a day unless `wait` says else.
+        Make sure that the host is off before. Instances for which no host has room wait for it, a day unless `wait` says else. The
+        other arguments are those of `drain`.
         """
-        host = await self.show_host(name)
-        if host.up:
-            raise Rejected("host", name, "it is up, so nothing was evacuated: set it down first")
+        try:
+            host = await self.show_host(name)
+            if host.up:
+                raise Rejected("host", name, "it is up, so nothing was evacuated: set it down first")
+            name = host_in_cell(host.cell, host.name)
+        except NotFound:
+            # Schedulers may have forgotten a host that still has instances.
+            if not await self.instances_on(name):
+                raise
+        return await self._emptied(
+            name,
+            EVACUATING,
+            hosts,
+            wait,
+            at_once=at_once,
+            timeout_s=timeout_s,
+            for_user=for_user,
+            tell=tell,
+            stop=stop,
+        )
+
+    async def _emptied(
+        self,
+        name: str,
+        kinds: Sequence[MoveKind],
+        hosts: Sequence[str],
+        wait: MoveWait | int | None,
+        *,
+        at_once: int,
+        timeout_s: float,
+        for_user: str,
+        tell: Callable[[Emptied], None] | None,
+        stop: asyncio.Event | None,
+    ) -> Emptied:
         with self._raising():
-            return await empty(
-                self._bus,
-                host_in_cell(host.cell, host.name),
-                EVACUATING,
-                hosts=hosts,
-                wait=wait_of(wait),
-                at_once=at_once,
-                timeout_s=timeout_s,
+            there = await instances_on(self._bus, name)
+            moves = HostMoves(
+                self._bus, name, there, kinds, hosts, wait=wait_of(wait), for_user=for_user, tell=tell
             )
+            return await moves.made(at_once, timeout_s, stop)
+
+    def list_capabilities(self) -> Listing[Capability, CapabilitiesFound]:
+        """The traits, resource classes and facts that hosts have: on how many hosts, with which values. For admins."""
+        return self._listing(
+            AskCapabilities(limit=HOSTS_PAGE), CapabilitiesFound, lambda page: page.capabilities
+        )
+
+    def list_hosts_having(self, name: str, value: str = "") -> Listing[HostHaving, CapabilitiesFound]:
+        """The hosts that have this trait, resource class or fact, each with its value. For admins."""
+        question = AskCapabilities(having=name, value=value, limit=HOSTS_PAGE)
+        return self._listing(question, CapabilitiesFound, lambda page: page.hosts)
+
+    # Cells, and the cloud as a whole
+
+    def list_cells(self, *, up: bool | None = None) -> Listing[CellState, CellsFound]:
+        """All cells, with their conductors, and whether each is up; or only those that are, or are not. For admins."""
+        return self._listing(
+            AskCells(),
+            CellsFound,
+            lambda page: [each for each in page.cells if up in (None, each.life != "down")],
+        )
+
+    async def show_cell(self, name: str) -> CellState:
+        """A cell, with its conductors. Raises `NotFound`. For admins."""
+        found = {each.cell: each async for each in self.list_cells()}
+        if name not in found:
+            raise NotFound("cell", name, near=near(name, found))
+        return found[name]
+
+    async def overview(self, *, once: bool = False) -> Overview:
+        """The whole cloud as one scheduler knows it: cells, workers, room, what waits. `once`: no second question follows. For admins."""
+        return await self._ask(AskOverview(once=once), Overview)
+
+    async def tiles(self, cell: str, *, skipped: int = 0, named: bool = False) -> Tiles:
+        """How full the hosts of a cell are, one letter each, in the order of their names: a page of them. For admins."""
+        return await self._ask(AskTiles(in_cell=cell, skipped=skipped, named=named), Tiles)
+
+
+class AggregateCalls(ClientSession):
+    """The client's methods about aggregates: groups of hosts and nodes, with metadata. For admins."""
+
+    def list_aggregates(self) -> Listing[AggregateState, AggregatesFound]:
+        """All aggregates in the order of their names, without their hosts."""
+        question = AskAggregates(limit=HOSTS_PAGE)
+        return self._listing(question, AggregatesFound, lambda page: page.aggregates)
+
+    async def show_aggregate(self, aggregate: Named) -> AggregateState:
+        """An aggregate with its hosts, by its name or id, or the beginning of its id. Raises `NotFound`."""
+        found = await self._aggregate_pages(str(aggregate)) if aggregate else []
+        if aggregate and not found:
+            with self._raising():
+                (id_,) = await aggregate_ids(self._bus, [aggregate])
+            found = await self._aggregate_pages(str(id_))
+        if not found:
+            raise NotFound("aggregate", str(aggregate))
+        hosts = tuple(host for page in found for host in page.hosts)
+        return structs.replace(found[0], hosts_count=len(hosts), hosts=hosts)
+
+    async def _aggregate_pages(self, name: str) -> list[AggregateState]:
+        question = AskAggregates(name=name, limit=HOSTS_PAGE)
+        listing = self._listing(question, AggregatesFound, lambda page: page.aggregates)
+        return [each async for each in listing]
+
+    async def create_aggregate(
+        self, name: str, *, id_: UUID | None = None, metadata: Mapping[str, str] | None = None
+    ) -> AggregateState:
+        """Create an aggregate; without an id one follows from the name. To repeat it is harmless."""
+        id_ = AggregateId(id_ or uuid5(AGGREGATE_NAMES, name))
+        return await self._aggregate(SetAggregate(aggregate=id_, name=name, metadata=dict(metadata or {})))
+
+    async def set_aggregate(
+        self,
+        aggregate: Named,
+        *,
+        metadata: Mapping[str, str | None] | None = None,
+        add_hosts: Sequence[str] = (),
+        remove_hosts: Sequence[str] = (),
+    ) -> AggregateState:
+        """Change an aggregate: set metadata, remove keys by None, add and remove hosts or nodes by their names or ids; all else stays."""
+        known = await self.show_aggregate(aggregate)
+        order = SetAggregate(
+            aggregate=known.id,
+            metadata=dict(metadata or {}),
+            add_hosts=tuple(add_hosts),
+            remove_hosts=tuple(remove_hosts),
+        )
+        return await self._aggregate(order)
+
+    async def _aggregate(self, order: SetAggregate) -> AggregateState:
+        written = (await self._ask(order, AggregateSet)).aggregate
+        return await self.show_aggregate(written.id)
+
+    async def delete_aggregate(self, aggregate: Named) -> AggregateState:
+        """Delete an aggregate that has no hosts; returns it as it was. Raises `NotFound`."""
+        known = await self.show_aggregate(aggregate)
+        await self._ask(DeleteAggregate(aggregate=known.id), AggregateDeleted)
+        return known

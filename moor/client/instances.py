@@ -1,7 +1,9 @@
 """Builds, shows, lists, moves, rebuilds and deletes instances; their consoles; and plans."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+import re
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any, Unpack, cast, get_args
 from uuid import UUID
 
@@ -10,9 +12,11 @@ from msgspec import structs
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
+    BuildInstance,
     DeleteInstance,
     FlavorChange,
     InstanceDetails,
+    InstanceOrder,
     InstancesFound,
     InstanceState,
     MoveEnd,
@@ -22,37 +26,50 @@ from bus.messages.build import (
 from bus.messages.cell import CONSOLE_BYTES_MAX, AskConsole, ConsoleFound
 from bus.messages.moves import AskHistory, AskMoves, Change, EndMove, HistoryFound, MoveInstance, MovesFound
 from bus.messages.planning import (
+    AskCapabilities,
     AskDrain,
     AskExplanation,
     AskPlan,
     AskReasons,
+    CapabilitiesFound,
     DrainFound,
+    Explanation,
     ExplanationsFound,
     PlanFound,
     ReasonsFound,
 )
 from bus.messages.stored_names import is_image_source
-from engine.flavors import Flavor, Image, InstanceId, RequestId
+from engine.flavors import Flavor, Image, InstanceId, JoinedGroup, RequestId
 from engine.refusals import HostVerdict
+from kit.parts import batches_of
 from moor.client.bus_client import (
     FOUND_AT_ONCE_MAX,
     Asks,
-    BusClient,
-    States,
     answer_of,
-    batches_of,
-    granted,
+    answers_of,
     has_ended,
+    items_of,
     pages_of,
     rests,
     why_not_built,
     why_not_moved,
     why_not_rebuilt,
 )
-from moor.client.errors import NoConsoleFound, NotFound, Rejected
+from moor.client.errors import NoConsoleFound, NotFound, Rejected, in_words
+from moor.client.finding import (
+    Named,
+    aggregate_ids,
+    group_id,
+    instance_ids,
+    instance_or_request_id,
+    instances_named,
+    instances_or_requests,
+    near,
+)
 from moor.client.requests import (
     BuildFields,
     ClientSession,
+    Listing,
     MoveFields,
     OrderFields,
     SentRequest,
@@ -65,7 +82,26 @@ from moor.client.requests import (
 HISTORY_PAGE = 200
 
 
-class InstanceCalls(ClientSession):
+class NamingSession(ClientSession):
+    """A client whose orders name instances, groups and aggregates by their names."""
+
+    async def _with_ids(self, fields: BuildFields) -> BuildFields:
+        """The fields, with the ids of the group, the instances and the aggregates that they name."""
+        found = cast("dict[str, Any]", {**fields})
+        project = fields.get("project", self.project)
+        with self._raising():
+            if isinstance(group := found.get("group"), str):
+                found["group"] = JoinedGroup(id=await group_id(self._bus, group, project))
+            for field in ("different_host", "same_host"):
+                if found.get(field):
+                    found[field] = await instance_ids(self._bus, found[field], project)
+            for field in ("member_of", "forbidden_aggregates"):
+                if any(isinstance(each, str) for each in found.get(field, ())):
+                    found[field] = await aggregate_ids(self._bus, found[field])
+        return cast("BuildFields", found)
+
+
+class InstanceCalls(NamingSession):
     """The client's methods about instances."""
 
     async def boot(self, flavor: Flavor | str | Sequence[str], **fields: Unpack[BuildFields]) -> SentRequest:
@@ -75,7 +111,7 @@ class InstanceCalls(ClientSession):
         boot again with the `request_id` of the error: the request is built once. Raises `Rejected` for a wrong request.
         """
         fields["request_id"] = id_ = order_id(fields.get("request_id"))
-        order = build_of(flavor, self.project, fields)
+        order = build_of(flavor, self.project, await self._with_ids(fields))
         accepted = await self._ask(order, BuildAccepted)
         return self._built(id_, accepted.instances, order.project)
 
@@ -103,93 +139,118 @@ class InstanceCalls(ClientSession):
             known=known,
         )
 
-    async def delete(self, *ids: UUID) -> SentRequest:
-        """Delete instances in any state: those with these ids, and all of the requests with these ids.
+    async def delete(self, *named: Named, for_user: str = "") -> SentRequest:
+        """Delete instances in any state: the named ones, and all instances of the requests with these ids.
 
-        The request that it returns ends when they are deleted. Raises `NotFound`, and deletes nothing, if an id is unknown.
+        The request that it returns ends when they are deleted. Raises `NotFound`, and deletes nothing, if one is unknown. `for_user`
+        is the person for whom the program does it, by your word.
         """
         with self._raising():
-            known, unknown = await found_by_ids(self._bus, ids, self.project)
-        if unknown:
-            raise NotFound("instance or request", unknown[0])
-        orders = [DeleteInstance(instance=id_, project=self.project) for id_ in known]
-        told = [*known.values()]
-        for some in batches_of(orders, FOUND_AT_ONCE_MAX):
-            with self._raising():
-                answers = await self._bus.ask_all(some)
-            for order, answer in zip(some, answers, strict=True):
-                told += granted(order, answer, InstancesFound).instances
+            known = (await instances_or_requests(self._bus, named, self.project)).instances
+            orders = [
+                DeleteInstance(instance=each.id, project=self.project, for_user=for_user) for each in known
+            ]
+            answers = await answers_of(self._bus, orders, InstancesFound)
         return SentRequest(
             self,
             order_id(None),
-            [*known],
+            [each.id for each in known],
             what="the delete",
             project=self.project,
             is_over=lambda state: state.state == "deleted",
             why_not_done=lambda _: "",
-            known=told,
+            known=[*known, *(each for answer in answers for each in answer.instances)],
         )
 
-    async def show(self, instance: UUID) -> InstanceState:
+    async def show(self, instance: Named) -> InstanceState:
         """The state of one instance. Raises `NotFound`."""
-        with self._raising():
-            found = await self._bus.instances([InstanceId(instance)], self.project)
-        if not found:
-            raise NotFound("instance", instance)
+        found = (await self.look(instance)).instances
+        if len(found) != 1:
+            raise Rejected("instance", str(instance), f"it names {len(found)} instances: name one of them")
         return found[0]
+
+    async def look(self, *named: Named) -> InstancesFound:
+        """The instances that are named, and all of the requests with these ids: with their sizes and times, and what was heard of
+        their cells. Raises `NotFound` if one is unknown.
+        """
+        with self._raising():
+            return await instances_or_requests(self._bus, named, self.project)
+
+    async def find_instances(self, *named: Named) -> dict[InstanceId, InstanceState]:
+        """The instances that are named, and all of the requests with these ids. Raises `NotFound` if one is unknown."""
+        with self._raising():
+            found = await instances_or_requests(self._bus, named, self.project)
+        return {each.id: each for each in found.instances}
+
+    async def instances_called(self, *texts: str) -> dict[str, InstanceState]:
+        """For each of these texts the instance that it names, by its name or the beginning of its id; those that name none are left out."""
+        with self._raising():
+            return await instances_named(self._bus, texts)
 
     async def details(self, *instances: UUID) -> dict[InstanceId, InstanceDetails]:
         """The size of each instance, and when it was accepted and placed."""
-        found: dict[InstanceId, InstanceDetails] = {}
-        for some in batches_of([*map(InstanceId, instances)], FOUND_AT_ONCE_MAX):
-            question = AskInstances(instances=tuple(some), limit=FOUND_AT_ONCE_MAX, project=self.project)
-            pages = self._items(question, InstancesFound, lambda page: page.details)
-            found |= {each.id: each async for each in pages}
-        return found
+        questions = [
+            AskInstances(instances=tuple(some), limit=FOUND_AT_ONCE_MAX, project=self.project)
+            for some in batches_of([*map(InstanceId, instances)], FOUND_AT_ONCE_MAX)
+        ]
+        with self._raising():
+            pages = await answers_of(self._bus, questions, InstancesFound)
+        return {each.id: each for page in pages for each in page.details}
 
-    async def list_instances(
-        self, *, state: StateName | None = None, host: str = "", cell: str = "", name: str = ""
-    ) -> AsyncGenerator[InstanceState, None]:
-        """All instances in the order of their ids, deleted ones too; or those that are so. They are read page by page."""
+    def list_instances(
+        self,
+        *,
+        state: StateName | None = None,
+        host: str = "",
+        cell: str = "",
+        name: str = "",
+        part: str = "",
+        flavor: str = "",
+        image: str = "",
+        project: str = "",
+        id_prefix: str = "",
+        living: bool = False,
+        order: InstanceOrder = "id",
+        backwards: bool = False,
+        counted: bool = False,
+    ) -> Listing[InstanceState, InstancesFound]:
+        """All instances, deleted ones too; or those that are so: with this name, or with this part of a name, for example.
+
+        They come in the order of their ids; by `age`, the oldest first; by `name`, `web-2` before `web-10`; or by `host`; or
+        `backwards`. A page also has their sizes and times (`details`), what was heard of their cells, and with `counted` how many
+        there are.
+        """
         if state not in (None, *get_args(StateName)):
             # Otherwise a misspelt state would look like an empty list.
             raise Rejected("state", str(state), f"the states are {', '.join(get_args(StateName))}")
-        question = AskInstances(state=state or "", host=host, project=self.project, limit=FOUND_AT_ONCE_MAX)
-        async for each in self._instances(question):
-            if cell in ("", each.cell) and name in ("", each.name):
-                yield each
+        question = AskInstances(
+            state=state or "",
+            host=host,
+            cell=cell,
+            name=name,
+            part=part,
+            flavor=flavor,
+            image=image,
+            project=project or self.project,
+            id_prefix=id_prefix,
+            living=living,
+            order=order,
+            backwards=backwards,
+            counted=counted,
+            limit=FOUND_AT_ONCE_MAX,
+        )
+        return self._instances(question)
 
-    def history(self, instance: UUID) -> AsyncGenerator[Change, None]:
+    def history(self, instance: UUID) -> Listing[Change, HistoryFound]:
         """The orders that an instance was given, the first one first, and how each ended."""
-        return self._items(
+        return self._listing(
             AskHistory(instance=InstanceId(instance), project=self.project, limit=HISTORY_PAGE),
             HistoryFound,
             lambda page: page.changes,
         )
 
-    def _instances(self, question: AskInstances) -> AsyncGenerator[InstanceState, None]:
-        return self._items(question, InstancesFound, lambda page: page.instances)
-
-
-async def found_by_ids(asking: BusClient, ids: Iterable[UUID], project: str) -> tuple[States, list[UUID]]:
-    """The instances with these ids; for an id of a request, all its instances. And the ids that are neither.
-
-    Schedulers obey a delete that arrives before its build request. So a mistyped id must not be sent: it would cancel a later
-    request with that id.
-    """
-    wanted = [*dict.fromkeys(ids)]
-    known = {each.id: each for each in await asking.instances([*map(InstanceId, wanted)], project)}
-    unknown = []
-    for id_ in wanted:
-        if InstanceId(id_) in known:
-            continue
-        question = AskInstances(request_id=RequestId(id_), limit=FOUND_AT_ONCE_MAX, project=project)
-        pages = asking.pages_of_instances(question)
-        of_request = {each.id: each async for page in pages for each in page.instances}
-        known |= of_request
-        if not of_request:
-            unknown.append(id_)
-    return known, unknown
+    def _instances(self, question: AskInstances) -> Listing[InstanceState, InstancesFound]:
+        return self._listing(question, InstancesFound, lambda page: page.instances)
 
 
 # Reads what guests have written to their serial consoles.
@@ -221,24 +282,36 @@ class ConsoleCalls(ClientSession):
 
         While there is no console, as during a move, it waits for one.
         """
+        async with aclosing(self.console_parts(instance, start=start)) as parts:
+            async for part in parts:
+                if part.text:
+                    yield part.text
+
+    async def console_parts(
+        self, instance: UUID, *, start: int = -4096, follow: bool = True
+    ) -> AsyncGenerator[ConsoleFound, None]:
+        """The console from the byte `start` on, each part from where the last one ended. It ends at what there is now; with `follow`
+        it goes on as the guest writes, until the instance is deleted.
+
+        Parts may be empty. One with `none` says that there is no console now.
+        """
         question = AskConsole(
-            instance=InstanceId(instance), project=self.project, start=start, limit=CONSOLE_BYTES_MAX
+            instance=InstanceId(instance),
+            project=self.project,
+            start=start,
+            limit=CONSOLE_BYTES_MAX if follow else min(abs(start), CONSOLE_BYTES_MAX),
         )
-        parts = parts_of_console(self._bus, question)
+        parts = (parts_of_console if follow else last_of_console)(self._bus, question)
         while True:
             with self._raising(question):
                 part = await anext(parts, None)
             if part is None:
                 return
-            if part.text:
-                yield part.text
+            yield part
 
 
 async def parts_of_console(asking: Asks, question: AskConsole) -> AsyncGenerator[ConsoleFound, None]:
-    """The parts of a console, each from where the last one ended, as the guest writes them, until the instance is deleted.
-
-    Parts may be empty. One with `none` says that there is no console now.
-    """
+    """The parts of a console, each from where the last one ended, as the guest writes them, until the instance is deleted."""
     attempt = 0
     while True:
         found = await answer_of(asking, question, ConsoleFound)
@@ -277,55 +350,72 @@ VERDICTS_PAGE = 200
 EXPLANATIONS_PAGE = 100
 
 
-class PlanCalls(ClientSession):
+# The keys of extra specs that ask for a trait or an amount, of the instance or of a group.
+_ASKED = re.compile(r"(?:trait|resources)[^:]*:(CUSTOM_[A-Z0-9_]+)")
+
+
+class PlanCalls(NamingSession):
     """The client's questions about choices of hosts: before a request, and after it."""
 
-    async def plan(self, flavor: Flavor, **fields: Unpack[BuildFields]) -> PlanFound:
-        """How many instances of this request would fit now, in which cells, and what would make more hosts qualify."""
-        request = build_of(flavor, self.project, fields)
+    async def plan(self, flavor: Flavor | str | BuildInstance, **fields: Unpack[BuildFields]) -> PlanFound:
+        """How many instances of this request would fit now, in which cells, and what would make more hosts qualify.
+
+        It is a flavor with the other fields of a build, or a whole request.
+        """
+        request = build_of(flavor, self.project, await self._with_ids(fields))
         return await self._ask(AskPlan(request=request, project=request.project), PlanFound)
 
     def verdicts(
-        self, flavor: Flavor, *, step: str = "", **fields: Unpack[BuildFields]
-    ) -> AsyncGenerator[HostVerdict, None]:
+        self, flavor: Flavor | str | BuildInstance, *, step: str = "", **fields: Unpack[BuildFields]
+    ) -> Listing[HostVerdict, ReasonsFound]:
         """The verdict on each host for this request: how many would fit there, or the first filter that removes it. For admins.
 
         With `step`, only on the hosts that this step removes; `qualify` stands for those that no step removes.
         """
         request = build_of(flavor, self.project, fields)
-        return self._items(
-            AskReasons(request=request, step=step, limit=VERDICTS_PAGE), ReasonsFound, lambda page: page.hosts
-        )
+        question = AskReasons(request=request, step=step, limit=VERDICTS_PAGE)
+        return self._listing(question, ReasonsFound, lambda page: page.hosts)
 
     async def plan_drain(self, host: str) -> DrainFound:
         """Whether the instances of this host would fit on other hosts of its cell, all together. For admins."""
         return await self._ask(AskDrain(host=host), DrainFound)
 
-    async def explain(self, instance_or_request: UUID, *, plan_now: bool = False) -> ExplanationsFound:
+    async def explain(self, instance_or_request: Named, *, plan_now: bool = False) -> ExplanationsFound:
         """How the host of an instance was chosen, or those of all instances of a request; or why there was none.
 
         With `plan_now`, also a plan for the same needs. Raises `NotFound`.
         """
-        with self._raising(AskExplanation()):
-            found = await explained(self._bus, instance_or_request, self.project, plan_now=plan_now)
-        if not found.explanations:
-            raise NotFound("instance or request", instance_or_request)
-        return found
+        about = AskExplanation(project=self.project, plan_now=plan_now, limit=EXPLANATIONS_PAGE)
+        with self._raising(about):
+            id_ = await instance_or_request_id(self._bus, instance_or_request, self.project)
+            for question in (
+                structs.replace(about, instance=InstanceId(id_)),
+                structs.replace(about, request_id=RequestId(id_)),
+            ):
+                pages = [page async for page in pages_of(self._bus, question, ExplanationsFound)]
+                found: tuple[Explanation, ...] = tuple(each for page in pages for each in page.explanations)
+                if found:
+                    return structs.replace(pages[0], explanations=found, next=None)
+        raise NotFound("instance and no request", instance_or_request)
+
+    async def needs_of_no_host(self, *flavors: Flavor) -> list[str]:
+        """For each custom trait and class that these flavors ask for and no host has: the names near it that some host has. For admins."""
+        asked = {*_custom_names(flavors)}
+        if not asked:
+            return []
+        with self._raising():
+            known = await items_of(
+                self._bus, AskCapabilities(limit=500), CapabilitiesFound, lambda page: page.capabilities
+            )
+        names = {each.name for each in known}
+        return [f"no host has {name}{in_words(near(name, names))}" for name in sorted(asked - names)]
 
 
-async def explained(asking: Asks, id_: UUID, project: str, *, plan_now: bool) -> ExplanationsFound:
-    """The explanations of the instance with this id; if there is none, of the request's instances."""
-    about = AskExplanation(project=project, plan_now=plan_now, limit=EXPLANATIONS_PAGE)
-    pages: list[ExplanationsFound] = []
-    for question in (
-        structs.replace(about, instance=InstanceId(id_)),
-        structs.replace(about, request_id=RequestId(id_)),
-    ):
-        pages = [page async for page in pages_of(asking, question, ExplanationsFound)]
-        if pages[0].explanations:
-            break
-    explanations = tuple(each for page in pages for each in page.explanations)
-    return structs.replace(pages[0], explanations=explanations, next=None)
+def _custom_names(flavors: Sequence[Flavor]) -> Iterator[str]:
+    for flavor in flavors:
+        for key, value in flavor.extra_specs.items():
+            if value != "forbidden" and (found := _ASKED.fullmatch(key)):
+                yield found[1]
 
 
 # Moves instances to other hosts, shelves and rebuilds them.
@@ -338,10 +428,10 @@ class MoveCalls(InstanceCalls):
 
     async def migrate(
         self,
-        instance: UUID,
+        instance: Named,
         *,
         confirm_s: int | None = None,
-        together: Sequence[UUID] = (),
+        together: Sequence[Named] = (),
         **fields: Unpack[MoveFields],
     ) -> SentRequest:
         """Move an instance to another host, stopped meanwhile. Then `confirm` the move or `revert` it; after `confirm_s` seconds it
@@ -351,13 +441,13 @@ class MoveCalls(InstanceCalls):
         """
         return await self._move(instance, "migrate", fields, confirm_s=confirm_s, together=together)
 
-    async def live_migrate(self, instance: UUID, **fields: Unpack[MoveFields]) -> SentRequest:
+    async def live_migrate(self, instance: Named, **fields: Unpack[MoveFields]) -> SentRequest:
         """Move an instance to another host while it runs."""
         return await self._move(instance, "live-migrate", fields)
 
     async def resize(
         self,
-        instance: UUID,
+        instance: Named,
         size: Flavor | FlavorChange,
         *,
         confirm_s: int | None = None,
@@ -371,48 +461,50 @@ class MoveCalls(InstanceCalls):
         return await self._move(instance, "resize", fields, confirm_s=confirm_s, **{given: size})
 
     async def evacuate(
-        self, instance: UUID, *, together: Sequence[UUID] = (), **fields: Unpack[MoveFields]
+        self, instance: Named, *, together: Sequence[Named] = (), **fields: Unpack[MoveFields]
     ) -> SentRequest:
         """Build an instance anew on another host, since its own is down."""
         return await self._move(instance, "evacuate", fields, together=together)
 
-    async def shelve(self, instance: UUID, **fields: Unpack[OrderFields]) -> SentRequest:
+    async def shelve(self, instance: Named, **fields: Unpack[OrderFields]) -> SentRequest:
         """Stop an instance. It keeps its host and its share."""
         return await self._move(instance, "shelve", fields)
 
-    async def offload(self, instance: UUID, **fields: Unpack[OrderFields]) -> SentRequest:
+    async def offload(self, instance: Named, **fields: Unpack[OrderFields]) -> SentRequest:
         """Stop an instance, save it as an image, and free its host. It may be shelved already."""
         return await self._move(instance, "offload", fields)
 
-    async def unshelve(self, instance: UUID, **fields: Unpack[MoveFields]) -> SentRequest:
+    async def unshelve(self, instance: Named, **fields: Unpack[MoveFields]) -> SentRequest:
         """Run a shelved instance again: on its host, or on any suitable one if it was offloaded."""
         return await self._move(instance, "unshelve", fields)
 
-    async def stop(self, instance: UUID, **fields: Unpack[OrderFields]) -> SentRequest:
+    async def stop(self, instance: Named, **fields: Unpack[OrderFields]) -> SentRequest:
         """Switch an instance off. It keeps its host and its share. Nothing is done if it is stopped already."""
         return await self._move(instance, "stop", fields)
 
-    async def start(self, instance: UUID, **fields: Unpack[OrderFields]) -> SentRequest:
+    async def start(self, instance: Named, **fields: Unpack[OrderFields]) -> SentRequest:
         """Run a stopped instance again. Nothing is done if it is active already."""
         return await self._move(instance, "start", fields)
 
-    async def reboot(self, instance: UUID, **fields: Unpack[OrderFields]) -> SentRequest:
+    async def reboot(self, instance: Named, **fields: Unpack[OrderFields]) -> SentRequest:
         """Stop an active instance, and start it again."""
         return await self._move(instance, "reboot", fields)
 
-    async def confirm(self, instance: UUID) -> SentRequest:
+    async def confirm(self, instance: Named) -> SentRequest:
         """Confirm the last move, which has arrived: the first host is freed."""
         return await self._end(instance, "confirm")
 
-    async def revert(self, instance: UUID) -> SentRequest:
+    async def revert(self, instance: Named) -> SentRequest:
         """Revert the last move, which has arrived: the instance runs on its first host again, with its old size."""
         return await self._end(instance, "revert")
 
-    async def abort(self, instance: UUID) -> SentRequest:
+    async def abort(self, instance: Named) -> SentRequest:
         """Abort the last move before it arrives, or while it waits for room."""
         return await self._end(instance, "abort")
 
-    async def rebuild(self, instance: UUID, image: Image | str, **fields: Unpack[OrderFields]) -> SentRequest:
+    async def rebuild(
+        self, instance: Named, image: Image | str, **fields: Unpack[OrderFields]
+    ) -> SentRequest:
         """Build an instance anew on its host, from this image; what is on its disk is lost.
 
         A text is the image's id or URL, or the name of a stored image, whose properties its host must have.
@@ -423,7 +515,7 @@ class MoveCalls(InstanceCalls):
             given["image_name"] = image
         else:
             given["image"] = Image(source=image) if isinstance(image, str) else image
-        order = RebuildInstance(instance=InstanceId(instance), **given)
+        order = RebuildInstance(instance=await self._id(instance), **given)
         answer = await self._ask(order, InstancesFound)
         return SentRequest(
             self,
@@ -436,18 +528,26 @@ class MoveCalls(InstanceCalls):
             known=answer.instances,
         )
 
-    def list_moves(self, *, host: str = "", ended: bool = False) -> AsyncGenerator[Change, None]:
+    def list_moves(self, *, host: str = "", ended: bool = False) -> Listing[Change, MovesFound]:
         """The moves of all instances, the newest first: those under way, or with `ended` all of them. For admins."""
-        return self._items(
-            AskMoves(host=host, ended=ended, limit=MOVES_PAGE), MovesFound, lambda page: page.moves
-        )
+        question = AskMoves(host=host, ended=ended, limit=MOVES_PAGE)
+        return self._listing(question, MovesFound, lambda page: page.moves)
 
     async def _move(
-        self, instance: UUID, kind: MoveKind, fields: MoveFields | OrderFields, **more: Any
+        self, instance: Named, kind: MoveKind, fields: MoveFields | OrderFields, **more: Any
     ) -> SentRequest:
-        return await self._moved(move_of(instance, kind, self.project, fields, **more), "the move")
+        first, *others = await self._ids((instance, *more.pop("together", ())), fields)
+        move = move_of(first, kind, self.project, fields, together=tuple(others), **more)
+        return await self._moved(move, "the move")
 
-    async def _end(self, instance: UUID, how: MoveEnd) -> SentRequest:
+    async def _ids(self, named: Sequence[Named], fields: MoveFields | OrderFields) -> list[InstanceId]:
+        with self._raising():
+            return await instance_ids(self._bus, named, fields.get("project", self.project))
+
+    async def _id(self, named: Named) -> InstanceId:
+        return (await self._ids((named,), {}))[0]
+
+    async def _end(self, instance: Named, how: MoveEnd) -> SentRequest:
         state = await self.show(instance)
         if state.move is None:
             raise Rejected("instance", str(instance), f"it has never moved: there is nothing to {how}")

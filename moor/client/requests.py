@@ -1,22 +1,37 @@
-"""The connection of a client; an order that was taken, followed to its end; and the arguments of orders."""
+"""The connection of a client; what it lists; an order that was taken, followed to its end; and the arguments of orders."""
+
+# ruff: noqa: SLF001 - listings and requests are parts of their session
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing, contextmanager
+from copy import copy
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, TypeVar, cast
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, cast
 from uuid import UUID
 
-from msgspec import convert
+from msgspec import convert, structs
 
 from bus.addresses import broker_at
 from bus.broker import Broker
-from bus.message import Message, type_of
+from bus.codec import CODEC
+from bus.message import Envelope, Message, type_of
 from bus.messages.build import BuildInstance, InstanceState, MoveKind
 from bus.messages.moves import MoveInstance, MoveWait
+from bus.unreadable import Unreadable
 from bus.workers.station import NoAnswer
 from engine.flavors import Flavor, Image, InstanceId, JoinedGroup, PortRequest, RequestId, VolumeRequest, Wait
 from engine.inventories import AggregateId, GroupId
@@ -59,6 +74,8 @@ class ClientSession:
         patience_s: float = 30.0,
         timeout_s: float = 120.0,
         as_operator: bool = False,
+        role: str = "moor",
+        waits: bool = False,
     ) -> None:
         """The bus is at `url`: `amqp://...`, `amqps://...` or `unix:///path`; or it is a broker in this process.
 
@@ -66,7 +83,8 @@ class ClientSession:
         `moor up` on this machine; and so for the `project`.
 
         With `as_operator`, a client of `moor up` is an operator and not an admin application. On RabbitMQ the user of the URL
-        decides that.
+        decides that. `role` is how the broker's connections of this program are called. One that `waits`
+        opens though there is no broker yet.
         """
         if not url:
             url, stated = _of_the_commands()
@@ -75,6 +93,8 @@ class ClientSession:
         self.patience_s = patience_s
         self.timeout_s = timeout_s
         self._broker = broker_at(with_user(url, operates=as_operator)) if isinstance(url, str) else url
+        self._role = role
+        self._waits = waits
         self._opened: BusClient | None = None
         self._watches: dict[str, InstanceWatch] = {}
         self._beside: set[asyncio.Task[None]] = set()
@@ -82,8 +102,9 @@ class ClientSession:
 
     async def __aenter__(self) -> Self:
         with self._raising():
-            station, running = await self._stack.enter_async_context(connected(self._broker, self.patience_s))
-        self._opened = BusClient(station, running)
+            self._opened = await self._stack.enter_async_context(
+                connected(self._broker, self.patience_s, self._role, waits=self._waits)
+            )
         return self
 
     async def __aexit__(
@@ -97,6 +118,12 @@ class ClientSession:
             task.cancel()
         await asyncio.gather(*self._beside, return_exceptions=True)
         await self._stack.aclose()
+
+    def of_project(self, project: str) -> Self:
+        """This client, on the same connection, for a project: its orders and questions name it."""
+        other = copy(self)
+        other.project = project
+        return other
 
     @property
     def _bus(self) -> BusClient:
@@ -120,18 +147,10 @@ class ClientSession:
         with self._raising(question):
             return await answer_of(self._bus, question, kind)
 
-    async def _items(
+    def _listing(
         self, question: Message, kind: type[P], items: Callable[[P], Iterable[T]]
-    ) -> AsyncGenerator[T, None]:
-        """The items on all pages of the answer. The next page is asked for when the caller gets to it."""
-        pages = pages_of(self._bus, question, kind)
-        while True:
-            with self._raising(question):
-                page = await anext(pages, None)
-            if page is None:
-                return
-            for item in items(page):
-                yield item
+    ) -> "Listing[T, P]":
+        return Listing(self, question, kind, items)
 
     async def _one(
         self, question: Message, kind: type[P], items: Callable[[P], Sequence[T]], what: str, name: object
@@ -140,7 +159,7 @@ class ClientSession:
         # Without a name the question would be for all of them.
         found = items(await self._ask(question, kind)) if name else ()
         if not found:
-            raise NotFound(what, name)
+            raise NotFound(what, str(name))
         return found[0]
 
     @contextmanager
@@ -171,10 +190,76 @@ def _of_the_commands() -> tuple[str, str]:
     return found.of_command({}).bus_url, found.of(GENERAL).project
 
 
+class Listing(Generic[T, P]):
+    """Things that are read page by page: `async for each in listing`, all of them by `await listing`, or one page after the other, as
+    the messages that have them.
+
+    The next page is asked for when the caller gets to it.
+    """
+
+    def __init__(
+        self, session: ClientSession, question: Message, kind: type[P], items: Callable[[P], Iterable[T]]
+    ) -> None:
+        self._session = session
+        self._question = question
+        self._kind = kind
+        self._items = items
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self.items()
+
+    def items_on(self, page: P) -> Iterable[T]:
+        """The items that a page has."""
+        return self._items(page)
+
+    async def items(self) -> AsyncGenerator[T, None]:
+        """All of them, one after the other."""
+        async with aclosing(self.pages()) as pages:
+            async for page in pages:
+                for item in self._items(page):
+                    yield item
+
+    async def pages(self) -> AsyncGenerator[P, None]:
+        """All pages. A page has more than its things: the cells of instances, for example."""
+        with self._session._raising():
+            bus = self._session._bus
+        pages = pages_of(bus, self._question, self._kind)
+        while True:
+            with self._session._raising(self._question):
+                page = await anext(pages, None)
+            if page is None:
+                return
+            yield page
+
+    async def page(self, after: Any = None, size: int = 100) -> P:
+        """The page of at most so many that begins after what the page before calls `next`; without that, the first one."""
+        fields = {"limit": size, "after": after} if after else {"limit": size}
+        return await self._session._ask(structs.replace(self._question, **fields), self._kind)
+
+    def __await__(self) -> Generator[Any, None, list[T]]:
+        """All of them: `await listing`."""
+        return self._all().__await__()
+
+    async def _all(self) -> list[T]:
+        return [each async for each in self.items()]
+
+    async def first(self, most: int) -> list[T]:
+        """The first of them, at most so many."""
+        found: list[T] = []
+        async with aclosing(self.pages()) as pages:
+            async for page in pages:
+                found += self._items(page)
+                if len(found) >= most:
+                    break
+        return found[:most]
+
+
 class SentRequest:
     """A build, a move, a rebuild or a delete that a scheduler has taken.
 
     `id` is the request's id: to send the order again with it is harmless. `instances` are the instances concerned.
+    `is_over(state)` says whether the order has ended in the instance of this state, and `why_not_done(state)` why it has failed
+    there; empty if it has not.
     """
 
     def __init__(
@@ -194,8 +279,8 @@ class SentRequest:
         self._session = session
         self._what = what
         self._project = project
-        self._is_over = is_over
-        self._why_not_done = why_not_done
+        self.is_over = is_over
+        self.why_not_done = why_not_done
         self._known = {each.id: each for each in known if each.id in self.instances}
 
     @property
@@ -211,7 +296,7 @@ class SentRequest:
         limit_s = self._session.timeout_s if timeout_s is None else timeout_s
         by_s = asyncio.get_running_loop().time() + limit_s
         under_way = set(self.instances)
-        watch = self._session._watch(self._project)  # noqa: SLF001 - a request is a part of its session
+        watch = self._session._watch(self._project)
         with watch.of(self.instances, self.states) as told:
             while under_way:
                 try:
@@ -223,23 +308,28 @@ class SentRequest:
                     )
                     raise NotInTime(what, limit_s, self.states, self.id) from None
                 if isinstance(state, BaseException):
-                    with self._session._raising():  # noqa: SLF001
+                    with self._session._raising():
                         raise state
                 self._known[state.id] = state
-                if self._is_over(state):
+                if self.is_over(state):
                     under_way.discard(state.id)
                 yield state
 
-    async def until_ended(self, timeout_s: float | None = None) -> tuple[InstanceState, ...]:
+    async def until_ended(
+        self,
+        timeout_s: float | None = None,
+        tell: Callable[[tuple[InstanceState, ...]], None] = lambda _: None,
+    ) -> tuple[InstanceState, ...]:
         """Wait until the order has ended, well or not, and return the states of the instances.
 
-        The schedulers know of the end then, too: they take the next order for these instances.
+        The schedulers know of the end then, too: they take the next order for these instances. `tell` is called with the states
+        at each change.
         """
         async with aclosing(self.follow(timeout_s)) as states:
             async for _ in states:
-                pass
-        with self._session._raising():  # noqa: SLF001
-            await self._session._bus.until_known(self.states, self._project)  # noqa: SLF001
+                tell(self.states)
+        with self._session._raising():
+            await self._session._bus.until_known(self.states, self._project)
         return self.states
 
     async def until_done(self, timeout_s: float | None = None) -> tuple[InstanceState, ...]:
@@ -248,10 +338,10 @@ class SentRequest:
         Raises `NotDone` if it has failed in one of them, or `NoHostFound` if there was no host for one.
         """
         states = await self.until_ended(timeout_s)
-        failed = [each for each in states if self._why_not_done(each)]
+        failed = [each for each in states if self.why_not_done(each)]
         if not failed:
             return states
-        reasons = dict.fromkeys(f"{each.name or each.id}: {self._why_not_done(each)}" for each in failed)
+        reasons = dict.fromkeys(f"{each.name or each.id}: {self.why_not_done(each)}" for each in failed)
         reason = f"{self._what} has failed in {len(failed)} of {len(states)} instances: {'; '.join(reasons)}"
         funnel = next((each.no_valid_host for each in failed if each.no_valid_host is not None), None)
         if funnel is not None:
@@ -283,7 +373,8 @@ StateName = Literal[
 class BuildFields(TypedDict, total=False):
     """The fields of a build request beside its flavor (the bus's reference describes each).
 
-    `image_name` names a stored image. `image` may be an image's source alone, `group` the group's id, `wait` the seconds, and `member_of` single aggregates.
+    `image_name` names a stored image. `image` may be an image's source alone, `wait` the seconds, and `member_of` single aggregates.
+    A group, an instance or an aggregate may be named by its id, its name, or the beginning of its id.
     """
 
     request_id: UUID
@@ -297,14 +388,14 @@ class BuildFields(TypedDict, total=False):
     image_name: str
     image_properties: Mapping[str, str]
     availability_zone: str
-    group: JoinedGroup | UUID
+    group: JoinedGroup | UUID | str
     hosts: Sequence[str]
     ignore_hosts: Sequence[str]
-    different_host: Sequence[UUID]
-    same_host: Sequence[UUID]
-    member_of: Sequence[UUID | Sequence[UUID]]
-    forbidden_aggregates: Sequence[UUID]
-    deadline_s: int
+    different_host: Sequence[UUID | str]
+    same_host: Sequence[UUID | str]
+    member_of: Sequence[UUID | str | Sequence[UUID]]
+    forbidden_aggregates: Sequence[UUID | str]
+    deadline_s: int | None
     config_drive: str
     ports: Sequence[str]
     port_requests: Sequence[PortRequest]
@@ -318,7 +409,7 @@ class OrderFields(TypedDict, total=False):
 
     request_id: UUID
     project: str
-    deadline_s: int
+    deadline_s: int | None
 
 
 class MoveFields(OrderFields, total=False):
@@ -330,8 +421,20 @@ class MoveFields(OrderFields, total=False):
     for_user: str
 
 
-def build_of(flavor: Flavor | str | Sequence[str], project: str, fields: BuildFields) -> BuildInstance:
+def read_request(content: bytes) -> BuildInstance:
+    """A build request from JSON, as a scheduler reads it: an unknown key is an error. Raises ValueError."""
+    read = CODEC.decode(b'{"message": %b}' % content)
+    if isinstance(read, Envelope) and isinstance(read.message, BuildInstance):
+        return read.message
+    raise ValueError(read.reason if isinstance(read, Unreadable) else "the file has no build.request")
+
+
+def build_of(
+    flavor: BuildInstance | Flavor | str | Sequence[str], project: str, fields: BuildFields
+) -> BuildInstance:
     """The build request as its receiver reads it. Raises `Rejected` for a value that cannot be sent."""
+    if isinstance(flavor, BuildInstance):
+        return as_received(flavor)
     given = cast("dict[str, Any]", {"project": project, **fields})
     if isinstance(group := given.get("group"), UUID):
         given["group"] = JoinedGroup(id=GroupId(group))

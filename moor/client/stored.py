@@ -1,10 +1,25 @@
-"""Flavors, images and device profiles, stored under names for all projects; the quotas of projects, and server groups."""
+"""Flavors, images and device profiles, stored under names for all projects; the quotas of projects, server groups, and applications."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Generic, TypeVar
 from uuid import UUID, uuid4
 
-from bus.messages.administration import AskQuotas, QuotasFound, SetQuota, UnknownClass, WriteAnswered
+from msgspec import Struct
+
+from bus.message import Message
+from bus.messages.administration import (
+    AskQuotas,
+    AskUsages,
+    QuotasFound,
+    SetQuota,
+    TypeUsage,
+    UsagesFound,
+)
 from bus.messages.stored_names import (
+    ApplicationSet,
+    ApplicationsFound,
+    AskApplications,
     AskDeviceProfiles,
     AskFlavors,
     AskGroups,
@@ -22,20 +37,53 @@ from bus.messages.stored_names import (
     GroupsFound,
     GroupState,
     ImagesFound,
+    KnownApplication,
     NamedImage,
+    SetApplication,
     SetImage,
 )
 from engine.flavors import DeviceProfile, Flavor
 from engine.inventories import GroupId, GroupPolicy, QuotaState
-from moor.client.errors import NotFound, Rejected
-from moor.client.requests import ClientSession
+from moor.client.errors import ClientError, NotFound, Rejected
+from moor.client.finding import Named, group_id, near
+from moor.client.placement import PlacementSession
+from moor.client.requests import Listing
 
-PAGE = 200
+T = TypeVar("T")
+P = TypeVar("P")
+
+PAGE = 500
+GROUPS_PAGE = 200
 QUOTAS_PAGE = 100
 
 
-class FlavorCalls(ClientSession):
-    """The client's methods about stored flavors."""
+class StoredKind(Struct, Generic[T, P], frozen=True):
+    """A kind of things that schedulers store under names: the word for one, and the messages about them."""
+
+    word: str
+    ask: Callable[..., Message]
+    delete: Callable[..., Message]
+    found: type[P]
+    items: Callable[[P], Sequence[T]]
+
+
+FLAVORS = StoredKind[Flavor, FlavorsFound](
+    "flavor", AskFlavors, DeleteFlavor, FlavorsFound, lambda page: page.flavors
+)
+IMAGES = StoredKind[NamedImage, ImagesFound](
+    "image", AskImages, DeleteImage, ImagesFound, lambda page: page.images
+)
+PROFILES = StoredKind[DeviceProfile, DeviceProfilesFound](
+    "device profile",
+    AskDeviceProfiles,
+    DeleteDeviceProfile,
+    DeviceProfilesFound,
+    lambda page: page.profiles,
+)
+
+
+class StoredCalls(PlacementSession):
+    """The client's methods about what is stored under names."""
 
     async def create_flavor(self, flavor: Flavor) -> Flavor:
         """Store a flavor under its name, for all projects: `boot("NAME")` uses it. For operators.
@@ -46,29 +94,15 @@ class FlavorCalls(ClientSession):
 
     async def delete_flavor(self, name: str) -> Flavor:
         """Delete a stored flavor; instances stay as they are. Returns it as it was. Raises `NotFound`. For operators."""
-        return await self._one(
-            DeleteFlavor(name=name), FlavorsFound, lambda page: page.flavors, "flavor", name
-        )
+        return await self._one_stored(FLAVORS, FLAVORS.delete(name=name), name)
 
     async def show_flavor(self, name: str) -> Flavor:
         """The flavor that is stored under this name. Raises `NotFound`."""
-        return await self._one(
-            AskFlavors(name=name, project=self.project),
-            FlavorsFound,
-            lambda page: page.flavors,
-            "flavor",
-            name,
-        )
+        return await self._one_stored(FLAVORS, FLAVORS.ask(name=name, project=self.project), name)
 
-    def list_flavors(self) -> AsyncGenerator[Flavor, None]:
+    def list_flavors(self) -> Listing[Flavor, FlavorsFound]:
         """All stored flavors in the order of their names."""
-        return self._items(
-            AskFlavors(project=self.project, limit=PAGE), FlavorsFound, lambda page: page.flavors
-        )
-
-
-class ImageCalls(ClientSession):
-    """The client's methods about stored images."""
+        return self._stored(FLAVORS)
 
     async def create_image(self, image: NamedImage) -> NamedImage:
         """Store an image with its properties under its name, for all projects: `boot(..., image_name="NAME")` uses it. For operators.
@@ -100,25 +134,19 @@ class ImageCalls(ClientSession):
             ramdisk=ramdisk,
             properties=dict(properties or {}),
         )
-        return await self._one(order, ImagesFound, lambda page: page.images, "image", name)
+        return await self._one_stored(IMAGES, order, name)
 
     async def delete_image(self, name: str) -> NamedImage:
         """Delete a stored image; instances stay as they are. Returns it as it was. Raises `NotFound`. For operators."""
-        return await self._one(DeleteImage(name=name), ImagesFound, lambda page: page.images, "image", name)
+        return await self._one_stored(IMAGES, IMAGES.delete(name=name), name)
 
     async def show_image(self, name: str) -> NamedImage:
         """The image that is stored under this name. Raises `NotFound`."""
-        return await self._one(
-            AskImages(name=name, project=self.project), ImagesFound, lambda page: page.images, "image", name
-        )
+        return await self._one_stored(IMAGES, IMAGES.ask(name=name, project=self.project), name)
 
-    def list_images(self) -> AsyncGenerator[NamedImage, None]:
+    def list_images(self) -> Listing[NamedImage, ImagesFound]:
         """All stored images in the order of their names."""
-        return self._items(AskImages(project=self.project, limit=PAGE), ImagesFound, lambda page: page.images)
-
-
-class DeviceProfileCalls(ClientSession):
-    """The client's methods about stored device profiles."""
+        return self._stored(IMAGES)
 
     async def create_device_profile(self, profile: DeviceProfile) -> DeviceProfile:
         """Store a device profile under its name, for all projects: a flavor names it by `accel:device_profile`. For operators.
@@ -129,35 +157,65 @@ class DeviceProfileCalls(ClientSession):
 
     async def delete_device_profile(self, name: str) -> DeviceProfile:
         """Delete a stored device profile; instances keep their devices. Returns it as it was. Raises `NotFound`. For operators."""
-        return await self._one(
-            DeleteDeviceProfile(name=name),
-            DeviceProfilesFound,
-            lambda page: page.profiles,
-            "device profile",
-            name,
-        )
+        return await self._one_stored(PROFILES, PROFILES.delete(name=name), name)
 
     async def show_device_profile(self, name: str) -> DeviceProfile:
         """The device profile that is stored under this name. Raises `NotFound`."""
-        return await self._one(
-            AskDeviceProfiles(name=name, project=self.project),
-            DeviceProfilesFound,
-            lambda page: page.profiles,
-            "device profile",
-            name,
-        )
+        return await self._one_stored(PROFILES, PROFILES.ask(name=name, project=self.project), name)
 
-    def list_device_profiles(self) -> AsyncGenerator[DeviceProfile, None]:
+    def list_device_profiles(self) -> Listing[DeviceProfile, DeviceProfilesFound]:
         """All stored device profiles in the order of their names."""
-        return self._items(
-            AskDeviceProfiles(project=self.project, limit=PAGE),
-            DeviceProfilesFound,
-            lambda page: page.profiles,
+        return self._stored(PROFILES)
+
+    def _stored(self, kind: StoredKind[T, P]) -> Listing[T, P]:
+        return self._listing(kind.ask(project=self.project, limit=PAGE), kind.found, kind.items)
+
+    async def _one_stored(self, kind: StoredKind[T, P], message: Message, name: str) -> T:
+        """The thing of this name that this message asks for, changes or deletes. An error names those whose names are near it."""
+        try:
+            return await self._one(message, kind.found, kind.items, kind.word, name)
+        except NotFound as unknown:
+            names: list[str] = []
+            with suppress(ClientError):
+                first = await self._stored(kind).first(PAGE)
+                names = [str(getattr(each, "name", "")) for each in first]
+            raise NotFound(kind.word, unknown.name, near=near(name, names)) from None
+
+    # Server groups
+
+    async def create_group(
+        self, policy: GroupPolicy, *, name: str = "", max_per_host: int = 1, group: UUID | None = None
+    ) -> GroupState:
+        """Create a server group; `boot(..., group=group.id)` builds members of it. To repeat it with the same id (`group`) is harmless."""
+        order = CreateGroup(
+            id=GroupId(group or uuid4()),
+            policy=policy,
+            name=name,
+            max_per_host=max_per_host,
+            project=self.project,
         )
+        return (await self._ask(order, GroupsFound)).groups[0]
 
+    async def delete_group(self, group: Named) -> GroupState:
+        """Delete a server group; its members stay. Returns it as it was. Raises `NotFound`."""
+        return await self._one_group(DeleteGroup, group)
 
-class QuotaCalls(ClientSession):
-    """The client's methods about quotas."""
+    async def show_group(self, group: Named) -> GroupState:
+        """A server group with its members and their hosts. Raises `NotFound`."""
+        return await self._one_group(AskGroups, group)
+
+    def list_groups(self, *, name: str = "") -> Listing[GroupState, GroupsFound]:
+        """All server groups, without their members; or those of this name."""
+        question = AskGroups(project=self.project, name=name, limit=GROUPS_PAGE)
+        return self._listing(question, GroupsFound, lambda page: page.groups)
+
+    async def _one_group(self, message: Callable[..., Message], group: Named) -> GroupState:
+        with self._raising():
+            id_ = await group_id(self._bus, group, self.project)
+        about = message(id=id_, project=self.project)
+        return await self._one(about, GroupsFound, lambda page: page.groups, "server group", id_)
+
+    # Quotas
 
     async def set_quota(self, project: str, limits: Mapping[str, int | None]) -> QuotaState:
         """Set limits of a project, on `instances` or on resource classes such as `VCPU`; None removes one, and others stay. For operators.
@@ -165,9 +223,7 @@ class QuotaCalls(ClientSession):
         Returns all limits of the project, and what it uses. Nothing is taken from a project that has more than a limit. Raises
         `Rejected`, and sets none of these limits, if one names an unknown class.
         """
-        verdict = (await self._ask(SetQuota(project=project, limits=dict(limits)), WriteAnswered)).verdict
-        if isinstance(verdict, UnknownClass):
-            raise Rejected("limits", ", ".join(verdict.names), "there is no resource class of this name")
+        await self._write(SetQuota(project=project, limits=dict(limits)))
         found = await self._quotas_of(project)
         return found[0] if found else QuotaState(project=project, limits={})
 
@@ -183,52 +239,44 @@ class QuotaCalls(ClientSession):
             raise NotFound("quota of project", named)
         return found[0]
 
-    def list_quotas(self) -> AsyncGenerator[QuotaState, None]:
+    def list_quotas(self) -> Listing[QuotaState, QuotasFound]:
         """The quotas of all projects that have limits, in the order of projects; or of the client's project alone."""
-        return self._items(
-            AskQuotas(project=self.project, limit=QUOTAS_PAGE), QuotasFound, lambda page: page.quotas
-        )
+        question = AskQuotas(project=self.project, limit=QUOTAS_PAGE)
+        return self._listing(question, QuotasFound, lambda page: page.quotas)
+
+    async def usage(self, project: str, *, user: str = "") -> tuple[TypeUsage, ...]:
+        """The amount of each resource class that a project, or one of its users, holds, by the type of consumer."""
+        return (await self._ask(AskUsages(project=project, user=user), UsagesFound)).usages
 
     async def _quotas_of(self, project: str) -> tuple[QuotaState, ...]:
         return (await self._ask(AskQuotas(project=project), QuotasFound)).quotas
 
+    # Applications
 
-class GroupCalls(ClientSession):
-    """The client's methods about server groups."""
+    async def create_application(
+        self, name: str, *, projects: Sequence[str] = (), admin: bool = False
+    ) -> KnownApplication:
+        """Tell the schedulers which projects an application speaks for; with `admin`, for all. An earlier word about it is replaced.
 
-    async def create_group(
-        self, policy: GroupPolicy, *, name: str = "", max_per_host: int = 1, group: UUID | None = None
-    ) -> GroupState:
-        """Create a server group; `boot(..., group=group.id)` builds members of it. To repeat it with the same id (`group`) is harmless."""
-        order = CreateGroup(
-            id=GroupId(group or uuid4()),
-            policy=policy,
-            name=name,
-            max_per_host=max_per_host,
-            project=self.project,
-        )
-        return (await self._ask(order, GroupsFound)).groups[0]
+        Its user on the broker is made by `moor application create`. For operators.
+        """
+        order = SetApplication(name=name, projects=tuple(projects), admin=admin)
+        known = (await self._ask(order, ApplicationSet)).application
+        assert known is not None, "it was not removed"
+        return known
 
-    async def delete_group(self, group: UUID) -> GroupState:
-        """Delete a server group; its members stay. Returns it as it was. Raises `NotFound`."""
-        return await self._one(
-            DeleteGroup(id=GroupId(group), project=self.project),
-            GroupsFound,
-            lambda page: page.groups,
-            "server group",
-            group,
-        )
+    async def delete_application(self, name: str) -> None:
+        """Tell the schedulers that there is no such application any more. For operators."""
+        await self._ask(SetApplication(name=name, removed=True), ApplicationSet)
 
-    async def show_group(self, group: UUID) -> GroupState:
-        """A server group with its members and their hosts. Raises `NotFound`."""
-        return await self._one(
-            AskGroups(id=GroupId(group), project=self.project),
-            GroupsFound,
-            lambda page: page.groups,
-            "server group",
-            group,
-        )
+    async def show_application(self, name: str) -> KnownApplication:
+        """An application, with its projects. Raises `NotFound`. For operators."""
+        every = await self.list_applications()
+        found = [each for each in every if each.name == name]
+        if not found:
+            raise NotFound("application", name, near=near(name, [each.name for each in every]))
+        return found[0]
 
-    def list_groups(self) -> AsyncGenerator[GroupState, None]:
-        """All server groups, without their members."""
-        return self._items(AskGroups(project=self.project, limit=PAGE), GroupsFound, lambda page: page.groups)
+    def list_applications(self) -> Listing[KnownApplication, ApplicationsFound]:
+        """All applications that the schedulers know, in the order of their names. For operators."""
+        return self._listing(AskApplications(), ApplicationsFound, lambda page: page.applications)

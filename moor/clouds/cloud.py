@@ -1,10 +1,13 @@
-"""A whole cloud in one process: every worker of every room, on one broker and one database; and bare metal, if that is wanted."""
+"""The parts of a cloud (`CloudPlan`), and the cloud in one process: every worker of every room, on one broker and one database;
+and bare metal, if that is wanted. processes.py runs a plan on servers, with a process for each worker.
+"""
 
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
+from types import MappingProxyType
 
 from msgspec import Struct, structs
 
@@ -16,34 +19,32 @@ from bus.workers.station import Station
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.handlers import Elapsed
-from compute_sim.settings import ComputeSettings
 from compute_sim.store_sql import open_compute_store
+from compute_sim.wiring import OpensHosts
 from engine.flavors import Flavor
 from ironic_sync.core.offers import CellMap, class_of
 from ironic_sync.rest import HttpIronicApi
-from ironic_sync.settings import DaemonRules, IronicSettings
+from ironic_sync.settings import DaemonRules
 from ironic_sync.store_sql import SqlIronicStore
 from ironic_sync.wiring import ironic_parts
 from kit.database_settings import DatabaseSettings
 from kit.health import About, BadAddressError, Health
-from kit.process import Part, run_until
+from kit.process import Part, run_until, running
 from kit.sql import upgrade
-from laboratory.computes.driver import simulated_parts
+from laboratory.computes.driver import simulated_hosts
 from laboratory.computes.faults import FaultScript
-from laboratory.computes.hosts import SimulatedHost
+from laboratory.computes.hosts import equal_hosts, read_host_size
 from laboratory.ironic import (
     IronicScript,
     IronicSimSettings,
     IronicSimulation,
     IronicTransport,
     NodeFile,
-    SimulatedNode,
     WorkDurations,
     nodes_in_groups,
     paced,
     simulated_ironic,
 )
-from moor.asking import running
 from moor.clouds.db_command import IRONIC, OTHERS, PLACEMENT
 from moor.worker_settings import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
@@ -51,10 +52,9 @@ from placement_worker.wiring import placement_parts
 from scheduler_worker.store_sql import SqlSchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
-# The bare metal of a cloud in one process: a simulated Ironic, and the daemons that manage its nodes.
-
 RESOURCE_CLASS = "baremetal"
 DRAIN_S_MAX = 10.0
+ONE_OF_EACH: Mapping[str, int] = MappingProxyType({"placement": 1, "scheduler": 1, "conductor": 1})
 
 
 class IronicPortTaken(Exception):  # noqa: N818 - named for what happened
@@ -77,23 +77,45 @@ class BareMetalPlan(Struct, frozen=True, kw_only=True):
     file: Path | None = None
 
     @property
-    def groups(self) -> tuple[str, ...]:
-        """The conductor groups over which the nodes are spread."""
-        return tuple(sorted(self.cells.groups))
-
-    @property
-    def simulated_nodes(self) -> tuple[SimulatedNode, ...]:
-        return nodes_in_groups(self.nodes, self.groups, resource_class=RESOURCE_CLASS)
-
-    @property
-    def simulating(self) -> IronicSimSettings:
-        return IronicSimSettings(
-            delays=paced(WorkDurations(), self.pace), conductor_groups=("", *self.groups)
-        )
-
-    @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"ironic-{number}" for number in range(1, self.daemons + 1))
+
+    def simulated(self, broker: Broker, file: NodeFile | None = None) -> IronicSimulation:
+        """The simulated Ironic, with its nodes spread over the conductor groups."""
+        groups = tuple(sorted(self.cells.groups))
+        nodes = nodes_in_groups(self.nodes, groups, resource_class=RESOURCE_CLASS)
+        simulating = IronicSimSettings(
+            delays=paced(WorkDurations(), self.pace), conductor_groups=("", *groups)
+        )
+        try:
+            return simulated_ironic(
+                broker, nodes, simulating, script=self.script, listen=self.listen, file=file
+            )
+        except BadAddressError as taken:
+            raise IronicPortTaken(str(taken)) from None
+
+
+class CloudPlan(Struct, frozen=True, kw_only=True):
+    """The parts of a cloud.
+
+    `cells` has the number of simulated hosts of each cell, and `host_size` what differs from their usual size. `workers`: how many
+    of each kind, conductors in each cell, if each is a process of its own; in one process there is one of each. There `computes`
+    open the hosts of a cell in place of simulated ones, and with `keeps_hosts` the instances on simulated hosts are stored in the
+    database, for the next cloud on it.
+    """
+
+    cells: Mapping[str, int]
+    host_size: str = ""
+    faults: FaultScript = FaultScript()
+    metal: BareMetalPlan | None = None
+    settings: CloudSettings = CloudSettings()
+    workers: Mapping[str, int] = ONE_OF_EACH
+    computes: Mapping[str, OpensHosts] = {}
+    keeps_hosts: bool = False
+
+    @property
+    def host_names(self) -> frozenset[str]:
+        return frozenset(host.name for each in self.cells.items() for host in equal_hosts(*each))
 
 
 def cells_of_groups(cells: Iterable[str], stated: CellMap | None = None) -> CellMap:
@@ -151,67 +173,110 @@ class Daemon:
             self._running.cancel()
 
 
-class BareMetal(Struct, frozen=True):
-    """The simulated Ironic and its daemons; the caller runs `parts`."""
+class RunningCloud:
+    """The workers of a plan in this process: their parts, placement's store, and of bare metal the simulated Ironic and its daemons.
 
-    simulation: IronicSimulation
-    daemons: tuple[Daemon, ...]
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return (*self.simulation.parts, *self.daemons)
-
-
-@asynccontextmanager
-async def bare_metal(
-    metal: BareMetalPlan,
-    broker: Broker,
-    database_url: str,
-    station: Callable[[str], Station],
-    *,
-    settings: IronicSettings,
-    database: DatabaseSettings,
-) -> AsyncIterator[BareMetal]:
-    """Build the simulated Ironic and the daemons, on a database that has their tables.
-
-    `station` makes the connection to the bus of the daemon with a name.
+    `stack` closes what they opened. Each worker connects as the broker user that `as_user` gives.
     """
-    async with AsyncExitStack() as stack:
-        file = None if metal.file is None else stack.enter_context(closing(NodeFile(metal.file)))
-        try:
-            simulation = simulated_ironic(
-                broker,
-                metal.simulated_nodes,
-                metal.simulating,
-                script=metal.script,
-                listen=metal.listen,
-                file=file,
-            )
-        except BadAddressError as taken:
-            raise IronicPortTaken(str(taken)) from None
+
+    placement_at: Station
+    # Ends before the context of the cloud does only when a worker fails.
+    task: asyncio.Task[None]
+
+    def __init__(
+        self,
+        plan: CloudPlan,
+        broker: Broker,
+        *,
+        database_url: str,
+        placement_url: str,
+        as_user: Callable[[str], Broker] | None,
+        stack: AsyncExitStack,
+    ) -> None:
+        self.plan = plan
+        self.parts: list[Part] = []
+        self.simulation: IronicSimulation | None = None
+        self.daemons: dict[str, Daemon] = {}
+        self._broker, self._database_url = broker, database_url
+        self._as_user, self._stack = as_user, stack
+        database = plan.settings.database
+        self.placement = SqlPlacementStore(placement_url, settings=database)
+        stack.push_async_callback(self.placement.close)
+
+    async def make_workers(self) -> None:
+        settings = self.plan.settings
+        self.placement_at = at = self._station("placement")
+        self._add("placement", at, placement_parts((at,), self.placement, settings.placement))
+        at = self._station("scheduler")
+        rows = SqlSchedulerStore(self._database_url, settings=settings.database)
+        self._stack.push_async_callback(rows.close)
+        self._add("scheduler", at, scheduler_parts(at, rows, settings.scheduler))
+        for cell in self.plan.cells:
+            await self._make_cell(cell)
+        if self.plan.metal is not None:
+            await self._make_metal(self.plan.metal)
+
+    async def _make_cell(self, cell: str) -> None:
+        plan, settings = self.plan, self.plan.settings
+        rows = SqlConductorStore(self._database_url, cell, settings=settings.database)
+        self._stack.push_async_callback(rows.close)
+        at = self._station("conductor", cell)
+        conductor = conductor_parts(at, rows, settings.conductor, cell, at.ask_all)
+        self._add("conductor", at, (*conductor, at), cell)
+        kept: dict[str, object] = {}
+        if plan.keeps_hosts:
+            clock_s = Elapsed()
+            store = await open_compute_store(self._database_url, cell, clock_s, settings.database)
+            self._stack.push_async_callback(store.close)
+            kept = {"clock_s": clock_s, "store": store}
+        at = self._station("compute", cell)
+        opens = plan.computes.get(cell) or simulated_hosts(
+            plan.cells[cell], read_host_size(plan.host_size), plan.faults
+        )
+        of_hosts = opens(at, structs.replace(settings.compute, cell=cell), **kept)
+        self._add("compute", at, await self._stack.enter_async_context(of_hosts), cell)
+
+    async def _make_metal(self, metal: BareMetalPlan) -> None:
+        settings, database = self.plan.settings, self.plan.settings.database
+        file = None if metal.file is None else self._stack.enter_context(closing(NodeFile(metal.file)))
+        self.simulation = metal.simulated(self._broker, file)
         if file is not None:
-            await _end_leases(database_url, database)
-        daemons = []
+            await _end_leases(self._database_url, database)
         for name in metal.names:
-            store = SqlIronicStore(database_url, settings=database)
-            stack.push_async_callback(store.close)
-            place = station(name)
-            link = Link(place.consuming.broker, place.settings, name="connection to Ironic")
-            stack.push_async_callback(link.close)
-            api = HttpIronicApi("http://ironic", transport=IronicTransport(simulation.ironic))
-            stack.push_async_callback(api.close)
+            store = SqlIronicStore(self._database_url, settings=database)
+            self._stack.push_async_callback(store.close)
+            at = self._station("ironic", name=name)
+            link = Link(at.consuming.broker, at.settings, name="connection to Ironic")
+            self._stack.push_async_callback(link.close)
+            api = HttpIronicApi("http://ironic", transport=IronicTransport(self.simulation.ironic))
+            self._stack.push_async_callback(api.close)
             parts = ironic_parts(
-                place,
+                at,
                 link,
                 store,
-                DaemonRules.of(settings),
+                DaemonRules.of(settings.ironic),
                 name=name,
                 incarnation=secrets.token_hex(8),
                 cells=metal.cells,
                 api=api,
             )
-            daemons.append(Daemon(name, parts))
-        yield BareMetal(simulation, tuple(daemons))
+            self.daemons[name] = Daemon(name, parts)
+        self.parts += (*self.simulation.parts, *self.daemons.values())
+
+    def _station(self, role: str, cell: str = "", name: str = "") -> Station:
+        made = Station(
+            self._as_user(user_of(role, cell)) if self._as_user else self._broker,
+            name or (f"{role}-{cell}" if cell else role),
+            settings=self.plan.settings.bus,
+            asks=role != "placement",
+        )
+        self._stack.push_async_callback(made.close)
+        return made
+
+    def _add(self, role: str, at: Station, of_worker: Iterable[Part], cell: str = "") -> None:
+        """Add these parts of a worker, which tells by this station that it lives."""
+        parts = (*of_worker,)
+        self.parts += (*parts, WorkerBeats(Health(About(role, release(), cell), (*parts, at)), at))
 
 
 async def _end_leases(database_url: str, settings: DatabaseSettings) -> None:
@@ -224,113 +289,41 @@ async def _end_leases(database_url: str, settings: DatabaseSettings) -> None:
         await store.close()
 
 
-# Makes the parts of a cell's compute, as long as its context is open.
-ComputeParts = Callable[[Station, ComputeSettings], AbstractAsyncContextManager[Sequence[Part]]]
+def _nothing(_: RunningCloud) -> Sequence[Part]:
+    return ()
 
 
 @asynccontextmanager
 async def cloud(
+    plan: CloudPlan,
     broker: Broker,
     database_url: str,
-    hosts: Mapping[str, Sequence[SimulatedHost]],
     *,
     placement_url: str = "",
-    faults: FaultScript | None = None,
-    settings: CloudSettings | None = None,
-    keeps_hosts: bool = False,
-    api_part: Callable[[SqlPlacementStore], Part] | None = None,
-    more_parts: Sequence[Part] = (),
-    health_part: Callable[[Sequence[object]], Part] | None = None,
-    ended: asyncio.Event | None = None,
     as_user: Callable[[str], Broker] | None = None,
-    metal: BareMetalPlan | None = None,
-    on_metal: Callable[[BareMetal], None] | None = None,
-    computes: Mapping[str, ComputeParts] | None = None,
-) -> AsyncIterator[SqlPlacementStore]:
-    """Run all workers, with the simulated hosts of each cell, while this context is open; then drain them.
+    beside: Callable[[RunningCloud], Iterable[Part]] = _nothing,
+) -> AsyncIterator[RunningCloud]:
+    """Run all workers in this process while this context is open; then drain them. The exit raises the failure of a worker.
 
-    `as_user`: each worker connects as its own broker user.
-    `placement_url`: the database of placement's tables.
-    `keeps_hosts`: the instances on simulated hosts are stored in the database, for the next cloud on it.
-    `api_part` makes one more part, which works on placement's store: its HTTP API.
-    `more_parts` run beside the workers.
-    `health_part` makes one that reports the health of all parts.
-    `ended` is set when the workers end before this context does. They only do so by failing; the exit raises the failure.
-    `computes` make the parts of a cell's compute, in place of simulated hosts.
-    `metal`: there are bare-metal nodes too; `on_metal` receives them before they start.
+    `placement_url`: the database of placement's tables. `beside` makes parts that run beside the workers.
     """
-    settings = settings or CloudSettings()
-
-    await prepare(broker, hosts, database_url, placement_url, settings.database, has_nodes=metal is not None)
+    has_nodes = plan.metal is not None
+    await prepare(
+        broker, plan.cells, database_url, placement_url, plan.settings.database, has_nodes=has_nodes
+    )
     async with AsyncExitStack() as stack:
-        store = SqlPlacementStore(placement_url or database_url, settings=settings.database)
-        stack.push_async_callback(store.close)
-        api = SqlSchedulerStore(database_url, settings=settings.database)
-        stack.push_async_callback(api.close)
-
-        def station(role: str, cell: str = "", name: str = "") -> Station:
-            made = Station(
-                as_user(user_of(role, cell)) if as_user else broker,
-                name or (f"{role}-{cell}" if cell else role),
-                settings=settings.bus,
-                asks=role != "placement",
-            )
-            stack.push_async_callback(made.close)
-            return made
-
-        parts: list[Part] = []
-
-        def run(role: str, at: Station, of_worker: Iterable[Part], cell: str = "") -> None:
-            """Run these parts of a worker, which tells by this station that it lives."""
-            made = (*of_worker,)
-            parts.extend((*made, WorkerBeats(Health(About(role, release(), cell), (*made, at)), at)))
-
-        placement, scheduler = station("placement"), station("scheduler")
-        run("placement", placement, placement_parts((placement,), store, settings.placement))
-        run("scheduler", scheduler, scheduler_parts(scheduler, api, settings.scheduler))
-
-        for cell, of_cell in hosts.items():
-            rows = SqlConductorStore(database_url, cell, settings=settings.database)
-            stack.push_async_callback(rows.close)
-            place = station("conductor", cell)
-            conductor = conductor_parts(place, rows, settings.conductor, cell, place.ask_all)
-            run("conductor", place, (*conductor, place), cell)
-            clock_s, kept = Elapsed(), None
-            if keeps_hosts:
-                kept = await open_compute_store(database_url, cell, clock_s, settings.database)
-                stack.push_async_callback(kept.close)
-            hosts_at = station("compute", cell)
-            of_hosts = structs.replace(settings.compute, cell=cell)
-            made = (computes or {}).get(cell)
-            compute = (
-                simulated_parts(hosts_at, of_cell, of_hosts, faults, clock_s=clock_s, store=kept)
-                if made is None
-                else await stack.enter_async_context(made(hosts_at, of_hosts))
-            )
-            run("compute", hosts_at, compute, cell)
-        if metal is not None:
-            nodes = await stack.enter_async_context(
-                bare_metal(
-                    metal,
-                    broker,
-                    database_url,
-                    lambda name: station("ironic", name=name),
-                    settings=settings.ironic,
-                    database=settings.database,
-                )
-            )
-            parts += nodes.parts
-            if on_metal is not None:
-                on_metal(nodes)
-        if api_part is not None:
-            parts.append(api_part(store))
-        parts += more_parts
-        if health_part is not None:
-            parts.append(health_part((*parts, placement)))
-        async with running(parts, DRAIN_S_MAX) as task:
-            if ended is not None:
-                task.add_done_callback(lambda _: ended.set())
-            yield store
+        made = RunningCloud(
+            plan,
+            broker,
+            database_url=database_url,
+            placement_url=placement_url or database_url,
+            as_user=as_user,
+            stack=stack,
+        )
+        await made.make_workers()
+        made.parts += beside(made)
+        async with running(made.parts, DRAIN_S_MAX) as made.task:
+            yield made
 
 
 async def prepare(

@@ -14,8 +14,7 @@ from compute_sim.wiring import OpensHosts, driver_named
 from compute_sim.wiring import run as run_compute
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
-from moor.client.bus_client import with_user
-from moor.dashboard.service import DashboardFlags, dashboard_options
+from moor.dashboard.service import DashboardFlags, dashboard_client, dashboard_options
 from moor.dashboard.service import serve as serve_dashboard
 from moor.flags import Commands
 from moor.options import (
@@ -248,13 +247,13 @@ def dashboard(
     """
     operating.begin()
     settings = command_settings(bus=bus, cells=cells, ironic=ironic, ironic_db=ironic_db)
+    broker_of(settings.bus_url)
     run_worker(
         serve_dashboard(
-            broker_of(with_user(settings.bus_url)),
-            broker_of(with_user(settings.bus_url, operates=True)),
+            lambda: dashboard_client(settings.bus_url),
+            lambda: dashboard_client(settings.bus_url, as_operator=True),
             settings,
             dashboard_options(web),
-            bus=tuned(BUS),
             health_at=operating.health_listen,
             show=tell,
         )

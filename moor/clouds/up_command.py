@@ -10,9 +10,8 @@ After a kill at any moment, a restart on the same directory continues where it w
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -28,7 +27,6 @@ from bus.memory import (
     MemoryBroker,
     journaled_broker,
 )
-from bus.messages.stored_names import CreateFlavor
 from bus.otel import traced
 from bus.settings import BusSettings
 from bus.topology import objects_of, user_of
@@ -38,16 +36,17 @@ from bus.workers.running import about
 from engine.hosts import NODE
 from ironic_sync.core.offers import CellMap
 from kit.health import BadAddressError, Health
-from kit.process import hangups_heard, stopped_by_signals
+from kit.process import Part, hangups_heard, stopped_by_signals
 from laboratory.computes.faults import FaultScript, load_script
-from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts, read_host_size
+from laboratory.computes.hosts import read_host_size
 from laboratory.ironic.command import LISTEN, IronicListenAt, read_listen
-from moor.asking import LOCAL, client, until_choosable
+from moor.client import LOCAL, Rejected
 from moor.clouds.cloud import (
     SMALL,
-    BareMetal,
     BareMetalPlan,
+    CloudPlan,
     IronicPortTaken,
+    RunningCloud,
     cells_of_groups,
     cloud,
     flavor_of_nodes,
@@ -57,8 +56,8 @@ from moor.dashboard.service import (
     DashboardFlags,
     DashboardOptions,
     DashboardService,
+    dashboard_client,
     dashboard_options,
-    reading_client,
 )
 from moor.flags import option
 from moor.options import (
@@ -71,6 +70,7 @@ from moor.options import (
     PlacementDatabaseUrl,
     PoolFlags,
     SchedulerFlags,
+    client,
     command_settings,
     fail,
     option_of,
@@ -96,8 +96,6 @@ NODES = "ironic.nodes"
 IN_ONE_PROCESS = CloudSettings(
     bus=BusSettings(answer_timeout_ms=4_000.0),
 )
-
-Cloud = dict[str, tuple[SimulatedHost, ...]]
 
 
 def up(
@@ -134,70 +132,61 @@ def up(
         script = load_script(faults, FaultScript) if faults else FaultScript()
     serving = serving_of(api, tuned(PLACEMENT))
     pages = None if web.dashboard_listen == OFF else dashboard_options(web)
-    workers = tuned_cloud(IN_ONE_PROCESS, scheduler, pool, network)
-    size = host_size_in(host_size)
-    cells_hosts = {cell: equal_hosts(cell, hosts, size) for cell in settings.addresses.cells or DEFAULT_CELLS}
-    metal = _metal(settings, nodes, daemons, ironic_listen, tuple(cells_hosts)) if nodes else None
-    run(
-        _up(
-            settings,
-            workers,
-            socket,
-            cells_hosts,
-            script=script,
-            serving=serving,
-            web=pages,
-            health_at=operating.health_listen,
-            metal=metal,
-        )
+    names = settings.addresses.cells or DEFAULT_CELLS
+    check_host_size(host_size)
+    plan = CloudPlan(
+        cells=dict.fromkeys(names, hosts),
+        host_size=host_size,
+        faults=script,
+        metal=_metal(settings, nodes, daemons, ironic_listen, names) if nodes else None,
+        settings=tuned_cloud(IN_ONE_PROCESS, scheduler, pool, network),
+        keeps_hosts=True,
     )
+    run(_up(settings, plan, socket, serving=serving, web=pages, health_at=operating.health_listen))
 
 
 async def _up(
     settings: Settings,
-    workers: CloudSettings,
+    plan: CloudPlan,
     socket: Path,
-    hosts: Cloud,
     *,
-    script: FaultScript,
     serving: ServiceOptions,
     web: DashboardOptions | None,
     health_at: str,
-    metal: BareMetalPlan | None,
 ) -> None:
     out.print(
-        f"[bold]Moorage[/bold]: {sum(map(len, hosts.values()))} simulated hosts in "
-        f"{len(hosts)} {'cell' if len(hosts) == 1 else 'cells'} ({', '.join(hosts)}), data in {escape(str(settings.data))}",
+        f"[bold]Moorage[/bold]: {sum(plan.cells.values())} simulated hosts in "
+        f"{len(plan.cells)} {'cell' if len(plan.cells) == 1 else 'cells'} ({', '.join(plan.cells)}), data in {escape(str(settings.data))}",
         soft_wrap=True,
     )
     with (
         traced(about("moor up")),
         hangups_heard(),
         stopped_by_signals() as stop,
-        _opened_broker(settings.data / JOURNAL, hosts) as broker,
+        _opened_broker(settings.data / JOURNAL, plan.cells) as broker,
     ):
-        url = settings.addresses.db_url or f"sqlite+aiosqlite:///{settings.database_file}"
+
+        def beside(made: RunningCloud) -> list[Part]:
+            """The dashboard, the HTTP service, and the health of all parts."""
+            _announce_metal(settings, made)
+            others: list[Part] = [_dashboard(settings, web, broker)] if web else []
+            others.append(_placement_api(serving, made.placement))
+            if health_at:
+                others.append(_health(health_at, (*made.parts, *others, made.placement_at)))
+            return others
+
         running = cloud(
+            plan,
             broker.as_user(),
-            url,
-            hosts,
+            settings.addresses.db_url or f"sqlite+aiosqlite:///{settings.database_file}",
             placement_url=settings.addresses.placement_db_url,
-            faults=script,
-            settings=workers,
-            keeps_hosts=True,
             as_user=broker.as_user,
-            api_part=partial(_placement_api, serving),
-            more_parts=(_dashboard(settings, web, broker),) if web else (),
-            health_part=partial(_health, health_at) if health_at else None,
-            ended=stop,
-            metal=metal,
-            on_metal=partial(_announce_metal, settings),
+            beside=beside,
         )
         try:
-            async with serve_unix(broker, socket), running:
-                getting_ready = asyncio.create_task(
-                    _announce_ready(settings, sum(map(len, hosts.values())), metal)
-                )
+            async with serve_unix(broker, socket), running as made:
+                made.task.add_done_callback(lambda _: stop.set())
+                getting_ready = asyncio.create_task(_announce_ready(settings, plan))
                 # Set by a signal, or when a worker fails; then the cloud raises that failure.
                 await stop.wait()
                 getting_ready.cancel()
@@ -223,8 +212,8 @@ def _health(address: str, parts: Sequence[object]) -> HealthServer:
 def _dashboard(settings: Settings, web: DashboardOptions, broker: MemoryBroker) -> DashboardService:
     try:
         service = DashboardService(
-            lambda: reading_client(broker.as_user(LOCAL.user)),
-            lambda: reading_client(broker.as_user(user_of("operator"))),
+            lambda: dashboard_client(broker.as_user(LOCAL.user)),
+            lambda: dashboard_client(broker.as_user(user_of("operator"))),
             settings,
             web,
             say,
@@ -244,26 +233,31 @@ def _placement_api(serving: ServiceOptions, store: SqlPlacementStore) -> Placeme
     return service
 
 
-def _announce_metal(settings: Settings, metal: BareMetal) -> None:
+def _announce_metal(settings: Settings, made: RunningCloud) -> None:
     """Print the address of the simulated Ironic, and write it to the file where other commands find it."""
-    url = metal.simulation.url
+    if made.simulation is None:
+        return
+    url = made.simulation.url
     settings.ironic_url_file.write_text(f"{url}\n")
-    daemons = "a daemon manages" if len(metal.daemons) == 1 else f"{len(metal.daemons)} daemons manage"
+    daemons = "a daemon manages" if len(made.daemons) == 1 else f"{len(made.daemons)} daemons manage"
     say(
-        f"a simulated Ironic has {len(metal.simulation.ironic.nodes)} nodes, which {daemons}; its API is served at {url}"
+        f"a simulated Ironic has {len(made.simulation.ironic.nodes)} nodes, which {daemons}; its API is served at {url}"
     )
 
 
-async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan | None) -> None:
+async def _announce_ready(settings: Settings, plan: CloudPlan) -> None:
     """Print `ready` once schedulers can choose every host that is in use: they know it, and placement has its provider. Ask
     over the bus, as an operator does.
     """
-    wanted = hosts + (metal.nodes if metal else 0)
-    async with client(settings, operates=True) as asking:
-        known = await until_choosable(asking, lambda found: len(found) >= wanted)
+    metal = plan.metal
+    wanted = sum(plan.cells.values()) + (metal.nodes if metal else 0)
+    async with client(settings, operates=True) as moor:
+        known = await moor.until_choosable(wanted)
         if metal:
-            # A user's own flavor of the name stays.
-            await asking.ask_all([CreateFlavor(flavor=each) for each in (flavor_of_nodes(), SMALL)])
+            for flavor in (flavor_of_nodes(), SMALL):
+                # A user's own flavor of the name stays.
+                with suppress(Rejected):
+                    await moor.create_flavor(flavor)
     up = [host for host in known if host.up]
     nodes = sum(host.kind == NODE for host in up)
     hypervisors = len(up) - nodes
@@ -321,16 +315,16 @@ def _socket(settings: Settings) -> Path:
     return Path(parts.path) if parts.scheme == "unix" else settings.socket
 
 
-def host_size_in(text: str) -> HostSize:
+def check_host_size(text: str) -> None:
     with wrong_value():
-        return read_host_size(text)
+        read_host_size(text)
 
 
 @contextmanager
-def _opened_broker(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
+def _opened_broker(journal: Path, cells: Collection[str]) -> Iterator[MemoryBroker]:
     """Open the broker of `moor up` on its journal, with the users of the topology and their rights."""
     users = rights_by_user(
-        objects_of(hosts, create_foreign=True).exchanges, hosts, applications=(LOCAL,)
+        objects_of(cells, create_foreign=True).exchanges, cells, applications=(LOCAL,)
     ).values()
     try:
         with journaled_broker(journal, users=users) as broker:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from http import HTTPStatus
-from typing import Final, get_args
+from typing import Any, Final, get_args
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
@@ -22,16 +22,11 @@ from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from bus.messages.build import AskInstances, DeleteInstance, InstancesFound, MoveKind
-from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
-from engine.flavors import InstanceId
-from engine.hosts import NODE, HostMode, HostState, host_in_cell, names_clash
+from engine.hosts import NODE
 from kit.errors import ConnectionLost, Failure, Refusal
 from kit.logs import InstanceLine, InstanceLog
 from kit.times import now
-from moor.asking import CommandClient, answer_of
-from moor.client.errors import ClientError, NotFound, Rejected
-from moor.client.hosts import DRAINING, EVACUATING, HostMoves, Stayed, instances_on
+from moor.client import Client, ClientError, Emptied, HostMode, HostState, NotFound, Stayed, host_in_cell
 from moor.dashboard.access import AGAIN, FORM_TOKEN, Access, FormRefused, form_of, local_path, reader_of
 from moor.dashboard.letters import LETTERS_MAX, LetterReader
 from moor.dashboard.rendering import NOBODY, PageRefused, PageRenderer, Reader
@@ -178,11 +173,11 @@ class OrderQuestion(Struct, frozen=True, kw_only=True):
 
 
 class Clouds(Struct, frozen=True):
-    """The cloud, for orders: `asking` asks for pages, `ordering` connects each order anew, as a user who may send it."""
+    """The cloud, for orders: `moor` asks for pages, `ordering` connects each order anew, as a user who may send it."""
 
-    asking: CommandClient
+    moor: Client
     letters: LetterReader
-    ordering: Callable[[], AbstractAsyncContextManager[CommandClient]]
+    ordering: Callable[[], AbstractAsyncContextManager[Client]]
 
 
 class DashboardOrder(Struct, frozen=True):
@@ -198,16 +193,8 @@ class DashboardOrder(Struct, frozen=True):
 
 MOVES_AT_ONCE: Final = 10
 EVACUATIONS_AT_ONCE: Final = 50
-
-
-async def host_named(asking: CommandClient, name: str) -> HostState:
-    """The only host of this name. Raises PageRefused."""
-    found = (await answer_of(asking, AskHosts(name=name), HostsFound)).hosts if name else ()
-    if not found:
-        raise PageRefused(f"There is no host {name!r}.")
-    if len(found) > 1:
-        raise PageRefused(f"host is {name!r}: {names_clash(name, [each.cell for each in found])}")
-    return found[0]
+# A job goes on for so long.
+END_S_MAX: Final = 24 * 3600.0
 
 
 def whole_name(host: HostState) -> str:
@@ -243,10 +230,10 @@ async def _ask_mode(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuest
     mode = given.get("mode", "")
     if mode not in _MODES:
         raise PageRefused(f"mode is {mode!r}: it must be one of {', '.join(get_args(HostMode))}.")
-    host = await host_named(clouds.asking, given.get("host", ""))
+    host = await clouds.moor.show_host(given.get("host", ""))
     if mode == "dead" and host.kind == NODE:
         raise PageRefused(f"{host.name} is a bare-metal node, which cannot be dead.")
-    there = await instances_on(clouds.asking, whole_name(host))
+    there = await clouds.moor.instances_on(whole_name(host))
     title, meaning = _MODES[mode]
     now = f"It is {host.setting.mode} now" + (f": {host.setting.reason}" if host.setting.reason else "")
     heard = f". It was heard at {time_in_words(host.heard_at)}" if mode == "dead" and host.heard_at else ""
@@ -268,21 +255,45 @@ async def _ask_mode(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuest
 
 async def _set_mode(clouds: Clouds, given: Given, job: DashboardJob) -> None:
     mode: HostMode = given["mode"]  # type: ignore[assignment]  # the question has checked it
-    async with clouds.ordering() as asking:
-        host = await _set(asking, given, mode, job)
+    async with clouds.ordering() as moor:
+        host = await moor.set_host(
+            given["host"],
+            mode,
+            reason=given.get("reason", "").strip(),
+            # A user who sets a host dead has confirmed that nothing runs there (`OrderQuestion.sure`).
+            sure=mode == "dead",
+            for_user=job.by,
+        )
     job.say(f"{whole_name(host)} is set {host.setting.mode}, by {host.setting.by}.")
 
 
-async def _set(asking: CommandClient, given: Given, mode: HostMode, job: DashboardJob) -> HostState:
-    reason = given.get("reason", "").strip()
-    # Who sets a host dead has confirmed that nothing runs there (`OrderQuestion.sure`).
-    order = SetHost(host=given["host"], mode=mode, reason=reason, for_user=job.by, sure=mode == "dead")
-    return (await answer_of(asking, order, HostSet)).host
+async def _ask_delete_host(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
+    host = await clouds.moor.show_host(given.get("host", ""))
+    return OrderQuestion(
+        title=f"Delete {whole_name(host)}",
+        button="Delete it",
+        sentences=(
+            "The host is forgotten, with what placement has of it.",
+            "It is refused while the host is heard, has instances, or anybody holds something of it.",
+            "If it comes back, it is a new host.",
+        ),
+        instances=len(await clouds.moor.instances_on(whole_name(host))),
+        about=f"mode of {whole_name(host)}",
+        given={"host": whole_name(host)},
+        back="/hosts",
+        is_harmful=True,
+    )
+
+
+async def _delete_host(clouds: Clouds, given: Given, job: DashboardJob) -> None:
+    async with clouds.ordering() as moor:
+        host = await moor.delete_host(given["host"], for_user=job.by)
+    job.say(f"{whole_name(host)} is deleted.")
 
 
 async def _ask_drain(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
-    host = await host_named(clouds.asking, given.get("host", ""))
-    there = await instances_on(clouds.asking, whole_name(host))
+    host = await clouds.moor.show_host(given.get("host", ""))
+    there = await clouds.moor.instances_on(whole_name(host))
     return OrderQuestion(
         title=f"Drain {whole_name(host)}",
         button=f"Drain it: move {counted(len(there))}",
@@ -300,17 +311,18 @@ async def _ask_drain(clouds: Clouds, given: Given, _reader: Reader) -> OrderQues
 
 
 async def _drain(clouds: Clouds, given: Given, job: DashboardJob) -> None:
-    async with clouds.ordering() as asking:
-        host = await _set(asking, given, "draining", job)
+    reason = given.get("reason", "").strip()
+    async with clouds.ordering() as moor:
+        host = await moor.set_host(given["host"], "draining", reason=reason, for_user=job.by)
         job.say(f"{whole_name(host)} is set draining, by {host.setting.by}.")
-        await _empty(asking, whole_name(host), DRAINING, MOVES_AT_ONCE, job)
+        await _emptied(job, moor.move_away, whole_name(host), at_once=MOVES_AT_ONCE)
 
 
 async def _ask_evacuate(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
-    host = await host_named(clouds.asking, given.get("host", ""))
+    host = await clouds.moor.show_host(given.get("host", ""))
     if host.up:
         raise PageRefused(f"{whole_name(host)} is up, so nothing can be evacuated: set it down first.")
-    there = await instances_on(clouds.asking, whole_name(host))
+    there = await clouds.moor.instances_on(whole_name(host))
     return OrderQuestion(
         title=f"Evacuate {whole_name(host)}",
         button=f"Evacuate it: build {counted(len(there))} anew",
@@ -329,32 +341,34 @@ async def _ask_evacuate(clouds: Clouds, given: Given, _reader: Reader) -> OrderQ
 
 
 async def _evacuate(clouds: Clouds, given: Given, job: DashboardJob) -> None:
-    async with clouds.ordering() as asking:
-        host = await host_named(asking, given["host"])
-        if host.up:
-            raise Rejected("host", given["host"], "it is up, so nothing was evacuated: set it down first")
-        await _empty(asking, whole_name(host), EVACUATING, EVACUATIONS_AT_ONCE, job)
+    async with clouds.ordering() as moor:
+        await _emptied(job, moor.evacuate_host, given["host"], at_once=EVACUATIONS_AT_ONCE)
 
 
-async def _empty(
-    asking: CommandClient, host: str, kinds: Sequence[MoveKind], at_once: int, job: DashboardJob
+async def _emptied(
+    job: DashboardJob, empty: Callable[..., Awaitable[Emptied]], host: str, **how: Any
 ) -> None:
-    there = await instances_on(asking, host)
-    moves = HostMoves(asking, there, kinds, (), for_user=job.by, tell=job.show_progress)
+    so_far: list[Emptied] = []
+
+    def tell(known: Emptied) -> None:
+        so_far[:] = [known]
+        job.show_progress(f"{len(known.moved)} moved, {len(known.stayed)} not yet")
+
     try:
-        await moves.make(at_once)
+        so_far[:] = [await empty(host, **how, timeout_s=END_S_MAX, for_user=job.by, tell=tell)]
     finally:
-        job.stayed, job.progress = moves.still_there(), ""
-        job.say(f"{len(moves.moved)} of {counted(len(there))} have left {host}.")
+        job.progress = ""
+        for known in so_far:
+            job.stayed = known.stayed
+            job.say(
+                f"{len(known.moved)} of {counted(len(known.moved) + len(known.stayed))} have left {known.host}."
+            )
 
 
 async def _ask_delete(clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
     id_ = _instance_id(given.get("instance", ""))
-    question = AskInstances(instances=(id_,), project=reader.project)
-    found = await answer_of(clouds.asking, question, InstancesFound)
-    if not found.instances:
-        raise PageRefused(f"There is no instance {id_}.")
-    (state,) = found.instances
+    state = await clouds.moor.of_project(reader.project).show(id_)
+    id_ = state.id
     if state.state in ("deleting", "deleted"):
         raise PageRefused(f"Instance {id_} is {state.state} already.")
     name = state.name or str(id_)
@@ -377,18 +391,14 @@ async def _ask_delete(clouds: Clouds, given: Given, reader: Reader) -> OrderQues
 
 
 async def _delete(clouds: Clouds, given: Given, job: DashboardJob) -> None:
-    id_ = _instance_id(given["instance"])
-    order = DeleteInstance(instance=id_, project=job.project, for_user=job.by)
-    async with clouds.ordering() as asking:
-        answer = await answer_of(asking, order, InstancesFound)
-    if not answer.instances:
-        raise NotFound("instance", id_)
-    job.say(f"The instance is {answer.instances[0].state}.")
+    async with clouds.ordering() as moor:
+        sent = await moor.of_project(job.project).delete(_instance_id(given["instance"]), for_user=job.by)
+    job.say(f"The instance is {sent.states[0].state}.")
 
 
-def _instance_id(text: str) -> InstanceId:
+def _instance_id(text: str) -> UUID:
     try:
-        return InstanceId(UUID(text))
+        return UUID(text)
     except ValueError:
         raise PageRefused(f"instance is {text!r}: it is no id of an instance.") from None
 
@@ -414,13 +424,11 @@ async def _ask_replay(clouds: Clouds, given: Given, _reader: Reader) -> OrderQue
 
 async def _replay(clouds: Clouds, given: Given, job: DashboardJob) -> None:
     broker, handle = given["broker"], given["letter"]
-    async with clouds.letters.opened(broker) as (connection, opened):
-        tag = next((tag for tag, each in opened.letters.items() if each.handle == handle), None)
-        if tag is None:
-            raise PageRefused(_no_letter(broker, handle))
-        queue = opened.letters[tag].queue
-        await opened.replay(connection, (tag,))
-    job.say(f"The dead letter {handle} is back in the queue {queue}.")
+    try:
+        letter = await clouds.letters.replay(broker, handle)
+    except NotFound:
+        raise PageRefused(_no_letter(broker, handle)) from None
+    job.say(f"The dead letter {handle} is back in the queue {letter.queue}.")
 
 
 def _no_letter(broker: str, handle: str) -> str:
@@ -431,6 +439,7 @@ ORDERS: Final[Mapping[str, DashboardOrder]] = {
     "set-host": DashboardOrder(_ask_mode, _set_mode),
     "drain": DashboardOrder(_ask_drain, _drain),
     "evacuate": DashboardOrder(_ask_evacuate, _evacuate),
+    "delete-host": DashboardOrder(_ask_delete_host, _delete_host),
     "delete": DashboardOrder(_ask_delete, _delete, for_members=True),
     "replay": DashboardOrder(_ask_replay, _replay),
 }

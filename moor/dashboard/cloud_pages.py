@@ -1,4 +1,4 @@
-"""The overview, live, and what it leads to: workers, brokers, hosts, server groups and aggregates.
+"""The overview, live, and what it leads to: workers, brokers, and the hosts behind its tiles.
 
 One watcher asks the schedulers for the overview and the tiles, for all browsers that look, and remembers an hour of rates.
 """
@@ -14,33 +14,15 @@ from typing import Any
 from urllib.parse import quote
 
 from msgspec import Struct
-from rich.text import Text
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from bus.messages.build import AskInstances, InstancesFound
-from bus.messages.cloud import AskTiles, Durations, Overview, StageTimes, Tiles
-from bus.messages.hosts import AggregatesFound, AskAggregates, AskHosts, HostsFound
-from bus.messages.stored_names import AskGroups, GroupsFound
-from engine.hosts import host_in_cell
-from engine.inventories import GroupId
 from kit.errors import ConnectionLost, Failure, Refusal
 from kit.metrics import BUCKETS_S
 from kit.parts import Periodic
-from moor.asking import Asks, CommandClient, answer_of
 from moor.broker.deployments import BrokerDeployment
-from moor.client.errors import ClientError
-from moor.dashboard.rendering import (
-    HEIGHT,
-    PAGE,
-    WIDTH,
-    AskingPages,
-    PageRefused,
-    Reader,
-    id_of,
-    is_number,
-    line_of,
-)
+from moor.client import Client, ClientError, Durations, Overview, StageTimes
+from moor.dashboard.rendering import HEIGHT, WIDTH, PageRefused, PageRenderer, Reader, is_number, line_of
 from moor.overview.gathering import CloudView, CloudViewer, Rates, brokers_of, notes_of, troubles_of
 from moor.overview.status_command import (
     instance_counts,
@@ -51,7 +33,6 @@ from moor.overview.status_command import (
     worker_groups,
 )
 from moor.settings import Settings
-from moor.showing import facts_of_host
 
 EVERY_S = 5.0
 # While nobody has looked for a minute, it looks this often: only so that there is an hour of rates.
@@ -95,15 +76,15 @@ class CloudSeen(Struct, frozen=True):
 class Watcher(Periodic):
     """A part that looks at the cloud again and again. `seen` is what it saw last; `hour` is the last hour of rates."""
 
-    def __init__(self, asking: Asks, settings: Settings, every_s: float = EVERY_S) -> None:
+    def __init__(self, moor: Client, settings: Settings, every_s: float = EVERY_S) -> None:
         super().__init__("look at the cloud", self._look, self._pause_s, is_cut_short=True)
         self._watched_every_s = every_s
         self.seen: CloudSeen | None = None
         self.trouble = ""
         self.hour: deque[Sample] = deque(maxlen=HOUR)
-        self._asking = asking
+        self._moor = moor
         self._settings = settings
-        self._viewer = CloudViewer(asking, settings, brokers_kept_s=BROKERS_KEPT_S)
+        self._viewer = CloudViewer(moor, settings, brokers_kept_s=BROKERS_KEPT_S)
         self._rates = Rates()
         self._readers: set[asyncio.Queue[None]] = set()
         # By the loop's clock: when somebody read a page of it last.
@@ -162,7 +143,7 @@ class Watcher(Periodic):
         for cell in overview.cells:
             tiles = ""
             while True:
-                page = await answer_of(self._asking, AskTiles(in_cell=cell.cell, skipped=len(tiles)), Tiles)
+                page = await self._moor.tiles(cell.cell, skipped=len(tiles))
                 tiles += page.tiles
                 if not page.tiles or len(tiles) >= page.hosts:
                     break
@@ -208,9 +189,9 @@ class StageShown(Struct, frozen=True):
     p99_line: str
 
 
-class CloudPages(AskingPages):
-    def __init__(self, asking: CommandClient, watcher: Watcher) -> None:
-        super().__init__(asking)
+class CloudPages(PageRenderer):
+    def __init__(self, moor: Client, watcher: Watcher) -> None:
+        self._moor = moor
         self._watcher = watcher
         # The last part of the overview that was rendered, and of what.
         self._rendered: tuple[object, str, str] = (None, "", "")
@@ -244,7 +225,7 @@ class CloudPages(AskingPages):
         if not is_number(text):
             raise PageRefused(f"{text!r} is no number of a host.")
         number = int(text)
-        page = await self._ask(AskTiles(in_cell=cell, skipped=number, named=True), Tiles)
+        page = await self._moor.tiles(cell, skipped=number, named=True)
         if not page.names:
             return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"cell {cell} has no host {number}.")
         return RedirectResponse(f"/hosts/{quote(cell)}/{quote(page.names[0])}", HTTPStatus.SEE_OTHER)
@@ -309,72 +290,6 @@ class CloudPages(AskingPages):
             "since": hour[0].at if hour else None,
             "picture": (WIDTH, HEIGHT),
         }
-
-    # Hosts
-
-    async def hosts(self, request: Request, reader: Reader) -> Response:
-        """In the order of their names, or only those of one name."""
-        asked = request.query_params
-        name, after = asked.get("name", "").strip(), asked.get("after", "")
-        found = await self._ask(AskHosts(name=name, after=after, limit=PAGE), HostsFound)
-        return self._page(
-            request, reader, "hosts.html", hosts=found.hosts, next=found.next, after=after, name=name
-        )
-
-    async def host(self, request: Request, reader: Reader) -> Response:
-        name = host_in_cell(request.path_params["cell"], request.path_params["name"])
-        found = await self._ask(AskHosts(name=name), HostsFound)
-        if not found.hosts:
-            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"There is no host {name}.")
-        (host, *_) = found.hosts
-        after = id_of(request.query_params.get("after", ""))
-        there = await self._ask(AskInstances(host=name, after=after, limit=PAGE), InstancesFound)
-        return self._page(
-            request,
-            reader,
-            "host.html",
-            host=host,
-            facts=[(label, Text.from_markup(fact).plain) for label, fact in facts_of_host(host)],
-            found=there,
-        )
-
-    # Server groups and aggregates
-
-    async def groups(self, request: Request, reader: Reader) -> Response:
-        asked = request.query_params
-        name, after = asked.get("name", "").strip(), asked.get("after", "")
-        place = id_of(after)
-        question = AskGroups(
-            name=name, after=None if place is None else GroupId(place), limit=PAGE, project=reader.project
-        )
-        found = await self._ask(question, GroupsFound)
-        return self._page(request, reader, "groups.html", found=found, name=name, after=after)
-
-    async def group(self, request: Request, reader: Reader) -> Response:
-        id_ = GroupId(request.path_params["id"])
-        found = await self._ask(AskGroups(id=id_, project=reader.project), GroupsFound)
-        if not found.groups:
-            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"There is no server group {id_}.")
-        return self._page(request, reader, "group.html", group=found.groups[0])
-
-    async def aggregates(self, request: Request, reader: Reader) -> Response:
-        after = request.query_params.get("after", "")
-        found = await self._ask(AskAggregates(after=after, limit=PAGE), AggregatesFound)
-        return self._page(request, reader, "aggregates.html", found=found, after=after)
-
-    async def aggregate(self, request: Request, reader: Reader) -> Response:
-        name, after = request.path_params["name"], request.query_params.get("after", "")
-        found = await self._ask(AskAggregates(name=name, after=after, limit=PAGE), AggregatesFound)
-        if not (name and found.aggregates):
-            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"There is no aggregate {name!r}.")
-        return self._page(
-            request,
-            reader,
-            "aggregate.html",
-            aggregate=found.aggregates[0],
-            next=found.next,
-            after=after,
-        )
 
 
 def _stage(stage: StageTimes, hour: Sequence[Sample]) -> StageShown:

@@ -1,33 +1,30 @@
-"""The pages of instances: lists, also live, one instance with its timeline, what waits, moves, and what would fit."""
+"""The page of one instance with its timeline, and the page that says what would fit, and why not the rest."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from operator import itemgetter
 
 from msgspec import Struct, structs
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from bus.messages.build import AskInstances, BuildInstance, InstanceDetails, InstancesFound, InstanceState
-from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovePlace, MovesFound
-from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
-from engine.flavors import Flavor, InstanceId
-from kit.errors import ConnectionLost, Failure, Refusal
-from moor.asking import CommandClient
-from moor.dashboard.rendering import NUMBER_MAX, PAGE, AskingPages, PageRefused, Reader, id_of, is_number
-from moor.instances.move_commands import how_it_ended
-from moor.showing import COLOURS, size_in_words
+from moor.client import (
+    BuildInstance,
+    Change,
+    Client,
+    Explanation,
+    Flavor,
+    InstanceDetails,
+    InstanceState,
+    NotFound,
+    Rejected,
+)
+from moor.dashboard.rendering import NUMBER_MAX, PageRefused, PageRenderer, Reader, is_number
+from moor.showing import size_in_words
 
-HISTORY_PAGES_MAX = 10
-# All who look at the same list within this time see one answer, so that many readers ask no more than one.
-LOOK_S = 5.0
-
-
-class SeenTable(Struct, frozen=True):
-    until_s: float
-    page: str
+# So many orders for an instance are read at most.
+HISTORY_MAX = 1000
 
 
 class Field(Struct, frozen=True):
@@ -53,116 +50,36 @@ PROJECT = Field("project", "for the project")
 FIELDS = (FLAVOR, *SIZES, TRAITS, SPECS, ZONE, HOSTS)
 
 
-class InstancePages(AskingPages):
-    def __init__(self, asking: CommandClient) -> None:
-        super().__init__(asking)
-        # The lists that were rendered last, and until when they count.
-        self._seen_tables: dict[AskInstances, SeenTable] = {}
-
-    async def instances(self, request: Request, reader: Reader) -> Response:
-        question = _instances_asked(request, reader)
-        found = await self._ask(question, InstancesFound)
-        return self._page(
-            request,
-            reader,
-            "instances.html",
-            found=found,
-            state=question.state,
-            name=question.name,
-            states=[*COLOURS],
-            after=question.after or "",
-            query=request.url.query,
-        )
+class InstancePages(PageRenderer):
+    def __init__(self, moor: Client) -> None:
+        self._moor = moor
 
     async def instance(self, request: Request, reader: Reader) -> Response:
         """With `now`, also how its request would be decided at this moment."""
-        id_ = InstanceId(request.path_params["id"])
-        found = await self._ask(AskInstances(instances=(id_,), project=reader.project), InstancesFound)
-        if not found.instances:
+        moor = self._moor.of_project(reader.project)
+        id_ = request.path_params["id"]
+        try:
+            found = await moor.look(id_)
+        except NotFound:
+            found = None
+        if found is None or len(found.instances) != 1:
             return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"There is no instance {id_}.")
         (state,), details = found.instances, next(iter(found.details), None)
-        changes, has_more = await self._history(id_, reader)
+        changes = await moor.history(state.id).first(HISTORY_MAX + 1)
         plans_now = bool(request.query_params.get("now", ""))
-        question = AskExplanation(instance=id_, plan_now=plans_now, project=reader.project)
-        explained = await self._ask(question, ExplanationsFound)
+        explained = await moor.explain(state.id, plan_now=plans_now)
         return self._page(
             request,
             reader,
             "instance.html",
             state=state,
             details=details,
-            steps=timeline_of(state, details, changes, explained.explanations),
-            has_more=has_more,
+            steps=timeline_of(state, details, changes[:HISTORY_MAX], explained.explanations),
+            has_more=len(changes) > HISTORY_MAX,
             explanations=explained.explanations,
             plans_now=plans_now,
             plan=explained.plan,
         )
-
-    async def _history(self, id_: InstanceId, reader: Reader) -> tuple[Sequence[Change], bool]:
-        """The orders for an instance, the oldest first, and whether there are more than are read here."""
-        changes: list[Change] = []
-        question = AskHistory(instance=id_, project=reader.project)
-        for _ in range(HISTORY_PAGES_MAX):
-            page = await self._ask(question, HistoryFound)
-            changes += page.changes
-            if not page.next:
-                return changes, False
-            question = structs.replace(question, after=page.next)
-        return changes, True
-
-    async def waiting(self, request: Request, reader: Reader) -> Response:
-        after = request.query_params.get("after", "")
-        question = AskInstances(state="waiting", after=id_of(after), limit=PAGE)
-        found = await self._ask(question, InstancesFound)
-        return self._page(request, reader, "waiting.html", found=found, after=after)
-
-    async def moves(self, request: Request, reader: Reader) -> Response:
-        """Moves under way, or with `ended` all of them, the newest first."""
-        asked = request.query_params
-        ended, after = bool(asked.get("ended", "")), _place_of(asked)
-        found = await self._ask(AskMoves(ended=ended, after=after, limit=PAGE), MovesFound)
-        return self._page(
-            request,
-            reader,
-            "moves.html",
-            found=found,
-            ended=ended,
-            after=after,
-            how_it_ended=how_it_ended,
-        )
-
-    # The list as a stream: the table again whenever it has changed. A member gets that of their project, as on the page.
-
-    async def live_instances(self, request: Request, reader: Reader) -> Response:
-        question = _instances_asked(request, reader)
-        headers = {"cache-control": "no-store"}
-        return StreamingResponse(self._tables_of(question), media_type="text/event-stream", headers=headers)
-
-    async def _tables_of(self, question: AskInstances) -> AsyncIterator[str]:
-        last = ""
-        while True:
-            event = await self._event(question)
-            yield event if event != last else ": quiet\n\n"
-            last = event
-            await asyncio.sleep(LOOK_S)
-
-    async def _event(self, question: AskInstances) -> str:
-        try:
-            kind, page = "instances", await self._table(question)
-        except (PageRefused, Failure, ConnectionLost, Refusal) as problem:
-            kind, page = "trouble", str(problem)
-        lines = "".join(f"data: {line}\n" for line in page.splitlines())
-        return f"event: {kind}\n{lines}\n"
-
-    async def _table(self, question: AskInstances) -> str:
-        now_s = asyncio.get_running_loop().time()
-        for asked in [asked for asked, seen in self._seen_tables.items() if seen.until_s <= now_s]:
-            del self._seen_tables[asked]
-        if question not in self._seen_tables:
-            found = await self._ask(question, InstancesFound)
-            page = self._render("instance_table.html", found=found, after=question.after)
-            self._seen_tables[question] = SeenTable(now_s + LOOK_S / 2, page)
-        return self._seen_tables[question].page
 
     # What would fit, and why not the rest: for a request that is not built.
 
@@ -172,44 +89,13 @@ class InstancePages(AskingPages):
         plan, refused = None, ""
         try:
             if any(given.values()):
-                build = _request_of(given, reader)
-                plan = await self._ask(AskPlan(request=build, project=build.project), PlanFound)
-        except PageRefused as problem:
+                plan = await self._moor.plan(_request_of(given, reader))
+        except (PageRefused, Rejected) as problem:
             refused = str(problem)
         status = HTTPStatus.BAD_REQUEST if refused else HTTPStatus.OK
         return self._page(
             request, reader, "why.html", status, fields=fields, given=given, plan=plan, refused=refused
         )
-
-
-def _instances_asked(request: Request, reader: Reader) -> AskInstances:
-    """The question behind a list of instances: only those of the reader's project, if they are no administrator."""
-    asked = request.query_params
-    state = asked.get("state", "")
-    if state not in ("", *COLOURS):
-        raise PageRefused(f"state is {state!r}: there is none.")
-    return AskInstances(
-        state=state,
-        name=asked.get("name", "").strip(),
-        after=id_of(asked.get("after", "")),
-        limit=PAGE,
-        project=reader.project,
-    )
-
-
-def _place_of(asked: Mapping[str, str]) -> MovePlace | None:
-    """The move after which a page begins: its instance, and when it was asked for."""
-    instance = id_of(asked.get("after", ""))
-    if instance is None:
-        return None
-    text = asked.get("at", "")
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise PageRefused(f"at is {text!r}: it must be a time with a zone, in ISO 8601.")
-    return MovePlace(asked_at=at, instance=instance)
 
 
 def _request_of(given: Mapping[str, str], reader: Reader) -> BuildInstance:
@@ -297,8 +183,9 @@ def _boot(
             f"attempt {failed.attempt} on {failed.host} {said}: {failed.reason}",
             kind="note" if failed.is_refused else "trouble",
         )
-    if ordered and ordered.ended_at and ordered.outcome != state.state:
-        yield _end(ordered)
+    if ordered and ordered.ended_at:
+        became = "became active" if ordered.outcome == "active" else ""
+        yield structs.replace(_end(ordered), what=became) if became else _end(ordered)
 
 
 def _moves(changes: Sequence[Change], explanations: Sequence[Explanation]) -> Iterator[TimelineStep]:

@@ -2,8 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -12,15 +11,13 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bus.broker import Connection
-from bus.topology import DEAD_QUEUE, Site
-from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
-from kit.errors import ConnectionLost, Failure, Refusal
+from bus.topology import Site
+from kit.errors import Failure
 from kit.settings import without_password
 from moor.broker.deployments import BrokerDeployment
 from moor.broker.messages_command import document_of
+from moor.client import Client, ClientError, DeadLetter
 from moor.dashboard.rendering import PageRefused, PageRenderer, Reader
-from moor.options import broker_of
 
 # So many letters of each broker are read, the oldest ones.
 LETTERS_MAX = 200
@@ -49,10 +46,6 @@ class LetterReader:
         self._last: tuple[LettersOfBroker, ...] = ()
         self._until_s = 0.0
 
-    def forget(self) -> None:
-        """The letters have changed: the next reader must see that."""
-        self._until_s = 0.0
-
     async def read(self) -> tuple[LettersOfBroker, ...]:
         now_s = asyncio.get_running_loop().time
         async with self._lock:
@@ -62,40 +55,39 @@ class LetterReader:
                 self._until_s = now_s() + KEPT_S
             return self._last
 
-    @asynccontextmanager
-    async def opened(self, broker: str) -> AsyncIterator[tuple[Connection, OpenedDeadLetters]]:
-        """The letters of this broker, held for an order. Raises a failure of the broker."""
+    async def replay(self, broker: str, handle: str) -> DeadLetter:
+        """Send a letter back to its queue. Raises `NotFound`, or a failure of the broker."""
         deployment = next((each for each in self._deployments() if each.names[0] == broker), None)
         if deployment is None:
             raise PageRefused(f"There is no broker {broker!r}.")
         async with self._lock:
-            connection = await broker_of(deployment.url).connect()
-            try:
-                async with open_dead_letters(connection, LETTERS_MAX) as opened:
-                    yield connection, opened
-            finally:
-                self.forget()
-                await connection.close()
+            # The letters have changed: the next reader must see that.
+            self._until_s = 0.0
+            (letter,) = await _client_of(deployment).replay_dead_letters(handle, limit=LETTERS_MAX)
+        return letter
 
     async def letter(self, broker: str, handle: str) -> Mapping[str, Any] | None:
         found = [each for of_broker in await self.read() for each in of_broker.letters]
         return next((each for each in found if (each["broker"], each["handle"]) == (broker, handle)), None)
 
 
+def _client_of(deployment: BrokerDeployment) -> Client:
+    """An operator's client on this broker. To read letters it needs not be opened."""
+    return Client(deployment.url, project="", as_operator=True)
+
+
 async def _read(deployment: BrokerDeployment) -> LettersOfBroker:
     name, url = deployment.names[0], without_password(deployment.url)
+    moor = _client_of(deployment)
     try:
         async with asyncio.timeout(BROKER_S_MAX):
-            connection = await broker_of(deployment.url).connect()
-            try:
-                count = await connection.depth(DEAD_QUEUE)
-                async with open_dead_letters(connection, LETTERS_MAX) as opened:
-                    letters = tuple([_shown(name, letter) for letter in opened.letters.values()])
-            finally:
-                await connection.close()
+            count = await moor.count_dead_letters()
+            letters = tuple(
+                [_shown(name, letter) for letter in await moor.list_dead_letters(limit=LETTERS_MAX)]
+            )
     except TimeoutError:
         return LettersOfBroker(name, url, trouble=f"it did not answer within {BROKER_S_MAX:.0f} s")
-    except (Failure, ConnectionLost, Refusal) as problem:
+    except (ClientError, Failure) as problem:
         return LettersOfBroker(name, url, trouble=str(problem))
     return LettersOfBroker(name, url, letters, max(count, len(letters)))
 

@@ -19,8 +19,7 @@ from ironic_sync.rest import HttpIronicApi, ironic_api
 from ironic_sync.store_sql import SqlIronicStore
 from kit.errors import Operational
 from kit.keystone import OpenStackSettings
-from kit.parts import Periodic
-from moor.asking import batches_of
+from kit.parts import Periodic, batches_of
 from moor.bare_metal.nodes import POOL_SIZE, ROWS_AT_ONCE, NodeReader, NodeShown, facts_of_node, shown
 from moor.bare_metal.ring_command import RingShown, notes_of_ring, ring_of
 from moor.dashboard.rendering import PageRefused, PageRenderer, Reader

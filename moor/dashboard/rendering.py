@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, TypeVar
-from uuid import UUID
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
@@ -16,15 +15,9 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from bus.message import Message
-from bus.messages.planning import HostChoice
-from bus.workers.station import NoAnswer
-from engine.flavors import InstanceId
 from engine.hosts import host_in_cell
 from engine.refusals import NoValidHost
-from kit.errors import Unavailable
-from moor.asking import CommandClient, answer_of
-from moor.client.errors import ClientError
+from moor.client import HostChoice, NotInTime
 from moor.showing import size_in_words, time_in_words
 
 HERE = Path(__file__).parent
@@ -115,10 +108,6 @@ def _templates() -> Environment:
     return templates
 
 
-# Pages that ask schedulers: a question that is refused is a page that says so.
-
-T = TypeVar("T")
-
 # So many rows has a page of a list.
 PAGE = 100
 LOOK_AT_WORKERS = "`moor status`, and the page of workers, say which workers were heard last."
@@ -126,25 +115,11 @@ NUMBER_MAX = 2**31
 DIGITS_MAX = 10
 
 
-class AskingPages(PageRenderer):
-    def __init__(self, asking: CommandClient) -> None:
-        self._asking = asking
-
-    async def _ask(self, question: Message, kind: type[T]) -> T:
-        try:
-            return await answer_of(self._asking, question, kind)
-        except ClientError as wrong:
-            raise PageRefused(str(wrong)) from None
-        except NoAnswer as late:
-            raise Unavailable(f"No scheduler answers: {late}. {LOOK_AT_WORKERS}") from None
-
-
-def id_of(text: str) -> InstanceId | None:
-    """The id after which a page begins; none for the first page."""
-    try:
-        return InstanceId(UUID(text)) if text else None
-    except ValueError:
-        raise PageRefused(f"after is {text!r}: it is no id.") from None
+def why_refused(problem: Exception) -> str:
+    """The words of a page about a problem."""
+    if isinstance(problem, NotInTime):
+        return f"No scheduler answers: {problem}. {LOOK_AT_WORKERS}"
+    return str(problem)
 
 
 def is_number(text: str) -> bool:

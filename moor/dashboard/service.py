@@ -7,13 +7,13 @@ of its forms belongs to a session, so a page cannot be made to act for its reade
 import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import click
-from msgspec import Struct, structs
+from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -24,22 +24,28 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bus.broker import Broker
-from bus.settings import BusSettings
 from bus.workers.running import about, run_worker
 from kit.errors import ConnectionLost, Failure, Refusal
 from kit.health import Listen, read_listen
 from kit.http_server import HttpServer
 from kit.keystone import OPENSTACK
 from kit.tls import ServerTls
-from moor.asking import CommandClient, station_on
-from moor.client.errors import ClientError
+from moor.client import Client, ClientError, NotFound, Rejected
 from moor.dashboard.access import Access, FormRefused, OpeningToken, SessionStore
 from moor.dashboard.actions import Actions, Clouds, TooManyJobs
 from moor.dashboard.cloud_pages import EVERY_S, CloudPages, Watcher
 from moor.dashboard.instance_pages import InstancePages
 from moor.dashboard.letters import LetterPages, LetterReader
 from moor.dashboard.node_pages import MetalReader, NodePages
-from moor.dashboard.rendering import HERE, NOBODY, PageRefused, Reader
+from moor.dashboard.rendering import HERE, NOBODY, PageRefused, Reader, why_refused
+from moor.dashboard.resource_pages import (
+    AGGREGATES,
+    GROUPS,
+    HOSTS,
+    INSTANCE_LIST,
+    WAITING_LIST,
+    ResourcePages,
+)
 from moor.options import option_of, tuned, wrong_value
 from moor.placement.placement_api_options import (
     AccessFlags,
@@ -63,11 +69,12 @@ Door = Callable[[Request], Awaitable[Response]]
 
 def dashboard_app(
     pages: CloudPages,
+    things: ResourcePages,
     instances: InstancePages,
     nodes: NodePages,
     letters: LetterPages,
-    actions: Actions,
     *,
+    actions: Actions,
     hosts: Iterable[str],
 ) -> Starlette:
     """`hosts` are the names under which browsers may reach it: another name could be made to lead here by anyone."""
@@ -76,20 +83,20 @@ def dashboard_app(
     routes = [
         route("/", pages.overview),
         route("/live", pages.live),
-        route("/hosts", pages.hosts),
-        route("/hosts/{cell}/{name:path}", pages.host),
+        route("/hosts", things.list_of(HOSTS)),
+        route("/hosts/{cell}/{name:path}", things.host),
         route("/tiles/{cell}/{number}", pages.tile),
-        route("/instances", instances.instances, for_all=True),
-        route("/instances/live", instances.live_instances, for_all=True),
+        route("/instances", things.list_of(INSTANCE_LIST), for_all=True),
+        route("/instances/live", things.live_instances, for_all=True),
         route("/instances/{id:uuid}", instances.instance, for_all=True),
         route("/why", instances.why, for_all=True),
-        route("/waiting", instances.waiting),
-        route("/moves", instances.moves),
+        route("/waiting", things.list_of(WAITING_LIST)),
+        route("/moves", things.moves),
         route("/workers", pages.workers),
-        route("/groups", pages.groups, for_all=True),
-        route("/groups/{id:uuid}", pages.group, for_all=True),
-        route("/aggregates", pages.aggregates),
-        route("/aggregates/{name:path}", pages.aggregate),
+        route("/groups", things.list_of(GROUPS), for_all=True),
+        route("/groups/{id:uuid}", things.group, for_all=True),
+        route("/aggregates", things.list_of(AGGREGATES)),
+        route("/aggregates/{name:path}", things.aggregate),
         route("/nodes", nodes.nodes),
         route("/nodes/{id:uuid}", nodes.node),
         route("/ring", nodes.ring),
@@ -151,8 +158,13 @@ class _Paths:
             return self._pages.refusal(request, reader, wrong.status, str(wrong))
         except PageRefused as wrong:
             return self._pages.refusal(request, reader, HTTPStatus.BAD_REQUEST, str(wrong))
+        except NotFound as nothing:
+            why = f"There is no {nothing.what} {nothing.name}."
+            return self._pages.refusal(request, reader, HTTPStatus.NOT_FOUND, why)
+        except Rejected as wrong:
+            return self._pages.refusal(request, reader, HTTPStatus.BAD_REQUEST, str(wrong))
         except (ClientError, Failure, ConnectionLost, Refusal, TooManyJobs) as problem:
-            return self._pages.refusal(request, reader, HTTPStatus.SERVICE_UNAVAILABLE, str(problem))
+            return self._pages.refusal(request, reader, HTTPStatus.SERVICE_UNAVAILABLE, why_refused(problem))
 
 
 def _unknown(request: Request, access: Access, refused: ApiError) -> Response:
@@ -225,28 +237,22 @@ class DashboardOptions(Struct, frozen=True):
     proxies: tuple[str, ...] = ()
 
 
-@asynccontextmanager
-async def reading_client(broker: Broker, bus: BusSettings | None = None) -> AsyncIterator[CommandClient]:
-    """A client that asks for the dashboard. It waits for a broker that is away."""
-    patient = structs.replace(bus or BusSettings(), answer_timeout_ms=ANSWER_S * 1000)
-    async with station_on(broker, "dashboard", patient) as (station, running):
-        yield CommandClient(station, running)
+def dashboard_client(bus: str | Broker, *, as_operator: bool = False) -> Client:
+    """A client of the dashboard. It waits for a broker that is away."""
+    return Client(bus, project="", patience_s=ANSWER_S, as_operator=as_operator, role="dashboard", waits=True)
 
 
 async def serve(
-    broker: Broker,
-    operating: Broker,
+    connect: Callable[[], Client],
+    ordering: Callable[[], Client],
     settings: Settings,
     options: DashboardOptions,
     *,
-    bus: BusSettings,
     health_at: str,
     show: Callable[[str], None],
 ) -> None:
-    """Run the dashboard as a process of its own, until it is told to stop. `operating` is the broker as the user that orders."""
-    service = DashboardService(
-        lambda: reading_client(broker, bus), lambda: reading_client(operating, bus), settings, options, show
-    )
+    """Run the dashboard as a process of its own, until it is told to stop."""
+    service = DashboardService(connect, ordering, settings, options, show)
     await run_worker(
         about("dashboard", brokers=(settings.bus_url,)), (service,), END_S_MAX + 1, health_at=health_at
     )
@@ -257,8 +263,8 @@ class DashboardService:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractAsyncContextManager[CommandClient]],
-        ordering: Callable[[], AbstractAsyncContextManager[CommandClient]],
+        connect: Callable[[], AbstractAsyncContextManager[Client]],
+        ordering: Callable[[], AbstractAsyncContextManager[Client]],
         settings: Settings,
         options: DashboardOptions,
         show: Callable[[str], None],
@@ -288,21 +294,22 @@ class DashboardService:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        async with self._connect() as asking:
-            watcher = Watcher(asking, self._settings, self._options.every_s)
+        async with self._connect() as moor:
+            watcher = Watcher(moor, self._settings, self._options.every_s)
             names = {*LOOPBACK_NAMES, self._options.listen.host, *self._options.names}
             letters = LetterPages(LetterReader(watcher.brokers))
             actions = Actions(
                 access_of(self._options, self._server.listen.port, self._show_address),
-                Clouds(asking, letters.reader, self._ordering),
+                Clouds(moor, letters.reader, self._ordering),
             )
             metal = MetalReader(self._settings, lambda: tuned(OPENSTACK))
             self._app = dashboard_app(
-                CloudPages(asking, watcher),
-                InstancePages(asking),
+                CloudPages(moor, watcher),
+                ResourcePages(moor),
+                InstancePages(moor),
                 NodePages(metal),
                 letters,
-                actions,
+                actions=actions,
                 hosts=names,
             )
             self.parts = (watcher, metal.part)

@@ -1,40 +1,33 @@
 """`moor boot`, `plan` and `explain`: builds instances and follows them; what would fit where, and how hosts were chosen."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import click
 from msgspec import structs
 from rich.markup import escape
 
-from bus.codec import CODEC
-from bus.message import Envelope
-from bus.messages.build import BuildAccepted, BuildInstance, InstanceState
-from bus.messages.planning import (
-    AskDrain,
-    AskPlan,
-    AskReasons,
+from engine.refusals import PlannedCell, PlannedFlavor
+from moor.client import (
+    BuildInstance,
     Capability,
+    Client,
     DrainedInstance,
     DrainFound,
     Explanation,
-    ExplanationsFound,
+    Flavor,
     HostChoice,
     HostHaving,
+    HostVerdict,
+    InstanceState,
+    NoValidHost,
     PlanFound,
-    ReasonsFound,
+    order_id,
+    read_request,
 )
-from bus.unreadable import Unreadable
-from engine.refusals import HostVerdict, PlannedCell, PlannedFlavor
-from moor.asking import CommandClient, answer_of, ask_bus, asked, asked_for_all, client
-from moor.client.bus_client import has_ended, why_not_built
-from moor.client.instances import explained
-from moor.client.requests import order_id
-from moor.completing import complete_images, complete_instances
 from moor.flags import argument, option
-from moor.instances.instances_command import Following, Timeout, followed, run_order, taken
+from moor.instances.instances_command import Following, Timeout, ended, run_order, taken
 from moor.instances.requests import (
     AttachedOptions,
     DriveOptions,
@@ -47,10 +40,8 @@ from moor.instances.requests import (
     check_size,
     image_name_in,
     pairs_of,
-    stored_image,
     wait_of,
 )
-from moor.naming import fail_unknown, hints_for, id_in, instance_or_request_id
 from moor.options import (
     ID,
     NOT_DONE,
@@ -59,31 +50,29 @@ from moor.options import (
     Output,
     Project,
     check_alone,
-    command_settings,
     fail,
     flag_of,
     out,
     tell,
     wants_document,
+    with_client,
     wrong_value,
 )
+from moor.resource_commands import complete_images, complete_instances
 from moor.showing import (
     INSTANCES,
     grid_of,
     plain,
     print_all,
     print_funnel,
-    print_instance,
     print_json,
     print_no_valid_host,
     print_one,
     print_passed_over,
+    print_state,
     time_in_words,
 )
 from moor.tables import Columns, print_table
-
-if TYPE_CHECKING:
-    from engine.refusals import NoValidHost
 
 
 def boot(
@@ -151,70 +140,73 @@ def boot(
 ) -> None:
     """Build an instance, or several equal ones, and follow them until they run."""
     following = Following(bus, wait, timeout)
-    size = flavor.read(following.settings, project=project)
-    check_size(size)
-    request = BuildInstance(
-        request_id=order_id(request_id),
-        flavor=size,
-        alternatives=alternatives.read(flavor, following.settings, project=project),
-        count=count,
-        all_or_nothing=all_or_nothing,
-        name=name,
-        project=project,
-        image_properties=pairs_of("--image-property", image_property),
-        image=of_image.read(image),
-        image_name=image_name_in(image),
-        config_drive=drive.read(),
+    flavor.check()
+    request = order_id(request_id)
+    fields: dict[str, Any] = {
+        "request_id": request,
+        "count": count,
+        "all_or_nothing": all_or_nothing,
+        "name": name,
+        "image_properties": pairs_of("--image-property", image_property),
+        "image_name": image_name_in(image),
+        "config_drive": drive.read(),
         **attached.fields,
         **where.fields,
-        deadline_s=deadline,
-        wait=wait_of(wait_for_room, priority),
-    )
-    how_to_follow = (
-        f"`moor show {request.request_id}` shows its state, `moor delete {request.request_id}` deletes it"
-    )
-    run_order(
-        _boot(following, request, neighbours, how_to_follow),
-        request.request_id,
-        f"the request stays, and will be built: {how_to_follow}",
-    )
+        **neighbours.fields,
+        "deadline_s": deadline,
+    }
+    if (given := of_image.read(image)) is not None:
+        fields["image"] = given
+    if (waits := wait_of(wait_for_room, priority)) is not None:
+        fields["wait"] = waits
+    how_to_follow = f"`moor show {request}` shows its state, `moor delete {request}` deletes it"
+
+    async def work(moor: Client) -> None:
+        size = await flavor.read(moor)
+        check_size(size)
+        others = await alternatives.read(moor, flavor)
+        await _boot(moor, following, [size, *others], fields, how_to_follow)
+
+    stays = f"the request stays, and will be built: {how_to_follow}"
+    run_order(following, work, request, stays, project)
 
 
 async def _boot(
-    following: Following, request: BuildInstance, neighbours: NeighbourOptions, how_to_follow: str
+    moor: Client, following: Following, flavors: Sequence[Flavor], fields: dict[str, Any], how_to_follow: str
 ) -> None:
-    by_s = asyncio.get_running_loop().time() + following.timeout
-    async with client(following.settings, patience_s=following.timeout) as asking:
-        if request.image_name:
-            # A name that is not stored ends the command before anything is built.
-            await stored_image(asking, request.image_name, request.project)
-        request = structs.replace(request, **await neighbours.find(asking, request.project))
-        ids = (await taken(asking, request, BuildAccepted, following, how_to_follow)).instances
-        known = await asking.instances(ids, request.project)
-        states, in_time = await followed(
-            asking, ids, known, has_ended, following, by_s=by_s, project=request.project
-        )
-        refused = any(each.no_valid_host is not None for each in states)
-        hints = await hints_for(asking, request) if refused else []
+    if fields["image_name"]:
+        # A name that is not stored ends the command before anything is built.
+        await moor.show_image(fields["image_name"])
+    size, *others = flavors
+    sent = await taken(
+        moor.boot(size, **fields, alternatives=others),
+        following,
+        fields["request_id"],
+        how_to_follow,
+        built=True,
+    )
+    states, in_time = await ended(moor, sent, following)
+    refused = any(each.no_valid_host is not None for each in states)
+    hints = await moor.needs_of_no_host(*flavors) if refused else []
     if wants_document():
-        print_json({"request_id": str(request.request_id), "instances": plain(states)})
+        print_json({"request_id": str(sent.id), "instances": plain(states)})
     else:
         _print(states)
     for hint in hints:
         tell(hint, "yellow")
     if not in_time:
-        unfinished = sum(not has_ended(each) for each in states)
+        unfinished = sum(not sent.is_over(each) for each in states)
         fail(
             f"{unfinished} of {len(states)} instances have not ended within {following.timeout:g} s, and go on: {how_to_follow}",
             NOT_IN_TIME,
         )
-    if following.wait and any(why_not_built(each) for each in states):
+    if following.wait and any(map(sent.why_not_done, states)):
         raise click.exceptions.Exit(NOT_DONE)
 
 
 def _print(states: Sequence[InstanceState]) -> None:
     """Print the states, and each distinct `no_valid_host` once."""
-    print_table(states, INSTANCES)
+    print_all(states, INSTANCES)
     printed: list[NoValidHost] = []
     for state in states:
         if state.no_valid_host is not None and state.no_valid_host not in printed:
@@ -350,9 +342,6 @@ def print_drain(drain: DrainFound) -> None:
         print_table(drain.instances, DRAINED)
 
 
-VERDICTS_PAGE = 200
-
-
 def plan(
     bus: BusUrl = "",
     *,
@@ -410,35 +399,40 @@ def plan(
             "--step": step,
         }
         check_alone("--drain", "that asks about the instances that the host has", others)
-        drained = asked(bus, AskDrain(host=drain), DrainFound, operates=False)
-        print_one(drained, print_drain)
+        print_one(with_client(bus, lambda moor: moor.plan_drain(drain)), print_drain)
         return
     if step and not hosts:
         raise click.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
     known = _request_in(request) if request else BuildInstance()
-    changed = {**where.fields, "image_name": image, "project": project}
-    settings = command_settings(bus=bus)
-    size = flavor.read(settings, known.flavor, project=project)
     if request is None:
-        check_size(size)
-    build = structs.replace(
-        known,
-        flavor=size,
-        alternatives=alternatives.read(flavor, settings, known.alternatives, project=project),
-        **{field: given for field, given in changed.items() if given},
-    )
+        flavor.check()
+    changed = {**where.fields, "image_name": image, "project": project}
+
+    async def asked(moor: Client) -> BuildInstance:
+        size = await flavor.read(moor, known.flavor)
+        if request is None:
+            check_size(size)
+        return structs.replace(
+            known,
+            flavor=size,
+            alternatives=await alternatives.read(moor, flavor, known.alternatives),
+            **{field: given for field, given in changed.items() if given},
+        )
+
+    async def verdicts(moor: Client) -> list[HostVerdict]:
+        return [each async for each in moor.verdicts(await asked(moor), step=step)]
+
+    async def planned(moor: Client) -> tuple[PlanFound, list[str]]:
+        build = await asked(moor)
+        found = await moor.plan(build)
+        flavors = [each for each in (build.flavor, *build.alternatives) if each is not None]
+        return found, [] if found.fit else await moor.needs_of_no_host(*flavors)
+
     if hosts:
-        reasons = AskReasons(request=build, step=step, limit=VERDICTS_PAGE)
-        verdicts = asked_for_all(bus, reasons, ReasonsFound, lambda page: page.hosts, operates=False)
-        print_all(verdicts, VERDICTS, "no hosts")
+        print_all(with_client(bus, verdicts, project=project), VERDICTS, "no hosts")
         return
-
-    async def work(asking: CommandClient) -> tuple[PlanFound, list[str]]:
-        planned = await answer_of(asking, AskPlan(request=build, project=project), PlanFound)
-        return planned, [] if planned.fit else await hints_for(asking, build)
-
-    planned, hints = ask_bus(bus, work, operates=False)
-    print_one(planned, print_plan)
+    found, hints = with_client(bus, planned, project=project)
+    print_one(found, print_plan)
     for hint in hints:
         tell(hint, "yellow")
 
@@ -449,11 +443,7 @@ def _request_in(file: Path) -> BuildInstance:
             content = file.read_bytes()
         except OSError as problem:
             raise ValueError(problem) from None
-        # As a scheduler reads it: an unknown key is an error.
-        read = CODEC.decode(b'{"message": %b}' % content)
-        if isinstance(read, Envelope) and isinstance(read.message, BuildInstance):
-            return read.message
-        raise ValueError(read.reason if isinstance(read, Unreadable) else "the file has no build.request")
+        return read_request(content)
 
 
 # `moor explain`: how the hosts of a request were chosen, or why there was none.
@@ -476,20 +466,13 @@ def explain(
 
     After a move it is the choice for that move; --boot shows the first one.
     """
-
-    async def work(asking: CommandClient) -> ExplanationsFound:
-        id_ = id_in(named) or await instance_or_request_id(asking, named, project)
-        return await explained(asking, id_, project, plan_now=now)
-
-    found = ask_bus(bus, work, operates=False)
-    if not found.explanations:
-        fail_unknown("instance and no request", (named,), "`moor list` shows all instances")
+    found = with_client(bus, lambda moor: moor.explain(named, plan_now=now), project=project)
     explanations, plan = found.explanations, found.plan
     if wants_document():
         print_json({"explanations": explanations, **({"plan": plan} if now else {})})
         return
     for each in explanations:
-        print_instance(each.state)
+        print_state(each.state)
         print_choice(each, of_boot=boot)
     if plan is not None:
         out.print("\nnow:")

@@ -2,44 +2,21 @@
 
 import shlex
 import subprocess
-from collections.abc import Awaitable, Mapping, Sequence
-from datetime import datetime, timedelta
-from functools import partial
-from typing import Annotated, Any
-from uuid import UUID, uuid5
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Annotated, Any, cast, get_args
+from uuid import UUID
 
 import click
-from msgspec import structs
-from rich.markup import escape
 
-from bus.messages.build import MoveKind
-from bus.messages.cloud import AskCells, CellsFound, CellState
-from bus.messages.hosts import (
-    AggregateDeleted,
-    AggregateSet,
-    AggregatesFound,
-    AggregateState,
-    AskAggregates,
-    DeleteAggregate,
-    HostSet,
-    SetAggregate,
-    SetHost,
-)
-from bus.messages.planning import AskCapabilities, CapabilitiesFound
-from engine.hosts import HostMode, cell_and_name, host_in_cell
-from engine.inventories import AggregateId
+from engine.hosts import cell_and_name
 from kit.process import stopped_by_signals
 from kit.times import now
-from moor.asking import PAGE, CommandClient, answer_of, ask_bus, asked, asked_for_all, hosts_of, items_of
-from moor.client.errors import Rejected
-from moor.client.hosts import DRAINING, EVACUATING, Emptied, Stayed, empty, instances_on
-from moor.completing import complete_aggregates, complete_cells, complete_hosts
-from moor.flags import Commands, argument, option
+from moor.client import Client, Emptied, HostMode, HostState, NotFound, Rejected, Stayed, host_in_cell
+from moor.flags import argument, option
 from moor.instances.boot_command import CAPABILITIES, HAVING
 from moor.instances.move_commands import To, WaitForRoom
 from moor.instances.requests import move_wait_of, pairs_of
-from moor.message_commands import command_that_sends, command_with
-from moor.naming import aggregate_ids, fail_unknown
 from moor.options import (
     NOT_DONE,
     BusUrl,
@@ -50,41 +27,33 @@ from moor.options import (
     out,
     tell,
     wants_document,
+    with_client,
 )
-from moor.showing import (
-    HOSTS,
-    cell_life,
-    check_known,
-    check_one_cell,
-    grid_of,
-    print_all,
-    print_host,
-    print_one,
-    time_in_words,
+from moor.resource_commands import (
+    ALL,
+    Yes,
+    check_named,
+    chosen,
+    commands_of,
+    complete_aggregates,
+    complete_hosts,
+    first_of,
+    print_thing,
+    with_filters,
 )
-from moor.tables import Columns, print_table, styled
+from moor.resources import AGGREGATE, CELL, HOST, HostShown
+from moor.showing import print_all, print_one
+from moor.tables import Columns, print_table
 
-app = Commands("Hosts: list, capabilities, show, set.")
-
-Name = Annotated[
-    str,
-    argument(
-        metavar="NAME",
-        help="A host's name, from `moor host list`; CELL/NAME if several cells have it.",
-        completes=complete_hosts,
-    ),
-]
+app = commands_of(HOST, "Hosts: list, capabilities, show, set, drain, delete.")
+cell_app = commands_of(CELL, "Cells: list, show.")
 
 
 @app.verb("list")
+@with_filters(HOST)
 def list_hosts(
     bus: BusUrl = "",
     *,
-    cell: Annotated[str, option(help="Only hosts of this cell.", completes=complete_cells)] = "",
-    down: Annotated[
-        bool, option("--down", help="Only hosts that are down: set so, or without heartbeats.")
-    ] = False,
-    mode: Annotated[HostMode | None, option("--mode", help="Only hosts that are set so.")] = None,
     having: Annotated[
         str,
         option(
@@ -94,159 +63,142 @@ def list_hosts(
         ),
     ] = "",
     _output: Output = None,
+    **filters: Any,
 ) -> None:
-    """List all hosts, ordered by name."""
+    """List all hosts, ordered by name, with what they use."""
     if having:
-        _list_having(bus, having, {"--cell": cell, "--down": down, "--mode": mode})
+        check_alone(
+            "--having", "that asks about all hosts", {f"--{name}": each for name, each in filters.items()}
+        )
+        name, _, value = having.partition("=")
+        found = with_client(bus, lambda moor: moor.list_hosts_having(name, value))
+        print_all(found, HAVING, f"no hosts with {name} {value}".rstrip())
         return
-    known = ask_bus(bus, hosts_of, operates=False)
-    check_known("--cell", cell, (each.cell for each in known))
-    hosts = [
-        host
-        for host in known
-        if cell in ("", host.cell) and not (down and host.up) and mode in (None, host.setting.mode)
-    ]
-    print_all(hosts, HOSTS, "no hosts")
 
+    async def work(moor: Client) -> list[HostShown]:
+        hosts = await first_of(HOST, moor, ALL, **filters)
+        if not hosts:
+            await check_named(moor, filters)
+        return hosts
 
-app.verb("capabilities")(
-    command_that_sends(
-        AskCapabilities,
-        fixed=("having", "value"),
-        words="List the traits, resource classes and facts that hosts have: on how many hosts, with which values.",
-        answer=CapabilitiesFound,
-        items=lambda found: found.capabilities,
-        show=CAPABILITIES,
-        nothing="no hosts",
-    )
-)
+    print_all(with_client(bus, work), HOST.columns, "no hosts")
 
 
 @app.verb()
-def show(name: Name, bus: BusUrl = "", *, _output: Output = None) -> None:
-    """Show one host, as the schedulers know it."""
-    found = ask_bus(bus, lambda asking: hosts_of(asking, name), operates=False)
-    if not found:
-        fail(f"there is no host {name!r}, so nothing was done; `moor host list` shows all hosts")
-    check_one_cell("NAME", name, found)
-    print_one(found[0], print_host)
+def capabilities(bus: BusUrl = "", *, _output: Output = None) -> None:
+    """List the traits, resource classes and facts that hosts have: on how many hosts, with which values."""
+    found = with_client(bus, lambda moor: moor.list_capabilities())
+    print_all(found, CAPABILITIES, "no hosts")
 
 
-def _set(
-    message: SetHost,
+Names = Annotated[
+    list[str] | None,
+    argument(
+        metavar="NAME...",
+        help="Hosts' names; CELL/NAME if several cells have one.",
+        completes=complete_hosts,
+    ),
+]
+
+
+@app.verb("set")
+@with_filters(HOST)
+def set_hosts(
+    words: Annotated[
+        list[str],
+        argument(
+            metavar="[NAME...] MODE",
+            help="up: they may be used. draining: nothing new is built there; their instances stay. down: as if their heartbeats had "
+            "stopped. dead: as down, and nobody waits for them to clean up any more: say so only if nothing runs there; not for "
+            "bare-metal nodes.",
+            completes=complete_hosts,
+        ),
+    ],
     bus: BusUrl = "",
     *,
+    reason: Annotated[str, option(help="Why; the host's state and refused builds show it.")] = "",
     yes: Annotated[
-        bool, option("--yes", help="With dead: nothing runs on the host, though it is heard.")
+        bool,
+        option(
+            "--yes",
+            help="Do not ask: of all that the filters choose; with dead: nothing runs there, though it is heard.",
+        ),
     ] = False,
     _output: Output = None,
+    **filters: Any,
 ) -> None:
-    """Set a host up, draining, down or dead. It stays so until it is set again.
+    """Set hosts up, draining, down or dead: those that are named, or all that the filters choose. They stay so until they are set again.
 
     `dead` says that nothing runs on the host, and that nothing will. So what the host still held for instances that have left it
     is released at once. If a dead host returns, it must be set to another mode before it may be used. Before that it destroys all
     attempts of instances that its cell no longer counts on. While the host is heard, `dead` wants a confirmation, or --yes.
     """
-    done = ask_bus(bus, lambda asking: _set_or_doubted(asking, message))
-    if isinstance(done, Rejected):
-        be_sure(done.reason, f"Set {message.host} dead?", yes=yes)
-        sure = structs.replace(message, sure=True)
-        done = ask_bus(bus, lambda asking: answer_of(asking, sure, HostSet))
-    print_one(done.host, print_host)
+    *names, word = words
+    if word not in get_args(HostMode):
+        raise click.BadParameter(f"MODE is {word!r}: it is none of {', '.join(get_args(HostMode))}")
+    mode = cast("HostMode", word)
+
+    async def set_one(moor: Client, name: str) -> HostState:
+        try:
+            return await moor.set_host(name, mode, reason=reason)
+        except Rejected as doubt:
+            if doubt.field != "sure":
+                raise
+            be_sure(doubt.reason, f"Set {name} dead?", yes=yes)
+            return await moor.set_host(name, mode, reason=reason, sure=True)
+
+    _for_each(bus, names, filters, f"set {mode}", set_one, yes=yes)
 
 
-async def _set_or_doubted(asking: CommandClient, order: SetHost) -> HostSet | Rejected:
-    """Set the host, or return why a scheduler first wants to know whether the operator is sure."""
-    try:
-        return await answer_of(asking, order, HostSet)
-    except Rejected as doubt:
-        if doubt.field != "sure":
-            raise
-        return doubt
-
-
-app.verb("set")(
-    command_with(_set, {"host": "NAME", "mode": "MODE"}, ("for_user", "sure"), completes=complete_hosts)
-)
-
-
-def _list_having(bus: str, having: str, others: Mapping[str, object]) -> None:
-    check_alone("--having", "that asks about all hosts", others)
-    name, _, value = having.partition("=")
-    question = AskCapabilities(having=name, value=value, limit=PAGE)
-    hosts = asked_for_all(bus, question, CapabilitiesFound, lambda page: page.hosts, operates=False)
-    print_all(hosts, HAVING, f"no hosts with {name} {value}".rstrip())
-
-
-cell_app = Commands("Cells: list, show.")
-
-
-@cell_app.verb("list")
-def list_cells(
-    bus: BusUrl = "",
-    *,
-    down: Annotated[bool, option("--down", help="Only cells that are down.")] = False,
-    _output: Output = None,
+@app.verb("delete")
+@with_filters(HOST)
+def delete_hosts(
+    names: Names = None, bus: BusUrl = "", *, yes: Yes = False, _output: Output = None, **filters: Any
 ) -> None:
-    """List all cells: whether each is up, when it was last heard, and what it has."""
-    cells = asked(bus, AskCells(), CellsFound, operates=False).cells
-    print_all([each for each in cells if not down or each.life == "down"], CELLS, "no cells")
+    """Forget hosts that are gone for good, with what placement has of them. Refused while a host is heard, has instances, or anybody holds
+    something of it. One that comes back is a new host.
+    """
+    _for_each(bus, names, filters, "delete", lambda moor, name: moor.delete_host(name), yes=yes)
 
 
-CELLS = Columns[CellState](
-    {
-        "cell": lambda each: each.cell,
-        "state": lambda each: styled(cell_life(each.life)),
-        "last heard": lambda each: time_in_words(each.heard_at),
-        "conductors": lambda each: (
-            f"{sum(one.life == 'up' for one in each.conductors)} of {len(each.conductors)} up"
-        ),
-        "hosts": lambda each: f"{each.hosts_up} of {each.hosts} up",
-        "instances": lambda each: str(each.instances),
-        "waiting": lambda each: str(each.waiting),
-        "reason": lambda each: each.reason,
-    },
-    prose=("reason",),
-)
+def _for_each(
+    bus: str,
+    names: Sequence[str] | None,
+    filters: Mapping[str, Any],
+    verb: str,
+    do: Callable[[Client, str], Awaitable[HostState]],
+    *,
+    yes: bool,
+) -> None:
+    """Do this with each host that is named, or that the filters choose. If one is refused, go on with the next, and say so at the end."""
 
+    async def work(moor: Client) -> tuple[list[HostShown], list[str]]:
+        hosts = names or [
+            host_in_cell(each.host.cell, each.host.name)
+            for each in await chosen(HOST, moor, filters, verb, yes=yes)
+        ]
+        done, refused = [], []
+        for name in dict.fromkeys(hosts):
+            try:
+                done.append(HostShown(await do(moor, name)))
+            except (NotFound, Rejected) as problem:
+                if len(hosts) == 1:
+                    raise
+                refused.append(str(problem))
+        return done, refused
 
-def _print_cell(cell: CellState) -> None:
-    grid = grid_of(
-        ("cell", cell.cell),
-        ("state", cell_life(cell.life)),
-        ("heard", time_in_words(cell.heard_at)),
-        ("reason", escape(cell.reason)),
-        ("hosts", f"{cell.hosts_up} of {cell.hosts} up"),
-        ("instances", str(cell.instances)),
-        ("waiting", f"{cell.waiting} have an order that the cell has not answered"),
-    )
-    for each in cell.conductors:
-        trouble = f": [red]{escape(each.trouble)}[/red]" if each.trouble else ""
-        told = f"{escape(each.name)} {cell_life(each.life)}, heard {time_in_words(each.heard_at)}{trouble}"
-        grid.add_row("conductor", told)
-    out.print(grid)
+    done, refused = with_client(bus, work, operates=True)
+    if len(done) == 1:
+        print_thing(HOST, done[0])
+    else:
+        print_all(done, HOST.columns, "nothing was done")
+    if refused:
+        fail("\n".join(refused))
 
-
-cell_app.verb("show")(
-    command_that_sends(
-        AskCells,
-        arguments={"name": "NAME"},
-        completes=complete_cells,
-        words="Show one cell, with its conductors.",
-        answer=CellsFound,
-        items=lambda found: found.cells,
-        missing="there is no cell {name!r}; `moor cell list` shows all cells",
-        is_about_one=True,
-        show=_print_cell,
-    )
-)
 
 # `moor aggregate`: groups of hosts and bare-metal nodes with metadata, such as their zone, their tenants and their limits.
 
-aggregates_app = Commands("Aggregates: groups of hosts and bare-metal nodes, with metadata.")
-
-# An aggregate's id follows from its name, so that the same `create` makes the same aggregate again.
-NAMES = UUID("0a5c6a34-4a7e-4b8e-9d43-6f2f6a1c7d11")
+aggregates_app = commands_of(AGGREGATE, "Aggregates: groups of hosts and bare-metal nodes, with metadata.")
 
 AggregateName = Annotated[
     str,
@@ -287,9 +239,11 @@ def create(
     _output: Output = None,
 ) -> None:
     """Create an aggregate, with metadata. Repeating the command is harmless."""
-    aggregate = AggregateId(id_ or uuid5(NAMES, name))
-    metadata = _metadata(pairs or ())
-    _order(bus, SetAggregate(aggregate=aggregate, name=name, metadata=metadata))
+    metadata = pairs_of("metadata", pairs)
+    print_thing(
+        AGGREGATE,
+        with_client(bus, lambda moor: moor.create_aggregate(name, id_=id_, metadata=metadata)),
+    )
 
 
 @aggregates_app.verb("set")
@@ -299,98 +253,21 @@ def set_metadata(
     """Set and remove keys of an aggregate's metadata; other keys stay."""
     if not pairs:
         raise click.BadParameter("KEY=VALUE is missing: name at least one key")
-    _order(bus, SetAggregate(aggregate=_one(bus, name).id, metadata=_metadata(pairs)))
+    # An empty value removes the key.
+    metadata = {key: value or None for key, value in pairs_of("metadata", pairs).items()}
+    print_thing(AGGREGATE, with_client(bus, lambda moor: moor.set_aggregate(name, metadata=metadata)))
 
 
 @aggregates_app.verb()
 def add(name: AggregateName, hosts: Hosts, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Add hosts or bare-metal nodes to an aggregate."""
-    _order(bus, SetAggregate(aggregate=_one(bus, name).id, add_hosts=tuple(hosts)))
+    print_thing(AGGREGATE, with_client(bus, lambda moor: moor.set_aggregate(name, add_hosts=hosts)))
 
 
 @aggregates_app.verb()
 def remove(name: AggregateName, hosts: Hosts, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Remove hosts or bare-metal nodes from an aggregate."""
-    _order(bus, SetAggregate(aggregate=_one(bus, name).id, remove_hosts=tuple(hosts)))
-
-
-AGGREGATES = Columns[AggregateState](
-    {
-        "aggregate": lambda each: each.name,
-        "id": lambda each: str(each.id),
-        "hosts": lambda each: str(each.hosts_count),
-        "metadata": lambda each: ", ".join(f"{key}={value}" for key, value in each.metadata.items()),
-    },
-    prose=("metadata",),
-    ids={"id": lambda _: True},
-)
-aggregates_app.verb("list")(
-    command_that_sends(
-        AskAggregates,
-        fixed=("name",),
-        words="List all aggregates, ordered by name.",
-        answer=AggregatesFound,
-        items=lambda found: found.aggregates,
-        show=AGGREGATES,
-        nothing="no aggregates",
-    )
-)
-
-
-@aggregates_app.verb("show")
-def show_aggregate(name: AggregateName, bus: BusUrl = "", *, _output: Output = None) -> None:
-    """Show one aggregate, with its hosts."""
-    print_one(_one(bus, name), _print)
-
-
-@aggregates_app.verb()
-def delete(name: AggregateName, bus: BusUrl = "", *, _output: Output = None) -> None:
-    """Delete an aggregate that has no hosts."""
-    known = _one(bus, name)
-    asked(bus, DeleteAggregate(aggregate=known.id), AggregateDeleted, operates=False)
-    print_one(known, lambda each: out.print(f"{escape(each.name)} is deleted"))
-
-
-def _metadata(pairs: Sequence[str]) -> dict[str, str | None]:
-    """Parse KEY=VALUE pairs of metadata. An empty value becomes None, which removes the key."""
-    return {key: value or None for key, value in pairs_of("metadata", pairs).items()}
-
-
-def _order(bus: str, order: SetAggregate) -> None:
-    written = asked(bus, order, AggregateSet, operates=False)
-    print_one(_one(bus, str(written.aggregate.id)), _print)
-
-
-def _one(bus: str, name: str) -> AggregateState:
-    if not name:
-        raise click.BadParameter("AGGREGATE is empty: give the aggregate's name or id")
-
-    async def work(asking: CommandClient) -> list[AggregateState]:
-        def pages_of(name: str) -> Awaitable[list[AggregateState]]:
-            question = AskAggregates(name=name, limit=PAGE)
-            return items_of(asking, question, AggregatesFound, lambda page: page.aggregates)
-
-        if not (pages := await pages_of(name)):
-            (id_,) = await aggregate_ids(asking, [name])
-            pages = await pages_of(str(id_))
-        return pages
-
-    pages = ask_bus(bus, work, operates=False)
-    if not pages:
-        fail_unknown("aggregate", (repr(name),), "`moor aggregate list` shows all aggregates")
-    hosts = tuple(host for page in pages for host in page.hosts)
-    return structs.replace(pages[0], hosts_count=len(hosts), hosts=hosts)
-
-
-def _print(aggregate: AggregateState) -> None:
-    out.print(
-        grid_of(
-            ("aggregate", escape(aggregate.name)),
-            ("id", str(aggregate.id)),
-            *((escape(key), escape(value)) for key, value in aggregate.metadata.items()),
-            ("hosts", escape(", ".join(aggregate.hosts)) or "none"),
-        ),
-    )
+    print_thing(AGGREGATE, with_client(bus, lambda moor: moor.set_aggregate(name, remove_hosts=hosts)))
 
 
 # `moor host drain` and `moor evacuate`: all instances of a host move away, or are built anew elsewhere, until the time is up or a signal comes.
@@ -422,19 +299,10 @@ def drain(
     Ctrl-C ends the orders, and shows which instances are still there: what moves already goes on, and the host stays draining until
     `moor host set HOST up`.
     """
-    how = {
-        "hosts": to or (),
-        "wait": move_wait_of(wait_for_room, None),
-        "at_once": at_once,
-        "timeout_s": timeout,
-    }
-
-    async def work(asking: CommandClient) -> Emptied:
-        answer = await answer_of(asking, SetHost(host=host, mode="draining", reason=reason), HostSet)
-        there = host_in_cell(answer.host.cell, answer.host.name)
-        return await _emptied(asking, there, DRAINING, **how)
-
-    _show_emptied(ask_bus(bus, work))
+    how = _how(to, wait_for_room, at_once, timeout)
+    _show_emptied(
+        with_client(bus, lambda moor: _stopped(moor.drain, host, reason=reason, **how), operates=True)
+    )
 
 
 def evacuate(
@@ -472,36 +340,54 @@ def evacuate(
     Their shares on the lost host stay held until it returns and cleans up, or is set dead. Instances for which no host has room
     wait for it, and are still evacuated when the command has ended.
     """
-    there, heard_at = ask_bus(bus, lambda asking: _check_down(asking, host), operates=False)
-    if fence:
-        _fence(fence, cell_and_name(there)[1])
-    elif heard_at is not None and (unheard := now() - heard_at) < HEARD:
-        doubt = f"{there} is set down, and was heard {max(unheard.total_seconds(), 0):.0f} s ago: if its instances still run, second copies run beside them"
-        be_sure(doubt, f"Evacuate {there}?", yes=yes)
 
-    how = {
+    async def work(moor: Client) -> Emptied:
+        there = await _down(moor, host)
+        name = host if there is None else host_in_cell(there.cell, there.name)
+        heard_at = there and not there.silent_since and there.heard_at
+        if fence:
+            # Fencing would switch off a healthy host after a wrong name.
+            _fence(fence, cell_and_name(name)[1])
+        elif heard_at and (unheard := now() - heard_at) < HEARD:
+            doubt = f"{name} is set down, and was heard {max(unheard.total_seconds(), 0):.0f} s ago: if its instances still run, second copies run beside them"
+            be_sure(doubt, f"Evacuate {name}?", yes=yes)
+        return await _stopped(moor.evacuate_host, name, **_how(to, wait_for_room, at_once, timeout))
+
+    _show_emptied(with_client(bus, work))
+
+
+async def _down(moor: Client, host: str) -> HostState | None:
+    """The host, unless schedulers have forgotten it. Ends the command if it is up, or if nobody knows it."""
+    try:
+        found = await moor.show_host(host)
+    except NotFound:
+        if not await moor.instances_on(host):
+            raise
+        return None
+    if found.up:
+        fail(f"{host} is up, so nothing was evacuated: `moor host set {host} down` first", NOT_DONE)
+    return found
+
+
+def _how(
+    to: Sequence[str] | None, wait_for_room: int | None, at_once: int, timeout_s: float
+) -> dict[str, Any]:
+    return {
         "hosts": to or (),
         "wait": move_wait_of(wait_for_room, None),
         "at_once": at_once,
-        "timeout_s": timeout,
+        "timeout_s": timeout_s,
     }
-    _show_emptied(ask_bus(bus, lambda asking: _emptied(asking, there, EVACUATING, **how), operates=False))
 
 
-async def _check_down(asking: CommandClient, host: str) -> tuple[str, datetime | None]:
-    """End the command if the host is unknown or up, or if hosts of several cells have its name: fencing would switch off a
-    healthy host after a wrong name. Returns the name with its cell, if the host is known; and when it was heard, unless it is silent.
-    """
-    found = await hosts_of(asking, host)
-    check_one_cell("HOST", host, found)
-    if not found and not await instances_on(asking, host):
-        check_known("HOST", host, (each.name for each in await hosts_of(asking)))
-    if any(each.up for each in found):
-        fail(f"{host} is up, so nothing was evacuated: `moor host set {host} down` first", NOT_DONE)
-    if not found:
-        return host, None
-    (known,) = found
-    return host_in_cell(known.cell, known.name), None if known.silent_since else known.heard_at
+async def _stopped(empty: Callable[..., Awaitable[Emptied]], host: str, **how: Any) -> Emptied:
+    """Until the time is up, or a signal comes."""
+    with stopped_by_signals() as told:
+        return await empty(host, **how, tell=None if wants_document() else _tell_progress, stop=told)
+
+
+def _tell_progress(so_far: Emptied) -> None:
+    tell(f"{len(so_far.moved)} moved, {len(so_far.stayed)} not yet", "dim")
 
 
 def _fence(command: str, host: str) -> None:
@@ -515,13 +401,6 @@ def _fence(command: str, host: str) -> None:
         fail(
             f"--fence: {command!r} ended with code {done.returncode}: {said}: nothing was evacuated", NOT_DONE
         )
-
-
-async def _emptied(asking: CommandClient, host: str, kinds: Sequence[MoveKind], **how: Any) -> Emptied:
-    """Until the time is up, or a signal comes."""
-    with stopped_by_signals() as told:
-        tells = None if wants_document() else partial(tell, style="dim")
-        return await empty(asking, host, kinds, **how, tell=tells, stop=told)
 
 
 def _show_emptied(done: Emptied) -> None:

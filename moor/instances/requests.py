@@ -12,40 +12,28 @@ from uuid import UUID
 import click
 from msgspec import Struct, structs
 
-from bus.messages.build import FlavorChange
-from bus.messages.moves import MoveWait
-from bus.messages.stored_names import (
-    AskFlavors,
-    AskImages,
-    FlavorsFound,
-    ImagesFound,
-    NamedImage,
-    is_image_source,
-)
-from engine.flavors import (
-    CONFIG_DRIVE_MAX,
-    ConfigDriveParts,
+from engine.flavors import CONFIG_DRIVE_MAX, ConfigDriveParts, NumaAffinity, text_of
+from moor.client import (
+    BuildFields,
+    Client,
     Flavor,
+    FlavorChange,
     Image,
-    JoinedGroup,
-    NumaAffinity,
+    MoveWait,
     PortRequest,
     VolumeRequest,
     Wait,
-    text_of,
+    is_image_source,
 )
-from moor.asking import PAGE, Asks, CommandClient, answer_of, client, items_of
-from moor.completing import (
+from moor.flags import option
+from moor.options import ID, flag_of, put_once
+from moor.resource_commands import (
     complete_aggregates,
     complete_flavors,
     complete_groups,
     complete_hosts,
     complete_instances,
 )
-from moor.flags import option
-from moor.naming import aggregate_ids, group_id, instance_ids, near_texts
-from moor.options import ID, fail, flag_of, put_once, run_with
-from moor.settings import Settings
 
 GZIP = b"\x1f\x8b"
 KEY_NAME = "moor"
@@ -148,20 +136,6 @@ def image_name_in(image: str) -> str:
     return "" if is_image_source(image) else image
 
 
-async def stored_image(asking: Asks, name: str, project: str) -> NamedImage:
-    """The stored image of this name. If there is none, the command ends, and names those near it."""
-    found = (await answer_of(asking, AskImages(name=name, project=project), ImagesFound)).images
-    if not found:
-        every = AskImages(project=project, limit=PAGE)
-        known = await items_of(asking, every, ImagesFound, lambda page: page.images)
-        near = near_texts(name, [each.name for each in known])
-        fail(
-            f"--image is {name!r}, and no image of this name is stored{near}; `moor image list` shows all, and an image that is not "
-            "stored is named by its id, a uuid, or its URL"
-        )
-    return found[0]
-
-
 _CLASS = re.compile(r"[A-Z0-9_]+")
 # By the word on the command line: the field of a port request.
 PORT_WORDS = {"network": "physical_network", "type": "vnic_type", "numa": "numa_affinity_policy"}
@@ -240,15 +214,6 @@ def _needs(flag: str, words: Sequence[str], named: dict[str, str]) -> dict[str, 
 # Options that several commands about instances share: what an instance needs, where, its image, and the id of the order.
 
 
-def flavor_named(name: str, settings: Settings, flag: str = "--flavor", *, project: str = "") -> Flavor:
-    """The flavor that is stored under this name."""
-    question = AskFlavors(name=name, project=project)
-    found = run_with(client(settings), lambda asking: answer_of(asking, question, FlavorsFound))
-    if not found.flavors:
-        raise click.BadParameter(f"{flag} is {name!r}: no flavor of this name is stored (`moor flavor list`)")
-    return found.flavors[0]
-
-
 class FlavorOptions(Struct, frozen=True):
     flavor: Annotated[
         str,
@@ -287,11 +252,17 @@ class FlavorOptions(Struct, frozen=True):
         ),
     ] = None
 
-    def read(self, settings: Settings, known: Flavor | None = None, *, project: str = "") -> Flavor:
+    def check(self) -> None:
+        """Refuse options that name no size at all, before anything is sent."""
+        if not self.flavor:
+            check_size(self.changed(Flavor()))
+
+    async def read(self, moor: Client, known: Flavor | None = None) -> Flavor:
         """The flavor that --flavor names, or else `known`; the other options replace single values of it."""
-        base = known or Flavor()
-        if self.flavor:
-            base = flavor_named(self.flavor, settings, project=project)
+        return self.changed(await moor.show_flavor(self.flavor) if self.flavor else known or Flavor())
+
+    def changed(self, base: Flavor) -> Flavor:
+        """This flavor, with the values that the options name."""
         return structs.replace(base, **self._sizes, extra_specs={**base.extra_specs, **self._extra_specs})
 
     def change(self, unset: Sequence[str]) -> FlavorChange:
@@ -345,12 +316,12 @@ class ElseOptions(Struct, frozen=True):
         ),
     ] = None
 
-    def read(
-        self, flavor: FlavorOptions, settings: Settings, known: tuple[Flavor, ...] = (), *, project: str = ""
+    async def read(
+        self, moor: Client, flavor: FlavorOptions, known: tuple[Flavor, ...] = ()
     ) -> tuple[Flavor, ...]:
         """The flavors that these options name. `known` are those of a request whose flavor no option replaces."""
         if self.else_:
-            return tuple([flavor_named(each, settings, "--else", project=project) for each in self.else_])
+            return tuple([await moor.show_flavor(each) for each in self.else_])
         return () if flavor.flavor else known
 
 
@@ -418,17 +389,18 @@ class NeighbourOptions(Struct, frozen=True):
         ),
     ] = None
 
-    async def find(self, asking: CommandClient, project: str) -> dict[str, Any]:
-        """The fields that these options set in a build request, with the ids of what they name."""
-        apart, together = self.different_host or (), self.same_host or ()
-        inside, outside = self.aggregate or (), self.ignore_aggregate or ()
-        return {
-            "group": JoinedGroup(id=await group_id(asking, self.group, project)) if self.group else None,
-            "different_host": tuple(await instance_ids(asking, apart, project)),
-            "same_host": tuple(await instance_ids(asking, together, project)),
-            "member_of": tuple((each,) for each in await aggregate_ids(asking, inside)),
-            "forbidden_aggregates": tuple(await aggregate_ids(asking, outside)),
+    @property
+    def fields(self) -> BuildFields:
+        """The fields that these options set in a build request; the client finds what they name."""
+        found: BuildFields = {
+            "different_host": self.different_host or (),
+            "same_host": self.same_host or (),
+            "member_of": self.aggregate or (),
+            "forbidden_aggregates": self.ignore_aggregate or (),
         }
+        if self.group:
+            found["group"] = self.group
+        return found
 
 
 class ImageOptions(Struct, frozen=True):

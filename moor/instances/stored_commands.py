@@ -1,167 +1,41 @@
 """`moor flavor`, `moor image` and `moor device-profile`, which are stored under names; and `moor group`."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
+from uuid import UUID
 
 import click
 import msgspec
 from msgspec import Struct, structs
-from rich.markup import escape
 
-from bus.message import Message
-from bus.messages.stored_names import (
-    AskDeviceProfiles,
-    AskFlavors,
-    AskGroups,
-    AskImages,
-    CreateDeviceProfile,
-    CreateFlavor,
-    CreateGroup,
-    CreateImage,
-    DeleteDeviceProfile,
-    DeleteFlavor,
-    DeleteGroup,
-    DeleteImage,
-    DeviceProfilesFound,
-    FlavorsFound,
-    GroupsFound,
-    GroupState,
-    ImagesFound,
-    NamedImage,
-    SetImage,
-)
-from engine.flavors import DeviceGroup, DeviceProfile, Flavor
-from moor.asking import asked
-from moor.completing import (
-    complete_device_profiles,
-    complete_flavors,
-    complete_groups,
-    complete_images,
-)
-from moor.flags import Commands, Completer, argument, option
+from engine.inventories import GroupPolicy
+from moor.client import Client, DeviceGroup, DeviceProfile, Flavor, NamedImage
+from moor.flags import argument, option
 from moor.instances.requests import FlavorOptions, pairs_of
-from moor.message_commands import command_that_sends
-from moor.naming import group_id
-from moor.options import ID, BusUrl, Output, command_settings, fail, flag_of, out, put_once
-from moor.showing import grid_of, print_one
-from moor.tables import Columns
+from moor.options import BusUrl, Output, Project, flag_of, put_once, with_client
+from moor.resource_commands import commands_of, complete_images, print_thing
+from moor.resources import FLAVOR, GROUP, IMAGE, PLACES, PROFILE
 
+NewName = Annotated[str, argument(metavar="NAME")]
 
-def add_named_commands(
-    app: Commands,
-    word: str,
-    *,
-    ask: type[Message],
-    delete: type[Message],
-    answer: type[Any],
-    items: Callable[[Any], Sequence[Any]],
-    columns: Columns[Any],
-    show: Callable[[Any], None],
-    completes: Completer,
-) -> None:
-    """The commands for things of which one is a `word`. They are asked for and deleted by these messages."""
-    missing = missing_text(word)
-    app.verb("list")(
-        command_that_sends(
-            ask,
-            fixed=("name",),
-            words=f"List all stored {word}s.",
-            answer=answer,
-            items=items,
-            show=columns,
-            nothing=f"no {word}s are stored",
-        )
-    )
-    app.verb("show")(
-        command_that_sends(
-            ask,
-            arguments={"name": "NAME"},
-            words=f"Show one stored {word}.",
-            answer=answer,
-            items=items,
-            is_about_one=True,
-            missing=missing,
-            show=show,
-            completes=completes,
-        )
-    )
-    app.verb("delete")(
-        command_that_sends(
-            delete,
-            arguments={"name": "NAME"},
-            answer=answer,
-            items=items,
-            is_about_one=True,
-            missing=missing,
-            show=lambda gone: out.print(f"{word} {escape(gone.name)} is deleted"),
-            completes=completes,
-            operates=True,
-        )
-    )
-
-
-def missing_text(word: str) -> str:
-    return f"there is no {word} {{name!r}}, so nothing was done; `moor {word} list` shows all {word}s"
-
-
-flavor_app = Commands("Flavors that are stored under names: `moor boot --flavor NAME`.")
-
-
-def _print_flavor(flavor: Flavor) -> None:
-    sizes = [name for name in Flavor.__struct_fields__ if name not in ("name", "extra_specs")]
-    out.print(
-        grid_of(
-            ("flavor", escape(flavor.name)),
-            *((name, str(amount)) for name in sizes if (amount := getattr(flavor, name))),
-            *((escape(key), escape(value)) for key, value in sorted(flavor.extra_specs.items())),
-        )
-    )
-
-
-FLAVORS = Columns[Flavor](
-    {
-        "name": lambda each: each.name,
-        "vcpus": lambda each: str(each.vcpus),
-        "ram": lambda each: str(each.ram_mb),
-        "disk": lambda each: str(each.root_gb),
-        "extra specs": lambda each: ", ".join(
-            f"{key}={value}" for key, value in sorted(each.extra_specs.items())
-        ),
-    },
-    prose=("extra specs",),
-)
+flavor_app = commands_of(FLAVOR, "Flavors that are stored under names: `moor boot --flavor NAME`.")
 
 
 @flavor_app.verb("create")
-def create_flavor(
-    name: Annotated[str, argument(metavar="NAME")],
-    bus: BusUrl = "",
-    *,
-    flavor: FlavorOptions,
-    _output: Output = None,
-) -> None:
+def create_flavor(name: NewName, bus: BusUrl = "", *, flavor: FlavorOptions, _output: Output = None) -> None:
     """Store a flavor under a name. --flavor takes the values of another one. Repeating the command is harmless."""
-    written = structs.replace(flavor.read(command_settings(bus=bus)), name=name)
-    print_one(asked(bus, CreateFlavor(flavor=written), FlavorsFound).flavors[0], _print_flavor)
+    # Errors in the options are told before anything is asked.
+    flavor.changed(Flavor())
+
+    async def work(moor: Client) -> Flavor:
+        return await moor.create_flavor(structs.replace(await flavor.read(moor), name=name))
+
+    print_thing(FLAVOR, with_client(bus, work, operates=True))
 
 
-add_named_commands(
-    flavor_app,
-    "flavor",
-    ask=AskFlavors,
-    delete=DeleteFlavor,
-    answer=FlavorsFound,
-    items=lambda found: found.flavors,
-    columns=FLAVORS,
-    show=_print_flavor,
-    completes=complete_flavors,
+image_app = commands_of(
+    IMAGE, "Images that are stored under names, with properties: `moor boot --image NAME`."
 )
-
-
-image_app = Commands("Images that are stored under names, with properties: `moor boot --image NAME`.")
-
-PLACES = ("source", "checksum", "kernel", "ramdisk")
 
 
 class PlaceOptions(Struct, frozen=True):
@@ -189,54 +63,22 @@ class PlaceOptions(Struct, frozen=True):
         ),
     ] = None
 
-
-def _places(given: PlaceOptions) -> dict[str, str]:
-    return {field: value for field in PLACES if (value := getattr(given, field)) is not None}
-
-
-Name = Annotated[str, argument(metavar="NAME", completes=complete_images)]
-
-
-def _print_image(image: NamedImage) -> None:
-    out.print(
-        grid_of(
-            ("image", escape(image.name)),
-            *((field, escape(value)) for field in PLACES if (value := getattr(image, field))),
-            *((escape(key), escape(value)) for key, value in sorted(image.properties.items())),
-        )
-    )
-
-
-IMAGES = Columns[NamedImage](
-    {
-        "name": lambda each: each.name,
-        "source": lambda each: each.source,
-        "properties": lambda each: ", ".join(
-            f"{key}={value}" for key, value in sorted(each.properties.items())
-        ),
-    },
-    prose=("source", "properties"),
-)
+    def places(self) -> dict[str, str]:
+        return {field: value for field in PLACES if (value := getattr(self, field)) is not None}
 
 
 @image_app.verb("create")
-def create_image(
-    name: Annotated[str, argument(metavar="NAME")],
-    bus: BusUrl = "",
-    *,
-    given: PlaceOptions,
-    _output: Output = None,
-) -> None:
+def create_image(name: NewName, bus: BusUrl = "", *, given: PlaceOptions, _output: Output = None) -> None:
     """Store an image under a name. Repeating the command is harmless."""
     if not given.source:
         raise click.BadParameter("--source is not given: it says where the image is, by an id or a URL")
-    image = NamedImage(name=name, **_places(given), properties=pairs_of("--property", given.property))
-    print_one(asked(bus, CreateImage(image=image), ImagesFound).images[0], _print_image)
+    image = NamedImage(name=name, **given.places(), properties=pairs_of("--property", given.property))
+    print_thing(IMAGE, with_client(bus, lambda moor: moor.create_image(image), operates=True))
 
 
 @image_app.verb("set")
 def set_image(
-    name: Name,
+    name: Annotated[str, argument(metavar="NAME", completes=complete_images)],
     bus: BusUrl = "",
     *,
     given: PlaceOptions,
@@ -250,31 +92,18 @@ def set_image(
     for key in unset or ():
         if key in pairs:
             raise click.BadParameter(f"--unset is {key!r}, and --property sets it")
-    order = SetImage(name=name, **_places(given), properties={**pairs, **dict.fromkeys(unset or ())})
-    if order == SetImage(name=name):
+    places, properties = given.places(), {**pairs, **dict.fromkeys(unset or ())}
+    if not (places or properties):
         options = ", ".join(map(flag_of, (*PLACES, "property", "unset")))
         raise click.BadParameter(f"nothing is named that changes: give one of {options}")
-    found = asked(bus, order, ImagesFound)
-    if not found.images:
-        fail(missing_text("image").format_map(structs.asdict(order)))
-    print_one(found.images[0], _print_image)
+    changed = with_client(
+        bus, lambda moor: moor.set_image(name, **places, properties=properties), operates=True
+    )
+    print_thing(IMAGE, changed)
 
 
-add_named_commands(
-    image_app,
-    "image",
-    ask=AskImages,
-    delete=DeleteImage,
-    answer=ImagesFound,
-    items=lambda found: found.images,
-    columns=IMAGES,
-    show=_print_image,
-    completes=complete_images,
-)
-
-
-profile_app = Commands(
-    "Device profiles that are stored under names: a flavor names one by `accel:device_profile`."
+profile_app = commands_of(
+    PROFILE, "Device profiles that are stored under names: a flavor names one by `accel:device_profile`."
 )
 
 RESOURCES, TRAIT = "resources:", "trait:"
@@ -312,35 +141,20 @@ def read_group(text: str) -> DeviceGroup:
         raise ValueError(f"{text!r}: {wrong}") from None
 
 
-def _in_words(group: DeviceGroup) -> str:
-    return ", ".join(
-        (
-            *(f"{RESOURCES}{name}={amount}" for name, amount in sorted(group.resources.items())),
-            *(f"{TRAIT}{trait}=required" for trait in group.required),
-            *(f"{TRAIT}{trait}=forbidden" for trait in group.forbidden),
+def _groups_in(texts: Sequence[str]) -> tuple[DeviceGroup, ...]:
+    if not texts:
+        raise click.BadParameter(
+            f"--group is not given: it says which devices an instance gets, as in {FORM}"
         )
-    )
-
-
-def _print_profile(profile: DeviceProfile) -> None:
-    described = (("description", escape(profile.description)),) if profile.description else ()
-    groups = ((f"group {number}", escape(_in_words(group))) for number, group in enumerate(profile.groups))
-    out.print(grid_of(("device profile", escape(profile.name)), *described, *groups))
-
-
-PROFILES = Columns[DeviceProfile](
-    {
-        "name": lambda each: each.name,
-        "groups": lambda each: "; ".join(map(_in_words, each.groups)),
-        "description": lambda each: each.description,
-    },
-    prose=("groups", "description"),
-)
+    try:
+        return tuple([read_group(text) for text in texts])
+    except ValueError as wrong:
+        raise click.BadParameter(f"--group: {wrong}") from None
 
 
 @profile_app.verb("create")
 def create_profile(
-    name: Annotated[str, argument(metavar="NAME")],
+    name: NewName,
     bus: BusUrl = "",
     *,
     group: Groups = None,
@@ -350,108 +164,45 @@ def create_profile(
     _output: Output = None,
 ) -> None:
     """Store a device profile under a name. Repeating the command is harmless."""
-    try:
-        groups = tuple([read_group(text) for text in group or ()])
-    except ValueError as wrong:
-        raise click.BadParameter(f"--group: {wrong}") from None
-    if not groups:
-        raise click.BadParameter(
-            f"--group is not given: it says which devices an instance gets, as in {FORM}"
-        )
-    order = CreateDeviceProfile(profile=DeviceProfile(name=name, groups=groups, description=description))
-    print_one(asked(bus, order, DeviceProfilesFound).profiles[0], _print_profile)
+    profile = DeviceProfile(name=name, groups=_groups_in(group or ()), description=description)
+    print_thing(PROFILE, with_client(bus, lambda moor: moor.create_device_profile(profile), operates=True))
 
 
-add_named_commands(
-    profile_app,
-    "device-profile",
-    ask=AskDeviceProfiles,
-    delete=DeleteDeviceProfile,
-    answer=DeviceProfilesFound,
-    items=lambda found: found.profiles,
-    columns=PROFILES,
-    show=_print_profile,
-    completes=complete_device_profiles,
+group_app = commands_of(
+    GROUP, "Server groups, whose instances are kept apart or together: create, list, show, delete."
 )
 
-# `moor group`: server groups, whose members are kept apart or together.
 
-group_app = Commands("Server groups, whose instances are kept apart or together: create, list, show, delete.")
-
-
-def _print_group(group: GroupState) -> None:
-    grid = grid_of(
-        ("group", str(group.id)),
-        ("name", escape(group.name)),
-        ("project", escape(group.project)),
-        ("policy", _policy(group)),
-        ("members", str(group.size)),
+@group_app.verb("create")
+def create_group(
+    name: NewName,
+    bus: BusUrl = "",
+    *,
+    project: Project = "",
+    id_: Annotated[
+        UUID | None,
+        option(
+            "--id",
+            show_default=False,
+            help="A uuid of your choice; the same id with the same content is the same group.",
+        ),
+    ] = None,
+    policy: Annotated[
+        GroupPolicy,
+        option(
+            help="affinity: all members on one host, which the first one chooses; anti-affinity: at most --max-per-host members on a "
+            "host; the soft ones only prefer hosts."
+        ),
+    ],
+    max_per_host: Annotated[
+        int, option(min=1, help="With anti-affinity: how many members one host may have.")
+    ] = 1,
+    _output: Output = None,
+) -> None:
+    """Create a group. `moor boot --group NAME` builds members of it."""
+    created = with_client(
+        bus,
+        lambda moor: moor.create_group(policy, name=name, max_per_host=max_per_host, group=id_),
+        project=project,
     )
-    for member in group.members:
-        grid.add_row("", f"{member.consumer} on {escape(member.host)}")
-    out.print(grid)
-
-
-def _policy(group: GroupState) -> str:
-    if group.policy != "anti-affinity" or group.max_per_host == 1:
-        return group.policy
-    return f"{group.policy}, at most {group.max_per_host} on a host"
-
-
-GROUPS = Columns[GroupState](
-    {
-        "id": lambda each: str(each.id),
-        "name": lambda each: each.name,
-        "project": lambda each: each.project,
-        "policy": _policy,
-        "members": lambda each: str(each.size),
-    },
-    ids={"id": lambda _: True},
-)
-
-_about_groups = partial(
-    command_that_sends,
-    answer=GroupsFound,
-    items=lambda found: found.groups,
-    missing="there is no server group {id}, so nothing was done; `moor group list` shows all groups",
-)
-group_app.verb("create")(
-    _about_groups(
-        CreateGroup,
-        arguments={"name": "NAME"},
-        words="Create a group. `moor boot --group NAME` builds members of it.",
-        is_about_one=True,
-        show=_print_group,
-    )
-)
-group_app.verb("list")(
-    _about_groups(
-        AskGroups,
-        fixed=("id", "id_prefix"),
-        words="List all groups, with the number of their members.",
-        show=GROUPS,
-        nothing="no server groups",
-    )
-)
-group_app.verb("show")(
-    _about_groups(
-        AskGroups,
-        arguments={"id": ID},
-        named=group_id,
-        completes=complete_groups,
-        fixed=("name", "id_prefix"),
-        words="Show one group with its members and their hosts.",
-        is_about_one=True,
-        show=_print_group,
-    )
-)
-group_app.verb("delete")(
-    _about_groups(
-        DeleteGroup,
-        arguments={"id": ID},
-        named=group_id,
-        completes=complete_groups,
-        is_about_one=True,
-        show=lambda group: out.print(f"deleted group {group.id}"),
-    )
-)
+    print_thing(GROUP, created)

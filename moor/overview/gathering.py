@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from bus.messages.cloud import AskOverview, Overview, WorkerAlive, WorkerHeard
 from bus.topology import CELL0, DEAD_QUEUE, Queue, QueueKind, Site
-from bus.workers.station import NoAnswer
 from kit.errors import ConnectionLost, Refusal
 from kit.settings import without_password
-from moor.asking import Asks, answer_of
 from moor.broker.deployments import BrokerDeployment, deployments_of, depths_of
+from moor.client import BrokerAway, Client, NotInTime, Overview, WorkerAlive, WorkerHeard
 from moor.options import broker_of
 from moor.settings import Settings
 from moor.tables import Columns
@@ -67,10 +65,10 @@ class CloudViewer:
     """
 
     def __init__(
-        self, asking: Asks, settings: Settings, *, brokers_kept_s: float = 0.0, once: bool = False
+        self, moor: Client, settings: Settings, *, brokers_kept_s: float = 0.0, once: bool = False
     ) -> None:
-        self._asking = asking
-        self._question = AskOverview(once=once)
+        self._moor = moor
+        self._once = once
         self._settings = settings
         self._kept_s = brokers_kept_s
         self._brokers: tuple[BrokerSeen, ...] = ()
@@ -79,8 +77,8 @@ class CloudViewer:
 
     async def look(self) -> CloudView:
         try:
-            overview, silent = await answer_of(self._asking, self._question, Overview), ""
-        except NoAnswer as problem:
+            overview, silent = await self._moor.overview(once=self._once), ""
+        except (NotInTime, BrokerAway) as problem:
             overview, silent = None, str(problem)
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._kept_until_s:

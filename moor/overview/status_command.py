@@ -9,19 +9,19 @@ from msgspec import Struct, structs
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from bus.messages.cloud import (
+from bus.topology import CELL0
+from kit.metrics import BUCKETS_S
+from moor.client import (
     FILL_PARTS,
     CellFill,
     CellState,
     ClassUse,
+    Client,
     Durations,
     Overview,
     StageTimes,
     WorkerHeard,
 )
-from bus.topology import CELL0
-from kit.metrics import BUCKETS_S
-from moor.asking import CommandClient, client
 from moor.flags import option
 from moor.options import (
     NOT_DONE,
@@ -30,6 +30,7 @@ from moor.options import (
     IronicDatabaseUrl,
     IronicUrl,
     Output,
+    client,
     command_settings,
     out,
     run_with,
@@ -41,7 +42,7 @@ from moor.showing import COLOURS, cell_life, print_json, shortened
 from moor.tables import Columns, Rows, styled
 
 
-async def _notes_on_nodes(asking: CommandClient, settings: Settings) -> tuple[str, ...]:
+async def _notes_on_nodes(moor: Client, settings: Settings) -> tuple[str, ...]:
     """What keeps bare-metal nodes unused, if the settings name anything of an Ironic."""
     addresses = structs.asdict(settings.addresses)
     if not settings.ironic_url and not any(
@@ -51,7 +52,7 @@ async def _notes_on_nodes(asking: CommandClient, settings: Settings) -> tuple[st
     # Many modules, which other clouds need not load.
     from moor.bare_metal.nodes import notes_on_nodes  # noqa: PLC0415
 
-    return await notes_on_nodes(asking, settings)
+    return await notes_on_nodes(moor, settings)
 
 
 def status(
@@ -66,13 +67,13 @@ def status(
     """Show the whole cloud on one screen: what is wrong, cells, room, workers, queues. Exit code 1 if anything is wrong."""
     settings = command_settings(bus=bus, cells=cells, ironic=ironic, ironic_db=ironic_db)
 
-    async def work(asking: CommandClient) -> CloudView:
-        viewer = CloudViewer(asking, settings, once=True)
+    async def work(moor: Client) -> CloudView:
+        viewer = CloudViewer(moor, settings, once=True)
         try:
             view = await viewer.look()
         finally:
             await viewer.close()
-        return structs.replace(view, nodes=await _notes_on_nodes(asking, settings))
+        return structs.replace(view, nodes=await _notes_on_nodes(moor, settings))
 
     view = run_with(client(settings, patience_s=within), work)
     troubles = troubles_of(view)
@@ -104,10 +105,10 @@ def top(
 
     settings = command_settings(bus=bus, cells=cells)
 
-    async def work(asking: CommandClient) -> None:
-        await Top(asking, settings, every).run_async()
+    async def work(moor: Client) -> None:
+        await Top(moor, settings, every).run_async()
 
-    run_with(client(settings, patience_s=5.0), work)
+    run_with(client(settings, operates=True, patience_s=5.0), work)
 
 
 # The tables of an overview.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
@@ -14,26 +15,28 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import DataTable, Footer, Static, TabbedContent, TabPane
+from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 
-from bus.messages.build import AskInstances, InstancesFound, InstanceState
-from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
-from bus.messages.planning import AskExplanation, ExplanationsFound
-from bus.workers.dead_letters import open_dead_letters
-from engine.flavors import InstanceId
-from engine.hosts import HostState, host_in_cell
 from kit.errors import ConnectionLost, Failure, Refusal
-from moor.asking import CommandClient, answer_of, hosts_of
-from moor.broker.messages_command import LETTERS, document_of, print_letter
-from moor.client.errors import ClientError
+from moor.broker.messages_command import document_of, print_letter
+from moor.client import (
+    Change,
+    Client,
+    ClientError,
+    DeadLetter,
+    ExplanationsFound,
+    InstancesFound,
+    InstanceState,
+)
 from moor.instances.boot_command import print_choice
-from moor.instances.move_commands import HISTORY, MOVES
-from moor.options import broker_of, out
+from moor.options import out
 from moor.overview.gathering import RATES, CloudView, CloudViewer, Rates
 from moor.overview.status_command import overview_in_words
+from moor.resource_commands import ALL, first_of, print_thing
+from moor.resources import HISTORY, HOST, LETTERS, MIGRATION, HostShown, hosts_in
 from moor.settings import Settings
-from moor.showing import COLOURS, HOSTS, INSTANCES, last_heard, print_host, print_instance, time_in_words
-from moor.tables import Columns, Rows, print_table
+from moor.showing import COLOURS, INSTANCES, WAITING, print_instance, rows_in
+from moor.tables import Columns, Rows, print_table, text_of
 
 # What each tab of `moor top` lists, and what is shown of a row that is opened: as the commands print it.
 
@@ -54,10 +57,7 @@ class TabRows(Struct, frozen=True):
 
 def filled(listed: TabRows) -> tuple[list[str], list[list[Text]]]:
     """The headings of the columns that are not empty, and their cells row by row; without rows, all headings."""
-    cells = [
-        [Text(it) if isinstance(it := cell(each), str) else it for cell in listed.columns.cells.values()]
-        for each in listed.rows
-    ]
+    cells = [[text_of(cell(each)) for cell in listed.columns.cells.values()] for each in listed.rows]
     headings = [*listed.columns.cells]
     wanted = [at for at in range(len(headings)) if not cells or any(row[at] for row in cells)]
     return [headings[at] for at in wanted], [[row[at] for at in wanted] for row in cells]
@@ -66,11 +66,12 @@ def filled(listed: TabRows) -> tuple[list[str], list[list[Text]]]:
 class Lists:
     """Asks for the rows of tabs, and for everything about one row."""
 
-    def __init__(self, asking: CommandClient, settings: Settings) -> None:
-        self._asking = asking
-        self._settings = settings
+    def __init__(self, moor: Client) -> None:
+        self._moor = moor
+        # Only instances in this state, and those whose names contain this text; only such hosts, too.
         self.state = ANY_STATE
-        self._letters: dict[str, dict[str, Any]] = {}
+        self.part = ""
+        self._letters: dict[str, DeadLetter] = {}
 
     def next_state(self, there: Collection[str]) -> None:
         """Go to the next state of instances to list, among those that some instance has."""
@@ -79,65 +80,78 @@ class Lists:
         self.state = next((each for each in following if each in there or each == ANY_STATE), ANY_STATE)
 
     async def instances(self) -> TabRows:
-        question = AskInstances(state=self.state, limit=INSTANCES_MAX)
-        found = await answer_of(self._asking, question, InstancesFound)
         which = f"state {self.state}" if self.state else "every state"
-        more = f"; the first {INSTANCES_MAX} by id" if found.next else ""
-        return TabRows(found.instances, INSTANCES, _id, f"{which}{more}; s: next state")
-
-    async def hosts(self) -> TabRows:
-        found = await hosts_of(self._asking)
-        return TabRows(found, HOSTS, lambda host: host_in_cell(host.cell, host.name), "r: read again")
+        return await self._instances(self.state, INSTANCES, f"{which}; s: next state")
 
     async def waiting(self) -> TabRows:
-        question = AskInstances(state="waiting", limit=INSTANCES_MAX)
-        found = await answer_of(self._asking, question, InstancesFound)
-        more = f"the first {INSTANCES_MAX} by id" if found.next else ""
-        return TabRows(found.instances, WAITING, _id, more)
+        return await self._instances("waiting", WAITING, "")
+
+    async def _instances(self, state: str, columns: Columns[InstanceState], told: str) -> TabRows:
+        """The newest ones, the newest first."""
+        listing = self._moor.list_instances(
+            state=state or None,  # type: ignore[arg-type]  # it is one of them
+            part=self.part,
+            order="age",
+            backwards=True,
+            counted=True,
+        )
+        found: list[InstanceState] = []
+        count, or_more = 0, ""
+        async with aclosing(listing.pages()) as pages:
+            async for page in pages:
+                if not found and page.count is not None:
+                    count, or_more = page.count, " or more" if page.more_than else ""
+                found += page.instances
+                if len(found) >= INSTANCES_MAX:
+                    break
+        of = f"the newest {INSTANCES_MAX} of {count:,}{or_more}" if count > INSTANCES_MAX or or_more else ""
+        return TabRows(
+            found[:INSTANCES_MAX], columns, _id, "; ".join(filter(None, (self._named(), of, told)))
+        )
+
+    def _named(self) -> str:
+        return f"names with {self.part!r} (/ changes it)" if self.part else ""
+
+    async def hosts(self) -> TabRows:
+        part = self.part.casefold()
+        found = [each for each in await first_of(HOST, self._moor, ALL) if part in each.host.name.casefold()]
+        told = "; ".join(filter(None, (self._named(), "r: read again")))
+        return TabRows(found, HOST.columns, HOST.called, told)
 
     async def moves(self) -> TabRows:
-        found = await answer_of(self._asking, AskMoves(limit=MOVES_MAX), MovesFound)
-        more = f"the newest {MOVES_MAX}" if len(found.moves) == MOVES_MAX else ""
-        return TabRows(found.moves, MOVES, lambda change: str(change.instance), more)
+        found = await first_of(MIGRATION, self._moor, MOVES_MAX)
+        more = f"the newest {MOVES_MAX}" if len(found) == MOVES_MAX else ""
+        return TabRows(found, MIGRATION.columns, lambda change: str(change.instance), more)
 
     async def letters(self) -> TabRows:
-        connection = await broker_of(self._settings.bus_url).connect()
-        try:
-            async with open_dead_letters(connection, LETTERS_MAX) as opened:
-                letters = [document_of(letter) for letter in opened.letters.values()]
-        finally:
-            await connection.close()
-        self._letters = {letter["handle"]: letter for letter in letters}
-        return TabRows(letters, LETTERS, lambda letter: letter["handle"], "r: read again")
+        letters = await self._moor.list_dead_letters(limit=LETTERS_MAX)
+        self._letters = {letter.handle: letter for letter in letters}
+        return TabRows(letters, LETTERS, lambda letter: letter.handle, "r: read again")
 
     async def about_instance(self, key: str) -> Callable[[], None]:
-        id_ = InstanceId(UUID(key))
-        states = await self._asking.instances([id_])
-        history = await answer_of(self._asking, AskHistory(instance=id_), HistoryFound)
-        explained = await answer_of(self._asking, AskExplanation(instance=id_), ExplanationsFound)
-        return partial(self._print_instance, states, history.changes, explained)
-
-    def _print_instance(
-        self, states: Sequence[InstanceState], changes: Sequence[Change], explained: ExplanationsFound
-    ) -> None:
-        for state in states:
-            cell = last_heard(state.cell, self._asking.cells)
-            print_instance(state, cell, self._asking.details.get(state.id))
-        if changes:
-            out.print()
-            print_table(changes, HISTORY)
-        for each in explained.explanations:
-            out.print()
-            print_choice(each, of_boot=False)
+        found = await self._moor.look(key)
+        history = await self._moor.history(UUID(key))
+        explained = await self._moor.explain(key)
+        return partial(_print_instance, found, history, explained)
 
     async def about_host(self, key: str) -> Callable[[], None]:
-        hosts = await hosts_of(self._asking, key)
-        question = AskInstances(host=key, limit=INSTANCES_MAX)
-        found = await answer_of(self._asking, question, InstancesFound)
-        return partial(_print_hosts, hosts, found)
+        page = await self._moor.list_hosts(name=key).page()
+        found = await self._moor.list_instances(host=key).page(size=INSTANCES_MAX)
+        return partial(_print_hosts, hosts_in(page), found)
 
     async def about_letter(self, key: str) -> Callable[[], None]:
-        return partial(print_letter, dict(self._letters[key]))
+        return partial(print_letter, document_of(self._letters[key]))
+
+
+def _print_instance(found: InstancesFound, changes: Sequence[Change], explained: ExplanationsFound) -> None:
+    for row in rows_in(found):
+        print_instance(row)
+    if changes:
+        out.print()
+        print_table(changes, HISTORY)
+    for each in explained.explanations:
+        out.print()
+        print_choice(each, of_boot=False)
 
 
 ABOUT: dict[str, Callable[[Lists, str], Awaitable[Callable[[], None]]]] = {
@@ -153,28 +167,9 @@ def _id(state: InstanceState) -> str:
     return str(state.id)
 
 
-def _why(state: InstanceState) -> str:
-    """The filter that removed the last host, with its example."""
-    steps = state.no_valid_host.steps if state.no_valid_host else ()
-    removing = [each for each in steps if each.removed]
-    return f"{removing[-1].step}: {removing[-1].example}" if removing else state.reason
-
-
-WAITING = Columns[InstanceState](
-    {
-        "instance": lambda each: str(each.id),
-        "name": lambda each: each.name,
-        "until": lambda each: time_in_words(each.waiting.until) if each.waiting else "",
-        "priority": lambda each: str(each.waiting.priority) if each.waiting else "",
-        "why": _why,
-    },
-    prose=("why",),
-)
-
-
-def _print_hosts(hosts: Sequence[HostState], found: InstancesFound) -> None:
+def _print_hosts(hosts: Sequence[HostShown], found: InstancesFound) -> None:
     for host in hosts:
-        print_host(host)
+        print_thing(HOST, host)
     if found.instances:
         out.print()
         print_table(found.instances, INSTANCES)
@@ -233,6 +228,38 @@ class Details(ModalScreen[None]):
         yield Footer()
 
 
+KEYS = """
+1 to 6   the tabs: overview, instances, hosts, what waits, moves, dead letters
+Enter    everything about the row
+/        only names that contain a text: instances, what waits, and hosts; an empty text shows all
+s        the next state of instances
+r        read the tab again
+?        this help
+Escape   back
+q        quit
+
+Instances are the newest ones, the newest first; `moor list` and its filters show the others.
+"""
+
+
+class NameSearch(ModalScreen[str | None]):
+    """Asks for a part of a name."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "back")]
+    CSS = "NameSearch { align: center middle; } #part { width: 60%; }"
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self._part = part
+
+    def compose(self) -> ComposeResult:
+        yield Input(self._part, placeholder="a part of the name; Enter", id="part")
+        yield Footer()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip())
+
+
 class Top(App[None]):
     """The overview, which is read again and again, and lists beside it."""
 
@@ -245,16 +272,18 @@ class Top(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(number), f"tab('{tab}')", name) for number, (tab, name) in enumerate(TABS.items(), 1)),
+        Binding("slash", "search", "search"),
         Binding("s", "state", "state of instances", show=False),
         Binding("r", "again", "read again"),
+        Binding("question_mark", "keys", "help"),
         Binding("q", "quit", "quit"),
     ]
 
-    def __init__(self, asking: CommandClient, settings: Settings, every_s: float) -> None:
+    def __init__(self, moor: Client, settings: Settings, every_s: float) -> None:
         super().__init__()
-        self._viewer = CloudViewer(asking, settings)
+        self._viewer = CloudViewer(moor, settings)
         self._every_s = every_s
-        self._lists = Lists(asking, settings)
+        self._lists = Lists(moor)
         self._rates = Rates()
         self.view: CloudView | None = None
 
@@ -299,6 +328,19 @@ class Top(App[None]):
 
     def action_again(self) -> None:
         self._read()
+
+    def action_keys(self) -> None:
+        self.push_screen(Details(lambda: out.print(KEYS, highlight=False)))
+
+    @work(exclusive=True, group="search")
+    async def action_search(self) -> None:
+        part = await self.push_screen_wait(NameSearch(self._lists.part))
+        if part is None:
+            return
+        self._lists.part = part
+        if self.tab not in ("instances", "waiting", "hosts"):
+            self.action_tab("instances")
+        self.action_again()
 
     def on_tabbed_content_tab_activated(self) -> None:
         if self.tab != "overview":

@@ -1,100 +1,30 @@
 """`moor provider`: shows placement's providers, inventories and their holders; creates, changes and deletes them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
-from operator import itemgetter
 from typing import Annotated, Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import click
 import msgspec
-from msgspec import Struct, structs
 from rich.markup import escape
 from rich.text import Text
 from rich.tree import Tree
 
-from bus.messages.administration import (
-    AlreadyThere,
-    AskHolders,
-    AskNames,
-    ConsumerState,
-    CreateClass,
-    CreateProvider,
-    CreateTrait,
-    DeleteClass,
-    DeleteProvider,
-    DeleteTrait,
-    Done,
-    GenerationMoved,
-    HasChildren,
-    HoldersFound,
-    IdTaken,
-    KindOfNames,
-    NameInUse,
-    NamesFound,
-    NameTaken,
-    ProviderWritten,
-    SetAggregates,
-    SetInventories,
-    SetTraits,
-    UnknownClass,
-    UnknownProvider,
-    UnknownTrait,
-    UpdateProvider,
-    Write,
-    WriteAnswered,
-)
-from bus.messages.placement import InventoryInUse
-from engine.inventories import (
-    INTEGER_MAX,
-    AggregateId,
-    InventoryState,
-    ProviderId,
-    ProviderState,
-    ReportedInventory,
-    capacity_of,
-)
-from engine.refusals import NotAllowed
-from moor.asking import PAGE, CommandClient, answer_of, ask_bus, asked_for_all, items_of, providers_of
-from moor.completing import complete_aggregates, complete_cells, complete_providers
+from engine.inventories import ProviderId, capacity_of
+from moor.client import Client, ConsumerState, NotFound, ProviderState, ReportedInventory
+from moor.client.finding import near, standard_classes, standard_traits
 from moor.flags import Commands, argument, option
-from moor.naming import (
-    CUSTOM,
-    NamedKind,
-    aggregate_ids,
-    one_of,
-    standard_classes,
-    standard_traits,
-    unknown_with_near,
-)
-from moor.options import ID, BusUrl, Output, fail, out, put_once, say, wants_document, wrong_value
-from moor.showing import check_known, grid_of, plain, print_all, print_json, print_one
+from moor.options import ID, BusUrl, Output, out, put_once, say, wants_document, with_client, wrong_value
+from moor.resource_commands import commands_of, complete_aggregates, complete_cells, complete_providers
+from moor.resources import CLASS, INVENTORIES, PROVIDER, TRAIT, ResourceKind
+from moor.showing import grid_of, plain, print_all, print_json, print_one
 from moor.tables import Columns, print_table
 
 ProviderName = Annotated[
     str,
     argument(metavar="PROVIDER", help="A provider's name or id.", completes=complete_providers),
 ]
-NAMED_PROVIDERS = NamedKind[ProviderState](
-    "provider",
-    "`moor provider list` shows all providers",
-    lambda each: each.id,
-    lambda each: each.name,
-    lambda each: each.cell,
-)
-# The reason for each refusing verdict, filled from its fields.
-REASONS: dict[type, str] = {
-    NotAllowed: "{field}: {reason}",
-    UnknownProvider: "{field} names provider {provider}, which does not exist",
-    GenerationMoved: "provider {provider} was written meanwhile (generation {seen} was read, it is {current} now): run the"
-    " command again",
-    NameTaken: "{name!r} is already the name of provider {provider}",
-    IdTaken: "provider {provider} already exists",
-    NameInUse: "{name} is in use, by provider {provider}",
-    HasChildren: "it has a child, provider {child}",
-    InventoryInUse: "consumers hold {used} {resource} of provider {provider}",
-}
 # The keys of an inventory on the command line.
 FIELDS: dict[str, tuple[str, type[int] | type[float]]] = {
     "reserved": ("reserved", int),
@@ -103,24 +33,6 @@ FIELDS: dict[str, tuple[str, type[int] | type[float]]] = {
     "max": ("max_unit", int),
     "step": ("step_size", int),
 }
-
-
-def found_in(providers: Iterable[ProviderState], name: str) -> ProviderState:
-    """The provider with this id or name, or whose id begins like this. If there is none, end the command."""
-    return one_of(NAMED_PROVIDERS, name, providers)
-
-
-async def write(asking: CommandClient, order: Write) -> None:
-    """Send the order. If placement refuses it, end the command with the reason."""
-    verdict = (await answer_of(asking, order, WriteAnswered)).verdict
-    if isinstance(verdict, UnknownClass | UnknownTrait):
-        what = "resource class" if isinstance(verdict, UnknownClass) else "trait"
-        fail(f"not done: there is no {what} {await unknown_with_near(asking, verdict.names)}")
-    if not isinstance(verdict, ProviderWritten | Done | AlreadyThere):
-        why = REASONS.get(type(verdict))
-        # No order of these commands gets a verdict outside the table; if one does, print it as it is on the bus.
-        reason = why.format(**structs.asdict(verdict)) if why else msgspec.json.encode(verdict).decode()
-        fail(f"not done: {reason}")
 
 
 def amount_from(text: str) -> tuple[str, ReportedInventory]:
@@ -145,9 +57,14 @@ def _number(text: str, what: str, value: str, kind: type[int] | type[float]) -> 
         raise click.BadParameter(f"{text!r}: {what} is {value!r}, must be a number") from None
 
 
-app = Commands(
-    "Resource providers: show their trees, inventories and holders; create, change and delete them."
+app = commands_of(
+    PROVIDER,
+    "Resource providers: show their trees, inventories and holders; create, change and delete them.",
 )
+
+
+async def _every(moor: Client) -> list[ProviderState]:
+    return await moor.list_providers()
 
 
 @app.verb("list")
@@ -168,48 +85,54 @@ def list_providers(
 ) -> None:
     """List all providers, each below the root of its tree."""
 
-    async def work(asking: CommandClient) -> tuple[list[ProviderState], list[AggregateId]]:
-        wanted = await aggregate_ids(asking, [aggregate]) if aggregate else []
-        return await providers_of(asking), wanted
+    async def work(moor: Client) -> list[ProviderState]:
+        everything = await _every(moor)
+        names = {each.id: each.name for each in everything}
+        if cell and cell not in {each.cell for each in everything}:
+            await moor.show_cell(cell)
+        for one in trait or ():
+            if not any(one in each.traits for each in everything):
+                known = {name for each in everything for name in each.traits}
+                raise NotFound("provider with trait", one, near=near(one, known))
+        wanted = {(await moor.show_aggregate(aggregate)).id} if aggregate else set()
+        found = [
+            each
+            for each in everything
+            if fnmatchcase(each.name, name)
+            and cell in ("", each.cell)
+            and set(trait or ()) <= {*each.traits}
+            and wanted <= {*each.aggregates}
+            and not (roots and each.parent is not None)
+        ]
+        return sorted(found, key=lambda each: (names[each.root], each.parent is not None, each.name))
 
-    everything, wanted = ask_bus(bus, work)
-    check_known("--cell", cell, (each.cell for each in everything))
-    for one in trait or ():
-        check_known("--trait", one, (name for each in everything for name in each.traits))
-    names = {each.id: each.name for each in everything}
-    found = [
-        each
-        for each in everything
-        if fnmatchcase(each.name, name)
-        and cell in ("", each.cell)
-        and set(trait or ()) <= {*each.traits}
-        and set(wanted) <= {*each.aggregates}
-        and not (roots and each.parent is not None)
-    ]
-    found.sort(key=lambda each: (names[each.root], each.parent is not None, each.name))
-    print_all(found, PROVIDERS, "no providers")
+    print_all(with_client(bus, work, operates=True), PROVIDER.columns, "no providers")
+
+
+async def _tree(moor: Client, which: str) -> tuple[ProviderState, list[ProviderState]]:
+    """A provider, and all of the tree that it belongs to."""
+    provider = await moor.show_provider(which)
+    return provider, [each for each in await _every(moor) if each.root == provider.root]
 
 
 @app.verb()
 def show(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show one provider: its place in the tree, traits, aggregates and inventories."""
-    everything = ask_bus(bus, providers_of)
-    print_one(found_in(everything, which), partial(print_provider, tree=everything))
+    provider, tree = with_client(bus, lambda moor: _tree(moor, which), operates=True)
+    print_one(provider, lambda each: print_provider(each, tree), PROVIDER.columns)
 
 
 @app.verb()
 def tree(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show the whole tree that a provider belongs to."""
-    everything = ask_bus(bus, providers_of)
-    root = found_in(everything, which).root
-    members = [each for each in everything if each.root == root]
+    _, members = with_client(bus, lambda moor: _tree(moor, which), operates=True)
     print_one(members, lambda tree: out.print(tree_of(tree)))
 
 
 @app.verb()
 def inventory(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show a provider's inventory of each class: amount, usage, and the limits of one claim."""
-    provider = found_in(ask_bus(bus, providers_of), which)
+    provider = with_client(bus, lambda moor: moor.show_provider(which), operates=True)
     if wants_document():
         print_json({name: plain(stock) for name, stock in provider.inventories.items()})
     elif provider.inventories:
@@ -222,14 +145,12 @@ def inventory(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) 
 def holders(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) -> None:
     """List the consumers that hold something of a provider."""
 
-    async def work(asking: CommandClient) -> tuple[ProviderState, list[ConsumerState]]:
-        provider = found_in(await providers_of(asking), which)
-        question = AskHolders(provider=provider.id)
-        return provider, await items_of(asking, question, HoldersFound, lambda page: page.holders)
+    async def work(moor: Client) -> tuple[ProviderState, list[ConsumerState]]:
+        provider = await moor.show_provider(which)
+        return provider, await moor.list_holders(provider.id)
 
-    provider, found = ask_bus(bus, work)
-    nothing = f"no consumer holds anything of {provider.name}"
-    print_all(found, holder_columns(provider), nothing)
+    provider, found = with_client(bus, work, operates=True)
+    print_all(found, holder_columns(provider), f"no consumer holds anything of {provider.name}")
 
 
 Parent = Annotated[str, option(metavar="PROVIDER", help="The parent provider.")]
@@ -249,19 +170,7 @@ def create(
     _output: Output = None,
 ) -> None:
     """Create a provider without inventory, traits and aggregates."""
-    new = ProviderId(id_ or uuid4())
-
-    def order(everything: list[ProviderState]) -> Write:
-        below = found_in(everything, parent).id if parent else None
-        return CreateProvider(id=new, name=name, parent=below, of_cell=cell)
-
-    _write(bus, order, str(new))
-
-
-@app.verb()
-def delete(which: ProviderName, bus: BusUrl = "") -> None:
-    """Delete a provider. Refused while it has children or a consumer holds something of it."""
-    _write(bus, lambda everything: DeleteProvider(id=found_in(everything, which).id))
+    _print_changed(bus, lambda moor: moor.create_provider(name, id_=id_, parent=parent, cell=cell))
 
 
 @app.verb()
@@ -269,9 +178,11 @@ def rename(
     which: ProviderName,
     name: Annotated[str, argument(metavar="NAME", help="Its new name.")],
     bus: BusUrl = "",
+    *,
+    _output: Output = None,
 ) -> None:
     """Rename a provider."""
-    _write(bus, lambda everything: UpdateProvider(id=found_in(everything, which).id, name=name), name)
+    _print_changed(bus, lambda moor: moor.set_provider(which, name=name))
 
 
 @app.verb()
@@ -286,13 +197,7 @@ def move(
     """Move a provider and its children: below --parent, or to the root of its own tree by --alone."""
     if bool(parent) == alone:
         raise click.BadParameter("give either --parent PROVIDER or --alone")
-
-    def order(everything: list[ProviderState]) -> Write:
-        moved = found_in(everything, which)
-        below = found_in(everything, parent).id if parent else None
-        return UpdateProvider(id=moved.id, name=moved.name, parent=below)
-
-    _write(bus, order, which)
+    _print_changed(bus, lambda moor: moor.set_provider(which, parent=parent))
 
 
 set_app = Commands("Replace all inventory, all traits or all aggregates of a provider.")
@@ -322,11 +227,7 @@ def set_inventory(
     for text in stocks:
         resource, amounts[resource] = amount_from(text)
         put_once(given, resource, text, "the command line")
-    _set(
-        bus,
-        which,
-        lambda of: SetInventories(**of, inventories=amounts),
-    )
+    _print_changed(bus, lambda moor: moor.set_provider(which, inventories=amounts))
 
 
 @set_app.verb("traits")
@@ -341,7 +242,7 @@ def set_traits(
     _output: Output = None,
 ) -> None:
     """Replace a provider's traits."""
-    _set(bus, which, lambda of: SetTraits(**of, traits=tuple(traits or ())))
+    _print_changed(bus, lambda moor: moor.set_provider(which, traits=traits or ()))
 
 
 @set_app.verb("aggregates")
@@ -359,39 +260,13 @@ def set_aggregates(
     _output: Output = None,
 ) -> None:
     """Replace a provider's aggregates."""
-    wanted = ask_bus(bus, lambda asking: aggregate_ids(asking, aggregates or ()))
-    _set(bus, which, lambda of: SetAggregates(**of, aggregates=tuple(wanted)))
+    _print_changed(bus, lambda moor: moor.set_provider(which, aggregates=aggregates or ()))
 
 
-def _set(bus: str, which: str, order: Callable[[dict[str, Any]], Write]) -> None:
-    """Send the order that changes a provider. It is refused if another client has changed the provider meanwhile."""
-
-    def written(everything: list[ProviderState]) -> Write:
-        provider = found_in(everything, which)
-        return order({"provider": provider.id, "generation": provider.generation})
-
-    _write(bus, written, which)
+def _print_changed(bus: str, change: Callable[[Client], Awaitable[ProviderState]]) -> None:
+    print_one(with_client(bus, change, operates=True), PROVIDER.columns)
 
 
-def _write(
-    bus: str,
-    order: Callable[[list[ProviderState]], Write],
-    which: str = "",
-) -> None:
-    """Read the providers, build the order from them, send it, and print the provider `which` afterwards."""
-
-    async def work(asking: CommandClient) -> ProviderState | None:
-        await write(asking, order(await providers_of(asking)))
-        return found_in(await providers_of(asking), which) if which else None
-
-    provider = ask_bus(bus, work)
-    if provider is None:
-        out.print("done")
-    else:
-        print_one(provider, PROVIDERS)
-
-
-BAR = 12
 # How many traits a tree shows for each provider; a list shows none.
 TRAITS_MAX = 4
 
@@ -468,134 +343,39 @@ def _in_short(provider: ProviderState) -> str:
     )
 
 
-def _fullest(provider: ProviderState) -> str | Text:
-    """The class with the highest usage in relation to its capacity."""
-    shares = [
-        (stock.used / max(1, capacity_of(stock)), f"{resource} {stock.used}/{capacity_of(stock)}")
-        for resource, stock in sorted(provider.inventories.items())
-        if stock.used
-    ]
-    return (
-        max(shares, key=itemgetter(0))[1] if shares else Text("idle", "dim") if provider.inventories else ""
-    )
-
-
-def _formula(stock: ReportedInventory) -> str:
-    left = f"{stock.total} - {stock.reserved}" if stock.reserved else str(stock.total)
-    if stock.allocation_ratio == 1:
-        return left
-    return f"{f'({left})' if stock.reserved else left} x {stock.allocation_ratio:g}"
-
-
-def _bounds(stock: ReportedInventory) -> str:
-    most = "" if stock.max_unit == INTEGER_MAX else f" to {stock.max_unit}"
-    step = "" if stock.step_size == 1 else f" by {stock.step_size}"
-    return f"{stock.min_unit}{most or ' or more'}{step}"
-
-
-def _bar(used: int, capacity: int) -> Text:
-    filled = min(BAR, -(-BAR * used // capacity)) if capacity else 0
-    colour = "red" if used > capacity else "yellow" if filled == BAR else "green"
-    return Text.assemble(("█" * filled, colour), ("░" * (BAR - filled), "dim"))
-
-
-PROVIDERS = Columns[ProviderState](
-    {
-        "name": lambda each: Text.assemble(("" if each.parent is None else "└ ", "dim"), each.name),
-        "id": lambda each: str(each.id),
-        "cell": lambda each: each.cell,
-        "fullest": _fullest,
-    },
-    ids={"id": lambda _: True},
-)
-# Of each class and what there is of it.
-INVENTORIES = Columns[tuple[str, InventoryState]](
-    {
-        "class": lambda each: each[0],
-        "used": lambda each: str(each[1].used),
-        "of": lambda each: str(capacity_of(each[1])),
-        "": lambda each: _bar(each[1].used, capacity_of(each[1])),
-        "calculated as": lambda each: _formula(each[1]),
-        "one claim": lambda each: _bounds(each[1]),
-    }
-)
-
-
 # `moor provider trait` and `moor provider class`: lists, creates and deletes custom traits and resource classes.
 
 
-class NameShown(Struct, frozen=True):
-    name: str
-    kind: str
-
-
-NAMES = Columns[NameShown]({"name": lambda each: each.name, "kind": lambda each: each.kind})
-
 _NewName = Annotated[str, argument(metavar="NAME", help="CUSTOM_ and capitals, digits and underscores.")]
-_Name = Annotated[str, argument(metavar="NAME", help="The name, with CUSTOM_.")]
 
 
-def _app_of(
-    what: str,
-    of: KindOfNames,
-    create: Callable[[str], Write],
-    delete: Callable[[str], Write],
+def _add_names(
+    resource: ResourceKind[str],
+    create: Callable[[Client, str], Awaitable[None]],
     standard: Callable[[], list[str]],
-) -> Commands:
-    app = Commands(f"Custom {what}: list, create and delete them.")
+) -> None:
+    names = commands_of(resource, f"Custom {resource.several}: list, create and delete them.")
 
-    @app.verb("list", help=f"List the custom {what}, ordered by name.")
-    def list_names(
+    @names.verb("list", help=f"List the custom {resource.several}, ordered by name.")
+    def listed(
         bus: BusUrl = "",
         *,
         every: Annotated[bool, option("--all", help="Also the standard ones.")] = False,
         _output: Output = None,
     ) -> None:
-        custom = asked_for_all(bus, AskNames(of=of, limit=PAGE), NamesFound, lambda page: page.names)
-        shown = [NameShown(name, "custom") for name in custom]
-        if every:
-            shown += [NameShown(name, "standard") for name in sorted(standard())]
-        print_all(shown, NAMES, f"no custom {what}")
+        found = with_client(bus, resource.list, operates=True)
+        shown = [*found, *(sorted(standard()) if every else ())]
+        print_all(shown, resource.columns, f"no custom {resource.several}")
 
-    @app.verb("create", help=f"Create one of the custom {what}. Repeating the command is harmless.")
-    def create_name(name: _NewName, bus: BusUrl = "", *, _output: Output = None) -> None:
-        _check_custom(name)
-        ask_bus(bus, lambda asking: write(asking, create(name)))
-        print_one(NameShown(name, "custom"), NAMES)
+    @names.verb(
+        "create", help=f"Create one of the custom {resource.several}. Repeating the command is harmless."
+    )
+    def created(name: _NewName, bus: BusUrl = "", *, _output: Output = None) -> None:
+        with_client(bus, lambda moor: create(moor, name), operates=True)
+        print_one(name, resource.columns)
 
-    @app.verb("delete", help=f"Delete one of the custom {what}. Refused while a provider has it.")
-    def delete_name(name: _Name, bus: BusUrl = "", *, _output: Output = None) -> None:
-        _check_custom(name)
-        ask_bus(bus, lambda asking: write(asking, delete(name)))
-        print_one(NameShown(name, "custom"), lambda gone: say(f"deleted {gone.name}"))
-
-    return app
+    app.add_command(names, resource.command.split()[-1])
 
 
-def _check_custom(name: str) -> None:
-    if not name.startswith(CUSTOM):
-        raise click.BadParameter(
-            f"NAME is {name!r}, must begin with {CUSTOM}: only such can be created and deleted"
-        )
-
-
-app.add_command(
-    _app_of(
-        "traits",
-        "traits",
-        lambda name: CreateTrait(name=name),
-        lambda name: DeleteTrait(name=name),
-        standard_traits,
-    ),
-    "trait",
-)
-app.add_command(
-    _app_of(
-        "resource classes",
-        "classes",
-        lambda name: CreateClass(name=name),
-        lambda name: DeleteClass(name=name),
-        standard_classes,
-    ),
-    "class",
-)
+_add_names(TRAIT, Client.create_trait, standard_traits)
+_add_names(CLASS, Client.create_class, standard_classes)

@@ -1,4 +1,4 @@
-"""`moor quota`, `usage`, `trait`, `class` and `candidates`: what placement keeps beside providers, and what it would give."""
+"""`moor quota` and `moor candidates`: what projects may have and hold, and what placement would give."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -6,42 +6,27 @@ from operator import itemgetter
 from typing import Annotated, Any
 
 import click
-import msgspec
-from msgspec import Struct
-from rich.markup import escape
 from rich.text import Text
 
-from bus.messages.administration import (
-    CANDIDATES_MAX,
-    AskCandidates,
-    AskQuotas,
-    AskUsages,
-    Candidate,
-    Candidates,
-    CandidatesFound,
-    QuotasFound,
-    SetQuota,
-    TypeUsage,
-    UnknownClass,
-    UsagesFound,
-    WriteAnswered,
-)
-from engine.inventories import INSTANCES, ProviderId, QuotaState
-from engine.refusals import NotAllowed, TooCostly
-from moor.asking import Asks, CommandClient, answer_of, ask_bus, providers_of, readable
-from moor.client.errors import NotSendable
-from moor.flags import Commands, argument, option
+from engine.inventories import INSTANCES, ProviderId
+from moor.client import Candidate, Client, TypeUsage
+from moor.flags import argument, option
 from moor.instances.requests import pairs_of
-from moor.message_commands import command_that_sends
-from moor.naming import unknown_with_near
-from moor.options import BusUrl, Output, fail, out, put_once, wants_document
-from moor.showing import print_all, print_one
+from moor.options import BusUrl, Output, fail, put_once, wants_document, with_client
+from moor.resource_commands import commands_of, print_thing
+from moor.resources import QUOTA
+from moor.showing import print_all
 from moor.tables import Columns, print_table
 
-app = Commands("Quotas: how much a project may have of each resource class, and how many instances.")
+app = commands_of(
+    QUOTA, "Quotas: how much a project may have of each resource class, and how many instances."
+)
 
 NO_LIMIT = "none"
+# How many candidates one question may ask for.
+CANDIDATES_MAX = 1000
 
+Project = Annotated[str, argument(metavar="PROJECT")]
 Pairs = Annotated[
     list[str],
     argument(
@@ -52,25 +37,10 @@ Pairs = Annotated[
 
 
 @app.verb("set")
-def set_quota(
-    project: Annotated[str, argument(metavar="PROJECT")],
-    pairs: Pairs,
-    bus: BusUrl = "",
-    *,
-    _output: Output = None,
-) -> None:
+def set_quota(project: Project, pairs: Pairs, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Set limits of a project. Limits that are not named stay. Nothing is taken from a project that has more."""
     limits = {name: _limit(name, text) for name, text in pairs_of("NAME=LIMIT", pairs).items()}
-    order = SetQuota(project=project, limits=limits)
-    print_one(ask_bus(bus, lambda asking: _set(asking, order)), _print)
-
-
-async def _set(asking: Asks, order: SetQuota) -> QuotaState:
-    verdict = (await answer_of(asking, order, WriteAnswered)).verdict
-    if isinstance(verdict, UnknownClass):
-        fail(f"there is no resource class {', '.join(verdict.names)}, so nothing was done")
-    found = await answer_of(asking, AskQuotas(project=order.project), QuotasFound)
-    return next(iter(found.quotas), QuotaState(project=order.project, limits={}))
+    print_thing(QUOTA, with_client(bus, lambda moor: moor.set_quota(project, limits), operates=True))
 
 
 def _limit(name: str, text: str) -> int | None:
@@ -83,63 +53,17 @@ def _limit(name: str, text: str) -> int | None:
     return int(text)
 
 
-class _Limit(Struct, frozen=True):
-    project: str
-    name: str
-    used: int
-    limit: int | None
-
-
-LIMITS = Columns[_Limit](
-    {
-        "project": lambda each: each.project,
-        "of": lambda each: each.name,
-        "used": lambda each: str(each.used),
-        "limit": lambda each: "no limit" if each.limit is None else str(each.limit),
-        "free": lambda each: "" if each.limit is None else str(max(0, each.limit - each.used)),
-    }
-)
-
-
-def _limits_of(quota: QuotaState, names: Sequence[str]) -> list[_Limit]:
-    return [
-        _Limit(quota.project, name, quota.used.get(name, 0), quota.limits.get(name))
-        for name in sorted(names, key=lambda name: (name != INSTANCES, name))
-    ]
-
-
-def _print(quota: QuotaState) -> None:
-    if not quota.limits:
-        out.print(f"project {escape(quota.project)} has no limits")
-        return
-    print_table(_limits_of(quota, [*{**quota.limits, **quota.used}]), LIMITS)
-
-
-app.verb("show")(
-    command_that_sends(
-        AskQuotas,
-        arguments={"project": "PROJECT"},
-        words="Show the limits of a project, and what it uses.",
-        answer=QuotasFound,
-        items=lambda found: found.quotas,
-        is_about_one=True,
-        missing="project {project!r} has no limits; `moor quota usage {project}` shows what it holds",
-        show=_print,
-    )
-)
-app.verb("list")(
-    command_that_sends(
-        AskQuotas,
-        fixed=("project",),
-        words="List the limits of all projects that have some.",
-        answer=QuotasFound,
-        items=lambda found: found.quotas,
-        show=lambda quotas: print_table(
-            [row for quota in quotas for row in _limits_of(quota, [*quota.limits])], LIMITS
-        ),
-        nothing="no project has a limit",
-    )
-)
+@app.verb()
+def usage(
+    project: Project,
+    bus: BusUrl = "",
+    *,
+    user: Annotated[str, option(help="Only what this user's consumers hold.")] = "",
+    _output: Output = None,
+) -> None:
+    """Show how much a project holds of each class, by the type of consumer."""
+    usages = with_client(bus, lambda moor: moor.usage(project, user=user), operates=True)
+    print_all(usages, _print_usages, f"project {project!r} holds nothing")
 
 
 def _print_usages(usages: Sequence[TypeUsage]) -> None:
@@ -155,20 +79,6 @@ def _print_usages(usages: Sequence[TypeUsage]) -> None:
 
 def _amount_of(resource: str, row: tuple[Text, int, Mapping[str, int]]) -> str:
     return str(row[2].get(resource, 0))
-
-
-app.verb("usage")(
-    command_that_sends(
-        AskUsages,
-        arguments={"project": "PROJECT"},
-        words="Show how much a project holds of each class, by the type of consumer.",
-        answer=UsagesFound,
-        items=lambda found: found.usages,
-        show=_print_usages,
-        nothing="project {project!r} holds nothing",
-        operates=True,
-    )
-)
 
 
 # `moor candidates`: placement's allocation candidates for a question on the command line.
@@ -200,22 +110,22 @@ def candidates(
     named: dict[str, str] = {}
     for text in group or ():
         put_once(named, text.split()[0] if text.strip() else "", text, "--group")
-    asked = {
-        "type": "candidates",
-        "groups": [
-            *([request_group("", words)] if words else []),
-            *[request_group(name, text.split()[1:]) for name, text in named.items()],
-        ],
+    groups = [
+        *([request_group("", words)] if words else []),
+        *[request_group(name, text.split()[1:]) for name, text in named.items()],
+    ]
+    more = {
         "group_policy": "isolate" if apart else "none" if len(named) > 1 else None,
         "same_subtree": [part.split(",") for part in together or ()],
         "limit": limit,
     }
-    try:
-        question = readable(msgspec.json.encode({"message": asked}))
-    except NotSendable as wrong:
-        raise click.BadParameter(str(wrong)) from None
-    assert isinstance(question, AskCandidates), f"{asked!r} was read as {question!r}"
-    found, names = ask_bus(bus, lambda asking: _found(asking, question))
+
+    async def work(moor: Client) -> tuple[Sequence[Candidate], dict[ProviderId, str]]:
+        found = (await moor.candidates(groups, more)).candidates
+        every = await moor.list_providers() if found else []
+        return found, {each.id: each.name for each in every}
+
+    found, names = with_client(bus, work, operates=True)
     if not (found or wants_document()):
         fail("no provider can satisfy this now; `moor provider list` shows what exists")
     print_all(found, _columns(names))
@@ -259,23 +169,6 @@ def _amount_in(word: str, text: str) -> int:
     if not text.isdecimal():
         raise click.BadParameter(f"{word!r}: the amount is {text!r}, must be a whole number")
     return int(text)
-
-
-async def _found(
-    asking: CommandClient, question: AskCandidates
-) -> tuple[tuple[Candidate, ...], dict[ProviderId, str]]:
-    verdict = (await answer_of(asking, question, CandidatesFound)).verdict
-    if isinstance(verdict, NotAllowed):
-        fail(f"{verdict.field}: {verdict.reason}", 2)
-    if isinstance(verdict, TooCostly):
-        fail(
-            f"the search took {verdict.spent} {verdict.what}, and at most {verdict.budget} are allowed: ask for fewer "
-            "groups, or for fewer candidates by --limit"
-        )
-    if not isinstance(verdict, Candidates):
-        fail(f"unknown resource class or trait: {await unknown_with_near(asking, verdict.names)}", 2)
-    found = verdict.candidates
-    return found, {each.id: each.name for each in await providers_of(asking)} if found else {}
 
 
 def _columns(names: Mapping[ProviderId, str]) -> Columns[Candidate]:

@@ -2,18 +2,19 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated
 
 import click
 from msgspec import Struct
 
 from kit.times import now
-from moor.books.audit_command import clients
+from moor.client.bus_client import BusClient, connected_at
 from moor.client.errors import Rejected
 from moor.flags import Commands, option
 from moor.options import NOT_DONE, BusUrl, Output, command_settings, fail, run, say, tell, wants_document
+from moor.settings import Settings
 from moor.showing import print_json
 from moor.tables import Columns, print_table
 from nova_bridge.databases import CONNECTIONS_MAX, NovaDatabaseError
@@ -114,7 +115,7 @@ def take_over(
     async def work() -> Imported:
         async with AsyncExitStack() as stack:
             databases = await stack.enter_async_context(nova_databases(api_db, cells.items(), placement_db))
-            api, below = await stack.enter_async_context(clients(settings, patience))
+            api, below = await stack.enter_async_context(_clients(settings, patience))
             cloud = Cloud(api, below)
             await cloud.look()
             return await _import(
@@ -136,6 +137,21 @@ def take_over(
     is_done = all(each.stage in ("here", "given back", "bare metal") for each in done.hosts)
     if not is_done or done.differences or any(each.reasons for each in done.hosts):
         raise click.exceptions.Exit(NOT_DONE)
+
+
+@asynccontextmanager
+async def _clients(
+    settings: Settings, patience_s: float
+) -> AsyncIterator[tuple[BusClient, Mapping[str, BusClient]]]:
+    """An operator's clients: on the API level's broker, and on that of each cell which has its own."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(url: str) -> BusClient:
+            return await stack.enter_async_context(connected_at(url, operates=True, patience_s=patience_s))
+
+        urls = settings.addresses.cell_bus_urls
+        below = {cell: await opened(url) for cell, url in urls.items() if url != settings.addresses.bus_url}
+        yield await opened(settings.bus_url), below
 
 
 async def _import(

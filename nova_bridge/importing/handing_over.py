@@ -19,18 +19,10 @@ from bus.messages.hosts import AggregateSet, HostSet, SetAggregate, SetHost
 from engine.flavors import Flavor, InstanceId
 from engine.hosts import HostMode, HostState, host_in_cell
 from engine.inventories import AggregateId, ProviderId, Share
-from kit.parts import Pauses, what_remains
-from moor.asking import (
-    ASKED_AT_ONCE_MAX,
-    CommandClient,
-    answer_of,
-    batches_of,
-    hosts_of,
-    items_of,
-    providers_of,
-)
-from moor.books.books_reader import BooksReader
-from moor.books.views import InstanceView
+from kit.parts import Pauses, batches_of, what_remains
+from moor.client.books.books_reader import BooksReader
+from moor.client.books.views import InstanceView
+from moor.client.bus_client import ASKED_AT_ONCE_MAX, BusClient, answer_of, hosts_of, items_of, providers_of
 from nova_bridge.importing.judging import (
     HostPlan,
     contradictions_of,
@@ -65,7 +57,7 @@ _LIVING = ("placed", "active", "rebuilding", "moving", "moved", "stopped", "shel
 
 
 class Cloud:
-    def __init__(self, api: CommandClient, cells: Mapping[str, CommandClient]) -> None:
+    def __init__(self, api: BusClient, cells: Mapping[str, BusClient]) -> None:
         """`cells` has the client of each cell that has a broker of its own."""
         self.api = api
         self._cells = cells

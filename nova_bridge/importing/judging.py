@@ -11,7 +11,7 @@ from bus.messages.build import InstanceDetails, InstanceState
 from bus.messages.placement import NO_OWNER
 from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.inventories import GroupId, ProviderState, ResourceAmount, Share
-from moor.books.views import InstanceView
+from moor.client.books.views import InstanceView
 from nova_bridge.importing.records import (
     INSTANCE,
     MIGRATION,

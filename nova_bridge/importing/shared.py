@@ -21,7 +21,9 @@ from bus.messages.stored_names import (
 from engine.flavors import Flavor
 from engine.hosts import Aggregate, HostState
 from engine.inventories import AggregateId, GroupId, ProviderState
-from moor.asking import PAGE, CommandClient, batches_of, items_of
+from kit.parts import batches_of
+from moor.client.bus_client import BusClient, items_of
+from moor.client.finding import PAGE
 from nova_bridge.importing.reading import NovaDatabases
 from nova_bridge.importing.records import ContradictionError, check_message, id_of, text_in, whole_in, wrong
 
@@ -154,7 +156,7 @@ class Difference(Struct, frozen=True):
 
 
 async def compare_shared(
-    api: CommandClient,
+    api: BusClient,
     shared: Shared,
     hosts: Sequence[HostState],
     providers: Sequence[ProviderState],
@@ -173,7 +175,7 @@ async def compare_shared(
     ]
 
 
-async def create_shared(api: CommandClient, differences: Sequence[Difference]) -> list[str]:
+async def create_shared(api: BusClient, differences: Sequence[Difference]) -> list[str]:
     """Create what is missing here. Returns what is not created, and why."""
     problems: list[str] = []
     left = [(each.what, each.orders) for each in differences]

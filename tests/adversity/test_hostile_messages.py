@@ -37,10 +37,8 @@ from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import NODE, HostState
 from kit.errors import Failure
-from laboratory.computes.hosts import SimulatedHost
-from moor.client.bus_client import answer_of, running
-from moor.clouds.cloud import BareMetalPlan, cells_of_groups, cloud
-from placement_worker.store_sql import SqlPlacementStore
+from moor.client.bus_client import answer_of, station_on
+from moor.clouds.cloud import BareMetalPlan, CloudPlan, RunningCloud, cells_of_groups, cloud
 from tests.adversity.hostile_messages import Line, hostile_lines
 from tests.asking import hosts_of, until_choosable
 from tests.contracts.stage import SETTINGS
@@ -91,15 +89,13 @@ class Target:
         self,
         connection: Connection,
         client: Station,
-        store: SqlPlacementStore,
+        cloud: RunningCloud,
         kind: str,
-        ended: asyncio.Event,
     ) -> None:
         self.connection = connection
         self.client = client
-        self.store = store
+        self.cloud = cloud
         self.is_real = kind == "real"
-        self.ended = ended
         self.answers: dict[str, Message] = {}
         self.reply_to = answers_queue("anyone", "hostile").name
         self.surprises = Surprises()
@@ -169,9 +165,12 @@ class Target:
 
 @asynccontextmanager
 async def a_target(kind: str) -> AsyncIterator[Target]:
-    hosts = {
-        cell: [SimulatedHost(name=f"{cell}-h{n}", size=SIZE) for n in range(HOSTS_PER_CELL)] for cell in CELLS
-    }
+    plan = CloudPlan(
+        cells=dict.fromkeys(CELLS, HOSTS_PER_CELL),
+        host_size=SIZE,
+        metal=BareMetalPlan(nodes=2, cells=cells_of_groups(CELLS)),
+        settings=WITHOUT_POOLS,
+    )
     async with AsyncExitStack() as stack:
         if kind == "real":
             bus_url, database_url = await stack.enter_async_context(real_servers())
@@ -180,19 +179,13 @@ async def a_target(kind: str) -> AsyncIterator[Target]:
             broker = MemoryBroker().as_user()
             directory = stack.enter_context(TemporaryDirectory())
             database_url = f"sqlite+aiosqlite:///{directory}/moor.db"
-        ended = asyncio.Event()
-        metal = BareMetalPlan(nodes=2, cells=cells_of_groups(CELLS))
-        store = await stack.enter_async_context(
-            cloud(broker, database_url, hosts, settings=WITHOUT_POOLS, ended=ended, metal=metal)
-        )
-        client = Station(broker, "client", settings=SETTINGS, asks=True)
-        stack.push_async_callback(client.close)
-        await stack.enter_async_context(running((client,)))
+        running_cloud = await stack.enter_async_context(cloud(plan, broker, database_url))
+        client, _ = await stack.enter_async_context(station_on(broker, "client", SETTINGS))
         async with asyncio.timeout(60):
             await until_choosable(client, lambda up: len(up) >= len(CELLS) * HOSTS_PER_CELL)
         connection = await broker.connect()
         stack.push_async_callback(connection.close)
-        target = Target(connection, client, store, kind, ended)
+        target = Target(connection, client, running_cloud, kind)
         await connection.declare(Objects(queues=(answers_queue("anyone", "hostile"),)))
         taking = asyncio.create_task(target.take_answers())
         stack.callback(taking.cancel)
@@ -262,5 +255,5 @@ async def test_hostile_messages_are_answered_or_buried_and_the_next_instance_is_
     assert (await target.boot()).state == "active"
     await target.buried()
     assert target.surprises.seen == []
-    assert not target.ended.is_set()
-    assert await target.store.audit() == ()
+    assert not target.cloud.task.done()
+    assert await target.cloud.placement.audit() == ()

@@ -144,10 +144,10 @@ def _breaches_at_work(
 
 
 def _sequences(host: ProviderId, obey: Callable[..., Iterator[str]], *, moves_live: bool) -> Iterator[str]:
-    for sequence in SEQUENCES:
-        orders = sequence(_orders_of(host, sequence.__name__))
-        yield from obey(orders.words, *orders.orders)
-        yield from obey("at last", *_destroys(orders.orders[0]))
+    for words, sequence in SEQUENCES.items():
+        orders = sequence(_orders_of(host, words))
+        yield from obey(words, *orders)
+        yield from obey("at last", *_destroys(orders[0]))
     live = _orders_of(host, "live")
     yield from obey("before a live move", live.spawn())
     refused = [*obey("live", live.receive(live=True))]

@@ -16,12 +16,11 @@ from bus.messages.placement import ClaimResources, ReportInventory
 from engine.candidates.search import find_candidates
 from engine.choosing.choosing import choose
 from engine.flavors import Flavor, instance_id_of
-from laboratory.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.client.bus_client import hearing
 from moor.client.requests import new_request_ids
-from moor.worker_settings import CloudSettings
+from moor.clouds.cloud import CloudPlan
+from moor.clouds.temporary_cloud import TemporaryCloud, temporary_cloud
 from placement_worker.api.queries import candidates_query
-from tests.asking import until_choosable
 from tests.costs.counting import Counts, calibration_s, counting
 from tools.benchmarks.books import SqliteBooks, asked, handled, handlers_on
 from tools.benchmarks.clouds import hosts_alone, index_of
@@ -47,9 +46,8 @@ ALWAYS = ("host.beat", "host.state", "conductor.beat", "providers.changed")
 
 @asynccontextmanager
 async def boots() -> AsyncIterator[Batch]:
-    plan = CloudPlan(role="costs", cells={CELL: HOSTS}, counts={}, settings=CloudSettings())
-    async with temporary_cloud(plan, None) as cloud:
-        await until_choosable(cloud.client, lambda hosts: len(hosts) == HOSTS)
+    async with temporary_cloud(CloudPlan(cells={CELL: HOSTS}), role="costs") as cloud:
+        await cloud.until_ready()
 
         async def batch() -> None:
             await _boot(cloud)

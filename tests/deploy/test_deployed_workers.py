@@ -147,10 +147,10 @@ async def add_and_remove_an_application(servers: Servers, etc: Path) -> None:
     }
     ctl = f"{sys.executable} {SETUP.with_name('rabbitmqctl-over-http')}"
     flags = ("--credentials", str(etc / "credentials.toml"), "--ctl", ctl)
-    added = await moor("broker", "user", "add", "shop", "--project", "shop", *flags, **by_http)
+    added = await moor("application", "create", "shop", "--project", "shop", *flags, **by_http)
     assert added.code == 0, added.out + added.err
     assert "moor-app-shop" in servers.rabbitmq.ctl("list_users", "--silent")
-    removed = await moor("broker", "user", "remove", "shop", *flags, **by_http)
+    removed = await moor("application", "delete", "shop", *flags, **by_http)
     assert removed.code == 0, removed.out + removed.err
     assert "moor-app-shop" not in servers.rabbitmq.ctl("list_users", "--silent")
     assert "scheduler.requests.shop" not in servers.rabbitmq.ctl("list_queues", "--silent", "name")

@@ -22,13 +22,14 @@ from cell_conductor.settings import ConductorSettings
 from compute_sim.libvirt.running import libvirt_parts
 from compute_sim.libvirt.settings import LibvirtRules
 from compute_sim.settings import ComputeSettings
+from compute_sim.wiring import OpensHosts
 from engine.flavors import Flavor, Image
 from engine.inventories import ProviderState
 from kit.process import Part
 from laboratory.at_rest import Asked, problems_of
 from moor.client import Client
-from moor.client.bus_client import running
-from moor.clouds.cloud import ComputeParts, cloud
+from moor.client.bus_client import station_on
+from moor.clouds.cloud import CloudPlan, cloud
 from moor.worker_settings import CloudSettings
 from scheduler_worker.settings import SchedulerSettings
 from tests.asking import providers_of
@@ -164,7 +165,7 @@ async def libvirt_cloud(
 async def cloud_of(
     folder: Path,
     hosts: Mapping[str, LibvirtRules],
-    computes: Mapping[str, ComputeParts],
+    computes: Mapping[str, OpensHosts],
     *,
     settings: CloudSettings = SETTINGS,
 ) -> AsyncIterator[LibvirtCloud]:
@@ -174,18 +175,17 @@ async def cloud_of(
     memory = MemoryBroker()
     broker = memory.as_user()
     url = f"sqlite+aiosqlite:///{folder / 'moor.db'}"
+    plan = CloudPlan(cells=dict.fromkeys(hosts, 0), computes=computes, settings=settings)
     async with (
         serve_unix(memory, folder / SOCKET),
-        cloud(broker, url, dict.fromkeys(hosts, ()), settings=settings, computes=computes),
+        cloud(plan, broker, url),
         Client(broker, as_operator=True) as client,
+        station_on(broker, "test") as (station, _),
     ):
-        station = Station(broker, "test", asks=True)
         connection = await broker.connect()
         try:
-            async with running((station,)):
-                yield LibvirtCloud(client, broker, station, connection)
+            yield LibvirtCloud(client, broker, station, connection)
         finally:
-            await station.close()
             await connection.close()
 
 

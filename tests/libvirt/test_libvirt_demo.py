@@ -11,7 +11,7 @@ import pytest
 
 from bus.messages.build import InstanceState
 from engine.flavors import RequestId
-from laboratory.demo_guests import GuestFindings, problems_of
+from laboratory.demo_guests import GuestFindings, checks_of
 from tests.stories.moor.moor_process import moor, started
 from tests.unit.examples.values import CONSUMER, REQUEST
 from tests.waiting import until
@@ -79,7 +79,6 @@ def seen(**changes: object) -> GuestFindings:
     well: dict[str, object] = {
         "started": active,
         "memory_kib": 65536,
-        "memory_kib_wanted": 65536,
         "away": "h2",
         "ran_on": True,
         "elsewhere": "h1",
@@ -107,5 +106,5 @@ def seen(**changes: object) -> GuestFindings:
     ],
 )
 def test_each_thing_that_is_not_as_it_must_be_is_a_problem(changes: dict[str, object], problem: str) -> None:
-    assert problems_of(seen()) == []
-    assert problems_of(seen(**changes)) == [problem]
+    assert not any(each.problems for each in checks_of(seen()))
+    assert [each for check in checks_of(seen(**changes)) for each in check.problems] == [problem]

@@ -21,9 +21,7 @@ from msgspec import Struct
 from bus.messages.build import AskInstances, BuildInstance, InstancesFound
 from bus.messages.hosts import HostSet, SetHost
 from engine.flavors import Flavor, RequestId
-from moor.asking import CommandClient, client
-from moor.client.bus_client import items_of
-from moor.options import command_settings
+from moor.client.bus_client import BusClient, connected_at, items_of
 from tests.nova.large import CELL, FLAVORS, host_name, large
 from tests.nova.rows import NovaRows, id_of
 from tests.nova.schema import NovaAddresses
@@ -63,7 +61,7 @@ async def switch(
     async with started("up", "--cells", CELL, "--hosts", str(hosts + OURS), **environment) as up:
         await up.until_printed("ready")
         bus = f"unix://{directory}/moorage/bus.sock"
-        async with client(command_settings(bus=bus), operates=True) as asking:
+        async with connected_at(bus, operates=True) as asking:
             await _fence(asking, hosts)
             boots: list[RequestId] = []
             nova_built = 0
@@ -107,7 +105,7 @@ async def _imported(addresses: NovaAddresses, environment: dict[str, str], *flag
         return await importing.ended(WITHIN_S)
 
 
-async def _fence(asking: CommandClient, hosts: int) -> None:
+async def _fence(asking: BusClient, hosts: int) -> None:
     """As long as Nova has a host, nothing is built on it here."""
     for start in range(0, hosts, 100):
         orders = [
@@ -117,7 +115,7 @@ async def _fence(asking: CommandClient, hosts: int) -> None:
         assert all(isinstance(each, HostSet) for each in await asking.ask_all(orders))
 
 
-async def _boot(asking: CommandClient, boots: list[RequestId]) -> None:
+async def _boot(asking: BusClient, boots: list[RequestId]) -> None:
     while True:
         request = RequestId(UUID(id_of("boot", len(boots))))
         boots.append(request)
@@ -125,7 +123,7 @@ async def _boot(asking: CommandClient, boots: list[RequestId]) -> None:
         await asyncio.sleep(BOOTS_PAUSE_S)
 
 
-async def _until_built(asking: CommandClient, boots: Sequence[RequestId]) -> None:
+async def _until_built(asking: BusClient, boots: Sequence[RequestId]) -> None:
     async with asyncio.timeout(120):
         for request in boots:
             while True:

@@ -8,9 +8,9 @@ from msgspec import structs
 from moor.dashboard import access, actions, service
 from moor.dashboard.access import Access, DashboardSession, OpeningToken, SessionStore
 from moor.dashboard.actions import Actions
-from moor.dashboard.cloud_pages import CloudPages
 from moor.dashboard.instance_pages import InstancePages
 from moor.dashboard.rendering import Reader
+from moor.dashboard.resource_pages import ResourcePages
 from placement_worker.api.auth import LoginTurns, RememberedChecks
 from tests.planted.replacing import planted, planted_as, planted_by, replaced
 
@@ -134,7 +134,7 @@ def wanted_page_without_its_question(real: Any) -> Any:
 # The dashboard answers under every host name that leads to it.
 @planted_by("the dashboard answers under any name", service, "dashboard_app")
 def any_name_of_server(real: Any) -> Any:
-    return lambda *pages, hosts: real(*pages, hosts=[*hosts, "*"])
+    return lambda *pages, hosts, **more: real(*pages, hosts=[*hosts, "*"], **more)
 
 
 # The logins of one address have no limit but that of each name.
@@ -182,12 +182,12 @@ def foreign_instance_deleted() -> AbstractContextManager[None]:
 
 @planted_as("the live list of a member has all projects")
 def live_list_of_all() -> AbstractContextManager[None]:
-    return _for_any_project(InstancePages, "live_instances")
+    return _for_any_project(ResourcePages, "live_instances")
 
 
 @planted_as("a member sees the server group of another project")
 def foreign_group_shown() -> AbstractContextManager[None]:
-    return _for_any_project(CloudPages, "group")
+    return _for_any_project(ResourcePages, "group")
 
 
 @planted_as("a member asks what would fit for all projects")

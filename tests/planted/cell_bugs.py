@@ -25,7 +25,8 @@ from scheduler_worker import forgetting
 from scheduler_worker.core.instances import lifecycle, moves
 from scheduler_worker.core.instances import lifecycle as row_mending
 from scheduler_worker.core.instances.rows import WAITING
-from scheduler_worker.hosts import ModeTeller
+from scheduler_worker.host_orders import HostRemover
+from scheduler_worker.hosts import HostRegistry, ModeTeller
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.waking import WaitingMoves
 from scheduler_worker.store_sql import waiting
@@ -201,9 +202,21 @@ planted_by("a draining alternate taken", HostStates, "why_not_next", world="host
 
 
 # A scheduler notes that a cell was told how a host is set, and tells it nothing.
-@planted("a mode noted as told and not sent", ModeTeller, "_tell", world="host modes")
+@planted("a mode noted as told and not sent", ModeTeller, "tell", world="host modes")
 async def word_noted_and_not_sent(_real: Any, self: Any) -> None:
     await self._note_told(list(self._registry.untold()))
+
+
+# The other schedulers go on with a host that was deleted.
+@planted("a deleted host stays with other schedulers", HostRegistry, "hear_deleted")
+def deleted_host_stays(_real: Any, _self: Any, _host: Any) -> None:
+    pass
+
+
+# Placement goes on with the providers of a host that was deleted.
+@planted("a deleted host leaves its providers", HostRemover, "_why_not_unprovided")
+async def providers_stay(_real: Any, _self: Any, _host: Any) -> str:
+    return ""
 
 
 # A row's sequence is always as the audit saw it.

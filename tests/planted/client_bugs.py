@@ -8,18 +8,17 @@ from typing import Any
 from msgspec import structs
 
 from bus.messages.cell import ConsoleFound
-from moor import naming, options, showing, tables
-from moor.books import audit_command
-from moor.books.auditing import AuditResult
+from moor import options, resource_commands, showing, tables
 from moor.broker import messages_command
-from moor.client import bus_client, hosts, instances, requests
+from moor.client import bus_client, dead_letters, finding, hosts, instances, requests
+from moor.client.books.auditing import AuditResult
 from moor.client.bus_client import BusClient, InstanceFollower, InstanceWatch
 from moor.client.client import SyncClient
 from moor.client.errors import Rejected
 from moor.client.hosts import HostCalls, HostMoves
 from moor.client.instances import InstanceCalls
 from moor.client.requests import SentRequest
-from moor.client.stored import QuotaCalls
+from moor.client.stored import StoredCalls
 from moor.instances import boot_command, hosts_command, instances_command, move_commands, stored_commands
 from moor.instances import requests as instance_options
 from moor.placement import providers_command, quota_command
@@ -70,7 +69,7 @@ def list_not_by_name(real: Any) -> Any:
 
 
 # If one of several ids is unknown, the order is carried out for the others.
-@planted("an unknown id is passed over", (instances, naming), "found_by_ids")
+@planted("an unknown id is passed over", finding, "_found_by_ids")
 async def unknown_id_passed_over(real: Any, *asked: Any) -> Any:
     known, unknown = await real(*asked)
     return known, [] if known else unknown
@@ -131,7 +130,7 @@ def events_of_all_projects(real: Any) -> Any:
 
 
 # The error of a refused order does not say which order it was.
-@planted("a refusal does not tell its request", (bus_client, instances), "granted")
+@planted("a refusal does not tell its request", bus_client, "granted")
 def refusal_without_its_request(real: Any, *answered: Any) -> Any:
     try:
         return real(*answered)
@@ -141,17 +140,12 @@ def refusal_without_its_request(real: Any, *answered: Any) -> Any:
 
 
 # Of two hosts with one name the client shows the first.
-@planted_by("of two hosts with one name the first is shown", HostCalls, "show_host")
-def first_of_two_hosts_shown(real: Any) -> Any:
-    @wraps(real)
-    async def show_host(self: Any, name: str) -> Any:
-        try:
-            return await real(self, name)
-        except Rejected:
-            found = [each async for each in self.list_hosts() if each.name == name]
-            return found[0]
-
-    return show_host
+@planted("of two hosts with one name the first is shown", hosts, "host_named")
+async def first_of_two_hosts_shown(real: Any, asking: Any, name: str) -> Any:
+    try:
+        return await real(asking, name)
+    except Rejected:
+        return (await bus_client.hosts_of(asking, name))[0]
 
 
 # To evacuate a host that is up sets it down first, though its instances run.
@@ -166,9 +160,9 @@ def running_host_evacuated(real: Any) -> Any:
 
 
 # A host is emptied to any hosts, whichever were named.
-@planted_by("the hosts named for a drain are ignored", (hosts, hosts_command), "empty")
+@planted_by("the hosts named for a drain are ignored", HostCalls, "_emptied")
 def named_hosts_of_a_drain_ignored(real: Any) -> Any:
-    return lambda *emptied, **how: real(*emptied, **{**how, "hosts": ()})
+    return lambda self, name, kinds, _hosts, *more, **how: real(self, name, kinds, (), *more, **how)
 
 
 # A host with instances that could not be moved away looks empty.
@@ -182,7 +176,7 @@ planted_by("the wait of a move is forgotten", (requests, hosts), "wait_of")(lamb
 
 
 # A limit of a quota that is set to None stays.
-@planted_by("a limit that was removed stays", QuotaCalls, "set_quota")
+@planted_by("a limit that was removed stays", StoredCalls, "set_quota")
 def limit_not_removed(real: Any) -> Any:
     @wraps(real)
     async def set_quota(self: Any, project: str, limits: Any) -> Any:
@@ -207,7 +201,7 @@ def next_console_read_from_the_middle() -> AbstractContextManager[None]:
     def planted(real: Any) -> Any:
         return lambda asking, question: real(OneAttempt(asking), question)
 
-    return replaced_in((instances, instances_command), "parts_of_console", planted)
+    return replaced(instances, "parts_of_console", planted)
 
 
 # A program without asyncio that leaves a loop over events stays subscribed to them.
@@ -236,7 +230,7 @@ def empty_list_is_no_document(real: Any) -> Any:
 
 
 # A document has only the fields that are not empty, so programs do not find each field.
-@planted("JSON has no empty fields", (showing, boot_command, instances_command), "plain")
+@planted("JSON has no empty fields", (showing, boot_command), "plain")
 def empty_fields_left_out(real: Any, value: Any) -> Any:
     found = real(value)
     return (
@@ -253,7 +247,7 @@ planted_by("short ids of two instances are alike", tables, "unique_length")(
 
 
 # A name that several instances have means the first of them.
-planted_by("a name of several instances means the first", naming, "the_one")(
+planted_by("a name of several instances means the first", finding, "the_one")(
     lambda _real: lambda _kind, _text, found: found[0] if found else None
 )
 
@@ -261,7 +255,7 @@ planted_by("a name of several instances means the first", naming, "the_one")(
 # The instance that an order names may be that of another project than the command's.
 @planted_by(
     "a name means an instance of another project",
-    (naming, instances_command, instance_options),
+    instances,
     "instance_ids",
 )
 def name_of_another_project_found(real: Any) -> Any:
@@ -271,8 +265,11 @@ def name_of_another_project_found(real: Any) -> Any:
 @planted_as("a misspelt filter is an empty list")
 def misspelt_filter_is_an_empty_list() -> AbstractContextManager[None]:
     """A host or cell that does not exist looks like one without instances."""
-    owners = (instances_command, hosts_command, audit_command, move_commands, providers_command)
-    return replaced_in(owners, "check_known", lambda _real: lambda *_: None)
+
+    async def nothing(*_: Any) -> None: ...
+
+    owners = (resource_commands, instances_command, hosts_command, move_commands)
+    return replaced_in(owners, "check_named", lambda _real: nothing)
 
 
 # A host that is heard is set dead without a question.
@@ -308,14 +305,13 @@ def last_of_two_values_counts() -> AbstractContextManager[None]:
 # A boot that is cut off has not said by which id its request is found.
 @planted_by("a boot that is cut off has not told its id", (instances_command, boot_command), "run_order")
 def request_id_not_told_first(real: Any) -> Any:
-    return lambda work, _request, stays: real(work, None, stays)
+    return lambda following, work, _request, *stays: real(following, work, None, *stays)
 
 
 # An order with --no-wait waits for its end.
-@planted("an order without waiting waits", (instances_command, boot_command), "followed")
-async def no_wait_waits(real: Any, *order: Any, **how: Any) -> Any:
-    *others, following = order
-    return await real(*others, structs.replace(following, wait=True), **how)
+@planted("an order without waiting waits", (instances_command, boot_command), "ended")
+async def no_wait_waits(real: Any, moor: Any, sent: Any, following: Any) -> Any:
+    return await real(moor, sent, structs.replace(following, wait=True))
 
 
 # An audit that could not mend a fault exits as if it had.
@@ -325,6 +321,6 @@ planted_by("faults that stay exit as mended", AuditResult, "is_all_mended")(
 
 
 # Dead letters of one type are one group, whatever they died of: --like decides on all of them.
-planted_by("dead letters of other reasons are decided together", messages_command, "_group")(
-    lambda _real: lambda queue, kind, _reason: (queue, kind)
-)
+planted_by(
+    "dead letters of other reasons are decided together", (dead_letters, messages_command), "group_of"
+)(lambda _real: lambda letter: (letter.queue, letter.type))

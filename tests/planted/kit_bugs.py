@@ -14,7 +14,6 @@ import compute_sim.wiring
 import ironic_sync.core.notifications
 import ironic_sync.store_sql
 import kit.sql
-import moor.client.bus_client
 import moor.clouds.cloud
 import scheduler_worker.aggregates
 import scheduler_worker.hosts
@@ -157,7 +156,7 @@ def parts_stopped_in_reverse(_real: Any) -> Any:
 # A worker that cannot drain ends an hour later.
 @planted_by(
     "a worker that cannot drain ends an hour later",
-    (process, running, moor.clouds.cloud, moor.client.bus_client),
+    (process, running, moor.clouds.cloud),
     "run_until",
 )
 def draining_without_end(real: Any) -> Any:

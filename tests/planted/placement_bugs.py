@@ -13,7 +13,7 @@ from engine.inventories import INTEGER_MAX
 from engine.picture.columns import KnownProviders
 from engine.picture.picture import Picture
 from engine.refusals import Claimed, Released
-from moor.books.auditing import Audit
+from moor.client.books.auditing import Audit
 from placement_worker import admin_writes, handlers
 from placement_worker.core import (
     allocation_writes,

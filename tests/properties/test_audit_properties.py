@@ -25,9 +25,9 @@ from engine.inventories import (
     ServerGroup,
     Share,
 )
-from moor.books import instance_rules
-from moor.books.instance_rules import faults_of
-from moor.books.views import Fault, InstanceView, OnHost, Places, Sight
+from moor.client.books import instance_rules
+from moor.client.books.instance_rules import faults_of
+from moor.client.books.views import Fault, InstanceView, OnHost, Places, Sight
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)

@@ -12,9 +12,9 @@ from bus.messages.administration import ConsumerMoved, Done, WriteAnswered
 from bus.messages.audit import MendConsumer, MendInstance, RecountBooks, SeenConsumer
 from bus.messages.build import AskInstances, InstancesFound
 from bus.workers.station import Station
-from moor.books.auditing import AuditOptions, Finding, audited, with_computes
-from moor.books.books_reader import BooksReader
-from moor.books.instance_rules import AMOUNTS, LOST, SPLIT
+from moor.client.books.auditing import AuditOptions, Finding, audited, with_computes
+from moor.client.books.books_reader import BooksReader
+from moor.client.books.instance_rules import AMOUNTS, LOST, SPLIT
 from moor.client.bus_client import answer_of
 from tests.asking import hosts_of
 from tests.simulation.books_checker import BooksChecker

@@ -34,6 +34,8 @@ from bus.messages.hosts import (
     AskAggregates,
     AskHosts,
     DeleteAggregate,
+    DeleteHost,
+    HostDeleted,
     HostSet,
     SetAggregate,
     SetHost,
@@ -87,6 +89,7 @@ from engine.flavors import (
 )
 from engine.inventories import AggregateId, ServerGroup
 from kit.errors import Failure
+from laboratory.computes.faults import Dies
 from tests.simulation.drawing_worlds import NOWHERE
 from tests.simulation.faults import CellDown
 from tests.simulation.findings import Findings
@@ -129,6 +132,8 @@ REBUILD_DEADLINE_S = 20
 GROUPS_LOOKED_AT_S = (15.0, 30.0, 56.0)
 AGGREGATE = AggregateId(UUID(int=0xA66))
 AGGREGATE_TRIES = 8
+# So often an operator tries to delete a host that is gone.
+DELETED_EVERY_S = 5.0
 INVALID_LOOK_S = 1.0
 # After the outage began; and after all faults.
 KNOWN_DOWN_AFTER_S = 14.0
@@ -434,8 +439,19 @@ class Operator:
                 self._findings.count(
                     "host mode", planned.mode if isinstance(answer, HostSet) else "unknown host"
                 )
-                return
+                break
             await asyncio.sleep(1)
+        if any(isinstance(fault, Dies) and planned.host in fault.hosts for fault in self._plan.script.faults):
+            await self._delete_host(station, planned.host)
+
+    async def _delete_host(self, station: Station, host: str) -> None:
+        """Delete a host that never returns, as soon as nothing is left on it."""
+        for _ in range(AGGREGATE_TRIES):
+            await asyncio.sleep(DELETED_EVERY_S)
+            answer = await self._ask(station, DeleteHost(host=host), HostDeleted, BuildRejected)
+            if isinstance(answer, HostDeleted):
+                self._findings.log("operator", "deletes {}", host)
+                return
 
     async def _switch(self, station: Station, switch: DisabledHost) -> None:
         await until_s(switch.at_s)

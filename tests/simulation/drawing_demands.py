@@ -11,7 +11,7 @@ from msgspec import structs
 from engine.choosing.plugin_settings import FILTERS, WEIGHERS
 from engine.inventories import AggregateId
 from laboratory.computes.faults import FailsToBuild
-from laboratory.computes.hosts import SimulatedHost
+from laboratory.computes.hosts import Device, SimulatedHost
 from tests.simulation.demands import PHYSNET, Demand, Part
 from tests.simulation.plan import GOLD, AggregateOrder, Boot, Delete, DisabledHost, Plan
 
@@ -66,7 +66,7 @@ def _host(host: SimulatedHost, number: int, chance: random.Random) -> SimulatedH
     size = structs.replace(
         host.size,
         numa_nodes=0 if profile == "flat" else 2,
-        pci_devices=tuple(devices) if profile == "pci" else (),
+        devices=tuple(Device({DEVICE: 1}, traits) for traits in devices) if profile == "pci" else (),
     )
     return structs.replace(
         host,

@@ -119,7 +119,7 @@ class CountingDriver(SimulatedDriver):
         # None: the host has nothing that only one instance can have.
         self._given: GivenShares | None = None
         size = host.size
-        if size.pcpus or size.pages or size.devices or size.pci_devices:
+        if size.pcpus or size.pages or size.devices:
             self._given = GivenShares(self.update_provider_tree(ProviderTree(self.root), 0))
 
     def begin(self, order: HostOrder, at_s: float) -> Work:

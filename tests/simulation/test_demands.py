@@ -75,7 +75,7 @@ def test_only_some_seeds_have_demands_and_these_have_every_kind() -> None:
     assert all(plan.has_demands and plan.aggregate_orders and plan.settings for plan in plans)
     assert {part.kind for demand in demands for part in demand.parts} == {"", "port", "volume"}
     hosts = [host.size for plan in plans for of_cell in plan.hosts.values() for host in of_cell]
-    assert {(bool(size.numa_nodes), bool(size.pci_devices)) for size in hosts} == {
+    assert {(bool(size.numa_nodes), bool(size.devices)) for size in hosts} == {
         (False, False),
         (True, False),
         (True, True),

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.message import Message
+from bus.messages.administration import DeleteAllocations, Done, WriteAnswered
 from bus.messages.build import (
     AskInstances,
     BuildInstance,
@@ -329,12 +330,17 @@ class Cloud:
         assert isinstance(answer, ReportAnswered)
         assert isinstance(answer.verdict, ReportAccepted), answer
 
+    async def give_back(self, name: str) -> None:
+        """The consumer that filled this host holds nothing any more."""
+        gone = DeleteAllocations(consumer=filler_of(name))
+        assert await self.client.ask(gone) == WriteAnswered(verdict=Done())
+
     async def fill(self, name: str, vcpu: int, *, at: str = "") -> None:
         """Another consumer claims this many CPUs of a host, or of the provider below it that `at` names."""
         amount = ResourceAmount(provider=host_id(at or name), resource="VCPU", amount=vcpu)
         claim = ClaimResources(
             cell="c1",
-            consumer=ConsumerId(uuid5(NAMES, f"who fills {name}")),
+            consumer=filler_of(name),
             attempt=1,
             issued_at=datetime.now(UTC),
             share=Share(host=host_id(name), amounts=(amount,)),
@@ -464,6 +470,10 @@ def _is_up(picture: Picture, name: str) -> bool:
 def failing(*hosts: str) -> FaultScript:
     """Builds fail on these hosts; by default on all."""
     return FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=hosts or ("*",)),))
+
+
+def filler_of(name: str) -> ConsumerId:
+    return ConsumerId(uuid5(NAMES, f"who fills {name}"))
 
 
 def host_id(name: str) -> ProviderId:

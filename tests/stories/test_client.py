@@ -130,7 +130,7 @@ async def test_what_is_wrong_is_told_by_field_and_value_and_why_there_is_no_host
             await moor.boot(SMALL, hosts="h1")
 
         with pytest.raises(Rejected, match="the states are accepted, waiting"):
-            await anext(moor.list_instances(state="actve"))  # type: ignore[arg-type]
+            await moor.list_instances(state="actve")  # type: ignore[arg-type]
 
         with pytest.raises(Rejected, match="it is up, so nothing was evacuated"):
             await moor.evacuate_host("h1")

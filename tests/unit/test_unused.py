@@ -29,7 +29,17 @@ USED_ELSEWHERE = {
     "moor/commands.py": ("format_commands", "get_command", "list_commands", "shell_complete"),  # Click
     "moor/flags.py": ("format_commands", "get_metavar", "list_commands", "shell_complete"),  # Click
     "moor/overview/top_command.py": (  # Textual
-        *("action_state", "compose", "compose", "on_data_table_row_selected", "on_mount"),
+        *(
+            "action_keys",
+            "action_search",
+            "action_state",
+            "compose",
+            "compose",
+            "compose",
+            "on_data_table_row_selected",
+            "on_input_submitted",
+            "on_mount",
+        ),
         *("on_tabbed_content_tab_activated", "on_unmount"),
     ),
     "placement_worker/store_sql/log.py": ("get_col_spec",),  # SQLAlchemy

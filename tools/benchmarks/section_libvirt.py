@@ -19,7 +19,7 @@ from engine.flavors import Flavor
 from kit.process import Part
 from laboratory.load.kernel import process_cpu_s
 from moor.client import Client
-from moor.clouds.cloud import cloud
+from moor.clouds.cloud import CloudPlan, cloud
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import domains, files
 from tests.servers.libvirtd import PrivateLibvirtd
@@ -135,7 +135,7 @@ async def _until_up(client: Client) -> None:
 @asynccontextmanager
 async def _workers(bus: Bus, folder: Path) -> AsyncIterator[None]:
     url = f"sqlite+aiosqlite:///{folder / 'moor.db'}"
-    async with cloud(bus.broker, url, {CELL: ()}, computes={CELL: _no_compute}):
+    async with cloud(CloudPlan(cells={CELL: 0}, computes={CELL: _no_compute}), bus.broker, url):
         yield
 
 

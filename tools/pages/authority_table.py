@@ -84,6 +84,7 @@ BY_NAME = (
         "application.*",
         "aggregate.*",
         "host.set",
+        "host.delete",
     ),
 )
 
@@ -113,14 +114,14 @@ RULES: tuple[Rule, ...] = (
     Rule(("build.request", "plan.query", "reasons.query"), ("*same_host", "*different_host"), OF_ROW),
     Rule(("build.request", "plan.query", "reasons.query"), ("*hosts",), "nothing: a wish, to which all filters apply"),
     Rule(("plan.query", "reasons.query"), ("request.request_id", "request.instance_ids"), "nothing: nothing is built"),
-    Rule(("explain.query", "instance.query"), ("request_id", "instance", "instances", "host", "name", "id_prefix", "request_prefix"), OF_ROW),
+    Rule(("explain.query", "instance.query"), ("request_id", "instance", "instances", "host", "cell", "name", "part", "flavor", "image", "id_prefix", "request_prefix"), OF_ROW),
     Rule(("console.query",), ("instance",), OF_ROW),
     Rule(("instance.delete", "instance.rebuild", "history.query"), ("instance",), OF_ROW),
     Rule(("move.request", "move.end"), ("instance", "together"), OF_ROW),
     Rule(("move.request",), ("hosts",), "nothing: a wish, to which all filters apply"),
     Rule(("instance.rebuild", "move.request", "move.end"), ("request_id",), "the last order on the instance's row"),
     Rule(("group.*",), ("id", "id_prefix", "name"), "the project of the group"),
-    Rule(("migration.query", "drain.query", "cell.query", "host.query"), ("host", "name"), ROLE),
+    Rule(("migration.query", "drain.query", "cell.query", "host.query"), ("host", "name", "cell"), ROLE),
     # Orders to a cell, and inside it.
     Rule(("place", "adopt", "move", "alternates"), ("*share.*",), f"{OF_TREE}, when placement is asked for a share of it"),
     Rule(("console.tell",), ("instance",), "the attempts of this compute's hosts"),

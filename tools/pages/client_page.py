@@ -5,10 +5,22 @@ import re
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, get_origin
 
-from moor.client import BuildFields, Client, ClientError, MoveFields, OrderFields, SentRequest, errors
-from moor.client.hosts import HostCalls
+from moor.client import (
+    BuildFields,
+    Client,
+    ClientError,
+    Listing,
+    MoveFields,
+    OrderFields,
+    SentRequest,
+    errors,
+)
+from moor.client.dead_letters import DeadLetterCalls
+from moor.client.hosts import AggregateCalls, HostCalls
 from moor.client.instances import ConsoleCalls, InstanceCalls, MoveCalls, PlanCalls
-from moor.client.stored import DeviceProfileCalls, FlavorCalls, GroupCalls, ImageCalls, QuotaCalls
+from moor.client.placement import PlacementCalls
+from moor.client.requests import ClientSession
+from moor.client.stored import StoredCalls
 
 HEAD = """# The Python client: reference
 
@@ -19,14 +31,15 @@ SECTIONS: dict[str, type[object]] = {
     "Moves and rebuilds": MoveCalls,
     "Consoles": ConsoleCalls,
     "Plans": PlanCalls,
-    "Server groups": GroupCalls,
-    "Flavors": FlavorCalls,
-    "Images": ImageCalls,
-    "Device profiles": DeviceProfileCalls,
-    "Quotas": QuotaCalls,
-    "Hosts, nodes and cells": HostCalls,
-    "Events": Client,
+    "What is stored under names": StoredCalls,
+    "Hosts, nodes, cells, and the cloud": HostCalls,
+    "Aggregates": AggregateCalls,
+    "Placement's books": PlacementCalls,
+    "Dead letters": DeadLetterCalls,
+    "Events and audits": Client,
+    "The connection": ClientSession,
     "A request that was sent": SentRequest,
+    "A list": Listing,
 }
 
 
@@ -48,8 +61,8 @@ def _methods() -> Iterator[str]:
 
 
 def _kind_of(method: Any) -> str:
-    is_iterator = get_origin(inspect.signature(method).return_annotation) is AsyncGenerator
-    return ", an iterator" if is_iterator else ""
+    made = get_origin(inspect.signature(method).return_annotation)
+    return {AsyncGenerator: ", an iterator", Listing: ", a list"}.get(made, "")
 
 
 def _arguments(method: Any) -> str:

@@ -22,7 +22,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
-HOST = root_of("c1-h1")
+HOST = root_of("c1-host-00001")
 CREATED = datetime(2024, 5, 6, tzinfo=UTC)
 # No scheduler here knows the second key.
 SPECS = {"hw_rng:allowed": "True", "rack:color": "red"}
@@ -33,7 +33,7 @@ TOLD = {"active": "active", "stopped": "stopped", "shelved": "shelved", "broken"
 
 async def an_order(stage: BooksStage, number: int, state: AdoptedState = "active") -> AdoptInstance:
     tree = await providers_of(stage.client)
-    numa = next(each for each in tree if each.name == "c1-h1_NUMA1")
+    numa = next(each for each in tree if each.name == "c1-host-00001_NUMA1")
     disk = next(each for each in tree if each.cell == "c1" and "DISK_GB" in each.inventories)
     amounts = (
         ResourceAmount(provider=numa.id, resource="VCPU", amount=2),
@@ -45,7 +45,7 @@ async def an_order(stage: BooksStage, number: int, state: AdoptedState = "active
         request_id=RequestId(UUID(int=500)),
         number=number,
         of_cell="c1",
-        host="c1-h1",
+        host="c1-host-00001",
         share=Share(host=HOST, amounts=amounts),
         state=state,
         flavor=FLAVOR,
@@ -58,7 +58,7 @@ async def an_order(stage: BooksStage, number: int, state: AdoptedState = "active
 
 
 async def set_host(stage: BooksStage, mode: str) -> None:
-    await answer_of(stage.client, SetHost(host="c1-h1", mode=mode, reason="import"), HostSet)  # type: ignore[arg-type]
+    await answer_of(stage.client, SetHost(host="c1-host-00001", mode=mode, reason="import"), HostSet)  # type: ignore[arg-type]
 
 
 async def told_of(stage: BooksStage, orders: list[AdoptInstance]) -> dict[InstanceId, InstanceState]:
@@ -88,14 +88,14 @@ async def test_they_keep_all_that_they_are_and_live_on_like_any_instance(kind: s
 
         told = await told_of(stage, orders)
         assert [(each.name, each.host, each.project, each.attempt) for each in told.values()] == [
-            (f"old-{number}", "c1-h1", "shop", 1) for number in range(4)
+            (f"old-{number}", "c1-host-00001", "shop", 1) for number in range(4)
         ]
         held = {each.id: each for each in await stage.placement.books_page(None, 100)}
         assert {held[each.instance].host for each in orders} == {HOST}
         await set_host(stage, "up")
         # They are moved, started and deleted as if they were built here.
         active, stopped, shelved, broken = [each.instance for each in orders]
-        await stage.move(active, "migrate", "moved", hosts=("c1-h2",))
+        await stage.move(active, "migrate", "moved", hosts=("c1-host-00002",))
         await stage.move(stopped, "start", "active")
         await stage.move(shelved, "unshelve", "active")
         await stage.delete([active, stopped, shelved, broken])
@@ -165,5 +165,5 @@ async def test_wrong_orders_change_nothing_and_say_why() -> None:
 
         await until(is_released, "the claim of the refused one is released")
         await stage.until_silent()
-        await stage.move(order.instance, "migrate", "moved", hosts=("c1-h2",))
+        await stage.move(order.instance, "migrate", "moved", hosts=("c1-host-00002",))
         assert await refused(GiveBackInstance(instance=order.instance)) == ("instance", "it is moved")

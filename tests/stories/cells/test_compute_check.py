@@ -15,7 +15,7 @@ import pytest
 from bus.message import Parcel
 from bus.topology import objects_of, user_of
 from laboratory.check.rules import RULES, CheckRequest, Outcome, RuleFinding, check
-from laboratory.check.session import CannotCheck, CheckOptions
+from laboratory.check.session import CannotCheck
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database
 
@@ -77,7 +77,9 @@ class Stage:
             cell=CELL,
             hosts=hosts,
             wait_s=60.0,
-            options=CheckOptions(limit_s=LIMIT_S, beat_s_max=beat_s, restart=restart),
+            limit_s=LIMIT_S,
+            beat_s_max=beat_s,
+            restart=restart,
         )
 
 

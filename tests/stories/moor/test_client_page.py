@@ -80,7 +80,7 @@ async def test_the_programs_do_what_the_page_says() -> None:
 
                 first, *rest = await run("resize.py", url)
                 assert first.startswith("moved to harbour-host-")
-                assert rest == ["active 2", "boot placed", "resize confirmed"]
+                assert rest == ["active 2", "boot active", "resize confirmed"]
 
                 reads = await moor.boot(Flavor(vcpus=1), name="reads")
                 (instance,) = await reads.until_done()

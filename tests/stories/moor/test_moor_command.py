@@ -18,8 +18,7 @@ from bus.message import Parcel
 from bus.rabbit import RabbitBroker
 from bus.topology import API, DEAD, EVENTS, user_of
 from kit.errors import AccessRefused, NotFound
-from laboratory.computes.hosts import equal_hosts
-from moor.clouds.cloud import cloud
+from moor.clouds.cloud import CloudPlan, cloud
 from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.memory_under_test import UnixUnderTest
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
@@ -83,8 +82,8 @@ async def test_dead_letters_are_listed_shown_replayed_and_dropped(
     assert "{broken" in shown.out
     assert "placement.work" in shown.out
 
-    dropped = await moor("dead", "drop", broken["handle"], "--bus", url)
-    assert (dropped.code, dropped.out.strip()) == (0, "dropped 1")
+    dropped = await moor("dead", "delete", broken["handle"], "--bus", url)
+    assert (dropped.code, dropped.out.strip()) == (0, "deleted 1")
     ready.append(True)
     replayed = await moor("dead", "replay", "--all", "--bus", url)
     assert (replayed.code, replayed.out.strip()) == (0, "replayed 2")
@@ -112,10 +111,10 @@ async def test_dead_letters_that_differ_by_ids_alone_are_one_line_and_decided_to
     assert [line.split()[0] for line in listed] == ["letters", "3", "1", "1"]
     assert len(each) == 1 + 5
     handle = listed[1].split()[1]
-    assert (await moor("dead", "drop", handle, "--like", "--bus", url)).out.strip() == "dropped 3"
+    assert (await moor("dead", "delete", handle, "--like", "--bus", url)).out.strip() == "deleted 3"
     assert len(json.loads((await moor("dead", "list", "-o", "json", "--bus", url)).out)) == 2
-    unknown = await moor("dead", "drop", handle, "--like", "--bus", url)
-    assert (unknown.code, f"no dead letter {handle}" in unknown.err) == (1, True)
+    unknown = await moor("dead", "delete", handle, "--like", "--bus", url)
+    assert (unknown.code, f"no dead letter '{handle}'" in unknown.err) == (1, True)
 
 
 async def test_the_tables_are_brought_up_to_date_once(tmp_path: Path) -> None:
@@ -182,8 +181,8 @@ async def test_a_client_of_a_broker_with_users_may_boot_and_only_an_operator_set
     def url(user: str) -> str:
         return served.url().replace("guest:guest", f"{user}:{passwords[user]}")
 
-    hosts, database = {"harbour": equal_hosts("harbour", 1)}, f"sqlite+aiosqlite:///{tmp_path / 'moor.db'}"
-    async with cloud(served.broker(), database, hosts, as_user=lambda user: RabbitBroker(url(user))):
+    plan, database = CloudPlan(cells={"harbour": 1}), f"sqlite+aiosqlite:///{tmp_path / 'moor.db'}"
+    async with cloud(plan, served.broker(), database, as_user=lambda user: RabbitBroker(url(user))):
         await until_up(url(ADMIN.user))
         booted = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url(ADMIN.user))
         assert (booted.code, "active" in booted.out) == (0, True), booted.err

@@ -53,7 +53,7 @@ async def completed(words: str, home: str) -> Result:
         ("boot --same-host web", {"web"}),
         ("migrate web --to harbour", {"harbour-host-00001", "harbour-host-00002"}),
         ("provider show quay", {"quay-host-00001", "quay-host-00002"}),
-        ("list -o ", {"table", "wide", "json", "yaml"}),
+        ("list -o ", {"table", "wide", "json", "yaml", "name"}),
     ],
 )
 async def test_the_shell_offers_what_exists(home: str, words: str, offered: set[str]) -> None:

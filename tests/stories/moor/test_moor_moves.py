@@ -74,7 +74,7 @@ async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Pat
 
         history = await moor_json("history", id_, **environment)
         assert [(each["what"], each["outcome"]) for each in history] == [
-            ("boot", "placed"),
+            ("boot", "active"),
             ("migrate", "reverted"),
             ("resize", "confirmed"),
             ("live-migrate", "confirmed"),
@@ -143,7 +143,7 @@ async def test_a_person_has_moves_wait_for_room_and_sees_why(home: Path) -> None
         )
         history = await moor_json("history", saved, **environment)
         assert [(each["what"], each["outcome"]) for each in history] == [
-            ("boot", "placed"),
+            ("boot", "active"),
             ("offload", "done"),
             ("unshelve", "aborted"),
         ]

@@ -29,7 +29,7 @@ async def test_a_person_works_with_names_from_boot_to_delete(home: Path) -> None
             each["id"] for each in many if each["name"] == "db-2"
         ]
         first = await moor("list", "--limit", "2", **environment)
-        assert first.err == "there are more than 2 instances: a higher --limit shows them\n"
+        assert first.err == "older than these: 1; a higher --limit shows them\n"
 
         resized = await moor_json("resize", "web", "--vcpus", "2", **environment)
         assert (resized["id"], resized["state"]) == (web["id"], "moved")

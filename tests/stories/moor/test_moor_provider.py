@@ -31,7 +31,7 @@ async def test_an_operator_gives_a_host_a_device_and_asks_who_could_give_it(home
             assert ran.code == 0, ran.err
         shown = await moor("provider", "show", "gpu0", **environment)
         assert "below       harbour-host-00001" in shown.out
-        assert "VGPU   0     12" in shown.out
+        assert "VGPU   0/12" in shown.out
         assert "1 to 2" in shown.out
         tree = await moor("provider", "tree", "gpu0", **environment)
         assert "└── gpu0  PGPU 0/3  VGPU 0/12  HW_GPU_API_VULKAN" in tree.out

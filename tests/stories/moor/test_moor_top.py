@@ -11,8 +11,7 @@ from rich.console import Console
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
-from moor.asking import client
-from moor.options import command_settings
+from moor.options import client, command_settings
 from moor.overview.top_command import Details, Top
 from tests.stories.moor.moor_process import moor, moor_json, started
 
@@ -24,8 +23,8 @@ async def watched(home: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     """`moor top`, at a running `moor up` of this home."""
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
     settings = command_settings()
-    async with client(settings, patience_s=5) as asking:
-        app = Top(asking, settings, 0.5)
+    async with client(settings, operates=True, patience_s=5) as moor:
+        app = Top(moor, settings, 0.5)
         async with app.run_test(size=(120, 60)) as pilot:
             yield pilot
 

@@ -39,7 +39,8 @@ ELSEWHERE = {
     "openstack ": "tests/conformance/clients.py",
     "oslopolicy-": "tests/api/test_policy.py",
     "export ": "tests/stories/moor/test_printed_commands.py",
-    "moor broker user ": "tests/stories/moor/test_moor_broker_user.py",
+    "moor host delete ": "tests/stories/cells/test_deleted_hosts.py",
+    "moor application ": "tests/stories/moor/test_moor_applications.py",
     "moor node undeploy ": "tests/stories/moor/test_moor_bare_metal.py",
     "moor run placement-api --auth keystone": "tests/api/test_auth.py",
 }
@@ -121,7 +122,7 @@ class Reader:
             "PATH": f"{home}:/usr/bin:/bin",
         }
         self._states: tuple[tuple[str, Callable[[], Awaitable[dict[str, Any]]]], ...] = (
-            (r"moor (confirm|revert) ", self._moved),
+            (r"moor migration (confirm|revert) ", self._moved),
             (r"moor unshelve \S+ --to", self._offloaded),
             (r"moor unshelve ", self._shelved),
             (r"moor migration abort ", self._moving),

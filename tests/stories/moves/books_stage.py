@@ -1,7 +1,7 @@
 """A whole cloud to audit: two cells, hosts with NUMA nodes, a pool of disks; and its instances, in a server group each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
@@ -30,11 +30,10 @@ from compute_sim.settings import ComputePace, ComputeSettings
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
 from engine.inventories import GroupId
 from laboratory.computes.faults import FaultScript
-from laboratory.computes.hosts import HostSize, SimulatedHost
-from moor.books.auditing import AuditOptions, AuditResult, audited, with_computes
-from moor.books.books_reader import BooksReader
-from moor.client.bus_client import answer_of, running
-from moor.clouds.cloud import cloud
+from moor.client.books.auditing import AuditOptions, AuditResult, audited, with_computes
+from moor.client.books.books_reader import BooksReader
+from moor.client.bus_client import answer_of, station_on
+from moor.clouds.cloud import CloudPlan, cloud
 from moor.worker_settings import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.settings import SchedulerSettings
@@ -44,7 +43,8 @@ from tests.stories.real_servers import real_servers
 from tests.waiting import until
 
 CELLS = ("c1", "c2")
-SIZE = HostSize(vcpus=400, ram_mb=400_000, numa_nodes=2, vcpu_ratio=1.0)
+NO_FAULTS = FaultScript()
+SIZE = "vcpus=400,ram_mb=400000,numa_nodes=2,vcpu_ratio=1"
 FLAVOR = Flavor(name="two", vcpus=2, ram_mb=1024, root_gb=3)
 SMALLER = Flavor(name="one", vcpus=1, ram_mb=512, root_gb=3)
 # The share of one NUMA node; the disk comes from the cell's pool.
@@ -230,43 +230,36 @@ async def a_site(kind: str) -> AsyncIterator[Site]:
         yield Site(memory.as_user(), memory.as_user(user_of("operator")), memory.as_user, url, "")
 
 
-def equal_hosts(size: HostSize) -> dict[str, list[SimulatedHost]]:
-    return {cell: [SimulatedHost(name=f"{cell}-h{n}", size=size) for n in (1, 2)] for cell in CELLS}
-
-
 @asynccontextmanager
 async def stage_on(
     site: Site,
-    hosts: Mapping[str, Sequence[SimulatedHost]],
-    faults: FaultScript | None = None,
+    host_size: str = SIZE,
+    faults: FaultScript = NO_FAULTS,
     *,
     keeps_hosts: bool = False,
 ) -> AsyncIterator[BooksStage]:
-    """All workers of a cloud with these hosts, until the context is left. With `keeps_hosts` the next one finds their instances."""
+    """All workers of a cloud with hosts of this size, until the context is left. With `keeps_hosts` the next one finds their instances."""
+    plan = CloudPlan(
+        cells=dict.fromkeys(CELLS, 2),
+        host_size=host_size,
+        faults=faults,
+        settings=TUNED,
+        keeps_hosts=keeps_hosts,
+    )
     async with AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(wiring, "USUAL_PACE", PACE)
-        placement = await stack.enter_async_context(
-            cloud(
-                site.broker,
-                site.database_url,
-                hosts,
-                settings=TUNED,
-                faults=faults,
-                as_user=site.as_user,
-                keeps_hosts=keeps_hosts,
-            )
+        made = await stack.enter_async_context(
+            cloud(plan, site.broker, site.database_url, as_user=site.as_user)
         )
-        station = Station(site.operator, "auditor", settings=SETTINGS, asks=True)
-        stack.push_async_callback(station.close)
-        await stack.enter_async_context(running((station,)))
+        station, _ = await stack.enter_async_context(station_on(site.operator, "auditor", SETTINGS))
         async with asyncio.timeout(60):
             await until_choosable(station, lambda up: len(up) == len(CELLS) * 2)
-        yield BooksStage(station, placement, site.database_url, site.bus_url)
+        yield BooksStage(station, made.placement, site.database_url, site.bus_url)
 
 
 @asynccontextmanager
-async def books_stage(kind: str, faults: FaultScript | None = None) -> AsyncIterator[BooksStage]:
+async def books_stage(kind: str, faults: FaultScript = NO_FAULTS) -> AsyncIterator[BooksStage]:
     """`embedded` or `real`."""
-    async with a_site(kind) as site, stage_on(site, equal_hosts(SIZE), faults) as stage:
+    async with a_site(kind) as site, stage_on(site, faults=faults) as stage:
         yield stage

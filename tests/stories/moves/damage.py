@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from engine.flavors import InstanceId
 from kit.sql import open_database, write_once
-from moor.books import instance_rules, rules
+from moor.client.books import instance_rules, rules
 from placement_worker.store_sql.rows import decode_held, encode_amounts
 from placement_worker.tables import consumers, providers
 from scheduler_worker.tables import instances as api_rows

@@ -16,7 +16,7 @@ from cell_conductor.store_sql import assemble_row, decode_body, decode_order, en
 from cell_conductor.tables import cell_instances
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId
-from moor.books import instance_rules
+from moor.client.books import instance_rules
 from placement_worker.tables import change_log, consumers
 from scheduler_worker.tables import instances as api_rows
 from tests.stories.moves.damage import Damage, change_consumer, change_row, more_of, run

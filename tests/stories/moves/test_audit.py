@@ -10,9 +10,9 @@ import pytest
 
 from bus.workers.station import Station
 from engine.inventories import ConsumerId, ProviderId
-from moor.books.auditing import FOUND, MENDED, NOT_MENDED, AuditResult, Finding
-from moor.books.books_reader import BooksReader
-from moor.books.views import Fault, InstanceView
+from moor.client.books.auditing import FOUND, MENDED, NOT_MENDED, AuditResult, Finding
+from moor.client.books.books_reader import BooksReader
+from moor.client.books.views import Fault, InstanceView
 from tests.stories.moor.moor_process import moor
 from tests.stories.moves.books_stage import books_stage
 from tests.stories.moves.damage import ADDED, DAMAGES, damage

@@ -14,8 +14,8 @@ from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
 from engine.inventories import GroupId
 from laboratory.computes.faults import FailsToReceive, FaultScript
 from laboratory.computes.hosts import HostSize
-from moor.books.auditing import AuditOptions, Finding, audited
-from moor.books.books_reader import BooksReader
+from moor.client.books.auditing import AuditOptions, Finding, audited
+from moor.client.books.books_reader import BooksReader
 from tests.stories.cloud import a_build, instance_of
 from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_moves import SMALL, Movers, movers

@@ -151,9 +151,12 @@ async def test_the_history_says_what_was_ordered_and_how_it_ended(bus: str, book
 
         assert isinstance(found, HistoryFound)
         assert [(each.what, each.outcome, each.destination) for each in found.changes] == [
-            ("boot", "placed", "h1"),
+            ("boot", "active", "h1"),
             ("migrate", "reverted", "h2"),
             ("delete", "deleted", ""),
         ]
-        assert all(each.ended_at for each in found.changes[1:])
+        assert all(each.ended_at for each in found.changes)
+        boot, move, _ = found.changes
+        assert boot.ended_at is not None
+        assert boot.asked_at < boot.ended_at < move.asked_at
         assert await here.setup.client.ask(AskMoves()) == MovesFound(moves=())

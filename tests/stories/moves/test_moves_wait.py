@@ -108,7 +108,7 @@ async def test_the_history_has_one_entry_of_a_move_that_waited(bus: str, books: 
 
         assert isinstance(found, HistoryFound)
         assert [(each.what, each.outcome, each.failure) for each in found.changes] == [
-            ("boot", "placed", ""),
+            ("boot", "active", ""),
             ("offload", "done", ""),
             ("unshelve", "done", ""),
         ]

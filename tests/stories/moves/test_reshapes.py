@@ -4,22 +4,20 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
-from msgspec import structs
 
 from bus.messages.build import InstancesFound
 from bus.messages.moves import EndMove
 from engine.flavors import InstanceId, RequestId
-from laboratory.computes.hosts import HostSize
 from moor.client.bus_client import answer_of
 from tests.asking import hosts_of as moor_hosts
-from tests.stories.moves.books_stage import BooksStage, a_site, equal_hosts, stage_on
+from tests.stories.moves.books_stage import BooksStage, a_site, stage_on
 from tests.stories.moves.test_audit import STAGES
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
-FLAT = HostSize(vcpus=60, ram_mb=60_000, ram_mb_reserved=0, vcpu_ratio=1.0, pci_devices=(frozenset(),) * 2)
-NESTED = structs.replace(FLAT, numa_nodes=2)
+FLAT = "vcpus=60,ram_mb=60000,ram_mb_reserved=0,vcpu_ratio=1,device=pci:8086:10fb,device=pci:8086:10fb"
+NESTED = f"{FLAT},numa_nodes=2"
 
 
 async def providers_in_use(stage: BooksStage) -> dict[str, set[str]]:
@@ -55,13 +53,13 @@ async def in_shape(stage: BooksStage, kind: str) -> None:
 
 
 async def test_a_refused_shape_shows_at_the_host_until_it_succeeds() -> None:
-    small = structs.replace(NESTED, vcpus=1)
+    small = NESTED.replace("vcpus=60", "vcpus=1")
     async with a_site("embedded") as site:
-        async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
+        async with stage_on(site, FLAT, keeps_hosts=True) as stage:
             ids = await stage.boot(1, 8)
             where = await hosts_of(stage, ids)
 
-        async with stage_on(site, equal_hosts(small), keeps_hosts=True) as stage:
+        async with stage_on(site, small, keeps_hosts=True) as stage:
             full = {*where.values()}
 
             async def are_refused() -> bool:
@@ -89,14 +87,14 @@ async def test_a_refused_shape_shows_at_the_host_until_it_succeeds() -> None:
 @pytest.mark.parametrize("kind", STAGES)
 async def test_hosts_that_come_back_in_another_shape_take_their_instances_along(kind: str) -> None:
     async with a_site(kind) as site:
-        async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
+        async with stage_on(site, FLAT, keeps_hosts=True) as stage:
             ids = await stage.boot_in(1, [*["active"] * 6, "resized", "resized", "moved", "moved"])
             await stage.until_silent()
             assert await providers_in_use(stage) == {"host": {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
             where = await hosts_of(stage, ids)
             boots = await stage.ask_many(50, 5, 3)
 
-        async with stage_on(site, equal_hosts(NESTED), keeps_hosts=True) as stage:
+        async with stage_on(site, NESTED, keeps_hosts=True) as stage:
             boots += await stage.ask_many(60, 5, 3)
             await stage.until(boots, {"active"})
             await in_shape(stage, "numa")
@@ -110,7 +108,7 @@ async def test_hosts_that_come_back_in_another_shape_take_their_instances_along(
             await stage.move(ids[0], "migrate", "moved")
             boots += await stage.ask_many(70, 5, 3)
 
-        async with stage_on(site, equal_hosts(FLAT), keeps_hosts=True) as stage:
+        async with stage_on(site, FLAT, keeps_hosts=True) as stage:
             boots += await stage.ask_many(80, 5, 3)
             await stage.until(boots, {"active"})
             await in_shape(stage, "host")

@@ -23,13 +23,13 @@ from bus.workers.station import Station
 from engine.inventories import ConsumerId, ReportedInventory, ResourceAmount
 from kit.health import Listen
 from kit.http_server import HttpServer
-from moor.books.auditing import FOUND, MENDED, NOT_MENDED
-from moor.books.books_reader import BooksReader
+from moor.client.books.auditing import FOUND, MENDED, NOT_MENDED
+from moor.client.books.books_reader import BooksReader
 from moor.client.bus_client import answer_of
 from tests.nova.simulated_api import SimulatedNova
 from tests.stories.cloud import host_id
 from tests.stories.moor.moor_process import Result, moor
-from tests.stories.moves.books_stage import SIZE, BooksStage, a_site, equal_hosts, stage_on
+from tests.stories.moves.books_stage import BooksStage, a_site, stage_on
 
 pytestmark = pytest.mark.asyncio
 
@@ -90,7 +90,7 @@ async def served(nova: SimulatedNova) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("kind", STAGES)
 async def test_without_a_nova_to_ask_all_that_it_holds_stays(kind: str) -> None:
-    async with a_site(kind) as site, stage_on(site, equal_hosts(SIZE)) as stage:
+    async with a_site(kind) as site, stage_on(site) as stage:
         await with_claims_of_nova(stage)
 
         # As if the claims were old: those of the last minutes are not judged.
@@ -108,7 +108,7 @@ async def test_the_command_frees_what_nova_never_knew_in_two_looks_and_nothing_e
     api = a_nova()
     async with (
         a_site("real") as site,
-        stage_on(site, equal_hosts(SIZE)) as stage,
+        stage_on(site) as stage,
         served(api) as url,
     ):
         await with_claims_of_nova(stage)

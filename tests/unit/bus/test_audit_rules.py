@@ -8,10 +8,10 @@ from msgspec import structs
 from bus.messages.audit import BookEntry, ExpectedClaim, MendConsumer, MendInstance
 from engine.hosts import HostState
 from engine.inventories import ConsumerId, ProviderId
-from moor.books import instance_rules, rules
-from moor.books.instance_rules import faults_of, faults_of_way_back, way_back_of
-from moor.books.rules import NeededClaims, faults_alone, is_claim_alone
-from moor.books.views import NAME, Fault, InstanceView, is_held_by_nova, name_clashes
+from moor.client.books import instance_rules, rules
+from moor.client.books.instance_rules import faults_of, faults_of_way_back, way_back_of
+from moor.client.books.rules import NeededClaims, faults_alone, is_claim_alone
+from moor.client.books.views import NAME, Fault, InstanceView, is_held_by_nova, name_clashes
 from tests.properties.test_audit_properties import PLACES, SIGHT, a_view, share_on
 
 MIGRATION = ConsumerId(UUID(int=70))

@@ -407,7 +407,7 @@ CONFORMING: dict[str, Callable[[], SimulatedDriver]] = {
     "plain": lambda: SimulatedDriver(SimulatedHost(name="h1")),
     "numa": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(numa_nodes=3, vcpus=16))),
     "pci": lambda: SimulatedDriver(
-        SimulatedHost(name="h1", size=HostSize(pci_devices=(frozenset(), frozenset({"CUSTOM_FAST"}))))
+        SimulatedHost(name="h1", size=HostSize(devices=(pci_function("10de", "1eb8", "CUSTOM_FAST"),)))
     ),
     "in depth": lambda: SimulatedDriver(SimulatedHost(name="h1", size=DEEP)),
     "diskless": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(disk_gb=0))),

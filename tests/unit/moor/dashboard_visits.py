@@ -25,6 +25,7 @@ from engine.inventories import ProviderId
 from kit.errors import Unavailable
 from moor.dashboard.service import DashboardOptions, DashboardService
 from moor.settings import Settings
+from tests.asking import client_of
 
 SETTINGS = Settings(addresses=Addresses(bus_url="unix:///nowhere/bus.sock"), data=Path("/nowhere"))
 NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)
@@ -78,6 +79,8 @@ class FakeCloud:
                 return HostsFound(hosts=tuple(each for each in self.hosts.values() if is_called(each, name)))
             case AskOverview():
                 raise Unavailable("no scheduler")
+            case AskInstances(request_id=UUID()):
+                return InstancesFound(instances=())
             case AskInstances(instances=ids, project=project, host=host):
                 found = [
                     each
@@ -120,7 +123,7 @@ class Visited:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
-        yield self.cloud
+        yield client_of(self.cloud)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

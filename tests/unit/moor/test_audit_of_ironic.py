@@ -13,11 +13,11 @@ from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from engine.hosts import NODE
 from engine.inventories import ConsumerId, ProviderId
 from kit.errors import Unavailable
-from moor.books.auditing import AuditOptions, AuditResult, audited
-from moor.books.books_reader import BooksReader
-from moor.books.instance_rules import LOST
-from moor.books.rules import STRAY_ON_NODE, NodeInIronic
-from moor.books.views import InstanceView
+from moor.client.books.auditing import AuditOptions, AuditResult, audited
+from moor.client.books.books_reader import BooksReader
+from moor.client.books.instance_rules import LOST
+from moor.client.books.rules import STRAY_ON_NODE, NodeInIronic
+from moor.client.books.views import InstanceView
 from tests.properties.test_audit_properties import HOSTS, ID, NOW, PLACES, a_view
 from tests.unit.moor.test_audit_run import Everyone
 

@@ -26,9 +26,9 @@ from bus.messages.audit import (
 from bus.messages.build import AskInstances, InstancesFound
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from engine.inventories import ConsumerId, ResourceAmount
-from moor.books.auditing import AuditOptions, AuditResult, audited
-from moor.books.books_reader import BooksReader
-from moor.books.rules import UNKNOWN, FirstLook, HoldersAsked, NovaToAsk
+from moor.client.books.auditing import AuditOptions, AuditResult, audited
+from moor.client.books.books_reader import BooksReader
+from moor.client.books.rules import UNKNOWN, FirstLook, HoldersAsked, NovaToAsk
 from nova_bridge.in_moor import LooksInFile
 from tests.nova.simulated_api import SimulatedNova
 from tests.properties.test_audit_properties import HOSTS, NOW, PLACES

@@ -29,10 +29,10 @@ from bus.workers.station import NoAnswer
 from engine.flavors import InstanceId
 from engine.hosts import HostMode, HostSetting, HostState
 from engine.refusals import DoesNotFit, Shortfall
-from moor.books import instance_rules, rules
-from moor.books.auditing import AuditOptions, AuditResult, audited
-from moor.books.books_reader import NEW_S, BooksReader
-from moor.books.views import InstanceView, OnHost
+from moor.client.books import instance_rules, rules
+from moor.client.books.auditing import AuditOptions, AuditResult, audited
+from moor.client.books.books_reader import NEW_S, BooksReader
+from moor.client.books.views import InstanceView, OnHost
 from tests.properties.test_audit_properties import AMOUNTS, HOSTS, NOW, PLACES, a_view
 
 pytestmark = pytest.mark.asyncio

@@ -27,6 +27,7 @@ from moor.client import (
     SyncClient,
 )
 from moor.client.requests import build_of, move_of
+from tests.asking import client_of
 
 # What a program must not pay for, or have, to use the client.
 NOT_NEEDED = ("click", "rich", "numpy", "sqlalchemy", "starlette", "uvicorn", "aio_pika")
@@ -134,8 +135,7 @@ class TwoHosts:
 
 @pytest.mark.asyncio
 async def test_a_host_is_not_guessed_if_two_cells_have_its_name() -> None:
-    moor = Client(MemoryBroker().as_user())
-    moor._opened = TwoHosts()  # type: ignore[assignment]  # noqa: SLF001 - in place of a connection
+    moor = client_of(TwoHosts())
 
     with pytest.raises(Rejected, match="give one as c1/h1 or c2/h1"):
         await moor.show_host("h1")

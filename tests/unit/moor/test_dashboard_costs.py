@@ -59,17 +59,17 @@ PLANNED = PlanFound(qualify=0, fit=0, is_cut=False, cells=(), funnel=FUNNEL)
 CHANGE = Change(instance=STATES[0].id, number=1, what="migrate", cell="c1", asked_at=AT)
 ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
     AskInstances: lambda ask: InstancesFound(
-        instances=STATES[:1] if ask.instances else STATES, next=STATES[-1].id
+        instances=STATES[:1] if ask.instances else STATES, next=None if ask.instances else STATES[-1].id
     ),
     AskHistory: lambda _: HistoryFound(instance=STATES[0], changes=(CHANGE,)),
     AskExplanation: lambda _: ExplanationsFound(explanations=(Explanation(state=STATES[0]),), plan=PLANNED),
     AskMoves: lambda _: MovesFound(moves=(CHANGE,) * 100),
-    AskHosts: lambda _: HostsFound(
+    AskHosts: lambda ask: HostsFound(
         hosts=tuple(
             HostState(id=ProviderId(UUID(int=at)), name=f"c1-host-{at:05d}", cell="c1", up=True)
-            for at in range(100)
+            for at in range(1 if ask.name else 100)
         ),
-        next="c1-host-00099",
+        next="" if ask.name else "c1-host-00099",
     ),
     AskGroups: lambda _: GroupsFound(
         groups=tuple(GroupState(id=GroupId(UUID(int=at)), policy="affinity", name="g") for at in range(100)),

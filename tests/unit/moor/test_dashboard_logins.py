@@ -226,7 +226,7 @@ async def keystone(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeKeyston
 async def test_a_token_logs_in_until_it_ends(
     keystone: FakeKeystone, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moor.dashboard.instance_pages.LOOK_S", 0.05)
+    monkeypatch.setattr("moor.dashboard.resource_pages.LOOK_S", 0.05)
     visited = await visit(auth="keystone")
     token = keystone.issue(lasts_s=2)
     browser = visited.browser()

@@ -21,7 +21,8 @@ from bus.messages.build import (
 from bus.messages.moves import MOVES_PER_CELL, MoveInstance
 from engine.flavors import InstanceId, RequestId
 from kit.process import stopped_by_signals
-from moor.client.hosts import DRAINING, Emptied, empty
+from moor.client import Emptied
+from tests.asking import client_of
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.conductor.cell import NOON
 
@@ -129,15 +130,8 @@ def a_state(number: int) -> InstanceState:
 
 async def emptied(asking: Asking, timeout_s: float = AN_HOUR_S, at_once: int = 2) -> Emptied:
     with stopped_by_signals() as told:
-        return await empty(
-            asking,  # type: ignore[arg-type]
-            "h1",
-            DRAINING,
-            hosts=("h2", "h3"),
-            at_once=at_once,
-            timeout_s=timeout_s,
-            stop=told,
-        )
+        moor = client_of(asking)
+        return await moor.move_away("h1", hosts=("h2", "h3"), at_once=at_once, timeout_s=timeout_s, stop=told)
 
 
 def test_what_did_not_move_by_the_first_kind_is_ordered_by_the_next_one() -> None:

@@ -9,9 +9,10 @@ from msgspec import structs
 from bus.memory import MemoryBroker
 from bus.messages.build import InstanceActive, InstanceState
 from bus.topology import objects_of
-from engine.flavors import InstanceId
-from moor.asking import CommandClient, InstanceFollower, station_on
-from moor.instances.instances_command import Following, followed
+from engine.flavors import InstanceId, RequestId
+from moor.client import SentRequest
+from moor.client.bus_client import BusClient, InstanceFollower, station_on
+from tests.asking import client_of
 from tests.unit.examples.values import STATE
 
 
@@ -22,7 +23,7 @@ async def test_events_of_other_projects_do_not_look_like_an_interruption() -> No
     await connection.declare(objects_of(("c1",)))
     ours = InstanceActive(cell="c1", instance=STATE)
     async with station_on(broker, "moor") as (station, task):
-        heard = CommandClient(station, task).listen("instance.#", project="p")
+        heard = BusClient(station, task).listen("instance.#", project="p")
         assert await anext(heard) == []
         waiting = asyncio.ensure_future(anext(heard))
         await station.send(InstanceActive(cell="c1", instance=structs.replace(STATE, project="another")))
@@ -45,16 +46,17 @@ def test_an_event_of_another_cell_than_the_instances_does_not_count() -> None:
     follower.hear(InstanceActive(cell="c2", instance=forged))
     assert follower.states == {STATE.id: at_api}
     follower.hear(InstanceActive(cell="c1", instance=active))
+    follower.take((at_api,))
     assert follower.states == {STATE.id: active}
 
 
 @pytest.mark.asyncio
-async def test_a_command_ends_when_the_schedulers_know_of_the_end() -> None:
+async def test_an_order_ends_when_the_schedulers_know_of_the_end() -> None:
     """The cell has told it before, and a scheduler that does not know it refuses the next order."""
     away = structs.replace(STATE, state="offloaded", sequence=STATE.sequence + 1)
     asked: list[InstanceState] = []
 
-    class LateSchedulers(CommandClient):
+    class LateSchedulers(BusClient):
         async def instances(self, *_: Sequence[InstanceId] | str) -> list[InstanceState]:
             asked.append(STATE if len(asked) < 3 else away)
             return asked[-1:]
@@ -63,16 +65,19 @@ async def test_a_command_ends_when_the_schedulers_know_of_the_end() -> None:
     connection = await broker.connect()
     await connection.declare(objects_of(("c1",)))
     async with station_on(broker, "moor") as (station, task):
-        by_s = asyncio.get_running_loop().time() + 60
-        states, in_time = await followed(
-            LateSchedulers(station, task),
+        moor = client_of(LateSchedulers(station, task))
+        sent = SentRequest(
+            moor,
+            RequestId(STATE.id),
             [STATE.id],
-            (away,),
-            lambda _: True,
-            Following(),
-            by_s=by_s,
+            what="the move",
             project="",
+            is_over=lambda _: True,
+            why_not_done=lambda _: "",
+            known=(away,),
         )
+        states = await sent.until_ended(60)
+        await moor._watch("").close()  # noqa: SLF001 - as the client closes it
     await connection.close()
-    assert (states, in_time) == ([away], True)
+    assert states == (away,)
     assert asked[-1] == away

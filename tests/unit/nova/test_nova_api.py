@@ -8,7 +8,7 @@ import pytest
 
 from engine.inventories import AggregateId, ConsumerId
 from kit.errors import CredentialsRefused, Unavailable, WrongAnswer
-from moor.books.rules import HoldersAsked
+from moor.client.books.rules import HoldersAsked
 from nova_bridge import cloud_reading
 from nova_bridge.cloud import CloudAggregate, ServerSeen, services_by_host
 from nova_bridge.cloud_reading import CloudReader, NovaCells

@@ -3,8 +3,16 @@
 from tools.pages.field_descriptions.shared import CELL_HEARD, FOR_USER, PAGE
 
 HOSTS: dict[str, dict[str, str]] = {
-    "AskHosts": {**PAGE, "name": "only the host with this name"},
+    "AskHosts": {
+        **PAGE,
+        "name": "only the host with this name",
+        "cell": "only hosts of this cell",
+        "mode": "only hosts that are set `up`, `draining`, `down` or `dead`",
+        "kind": "`hypervisor`: only hosts that run virtual machines; `node`: only bare-metal nodes",
+        "up": "true: only hosts that are up; false: only those that are not; null: all",
+    },
     "SetHost": {**FOR_USER},
+    "DeleteHost": {**FOR_USER},
     "AskApplications": {},
     "SetApplication": {
         "name": "the application's name; its user is `moor-app-NAME`",
@@ -114,7 +122,14 @@ HOSTS: dict[str, dict[str, str]] = {
         "count": "how many wait",
         "oldest": "since when the one waits that has waited longest; null if none does",
     },
-    "HostsFound": {**PAGE, "hosts": "the hosts, each as it is now"},
+    "HostsFound": {
+        **PAGE,
+        "hosts": "the hosts, each as it is now",
+        "uses": "what each of these hosts has, and how much of it is used",
+    },
+    "HostUse": {"host": "the host's id", "classes": "its amounts, by resource class"},
+    "ClassAmounts": {"used": "how much is used", "capacity": "how much may be used"},
+    "HostDeleted": {"host": "the host as it was"},
     "ApplicationSet": {"application": "the application as it is now; none if it was removed"},
     "ApplicationsFound": {"applications": "all applications, ordered by name"},
     "KnownApplication": {
@@ -159,7 +174,11 @@ HOSTS: dict[str, dict[str, str]] = {
         "hosts": "the names of hosts, if one aggregate was asked for",
     },
     "HostSet": {"host": "the host as it is now"},
-    "HostChanged": {"cell": "its cell", "host": "the host as it is now"},
+    "HostChanged": {
+        "cell": "its cell",
+        "host": "the host as it is now",
+        "deleted": "the host was deleted: this is its last state",
+    },
     "HostSetting": {
         "mode": "`up`, `draining`, `down` or `dead`, as in `host.set`",
         "reason": "why",

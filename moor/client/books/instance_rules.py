@@ -26,7 +26,7 @@ from bus.messages.placement import NO_OWNER
 from bus.topology import CELL0
 from engine.hosts import NODE
 from engine.inventories import GroupId, ProviderId, ResourceAmount, Share
-from moor.books.views import (
+from moor.client.books.views import (
     INSTANCE,
     RECOUNT,
     Fault,

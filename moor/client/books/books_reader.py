@@ -26,8 +26,8 @@ from bus.messages.audit import (
 from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, InstanceState
 from bus.workers.station import NoAnswer
 from engine.inventories import ConsumerId, ProviderId
-from moor.asking import Asks, answer_of, items_of
-from moor.books.views import InstanceView, OnHost
+from moor.client.books.views import InstanceView, OnHost
+from moor.client.bus_client import Asks, answer_of, items_of
 
 # A younger claim may still get its row: by then a scheduler that died before it wrote the row is replaced, and the request
 # that it had taken is delivered again.

@@ -2,43 +2,32 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
 from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
 
 import click
 from msgspec import Struct, structs
 
-from engine.hosts import HostState, host_in_cell
-from moor.asking import CommandClient, client, hosts_of
 from moor.bare_metal.nodes import listing_nodes
-from moor.books.auditing import (
-    FOUND,
-    MENDED,
-    NOT_MENDED,
-    ORDERED,
-    AuditOptions,
-    AuditResult,
-    Finding,
-    audited,
-    with_computes,
-)
-from moor.books.books_reader import BooksReader
-from moor.books.rules import HeldByNova, NovaToAsk
+from moor.client import Client
+from moor.client.books.auditing import FOUND, MENDED, NOT_MENDED, ORDERED, AuditResult, Finding
+from moor.client.books.rules import HeldByNova, NovaToAsk
 from moor.flags import option
 from moor.options import (
     NOT_IN_TIME,
     BusUrl,
     Output,
+    client,
     command_settings,
     run,
     say,
     wants_document,
 )
 from moor.settings import Settings
-from moor.showing import check_known, check_one_cell, print_line
+from moor.showing import print_line
 
 Settle = Annotated[
     int,
@@ -106,6 +95,7 @@ class Printer:
                     "compared": result.compared,
                     "in_flight": result.in_flight,
                     "faults": len(result.findings),
+                    "kinds": Counter(each.fault.kind for each in result.findings),
                     "not_mended": len(left),
                     "unanswered": result.unanswered,
                     "seconds": round(seconds, 3),
@@ -113,6 +103,9 @@ class Printer:
                 }
             )
             return
+        kinds = Counter(each.fault.kind for each in result.findings)
+        for kind, count in kinds.most_common():
+            say(f"{count:10,} {kind}")
         faults = f"{len(result.findings):,} faults" if result.findings else "no faults"
         flight = f", {result.in_flight:,} of them in flight" if result.in_flight else ""
         say(f"{faults}: {result.compared:,} instances and consumers compared{flight}, in {seconds:.1f} s")
@@ -169,60 +162,45 @@ def audit(
 
     async def work() -> AuditResult:
         async with AsyncExitStack() as stack:
-            api, cells = await stack.enter_async_context(clients(settings, patience))
-            hosts = await hosts_of(api)
-            check_known("--cell", cell, (each.cell for each in hosts))
-            named = [each for each in hosts if host in (each.name, host_in_cell(each.cell, each.name))]
-            if not named:
-                check_known("--host", host, (each.name for each in hosts))
-            check_one_cell("--host", host, named)
+            moor = await stack.enter_async_context(client(settings, operates=True, patience_s=patience))
+            below = await stack.enter_async_context(cell_clients(settings, patience))
             nova = await stack.enter_async_context(_owner_to_ask(settings))
             ironic = await stack.enter_async_context(listing_nodes(settings))
-            options = AuditOptions(
-                settle=timedelta(seconds=settle),
-                heals=heal,
-                removes_strays=remove_strays,
-                cell=cell,
-                host=named[0].id if named else None,
-            )
             is_first = True
             while True:
                 began_s = time.monotonic()
-                reader = reader_of(api, cells, hosts, settings)
-                result = await audited(reader, options, printer.tell, hosts=hosts, nova=nova, ironic=ironic)
+                result = await moor.audit(
+                    settle_s=settle,
+                    heal=heal,
+                    remove_strays=remove_strays,
+                    cell=cell,
+                    host=host,
+                    cells=settings.addresses.cells,
+                    below=below,
+                    tell=printer.tell,
+                    nova=nova,
+                    ironic=ironic,
+                )
                 printer.end(result, time.monotonic() - began_s, is_first=is_first)
                 if not follow:
                     return result
                 is_first = False
                 await asyncio.sleep(every)
-                hosts = await hosts_of(api)
 
     _exit(run(work()), heals=heal)
 
 
-def reader_of(
-    api: CommandClient, cells: Mapping[str, CommandClient], hosts: Sequence[HostState], settings: Settings
-) -> BooksReader:
-    """A reader that asks each cell on the cell's own broker, or else on that of the API level."""
-    names = {*settings.addresses.cells, *cells, *[each.cell for each in hosts]}
-    return BooksReader(api, {name: cells.get(name, api) for name in names}, with_computes(hosts))
-
-
 @asynccontextmanager
-async def clients(
-    settings: Settings, patience_s: float
-) -> AsyncIterator[tuple[CommandClient, Mapping[str, CommandClient]]]:
-    """An operator's clients: on the API level's broker, and on that of each cell which has its own."""
+async def cell_clients(settings: Settings, patience_s: float) -> AsyncIterator[Mapping[str, Client]]:
+    """An operator's clients on the brokers of the cells that have their own."""
     async with AsyncExitStack() as stack:
-        api = await stack.enter_async_context(client(settings, operates=True, patience_s=patience_s))
-        below: dict[str, CommandClient] = {}
+        below: dict[str, Client] = {}
         for cell, url in settings.addresses.cell_bus_urls.items():
             if url != settings.addresses.bus_url:
                 there = structs.replace(settings, addresses=structs.replace(settings.addresses, bus_url=url))
-                below[cell] = await stack.enter_async_context(
-                    client(there, operates=True, patience_s=patience_s)
-                )
-        yield api, below
+                opened = client(there, operates=True, patience_s=patience_s)
+                below[cell] = await stack.enter_async_context(opened)
+        yield below
 
 
 @asynccontextmanager

@@ -28,9 +28,9 @@ from engine.hosts import NODE, HostState, host_in_cell
 from engine.inventories import ConsumerId, GroupId, ProviderId
 from engine.refusals import DoesNotFit, NotAllowed, broken_rule_in_words
 from kit.errors import Operational
-from moor.asking import answer_of, batches_of, providers_of
-from moor.books.books_reader import BooksReader
-from moor.books.instance_rules import (
+from kit.parts import batches_of
+from moor.client.books.books_reader import BooksReader
+from moor.client.books.instance_rules import (
     UNKNOWN,
     affinity_host_of,
     contradiction,
@@ -38,11 +38,14 @@ from moor.books.instance_rules import (
     faults_of_group,
     faults_of_way_back,
     is_in_flight,
+    own_entry,
     way_back_of,
+    whereabouts,
 )
-from moor.books.rules import (
+from moor.client.books.rules import (
     HeldByNova,
     NeededClaims,
+    NodeInIronic,
     NodesInIronic,
     NovaBooks,
     NovaToAsk,
@@ -52,7 +55,8 @@ from moor.books.rules import (
     lost_from_node,
     nodes_of,
 )
-from moor.books.views import Fault, InstanceView, Mend, Places, Sight, name_clashes
+from moor.client.books.views import Fault, InstanceView, Mend, Places, Sight, name_clashes
+from moor.client.bus_client import answer_of, providers_of
 from moor.client.errors import Rejected
 
 FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"
@@ -446,6 +450,42 @@ async def audited(
         reader, options, clock=clock, places=places, hosts=hosts, tell=tell, nova=nova, ironic=ironic
     )
     return await audit.run()
+
+
+async def why_no_strays(
+    reader: BooksReader, nodes: Sequence[NodeInIronic], settle: timedelta
+) -> dict[ConsumerId, str]:
+    """For each instance on these nodes that somebody has in the books, or may have: who."""
+    places = Places({each.id: each for each in await providers_of(reader.api)})
+    ids = [each.instance for each in nodes if each.instance is not None]
+    views, asked = await reader.views_of(ids, ())
+    sight = Sight(
+        now=datetime.now(UTC),
+        settle=settle,
+        known=frozenset(reader.in_cell),
+        cells=frozenset(reader.cells),
+        computes=frozenset(reader.computes),
+        asked=asked,
+    )
+    seen = {each.id: each for each in nodes}
+    strays = {each.about for each in faults_on_nodes(ids, views, seen, sight, places)}
+    return {
+        each.instance: _why_no_stray(each, each.instance, views, places)
+        for each in nodes
+        if each.instance is not None and each.instance not in strays
+    }
+
+
+def _why_no_stray(
+    node: NodeInIronic, instance: ConsumerId, views: Mapping[ConsumerId, InstanceView], places: Places
+) -> str:
+    view = views.get(instance)
+    if view is None:
+        return "and Ironic works on the node, its cell does not answer, or another program keeps the node's provider"
+    where = whereabouts(view, own_entry(view), places)
+    if node.id in nodes_of(view):
+        return f"and {where}; `moor delete {instance}` takes it off"
+    return f"and {where}, which may be about to change: try again later"
 
 
 def with_computes(hosts: Iterable[HostState]) -> frozenset[str]:

@@ -60,14 +60,14 @@ class OperatorAccess:
 
     async def command(self, *arguments: str, user: str = user_of("operator"), ctl: bool = True) -> Result:
         how = ("--ctl", os.environ[CTL_VARIABLE], "--credentials", str(self.credentials)) if ctl else ()
-        ran = await moor("broker", "user", *arguments, *how, MOOR_BUS_URL=self.under_test.url(user))
+        ran = await moor("application", *arguments, *how, MOOR_BUS_URL=self.under_test.url(user))
         # On a busy machine this takes a minute, after which a host that nobody heard is down.
         await self.setup.add_host(HOST, vcpu=16)
         return ran
 
     async def add(self, name: str, *flags: str) -> str:
         """Add an application; returns its URL."""
-        ran = await self.command("add", name, *flags)
+        ran = await self.command("create", name, *flags)
         assert ran.code == 0, ran.err + ran.out
         return self.url(name)
 
@@ -258,7 +258,7 @@ async def test_a_removed_application_is_disconnected_and_cannot_connect_again(tm
                 order = Parcel(exchange, "build.request.p1", b"{}", mandatory=True)
                 assert await publishing.publish(order) is Receipt.CONFIRMED
 
-            removed = await operator.command("remove", name)
+            removed = await operator.command("delete", name)
 
             assert removed.code == 0, removed.err
             await until_cut_off(connection)
@@ -270,7 +270,7 @@ async def test_a_removed_application_is_disconnected_and_cannot_connect_again(tm
             for queue in API_QUEUES:
                 with pytest.raises(NotFound):
                     await connection.depth(application_queue(queue, name))
-        again = await operator.command("remove", name)
+        again = await operator.command("delete", name)
         assert (again.code, "there was no user" in again.out) == (0, True), again.err
 
 

@@ -11,9 +11,9 @@ from bus.messages.audit import BookEntry, SeenConsumer
 from engine.hosts import NODE
 from engine.inventories import ConsumerId, ProviderId
 from kit.errors import Operational
-from moor.asking import batches_of
-from moor.books.books_reader import BooksReader
-from moor.books.instance_rules import (
+from kit.parts import batches_of
+from moor.client.books.books_reader import BooksReader
+from moor.client.books.instance_rules import (
     LOST,
     NO_CELLS,
     amounts_in_words,
@@ -25,7 +25,7 @@ from moor.books.instance_rules import (
     own_entry,
     whereabouts,
 )
-from moor.books.views import (
+from moor.client.books.views import (
     Fault,
     InstanceView,
     Places,

@@ -1,0 +1,111 @@
+"""Dead letters: messages that no worker could handle, which an operator replays or deletes. They are read from one broker, by a
+connection of their own: the client needs not be open.
+"""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from bus.broker import PREFETCH_MAX, Connection
+from bus.queues import DEAD_QUEUE
+from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
+from moor.client.errors import NotFound
+from moor.client.requests import ClientSession
+
+# How many are read, the oldest first, unless the caller says else.
+LETTERS_MAX = min(1000, PREFETCH_MAX)
+_IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
+
+
+def group_of(letter: DeadLetter) -> tuple[str, ...]:
+    """Letters with an equal group have died of the same: their reasons differ by ids and numbers alone."""
+    return letter.queue, letter.type, _IDS.sub("*", letter.reason)
+
+
+class DeadLetterCalls(ClientSession):
+    """The client's methods about dead letters. For operators."""
+
+    async def list_dead_letters(self, *, queue: str = "", limit: int = LETTERS_MAX) -> tuple[DeadLetter, ...]:
+        """The oldest dead letters of the client's broker, at most `limit`; or of these only those from one queue.
+
+        They go back to where they were: while they are read, no other reader sees them.
+        """
+        async with self._opened_letters(limit) as (_, opened):
+            return tuple([each for each in opened.letters.values() if queue in ("", each.queue)])
+
+    async def count_dead_letters(self) -> int:
+        """How many dead letters wait at the client's broker; without those that somebody looks at now."""
+        with self._raising():
+            connection = await self._broker.connect()
+            try:
+                return await connection.depth(DEAD_QUEUE)
+            finally:
+                await connection.close()
+
+    async def replay_dead_letters(
+        self,
+        *handles: str,
+        queue: str = "",
+        every: bool = False,
+        like: bool = False,
+        limit: int = LETTERS_MAX,
+    ) -> tuple[DeadLetter, ...]:
+        """Send dead letters back to the queues that they came from, with no attempts counted; returns those that were.
+
+        Those with these handles; with `like` also all that died of the same; or `every` one. Raises `NotFound`, and does nothing, if
+        there is no letter with one of the handles.
+        """
+        return await self._decide(handles, queue, limit, every=every, like=like, does=_replay)
+
+    async def delete_dead_letters(
+        self,
+        *handles: str,
+        queue: str = "",
+        every: bool = False,
+        like: bool = False,
+        limit: int = LETTERS_MAX,
+    ) -> tuple[DeadLetter, ...]:
+        """Delete dead letters for good: those that `replay_dead_letters` would send back; returns those that were."""
+        return await self._decide(handles, queue, limit, every=every, like=like, does=_delete)
+
+    async def _decide(
+        self,
+        handles: Sequence[str],
+        queue: str,
+        limit: int,
+        *,
+        every: bool,
+        like: bool,
+        does: Callable[[Connection, OpenedDeadLetters, Sequence[int]], Awaitable[None]],
+    ) -> tuple[DeadLetter, ...]:
+        async with self._opened_letters(limit) as (connection, opened):
+            among = {tag: letter for tag, letter in opened.letters.items() if queue in ("", letter.queue)}
+            unknown = {*handles} - {letter.handle for letter in among.values()}
+            if unknown:
+                raise NotFound("dead letter", *sorted(unknown))
+            groups = {group_of(letter) for letter in among.values() if like and letter.handle in handles}
+            chosen = {
+                tag: letter
+                for tag, letter in among.items()
+                if every or letter.handle in handles or group_of(letter) in groups
+            }
+            await does(connection, opened, [*chosen])
+            return tuple(chosen.values())
+
+    @asynccontextmanager
+    async def _opened_letters(self, limit: int) -> AsyncIterator[tuple[Connection, OpenedDeadLetters]]:
+        with self._raising():
+            connection = await self._broker.connect()
+            try:
+                async with open_dead_letters(connection, limit) as opened:
+                    yield connection, opened
+            finally:
+                await connection.close()
+
+
+async def _replay(connection: Connection, opened: OpenedDeadLetters, tags: Sequence[int]) -> None:
+    await opened.replay(connection, tags)
+
+
+async def _delete(_connection: Connection, opened: OpenedDeadLetters, tags: Sequence[int]) -> None:
+    await opened.drop(tags)

@@ -1,0 +1,476 @@
+"""The pages that follow from the table of resources: lists with their filters, and a page about one thing.
+
+A list shows the columns of the resource, and its form has the filters; the page of a thing shows its facts, and what belongs to it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, get_args
+from urllib.parse import quote, urlencode
+from uuid import UUID
+
+from markupsafe import Markup
+from msgspec import Struct
+from rich.text import Text
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from kit.errors import ConnectionLost, Failure, Refusal
+from moor.client import (
+    Client,
+    ClientError,
+    HostKind,
+    HostMode,
+    InstanceState,
+    MovePlace,
+    NotFound,
+    StateName,
+    host_in_cell,
+)
+from moor.dashboard.rendering import (
+    PAGE,
+    PageRefused,
+    PageRenderer,
+    Reader,
+    share,
+    unbroken,
+    why_refused,
+)
+from moor.resources import AGGREGATE, GROUP, HOST, INSTANCE, MIGRATION, ResourceKind
+from moor.showing import INSTANCES, WAITING
+from moor.tables import Amount, Columns, text_of
+
+# All who look at the same list within this time see one answer, so that many readers ask no more than one.
+LOOK_S = 5.0
+# So many questions a page asks at most, until it has something to show.
+QUESTIONS_MAX = 20
+
+# Tables and facts of the terminal, as HTML.
+
+CLASSES = {"green": "good", "red": "bad", "yellow": "note", "dim": "quiet"}
+
+
+def html_of(cell: str | Text | Amount) -> Markup:
+    """A cell of a table as HTML: what is coloured in a terminal has a class, and an amount a bar."""
+    if isinstance(cell, Amount):
+        bar = (
+            '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><rect class="all" width="100"'
+            f' height="8"/><rect class="{"removed" if cell.used > cell.capacity else "part"}" width="{share(cell.used, cell.capacity)}" height="8"/></svg>'
+        )
+        return Markup(f'<span class="line">{bar} {cell.used:,} / {cell.capacity:,}</span>')  # noqa: S704 - numbers
+    text = text_of(cell)
+    parts = []
+    for piece in text.divide(sorted({at for span in text.spans for at in (span.start, span.end)})):
+        styles = [str(piece.style), *(str(span.style) for span in piece.spans)]
+        found = [CLASSES[word] for style in styles for word in style.split() if word in CLASSES]
+        said = unbroken(piece.plain)
+        parts.append(Markup('<span class="{}">{}</span>').format(found[0], said) if found else said)
+    return Markup("").join(parts)
+
+
+class HtmlCell(Struct, frozen=True):
+    heading: str
+    html: Markup
+    is_number: bool
+    # The page about the thing; empty in all cells but the first.
+    link: str = ""
+
+
+class HtmlTable(Struct, frozen=True):
+    """A table as its template draws it: rows of cells, without the columns that are empty."""
+
+    rows: Sequence[Sequence[HtmlCell]]
+    nothing: str = ""
+
+
+def table_of(
+    columns: Columns[Any], items: Sequence[Any], page_of: Callable[[Any], str] | None, nothing: str
+) -> HtmlTable:
+    made = [
+        [
+            HtmlCell(heading, html_of(cell(item)), heading in columns.numbers)
+            for heading, cell in columns.cells.items()
+        ]
+        for item in items
+    ]
+    wanted = [at for at in range(len(columns.cells)) if any(row[at].html for row in made)]
+    rows = []
+    for item, row in zip(items, made, strict=True):
+        first, *others = (row[at] for at in wanted)
+        link = quote(page_of(item)) if page_of is not None else ""
+        rows.append([HtmlCell(first.heading, first.html, first.is_number, link), *others])
+    return HtmlTable(rows, nothing)
+
+
+def facts_in_html(facts: Sequence[tuple[str, str]]) -> list[tuple[str, Markup]]:
+    return [(label, html_of(Text.from_markup(fact))) for label, fact in facts if fact]
+
+
+# The lists.
+
+
+class ListFilter(Struct, frozen=True):
+    """A field of a list's form. `values` are those to choose from; without them it is a text."""
+
+    name: str
+    label: str
+    values: Sequence[tuple[str, str]] = ()
+
+
+def _choice(name: str, label: str, kind: Any, every: str) -> ListFilter:
+    return ListFilter(name, label, (("", every), *((each, each) for each in get_args(kind) if each)))
+
+
+ORDERS = (("newest", "newest first"), ("age", "oldest first"), ("name", "by name"), ("host", "by host"))
+FILTERS = {
+    each.name: each
+    for each in (
+        _choice("state", "State", StateName, "every state"),
+        _choice("mode", "Mode", HostMode, "every mode"),
+        _choice("kind", "Kind", HostKind, "every kind"),
+        ListFilter("up", "Up", (("", "up and down"), ("yes", "up"), ("no", "down"))),
+        ListFilter("order", "Order", ORDERS),
+        ListFilter("part", "Name with"),
+        ListFilter("name", "With this name"),
+        ListFilter("host", "Host"),
+        ListFilter("cell", "Cell"),
+        ListFilter("project", "Project"),
+        ListFilter("flavor", "Flavor"),
+        ListFilter("image", "Image"),
+    )
+}
+
+
+class ListView(Struct, frozen=True, kw_only=True):
+    """A list: its title, the fields of its form, and what is shown in place of no items. `fixed` are further arguments of the list."""
+
+    resource: ResourceKind[Any]
+    title: str
+    path: str
+    nothing: str
+    filters: Sequence[str] = ()
+    for_members: Sequence[str] = ()
+    columns: Columns[Any] | None = None
+    fixed: Mapping[str, Any] = {}
+    is_live: bool = False
+
+
+HOSTS = ListView(
+    resource=HOST,
+    title="Hosts",
+    path="/hosts",
+    nothing="hosts",
+    filters=("name", "cell", "kind", "up", "mode"),
+)
+INSTANCE_LIST = ListView(
+    resource=INSTANCE,
+    title="Instances",
+    path="/instances",
+    nothing="instances",
+    filters=("part", "state", "project", "cell", "host", "flavor", "image", "order"),
+    for_members=("part", "state", "flavor", "image", "order"),
+    is_live=True,
+)
+WAITING_LIST = ListView(
+    resource=INSTANCE,
+    title="Waiting for room",
+    path="/waiting",
+    nothing="waiting instances",
+    filters=("part", "project"),
+    columns=WAITING,
+    fixed={"state": "waiting", "order": "age"},
+)
+GROUPS = ListView(
+    resource=GROUP,
+    title="Server groups",
+    path="/groups",
+    nothing="groups",
+    filters=("name",),
+    for_members=("name",),
+)
+AGGREGATES = ListView(resource=AGGREGATE, title="Aggregates", path="/aggregates", nothing="aggregates")
+MOVES = ListView(resource=MIGRATION, title="Moves under way", path="/moves", nothing="moves")
+
+
+def _given(view: ListView, asked: Mapping[str, str], reader: Reader) -> dict[str, str]:
+    """The fields of the form that have a value."""
+    names = view.filters if reader.is_admin else view.for_members
+    given = {name: text for name in names if (text := asked.get(name, "").strip())}
+    for name, text in given.items():
+        values = [value for value, _ in FILTERS[name].values]
+        if values and text not in values:
+            raise PageRefused(f"{name} is {text!r}: it must be one of {', '.join(filter(None, values))}.")
+    return given
+
+
+def _arguments(view: ListView, given: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of the client's method."""
+    arguments: dict[str, Any] = {**given, **view.fixed}
+    if "up" in arguments:
+        arguments["up"] = arguments["up"] == "yes"
+    if view.resource is INSTANCE and not view.fixed:
+        order = arguments.pop("order", "newest")
+        arguments |= {"order": "age", "backwards": True} if order == "newest" else {"order": order}
+        arguments["counted"] = True
+    return arguments
+
+
+def _after(view: ListView, asked: Mapping[str, str]) -> Any:
+    """The `next` of the page before; None for the first page."""
+    text = asked.get("after", "")
+    if not text or view.resource in (HOST, AGGREGATE):
+        return text
+    try:
+        id_ = UUID(text)
+    except ValueError:
+        raise PageRefused(f"after is {text!r}: it is no id.") from None
+    if view.resource is not MIGRATION:
+        return id_
+    at, said = None, asked.get("at", "")
+    with suppress(ValueError):
+        at = datetime.fromisoformat(said)
+    if at is None or at.tzinfo is None:
+        raise PageRefused(f"at is {said!r}: it must be a time with a zone, in ISO 8601.")
+    return MovePlace(asked_at=at, instance=id_)  # type: ignore[arg-type]  # it is the id of one
+
+
+def _next(place: Any) -> dict[str, str]:
+    """The fields that name this place in an address."""
+    if isinstance(place, MovePlace):
+        return {"at": place.asked_at.isoformat(), "after": str(place.instance)}
+    return {"after": str(place)} if place else {}
+
+
+class SeenTable(Struct, frozen=True):
+    until_s: float
+    page: str
+
+
+class ResourcePages(PageRenderer):
+    def __init__(self, moor: Client) -> None:
+        self._moor = moor
+        # The lists that were rendered last, and until when they count.
+        self._seen_tables: dict[object, SeenTable] = {}
+
+    def list_of(self, view: ListView) -> Callable[[Request, Reader], Any]:
+        async def page(request: Request, reader: Reader) -> Response:
+            return await self._list(view, request, reader)
+
+        return page
+
+    async def _list(self, view: ListView, request: Request, reader: Reader, **more: Any) -> Response:
+        asked = request.query_params
+        given, after = _given(view, asked, reader), _after(view, asked)
+        found = await self._found(view, given, after, reader)
+        fields = [FILTERS[name] for name in (view.filters if reader.is_admin else view.for_members)]
+        following = _next(getattr(found, "next", None))
+        return self._page(
+            request,
+            reader,
+            "list.html",
+            **{
+                "view": view,
+                "title": view.title,
+                "fields": fields,
+                "given": given,
+                "after": bool(after),
+                "table": self._table(view, found, is_later=bool(after)),
+                "counted": self._counted(found),
+                "first": f"{view.path}?{urlencode(given)}" if given else view.path,
+                "next": f"{view.path}?{urlencode(given | following)}" if following else "",
+                "query": request.url.query,
+                "links": (),
+                **more,
+            },
+        )
+
+    async def _found(self, view: ListView, given: Mapping[str, str], after: Any, reader: Reader) -> Any:
+        listing = view.resource.list(self._moor.of_project(reader.project), **_arguments(view, given))
+        page = await listing.page(after, PAGE)
+        for _ in range(QUESTIONS_MAX):
+            # One question reads so many rows; what is asked for may come after them.
+            if [*listing.items_on(page)] or not getattr(page, "next", None):
+                break
+            page = await listing.page(page.next, PAGE)
+        return page
+
+    def _table(self, view: ListView, found: Any, *, is_later: bool) -> HtmlTable:
+        resource = view.resource
+        listing = resource.list(self._moor)
+        items = resource.of_page(found) if resource.of_page else [*listing.items_on(found)]
+        nothing = f"no more {view.nothing}" if is_later else f"no {view.nothing}"
+        return table_of(view.columns or resource.columns, items, resource.page_of, nothing)
+
+    @staticmethod
+    def _counted(found: Any) -> str:
+        count = getattr(found, "count", None)
+        if count is None:
+            return ""
+        return f"{count:,}{' or more' if found.more_than else ''} {'instance' if count == 1 else 'instances'}"
+
+    async def moves(self, request: Request, reader: Reader) -> Response:
+        """Moves under way, or with `ended` all of them, the newest first."""
+        ended = bool(request.query_params.get("ended", ""))
+        view = ListView(
+            resource=MIGRATION,
+            title="All moves" if ended else "Moves under way",
+            path="/moves",
+            nothing="moves",
+            fixed={"ended": ended},
+        )
+        other = (
+            ("/moves", "Only those under way") if ended else ("/moves?ended=1", "Also those that are over")
+        )
+        return await self._list(view, request, reader, links=(other,))
+
+    # The list of instances as a stream: the table again whenever it has changed. A member gets that of their project, as on the page.
+
+    async def live_instances(self, request: Request, reader: Reader) -> Response:
+        asked = request.query_params
+        given, after = _given(INSTANCE_LIST, asked, reader), _after(INSTANCE_LIST, asked)
+        headers = {"cache-control": "no-store"}
+        tables = self._tables_of(given, after, reader)
+        return StreamingResponse(tables, media_type="text/event-stream", headers=headers)
+
+    async def _tables_of(self, given: Mapping[str, str], after: Any, reader: Reader) -> AsyncIterator[str]:
+        last = ""
+        while True:
+            try:
+                kind, page = "instances", await self._seen(given, after, reader)
+            except (ClientError, Failure, ConnectionLost, Refusal) as problem:
+                kind, page = "trouble", why_refused(problem)
+            lines = "".join(f"data: {line}\n" for line in page.splitlines())
+            event = f"event: {kind}\n{lines}\n"
+            yield event if event != last else ": quiet\n\n"
+            last = event
+            await asyncio.sleep(LOOK_S)
+
+    async def _seen(self, given: Mapping[str, str], after: Any, reader: Reader) -> str:
+        now_s = asyncio.get_running_loop().time()
+        for old in [asked for asked, seen in self._seen_tables.items() if seen.until_s <= now_s]:
+            del self._seen_tables[old]
+        key = (reader.project, tuple(sorted(given.items())), after)
+        if key not in self._seen_tables:
+            found = await self._found(INSTANCE_LIST, given, after, reader)
+            table = self._table(INSTANCE_LIST, found, is_later=bool(after))
+            page = self._render("table.html", table=table, counted=self._counted(found))
+            self._seen_tables[key] = SeenTable(now_s + LOOK_S / 2, page)
+        return self._seen_tables[key].page
+
+    # Pages about one thing.
+
+    async def _thing(
+        self,
+        request: Request,
+        reader: Reader,
+        title: str,
+        facts: Sequence[tuple[str, str]],
+        parts: Sequence[tuple[str, HtmlTable]],
+        **more: Any,
+    ) -> Response:
+        return self._page(
+            request,
+            reader,
+            "thing.html",
+            **{
+                "title": title,
+                "facts": facts_in_html(facts),
+                "parts": parts,
+                "orders": (),
+                "links": (),
+                "note": "",
+                **more,
+            },
+        )
+
+    async def host(self, request: Request, reader: Reader) -> Response:
+        name = host_in_cell(request.path_params["cell"], request.path_params["name"])
+        if not request.path_params["name"]:
+            raise NotFound("host", name)
+        assert HOST.show is not None, "it has a page"
+        shown = await HOST.show(self._moor, name)
+        after = _after(INSTANCE_LIST, request.query_params)
+        there = await self._moor.list_instances(host=name, order="name").page(after, PAGE)
+        following = ((f"?after={there.next}", "The next page"),) if there.next else ()
+        node = ((f"/nodes/{shown.host.id}", "The bare-metal node"),) if shown.host.kind else ()
+        return await self._thing(
+            request,
+            reader,
+            shown.host.name,
+            HOST.facts(shown),
+            [("Its instances", self._instances(there.instances))],
+            orders=_orders_of(shown.host.setting.mode, name, up=shown.host.up, is_node=bool(shown.host.kind))
+            if reader.operates
+            else (),
+            links=(*following, *node),
+        )
+
+    @staticmethod
+    def _instances(states: Sequence[InstanceState]) -> HtmlTable:
+        return table_of(INSTANCES, states, INSTANCE.page_of, "no instances")
+
+    async def group(self, request: Request, reader: Reader) -> Response:
+        group = await self._moor.of_project(reader.project).show_group(request.path_params["id"])
+        columns = Columns[Any](
+            {
+                "member": lambda each: str(each.consumer),
+                # A member of a project is not told where others are.
+                "host": lambda each: each.host if reader.is_admin else "",
+            }
+        )
+        members = table_of(
+            columns,
+            group.members,
+            lambda each: f"/instances/{each.consumer}",
+            "no member holds a share of a host",
+        )
+        more = len(group.members) < group.size
+        facts = [(label, fact) for label, fact in GROUP.facts(group) if " on " not in fact]
+        return await self._thing(
+            request,
+            reader,
+            group.name or "Server group",
+            facts,
+            [("Its members", members)],
+            note=f"These are the first {len(group.members):,}." if more else "",
+        )
+
+    async def aggregate(self, request: Request, reader: Reader) -> Response:
+        name = request.path_params["name"]
+        if not name:
+            raise NotFound("aggregate", name)
+        aggregate = await self._moor.show_aggregate(name)
+        begin = request.query_params.get("after", "")
+        rest = sorted(each for each in aggregate.hosts if each > begin)
+        shown = rest[:PAGE]
+        columns = Columns[str]({"host": lambda each: each})
+        hosts = table_of(columns, shown, None, "no more hosts" if begin else "no host is in it")
+        following = ((f"?after={quote(shown[-1])}", "The next page"),) if len(rest) > PAGE else ()
+        facts = [(label, fact) for label, fact in AGGREGATE.facts(aggregate) if label != "hosts"]
+        return await self._thing(
+            request,
+            reader,
+            aggregate.name,
+            [*facts, ("hosts", f"{aggregate.hosts_count:,}")],
+            [("Its hosts", hosts)],
+            links=following,
+        )
+
+
+def _orders_of(mode: str, name: str, *, up: bool, is_node: bool) -> list[tuple[str, str]]:
+    named = quote(name, safe="")
+    words = {"up": "Set it up", "draining": "Set it draining", "down": "Set it down", "dead": "Set it dead"}
+    orders = [
+        (f"/orders/set-host?mode={each}&host={named}", title)
+        for each, title in words.items()
+        if each != mode and not (each == "dead" and is_node)
+    ]
+    if up:
+        return [*orders, (f"/orders/drain?host={named}", "Drain it")]
+    return [
+        *orders,
+        (f"/orders/evacuate?host={named}", "Evacuate it"),
+        *([] if is_node else [(f"/orders/delete-host?host={named}", "Delete it")]),
+    ]

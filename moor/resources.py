@@ -1,0 +1,618 @@
+"""The table of what people see and name: one row for each kind of thing.
+
+A row names the client's methods that list, show and delete such things, and says how one of them looks: as a line of a table
+(`columns`) and by itself (`facts`). The commands `moor RESOURCE list|show|delete`, the completion of names in the shell and the pages
+of the dashboard follow from it.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+from rich.markup import escape
+from rich.text import Text
+
+from engine.inventories import INTEGER_MAX, capacity_of
+from moor.client import (
+    AggregateState,
+    CellState,
+    Change,
+    ClassAmounts,
+    Client,
+    DeadLetter,
+    DeviceGroup,
+    DeviceProfile,
+    Flavor,
+    GroupState,
+    HostsFound,
+    HostState,
+    InventoryState,
+    KnownApplication,
+    Listing,
+    NamedImage,
+    ProviderState,
+    QuotaState,
+    ReportedInventory,
+    host_in_cell,
+)
+from moor.showing import (
+    INSTANCES,
+    cell_life,
+    facts_of_host,
+    host_state,
+    in_order,
+    kind_of_host,
+    plain,
+    size_in_words,
+    time_in_words,
+    why_of_host,
+)
+from moor.tables import Amount, Columns, styled
+
+T = TypeVar("T")
+
+# The facts about a thing, each with its label, in Rich's markup. Empty facts are left out where they are shown.
+Facts = Sequence[tuple[str, str]]
+
+
+class ResourceKind(Struct, Generic[T], frozen=True, kw_only=True):
+    """One kind of thing.
+
+    `word` is one of them in messages, `command` its group of commands. `filters` are the arguments of `list` that are flags of
+    the command and fields of the page. `of_page` makes the items of a page of the list, where they are more than what the list
+    yields. `operates` are the verbs for which the commands connect as an operator. `inside` says that one asks for such things as a project.
+    `path` is the page of the dashboard; without it there is none.
+    """
+
+    word: str
+    command: str
+    columns: Columns[T]
+    list: Callable[..., Listing[Any, Any]]
+    plural: str = ""
+    filters: Sequence[str] = ()
+    of_page: Callable[[Any], Sequence[T]] | None = None
+    show: Callable[..., Awaitable[Any]] | None = None
+    facts: Callable[[Any], Facts] = lambda _: ()
+    delete: Callable[..., Awaitable[Any]] | None = None
+    deleted: Callable[[Any], str] = lambda gone: gone.name
+    named_by: str = "NAME"
+    operates: frozenset[str] = frozenset({"create", "set", "delete"})
+    inside: bool = False
+    path: str = ""
+    page_of: Callable[[T], str] | None = None
+    # How people call it, if not by what `-o name` prints.
+    in_words: Callable[[T], str] | None = None
+
+    @property
+    def several(self) -> str:
+        return self.plural or f"{self.word}s"
+
+    @property
+    def nothing(self) -> str:
+        return f"no {self.several}"
+
+    def called(self, item: T) -> str:
+        """How one names it."""
+        return self.columns.name_of(item)
+
+
+def _pairs(pairs: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in pairs.items())
+
+
+# Things that are stored under names.
+
+FLAVOR = ResourceKind[Flavor](
+    word="flavor",
+    command="flavor",
+    inside=True,
+    list=Client.list_flavors,
+    show=Client.show_flavor,
+    delete=Client.delete_flavor,
+    columns=Columns(
+        {
+            "name": lambda each: each.name,
+            "vcpus": lambda each: str(each.vcpus),
+            "ram": lambda each: str(each.ram_mb),
+            "disk": lambda each: str(each.root_gb),
+            "extra specs": lambda each: _pairs(dict(sorted(each.extra_specs.items()))),
+        },
+        prose=("extra specs",),
+        numbers=("vcpus", "ram", "disk"),
+    ),
+    facts=lambda each: (
+        ("flavor", escape(each.name)),
+        *(
+            (name, str(amount))
+            for name in Flavor.__struct_fields__
+            if name not in ("name", "extra_specs") and (amount := getattr(each, name))
+        ),
+        *((escape(key), escape(value)) for key, value in sorted(each.extra_specs.items())),
+    ),
+)
+
+PLACES = ("source", "checksum", "kernel", "ramdisk")
+IMAGE = ResourceKind[NamedImage](
+    word="image",
+    command="image",
+    inside=True,
+    list=Client.list_images,
+    show=Client.show_image,
+    delete=Client.delete_image,
+    columns=Columns(
+        {
+            "name": lambda each: each.name,
+            "source": lambda each: each.source,
+            "properties": lambda each: _pairs(dict(sorted(each.properties.items()))),
+        },
+        prose=("source", "properties"),
+    ),
+    facts=lambda each: (
+        ("image", escape(each.name)),
+        *((field, escape(getattr(each, field))) for field in PLACES),
+        *((escape(key), escape(value)) for key, value in sorted(each.properties.items())),
+    ),
+)
+
+
+def device_group_in_words(group: DeviceGroup) -> str:
+    return ", ".join(
+        (
+            *(f"resources:{name}={amount}" for name, amount in sorted(group.resources.items())),
+            *(f"trait:{trait}=required" for trait in group.required),
+            *(f"trait:{trait}=forbidden" for trait in group.forbidden),
+        )
+    )
+
+
+PROFILE = ResourceKind[DeviceProfile](
+    word="device profile",
+    command="device-profile",
+    inside=True,
+    list=Client.list_device_profiles,
+    show=Client.show_device_profile,
+    delete=Client.delete_device_profile,
+    columns=Columns(
+        {
+            "name": lambda each: each.name,
+            "groups": lambda each: "; ".join(map(device_group_in_words, each.groups)),
+            "description": lambda each: each.description,
+        },
+        prose=("groups", "description"),
+    ),
+    facts=lambda each: (
+        ("device profile", escape(each.name)),
+        ("description", escape(each.description)),
+        *(
+            (f"group {number}", escape(device_group_in_words(group)))
+            for number, group in enumerate(each.groups)
+        ),
+    ),
+)
+
+
+def _policy(group: GroupState) -> str:
+    if group.policy != "anti-affinity" or group.max_per_host == 1:
+        return group.policy
+    return f"{group.policy}, at most {group.max_per_host} on a host"
+
+
+GROUP = ResourceKind[GroupState](
+    word="server group",
+    command="group",
+    list=Client.list_groups,
+    filters=("name",),
+    show=Client.show_group,
+    delete=Client.delete_group,
+    deleted=lambda gone: str(gone.id),
+    named_by="ID|NAME",
+    operates=frozenset(),
+    inside=True,
+    path="/groups",
+    page_of=lambda each: f"/groups/{each.id}",
+    in_words=lambda each: each.name or str(each.id),
+    columns=Columns(
+        {
+            "id": lambda each: str(each.id),
+            "name": lambda each: each.name,
+            "project": lambda each: each.project,
+            "policy": _policy,
+            "members": lambda each: str(each.size),
+        },
+        numbers=("members",),
+        ids={"id": lambda _: True},
+    ),
+    facts=lambda each: (
+        ("group", str(each.id)),
+        ("name", escape(each.name)),
+        ("project", escape(each.project)),
+        ("policy", _policy(each)),
+        ("members", str(each.size)),
+        *(
+            (" " * bool(number), f"{member.consumer} on {escape(member.host)}")
+            for number, member in enumerate(each.members, 1)
+        ),
+    ),
+)
+
+# Quotas: each limit is a line.
+
+
+class Limit(Struct, frozen=True):
+    project: str
+    name: str
+    used: int
+    limit: int | None
+
+
+def limits_of(quota: QuotaState) -> list[Limit]:
+    names = {**quota.limits, **quota.used}
+    return [
+        Limit(quota.project, name, quota.used.get(name, 0), quota.limits.get(name))
+        for name in sorted(names, key=lambda name: (name != "instances", name))
+    ]
+
+
+QUOTA = ResourceKind[QuotaState](
+    word="quota of project",
+    plural="quotas",
+    command="quota",
+    list=Client.list_quotas,
+    show=Client.show_quota,
+    named_by="PROJECT",
+    columns=Columns(
+        {
+            "project": lambda each: each.project,
+            "limits": lambda each: ", ".join(
+                f"{line.name} {line.used} of {line.limit}"
+                for line in limits_of(each)
+                if line.limit is not None
+            ),
+        },
+        prose=("limits",),
+    ),
+    facts=lambda each: (
+        ("project", escape(each.project)),
+        *(
+            (
+                escape(line.name),
+                f"{line.used} used, no limit"
+                if line.limit is None
+                else f"{line.used} of {line.limit} used, {max(0, line.limit - line.used)} free",
+            )
+            for line in limits_of(each)
+        ),
+    ),
+)
+
+APPLICATION = ResourceKind[KnownApplication](
+    word="application",
+    command="application",
+    list=Client.list_applications,
+    show=Client.show_application,
+    operates=frozenset({"list", "show", "create", "delete"}),
+    columns=Columns(
+        {
+            "application": lambda each: each.name,
+            "user": lambda each: f"moor-app-{each.name}",
+            "acts for": lambda each: "all projects" if each.admin else ", ".join(each.projects),
+        },
+        prose=("acts for",),
+    ),
+    facts=lambda each: (
+        ("application", each.name),
+        ("user", f"moor-app-{each.name}"),
+        ("acts for", "all projects" if each.admin else ", ".join(each.projects)),
+    ),
+)
+
+# Hosts, with what they use; cells; aggregates.
+
+# The classes by which an operator sizes hosts, and how the list calls them.
+MAIN_CLASSES = {"VCPU": "cpu", "MEMORY_MB": "memory MB", "DISK_GB": "disk GB"}
+
+
+class HostShown(Struct, frozen=True):
+    """A host, and how much of each resource class it has and uses, as far as a scheduler knows."""
+
+    host: HostState
+    uses: Mapping[str, ClassAmounts] = {}
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        return {**plain(self.host), "uses": self.uses}
+
+
+def hosts_in(page: HostsFound) -> list[HostShown]:
+    uses = {each.host: each.classes for each in page.uses}
+    return [HostShown(each, uses.get(each.id, {})) for each in page.hosts]
+
+
+def _use(name: str) -> Callable[[HostShown], str | Amount]:
+    def use(each: HostShown) -> str | Amount:
+        found = each.uses.get(name)
+        return Amount(found.used, found.capacity) if found is not None and found.capacity else ""
+
+    return use
+
+
+def _facts_of_host(each: HostShown) -> Iterator[tuple[str, str]]:
+    yield from facts_of_host(each.host)
+    for name, amounts in in_order(each.uses):
+        if amounts.capacity or amounts.used:
+            free = max(amounts.capacity - amounts.used, 0)
+            bar = Amount(amounts.used, amounts.capacity).text.markup
+            yield name, f"{bar} {free:,} free"
+
+
+async def _host_shown(moor: Client, name: str) -> HostShown:
+    found = hosts_in(await moor.list_hosts(name=name).page())
+    # None, or several: then this says so.
+    return found[0] if name and len(found) == 1 else HostShown(await moor.show_host(name))
+
+
+HOST = ResourceKind[HostShown](
+    word="host",
+    command="host",
+    list=Client.list_hosts,
+    filters=("cell", "mode", "up", "kind"),
+    of_page=hosts_in,
+    show=_host_shown,
+    path="/hosts",
+    page_of=lambda each: f"/hosts/{each.host.cell}/{each.host.name}",
+    columns=Columns(
+        {
+            "host": lambda each: each.host.name,
+            "kind": lambda each: kind_of_host(each.host),
+            "cell": lambda each: each.host.cell,
+            "zone": lambda each: each.host.availability_zone,
+            "state": lambda each: styled(host_state(each.host)),
+            "instances": lambda each: f"{each.host.instances:,}",
+            "building": lambda each: str(each.host.io_ops or ""),
+            **{heading: _use(name) for name, heading in MAIN_CLASSES.items()},
+            "reason": lambda each: why_of_host(each.host),
+        },
+        prose=("reason",),
+        numbers=("instances", "building"),
+        name=lambda each: (
+            host_in_cell(each.host.cell, each.host.name) if each.host.also_in else each.host.name
+        ),
+    ),
+    facts=lambda each: tuple(_facts_of_host(each)),
+)
+
+CELL = ResourceKind[CellState](
+    word="cell",
+    command="cell",
+    list=Client.list_cells,
+    filters=("up",),
+    show=Client.show_cell,
+    columns=Columns(
+        {
+            "cell": lambda each: each.cell,
+            "state": lambda each: styled(cell_life(each.life)),
+            "last heard": lambda each: time_in_words(each.heard_at),
+            "conductors": lambda each: (
+                f"{sum(one.life == 'up' for one in each.conductors)} of {len(each.conductors)} up"
+            ),
+            "hosts": lambda each: f"{each.hosts_up} of {each.hosts} up",
+            "instances": lambda each: str(each.instances),
+            "waiting": lambda each: str(each.waiting),
+            "reason": lambda each: each.reason,
+        },
+        prose=("reason",),
+    ),
+    facts=lambda each: (
+        ("cell", each.cell),
+        ("state", cell_life(each.life)),
+        ("heard", time_in_words(each.heard_at)),
+        ("reason", escape(each.reason)),
+        ("hosts", f"{each.hosts_up} of {each.hosts} up"),
+        ("instances", str(each.instances)),
+        ("waiting", f"{each.waiting} have an order that the cell has not answered"),
+        *(
+            (
+                "conductor",
+                f"{escape(one.name)} {cell_life(one.life)}, heard {time_in_words(one.heard_at)}"
+                + (f": [red]{escape(one.trouble)}[/red]" if one.trouble else ""),
+            )
+            for one in each.conductors
+        ),
+    ),
+)
+
+AGGREGATE = ResourceKind[AggregateState](
+    word="aggregate",
+    command="aggregate",
+    list=Client.list_aggregates,
+    show=Client.show_aggregate,
+    delete=Client.delete_aggregate,
+    named_by="ID|NAME",
+    operates=frozenset(),
+    path="/aggregates",
+    page_of=lambda each: f"/aggregates/{each.name or each.id}",
+    columns=Columns(
+        {
+            "aggregate": lambda each: each.name,
+            "id": lambda each: str(each.id),
+            "hosts": lambda each: f"{each.hosts_count:,}",
+            "metadata": lambda each: _pairs(each.metadata),
+        },
+        prose=("metadata",),
+        numbers=("hosts",),
+        ids={"id": lambda _: True},
+    ),
+    facts=lambda each: (
+        ("aggregate", escape(each.name)),
+        ("id", str(each.id)),
+        *((escape(key), escape(value)) for key, value in each.metadata.items()),
+        ("hosts", escape(", ".join(each.hosts)) or "none"),
+    ),
+)
+
+# Placement's books.
+
+
+def _fullest(provider: ProviderState) -> str | Text:
+    """The class with the highest usage in relation to its capacity."""
+    shares = [
+        (stock.used / max(1, capacity_of(stock)), f"{resource} {stock.used}/{capacity_of(stock)}")
+        for resource, stock in sorted(provider.inventories.items())
+        if stock.used
+    ]
+    if not shares:
+        return Text("idle", "dim") if provider.inventories else ""
+    return max(shares, key=lambda each: each[0])[1]
+
+
+PROVIDER = ResourceKind[ProviderState](
+    word="provider",
+    command="provider",
+    list=Client.list_providers,
+    show=Client.show_provider,
+    delete=Client.delete_provider,
+    named_by="PROVIDER",
+    operates=frozenset({"list", "show", "create", "set", "delete"}),
+    columns=Columns(
+        {
+            "name": lambda each: Text.assemble(("" if each.parent is None else "└ ", "dim"), each.name),
+            "id": lambda each: str(each.id),
+            "cell": lambda each: each.cell,
+            "fullest": _fullest,
+        },
+        ids={"id": lambda _: True},
+        name=lambda each: each.name,
+    ),
+)
+INVENTORIES = Columns[tuple[str, InventoryState]](
+    {
+        "class": lambda each: each[0],
+        "used": lambda each: Amount(each[1].used, capacity_of(each[1])),
+        "calculated as": lambda each: _formula(each[1]),
+        "one claim": lambda each: _bounds(each[1]),
+    }
+)
+
+
+def _formula(stock: ReportedInventory) -> str:
+    left = f"{stock.total} - {stock.reserved}" if stock.reserved else str(stock.total)
+    if stock.allocation_ratio == 1:
+        return left
+    return f"{f'({left})' if stock.reserved else left} x {stock.allocation_ratio:g}"
+
+
+def _bounds(stock: ReportedInventory) -> str:
+    most = "" if stock.max_unit == INTEGER_MAX else f" to {stock.max_unit}"
+    step = "" if stock.step_size == 1 else f" by {stock.step_size}"
+    return f"{stock.min_unit}{most or ' or more'}{step}"
+
+
+NAMES = Columns[str]({"name": lambda each: each})
+TRAIT = ResourceKind[str](
+    word="trait",
+    plural="traits",
+    command="provider trait",
+    list=Client.list_traits,
+    delete=Client.delete_trait,
+    operates=frozenset({"list", "create", "delete"}),
+    columns=NAMES,
+)
+CLASS = ResourceKind[str](
+    word="resource class",
+    plural="resource classes",
+    command="provider class",
+    list=Client.list_classes,
+    delete=Client.delete_class,
+    operates=frozenset({"list", "create", "delete"}),
+    columns=NAMES,
+)
+
+# Instances, their moves, and dead letters.
+
+INSTANCE = ResourceKind[Any](
+    word="instance",
+    command="",
+    list=Client.list_instances,
+    filters=("state", "cell", "host", "name", "part", "flavor", "image"),
+    named_by="ID|NAME",
+    operates=frozenset(),
+    inside=True,
+    path="/instances",
+    page_of=lambda each: f"/instances/{each.id}",
+    in_words=lambda each: each.name or str(each.id),
+    columns=INSTANCES,
+)
+
+
+def how_it_ended(change: Change) -> str:
+    if not change.outcome:
+        return "goes on"
+    at = f" at {time_in_words(change.ended_at)}" if change.ended_at else ""
+    by = f" by {change.ended_by}" if change.ended_by else ""
+    why = f": {change.failure}" if change.failure else ""
+    return f"{change.outcome}{at}{by}{why}"
+
+
+HISTORY = Columns[Change](
+    {
+        "when": lambda each: time_in_words(each.asked_at),
+        "what": lambda each: each.what,
+        "by": lambda each: each.by,
+        "from": lambda each: each.source,
+        "to": lambda each: each.destination,
+        "size": lambda each: size_in_words(each.size) if each.size else "",
+        "how it ended": how_it_ended,
+    },
+    prose=("size", "how it ended"),
+)
+MIGRATION = ResourceKind[Change](
+    word="move",
+    command="migration",
+    list=Client.list_moves,
+    filters=("host", "ended"),
+    operates=frozenset(),
+    path="/moves",
+    page_of=lambda each: f"/instances/{each.instance}",
+    columns=Columns(
+        {
+            "instance": lambda each: str(each.instance),
+            "since": lambda each: time_in_words(each.asked_at),
+            "what": lambda each: each.what,
+            "from": lambda each: each.source,
+            "to": lambda each: each.destination,
+            "by": lambda each: each.by,
+            "how it ended": how_it_ended,
+        },
+        prose=("how it ended",),
+        # The instance of a move that is over may be deleted.
+        ids={"instance": lambda each: not each.outcome},
+    ),
+)
+LETTERS = Columns[DeadLetter](
+    {
+        "handle": lambda each: each.handle,
+        "queue": lambda each: each.queue,
+        "type": lambda each: each.type,
+        "attempts": lambda each: str(each.attempts or ""),
+        "reason": lambda each: each.reason,
+    },
+    prose=("type", "reason"),
+    numbers=("attempts",),
+)
+
+RESOURCES: Sequence[ResourceKind[Any]] = (
+    INSTANCE,
+    MIGRATION,
+    FLAVOR,
+    IMAGE,
+    PROFILE,
+    GROUP,
+    QUOTA,
+    APPLICATION,
+    HOST,
+    CELL,
+    AGGREGATE,
+    PROVIDER,
+    TRAIT,
+    CLASS,
+)

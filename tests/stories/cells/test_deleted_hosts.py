@@ -1,0 +1,202 @@
+"""A host that is gone for good is deleted: not while something is left on it, and then wherever it was known."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import BuildRejected, DeleteInstance
+from bus.messages.hosts import (
+    AggregatesFound,
+    AskAggregates,
+    AskHosts,
+    ClassAmounts,
+    DeleteHost,
+    HostChanged,
+    HostDeleted,
+    HostSet,
+    HostsFound,
+    HostsReported,
+    SetAggregate,
+    SetHost,
+)
+from bus.messages.placement import ReportAnswered
+from engine.hosts import NODE, HostFacts
+from engine.inventories import AggregateId, ReportedInventory, ReportedProvider
+from scheduler_worker.store import HostQuery
+from tests.contracts.placement_orders import an_id
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import Cloud, a_build, a_host, cloud, host_id, instance_of
+from tests.stories.layouts import STAGES
+from tests.waiting import until
+
+pytestmark = pytest.mark.asyncio
+
+# Longer than a host may be silent, and too short for a scheduler to read all rows of hosts again.
+LONG = timedelta(seconds=31)
+SOON = structs.replace(SETTINGS, host_down_s=30.0)
+
+
+class Calendar:
+    """A clock of schedulers, which stands still until it is moved. By it hosts fall silent."""
+
+    def __init__(self) -> None:
+        self.began = datetime.now(UTC)
+        self.ahead = timedelta()
+
+    def now(self) -> datetime:
+        return self.began + self.ahead
+
+
+async def refused(setup: Cloud, name: str) -> str:
+    answer = await setup.client.ask(DeleteHost(host=name))
+    assert isinstance(answer, BuildRejected), answer
+    assert (answer.field, answer.value) == ("host", name)
+    return answer.reason
+
+
+async def hosts_of(setup: Cloud) -> set[str]:
+    found = await setup.client.ask(AskHosts())
+    assert isinstance(found, HostsFound)
+    return {host.name for host in found.hosts}
+
+
+async def report_two_levels(setup: Cloud, name: str) -> None:
+    """A host with a provider below it."""
+    report = a_host(name)
+    below = ReportedProvider(
+        id=host_id(f"{name}-numa"),
+        name=f"{name}-numa",
+        parent=host_id(name),
+        inventories={"VCPU": ReportedInventory(total=4)},
+    )
+    answer = await setup.stations_in["c1"].ask(
+        structs.replace(report, providers=(*report.providers, below), sequence=2)
+    )
+    assert isinstance(answer, ReportAnswered)
+
+
+@STAGES
+async def test_a_host_is_deleted_once_nothing_is_left_on_it_and_is_new_if_it_comes_back(
+    bus: str, books: str
+) -> None:
+    calendar = Calendar()
+    async with (
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.scheduler(clock=calendar.now, bus=SOON),
+        setup.scheduler("another", clock=calendar.now, bus=SOON),
+        setup.listening("host.changed.#") as heard,
+    ):
+        for name in ("h1", "h2"):
+            await setup.add_host(name)
+        await report_two_levels(setup, "h2")
+        await setup.until_reported("h1", "h2")
+        rack = AggregateId(an_id("rack"))
+        await setup.client.ask(SetAggregate(aggregate=rack, name="rack", add_hosts=("h1", "h2")))
+        build = a_build(1, hosts=("h2",))
+        await setup.client.ask(build)
+        await setup.until_state(instance_of(build), "active")
+        await setup.fill("h2", 2)
+        used = {"h1": 0, "h2": 3, "h2-numa": 0}
+        await setup.until_used(**used)
+        found = await setup.client.ask(AskHosts(name="h2"))
+        assert isinstance(found, HostsFound)
+        (use,) = found.uses
+        assert (use.host, use.classes["VCPU"]) == (host_id("h2"), ClassAmounts(used=3, capacity=12))
+
+        assert (await refused(setup, "h2")).startswith("was heard 0 s ago: stop its compute")
+        calendar.ahead = LONG
+        assert await refused(setup, "c1/h2") == "has 1 instances (vm-1): evacuate or delete them first"
+        await setup.client.ask(DeleteInstance(instance=instance_of(build)))
+        await setup.until_state(instance_of(build), "deleted")
+        await setup.until_used(**used | {"h2": 2})
+        assert (await refused(setup, "h2")).startswith("placement has given out 2 VCPU of it")
+        # Nothing of the host went with what was refused.
+        assert (await setup.used()).keys() == used.keys()
+
+        await setup.give_back("h2")
+        await setup.until_used(**used | {"h2": 0})
+        assert isinstance(await setup.client.ask(SetHost(host="h2", mode="down")), HostSet)
+        deleted = await setup.client.ask(DeleteHost(host="h2"))
+        assert isinstance(deleted, HostDeleted), deleted
+        assert (deleted.host.id, deleted.host.setting.mode) == (host_id("h2"), "down")
+        await until(
+            lambda: any(isinstance(each, HostChanged) and each.deleted for each in heard), "it is told"
+        )
+        assert "there is no host of this name" in await refused(setup, "h2")
+        assert await hosts_of(setup) == {"h1"}
+        assert (await setup.providers()).keys() == {"h1"}
+        racks = await setup.client.ask(AskAggregates(name="rack"))
+        assert isinstance(racks, AggregatesFound)
+        assert racks.aggregates[0].hosts == ("h1",)
+
+        def is_forgotten(name: str) -> bool:
+            return not any(picture.rows_named(name) for picture in setup.pictures)
+
+        await until(lambda: is_forgotten("h2"), "each scheduler has forgotten it")
+        await setup.add_host("h2")
+        await setup.until_reported("h2")
+        (back,) = await setup.rows.hosts(HostQuery(name="h2"))
+        assert (back.setting.mode, back.setting.number > deleted.host.setting.number + 1) == ("up", True)
+
+
+@STAGES
+async def test_a_node_is_deleted_in_ironic_and_a_page_has_only_the_hosts_that_are_asked_for(
+    bus: str, books: str
+) -> None:
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
+        for name, cell in (("h1", "c1"), ("h2", "c2"), ("h3", "c1")):
+            await setup.add_host(name, cell)
+        await setup.report(a_host("n4"))
+        node = HostFacts(id=host_id("n4"), name="n4", kind=NODE)
+        await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=(node,)))
+        twin = HostFacts(id=host_id("twin"), name="h1")
+        await setup.stations_in["c2"].publisher.send(HostsReported(cell="c2", hosts=(twin,)))
+        await setup.until_registered("h1", "h2", "h3", "n4")
+        (picture,) = setup.pictures
+        await until(lambda: picture.cells_named("h1") == ["c1", "c2"], "both hosts of this name are known")
+        assert isinstance(await setup.client.ask(SetHost(host="h3", mode="down")), HostSet)
+
+        assert "Ironic has it" in await refused(setup, "n4")
+        for question, wanted in (
+            (AskHosts(cell="c1"), ["h1", "h3", "n4"]),
+            (AskHosts(kind="node"), ["n4"]),
+            (AskHosts(kind="hypervisor", up=True), ["h1", "h1", "h2"]),
+            (AskHosts(up=False), ["h3"]),
+            (AskHosts(mode="down"), ["h3"]),
+            # Hosts of one name are on one page.
+            (AskHosts(mode="up", limit=1), ["h1", "h1", "h2", "n4"]),
+            (AskHosts(name="h3", up=True), []),
+        ):
+            found, after = list[str](), ""
+            while True:
+                page = await setup.client.ask(structs.replace(question, after=after))
+                assert isinstance(page, HostsFound)
+                assert [use.host for use in page.uses] == [host.id for host in page.hosts]
+                found += [host.name for host in page.hosts]
+                if not (after := page.next):
+                    break
+            assert found == wanted, question
+
+
+@STAGES
+async def test_a_host_that_another_worker_has_deleted_is_forgotten_though_the_word_of_it_was_lost(
+    bus: str, books: str
+) -> None:
+    calendar = Calendar()
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(clock=calendar.now):
+        await setup.add_host("h1")
+        await setup.until_reported("h1")
+        (picture,) = setup.pictures
+        async with setup.rows.transaction() as transaction:
+            await transaction.lock_hosts((host_id("h1"),), ())
+            await transaction.forget_hosts([host_id("h1")])
+        assert picture.registered(picture.row_of(host_id("h1"))) is not None
+
+        calendar.ahead += timedelta(minutes=2)
+
+        await until(
+            lambda: picture.registered(picture.row_of(host_id("h1"))) is None,
+            "it has read that the row is gone",
+        )
