@@ -1,9 +1,10 @@
 """The values of the resource model: ids, providers with their inventories, quotas, server groups, shares and choices."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
+from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Literal, NewType
 from uuid import UUID
@@ -257,6 +258,10 @@ class Vocabulary(Struct, frozen=True):
     classes: frozenset[str]
     traits: frozenset[str]
 
+    @property
+    def names(self) -> frozenset[str]:
+        return self.classes | self.traits
+
     def knows_class(self, name: str) -> bool:
         return name in self.classes or _is_custom(name)
 
@@ -272,6 +277,24 @@ def standard_vocabulary() -> Vocabulary:
     import os_traits  # noqa: PLC0415
 
     return Vocabulary(frozenset(os_resource_classes.STANDARDS), frozenset(os_traits.get_traits()))
+
+
+NEAR_MAX = 3
+
+
+def near(name: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The known names that are like this one. That two names are custom does not make them alike."""
+    by_own: dict[str, list[str]] = {}
+    for each in sorted({*known} - {name, ""}):
+        by_own.setdefault(each.removeprefix(CUSTOM), []).append(each)
+    own = name.removeprefix(CUSTOM)
+    found = get_close_matches(own, by_own, n=NEAR_MAX) or get_close_matches(own.upper(), by_own, n=NEAR_MAX)
+    return tuple([each for group in found for each in by_own[group]][:NEAR_MAX])
+
+
+def near_in_words(names: Sequence[str]) -> str:
+    """The end of an error about an unknown name: `; near it: VCPU, PCPU`. Empty without names."""
+    return f"; near it: {', '.join(names)}" if names else ""
 
 
 def unknown_names(

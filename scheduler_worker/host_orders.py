@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from uuid import UUID
 
 from msgspec import structs
@@ -15,7 +14,7 @@ from bus.messages.hosts import DeleteHost, HostChanged, HostDeleted, HostSet, Se
 from bus.messages.placement import InventoryInUse
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell
 from engine.hosts import NODE, HostState, cell_and_name, host_in_cell, names_clash
-from engine.inventories import ProviderId, ProviderState
+from engine.inventories import ProviderId, ProviderState, near, near_in_words
 from engine.picture.picture import Picture
 from kit.errors import WrongAnswer
 from scheduler_worker.aggregates import AskAll
@@ -28,9 +27,6 @@ from scheduler_worker.requests.reading import rejection
 from scheduler_worker.store import ChangeQuery, HostQuery, InstanceQuery, SchedulerStore
 
 log = logging.getLogger(__name__)
-
-# How many near names of hosts a refusal suggests.
-SUGGESTED_MAX = 3
 
 
 def host_order_handlers(registry: HostRegistry, clock: Callable[[], datetime]) -> Handlers:
@@ -80,9 +76,8 @@ def hosts_called(name: str, hosts: Collection[HostState]) -> list[HostState]:
 
 
 def _unknown(name: str, registry: HostRegistry) -> BuildRejected:
-    near = get_close_matches(name, registry.names(), n=SUGGESTED_MAX)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`moor host list` shows all hosts"
-    return rejection("host", name, f"there is no host of this name; {hint}")
+    hint = near_in_words(near(name, registry.names())) or "; `moor host list` shows all hosts"
+    return rejection("host", name, f"there is no host of this name{hint}")
 
 
 # Deletes a host from placement, from what its cell knows of its mode, and from the registry.

@@ -12,7 +12,7 @@ import click
 from msgspec import Struct, structs
 from rich.markup import escape
 
-from engine.inventories import ConsumerId, ProviderId
+from engine.inventories import CUSTOM, ConsumerId, ProviderId
 from ironic_sync.core.node import Node, provision_state
 from ironic_sync.core.offers import class_of
 from ironic_sync.core.rows import NodeDeploy, NodeRow
@@ -509,7 +509,7 @@ NODES = Columns[NodeShown](
 # - A class that no stored flavor requests may never be used.
 # - A bare-metal flavor whose class no node has never finds a host.
 
-RESOURCES, CUSTOM = "resources:", "CUSTOM_"
+RESOURCES = "resources:"
 
 
 async def notes_on_nodes(moor: Client, settings: Settings) -> tuple[str, ...]:

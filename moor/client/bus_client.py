@@ -43,12 +43,12 @@ from bus.workers.handling import Received
 from bus.workers.station import NoAnswer, Station, listen, process_name
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
-from engine.inventories import ProviderState
+from engine.inventories import ProviderState, near, near_in_words, standard_vocabulary
 from kit.errors import AccessRefused, ConnectionLost, Unavailable
 from kit.parts import Pauses, batches_of
 from kit.process import during, running
 from kit.times import now
-from moor.client.errors import NotInTime, NotSendable, Rejected, in_words
+from moor.client.errors import NotInTime, NotSendable, Rejected
 
 # Runs the parts of a process, connects them to the bus, and hears its events.
 
@@ -170,10 +170,7 @@ def _hint(refused: BuildRejected) -> str:
     """The standard names near the one that a scheduler refuses."""
     if "neither a standard one" not in refused.reason:
         return ""
-    # Only a refusal needs it.
-    from moor.client.finding import near, standard_names  # noqa: PLC0415
-
-    return in_words(near(refused.value, standard_names()))
+    return near_in_words(near(refused.value, standard_vocabulary().names))
 
 
 async def pages_of(asking: Asks, question: Message, kind: type[P]) -> AsyncGenerator[P, None]:

@@ -14,12 +14,12 @@ from bus.message import Message
 from bus.messages.build import InstanceState
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
+from engine.inventories import near
 from kit.errors import ConnectionLost
 from kit.process import during
 from moor.client.bus_client import CLOSED, hosts_of
 from moor.client.dead_letters import DeadLetterCalls
 from moor.client.errors import NotFound
-from moor.client.finding import near
 from moor.client.hosts import AggregateCalls, HostCalls
 from moor.client.instances import ConsoleCalls, MoveCalls, PlanCalls
 from moor.client.placement import PlacementCalls

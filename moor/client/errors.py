@@ -21,6 +21,7 @@ from uuid import UUID
 
 from bus.messages.build import InstanceState
 from engine.flavors import RequestId
+from engine.inventories import near_in_words
 from engine.refusals import NoValidHost
 
 
@@ -61,17 +62,12 @@ class Ambiguous(Rejected):
         self.candidates = tuple(candidates)
 
 
-def in_words(names: Sequence[str]) -> str:
-    """The end of an error about an unknown name: `; near it: VCPU, PCPU`. Empty without names."""
-    return f"; near it: {', '.join(names)}" if names else ""
-
-
 class NotFound(ClientError):
     """There is no `what` with this name or id, so nothing was done. `near` are existing names that are like it."""
 
     def __init__(self, what: str, *names: UUID | str, near: Sequence[str] = ()) -> None:
         shown = ", ".join(repr(each) if isinstance(each, str) else str(each) for each in names)
-        super().__init__(f"there is no {what} {shown}, so nothing was done{in_words(near)}")
+        super().__init__(f"there is no {what} {shown}, so nothing was done{near_in_words(near)}")
         self.what = what
         self.name = ", ".join(map(str, names))
         self.near = tuple(near)

@@ -6,7 +6,6 @@ ids that begin so, that is an error with the list of them, and nothing is done.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -19,7 +18,7 @@ from bus.messages.placement import AskSnapshot, SnapshotPage
 from bus.messages.stored_names import AskGroups, GroupsFound, GroupState
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState, names_clash
-from engine.inventories import AggregateId, GroupId, ProviderState
+from engine.inventories import AggregateId, GroupId, ProviderState, near, near_in_words, standard_vocabulary
 from kit.parts import batches_of
 from moor.client.bus_client import (
     FOUND_AT_ONCE_MAX,
@@ -31,7 +30,7 @@ from moor.client.bus_client import (
     items_of,
     pages_of,
 )
-from moor.client.errors import Ambiguous, NotFound, Rejected, in_words
+from moor.client.errors import Ambiguous, NotFound, Rejected
 
 T = TypeVar("T")
 
@@ -300,42 +299,9 @@ async def provider_named(asking: Asks, named: Named) -> ProviderState:
     return one_of(PROVIDERS, named, every)
 
 
-# Names that are like one that nobody knows.
-
-CUSTOM = "CUSTOM_"
-NAMES_MAX = 3
-
-
-def standard_classes() -> list[str]:
-    # Few programs need them, and they take a tenth of a second to load.
-    import os_resource_classes  # noqa: PLC0415
-
-    return [*os_resource_classes.STANDARDS]
-
-
-def standard_traits() -> list[str]:
-    import os_traits  # noqa: PLC0415 - as above
-
-    return [*os_traits.get_traits()]
-
-
-def standard_names() -> list[str]:
-    return [*standard_classes(), *standard_traits()]
-
-
-def near(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The known names that are like this one. That two traits are custom does not make them alike."""
-    by_own: dict[str, list[str]] = {}
-    for each in sorted({*known} - {name, ""}):
-        by_own.setdefault(each.removeprefix(CUSTOM), []).append(each)
-    own = name.removeprefix(CUSTOM)
-    found = get_close_matches(own, by_own, n=NAMES_MAX) or get_close_matches(own.upper(), by_own, n=NAMES_MAX)
-    return tuple([each for group in found for each in by_own[group]][:NAMES_MAX])
-
-
 async def unknown_with_near(asking: Asks, names: Iterable[str]) -> str:
     """These names, which placement does not know, each with those near it: standard ones, and custom ones."""
-    known = standard_names()
+    known = [*standard_vocabulary().names]
     for kind in ("classes", "traits"):
         known += await items_of(asking, AskNames(of=kind, limit=PAGE), NamesFound, lambda page: page.names)
-    return ", ".join(f"{name}{in_words(near(name, known))}" for name in names)
+    return ", ".join(f"{name}{near_in_words(near(name, known))}" for name in names)

@@ -32,7 +32,7 @@ from bus.messages.moves import MOVE_LIMITS, MoveInstance, MoveWait
 from bus.messages.planning import AskCapabilities, CapabilitiesFound, Capability, HostHaving
 from engine.flavors import InstanceId
 from engine.hosts import HostMode, HostState, host_in_cell
-from engine.inventories import AggregateId
+from engine.inventories import AggregateId, near
 from kit.process import during
 from moor.client.bus_client import (
     FOUND_AT_ONCE_MAX,
@@ -44,7 +44,7 @@ from moor.client.bus_client import (
     until_choosable,
 )
 from moor.client.errors import NotFound, Rejected
-from moor.client.finding import Named, aggregate_ids, host_named, near
+from moor.client.finding import Named, aggregate_ids, host_named
 from moor.client.requests import ClientSession, Listing, new_request_ids, wait_of
 
 

@@ -40,6 +40,7 @@ from bus.messages.planning import (
 )
 from bus.messages.stored_names import is_image_source
 from engine.flavors import Flavor, Image, InstanceId, JoinedGroup, RequestId
+from engine.inventories import near, near_in_words
 from engine.refusals import HostVerdict
 from kit.parts import batches_of
 from moor.client.bus_client import (
@@ -55,7 +56,7 @@ from moor.client.bus_client import (
     why_not_moved,
     why_not_rebuilt,
 )
-from moor.client.errors import NoConsoleFound, NotFound, Rejected, in_words
+from moor.client.errors import NoConsoleFound, NotFound, Rejected
 from moor.client.finding import (
     Named,
     aggregate_ids,
@@ -64,7 +65,6 @@ from moor.client.finding import (
     instance_or_request_id,
     instances_named,
     instances_or_requests,
-    near,
 )
 from moor.client.requests import (
     BuildFields,
@@ -408,7 +408,7 @@ class PlanCalls(NamingSession):
                 self._bus, AskCapabilities(limit=500), CapabilitiesFound, lambda page: page.capabilities
             )
         names = {each.name for each in known}
-        return [f"no host has {name}{in_words(near(name, names))}" for name in sorted(asked - names)]
+        return [f"no host has {name}{near_in_words(near(name, names))}" for name in sorted(asked - names)]
 
 
 def _custom_names(flavors: Sequence[Flavor]) -> Iterator[str]:

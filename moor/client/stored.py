@@ -43,9 +43,9 @@ from bus.messages.stored_names import (
     SetImage,
 )
 from engine.flavors import DeviceProfile, Flavor
-from engine.inventories import GroupId, GroupPolicy, QuotaState
+from engine.inventories import GroupId, GroupPolicy, QuotaState, near
 from moor.client.errors import ClientError, NotFound, Rejected
-from moor.client.finding import Named, group_id, near
+from moor.client.finding import Named, group_id
 from moor.client.placement import PlacementSession
 from moor.client.requests import Listing
 

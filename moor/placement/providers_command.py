@@ -1,6 +1,6 @@
 """`moor provider`: shows placement's providers, inventories and their holders; creates, changes and deletes them."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 from uuid import UUID
@@ -11,9 +11,8 @@ from rich.markup import escape
 from rich.text import Text
 from rich.tree import Tree
 
-from engine.inventories import ProviderId, capacity_of
+from engine.inventories import ProviderId, capacity_of, near, standard_vocabulary
 from moor.client import Client, ConsumerState, NotFound, ProviderState, ReportedInventory
-from moor.client.finding import near, standard_classes, standard_traits
 from moor.flags import Commands, argument, option
 from moor.options import ID, BusUrl, Output, out, put_once, say, wants_document, with_client, wrong_value
 from moor.resource_commands import commands_of, complete_aggregates, complete_cells, complete_providers
@@ -352,7 +351,7 @@ _NewName = Annotated[str, argument(metavar="NAME", help="CUSTOM_ and capitals, d
 def _add_names(
     resource: ResourceKind[str],
     create: Callable[[Client, str], Awaitable[None]],
-    standard: Callable[[], list[str]],
+    standard: Callable[[], Collection[str]],
 ) -> None:
     names = commands_of(resource, f"Custom {resource.several}: list, create and delete them.")
 
@@ -377,5 +376,5 @@ def _add_names(
     app.add_command(names, resource.command.split()[-1])
 
 
-_add_names(TRAIT, Client.create_trait, standard_traits)
-_add_names(CLASS, Client.create_class, standard_classes)
+_add_names(TRAIT, Client.create_trait, lambda: standard_vocabulary().traits)
+_add_names(CLASS, Client.create_class, lambda: standard_vocabulary().classes)

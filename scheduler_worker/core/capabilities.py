@@ -5,7 +5,6 @@ Each of these is called a capability here.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 
 import numpy as np
 from msgspec import Struct, structs
@@ -13,12 +12,12 @@ from msgspec import Struct, structs
 from bus.messages.planning import CapabilitiesFound, Capability, HostHaving
 from engine.choosing.compounds import Pools, ProviderRoom
 from engine.hosts import NODE, HostState
+from engine.inventories import near, near_in_words
 from engine.picture.picture import Picture
 
 TRAIT, CLASS, FACT = "trait", "class", "fact"
-# How many values of one capability are counted in an answer, and how many names an error suggests.
+# How many values of one capability are counted in an answer.
 VALUES_MAX = 100
-SUGGESTED_MAX = 5
 
 FACTS: Mapping[str, Callable[[Picture, HostState], str]] = {
     "cell": lambda _, host: host.cell,
@@ -64,9 +63,8 @@ def hosts_having(
     """
     having = _having(picture, name)
     if having is None:
-        close = get_close_matches(name, list(_names(picture)), n=SUGGESTED_MAX)
-        near = f"; near it: {', '.join(close)}" if close else ""
-        return f"no host has it: it is a trait, a resource class, {SCOPE}KEY or one of {', '.join((*FACTS, POOLS))}{near}"
+        hint = near_in_words(near(name, _names(picture)))
+        return f"no host has it: it is a trait, a resource class, {SCOPE}KEY or one of {', '.join((*FACTS, POOLS))}{hint}"
     columns = picture.columns
     named = sorted(
         (columns.names[row], row)

@@ -58,10 +58,10 @@ HOSTS = (
         (
             SetHost(host="web-9", mode="draining"),
             "host",
-            "there is no host of this name; did you mean web-1?",
+            "there is no host of this name; near it: web-1",
         ),
         (SetHost(host="web-1", mode="dead"), "sure", "its instances may still run"),
-        (SetHost(host="twi", mode="draining"), "host", "did you mean twin?"),
+        (SetHost(host="twi", mode="draining"), "host", "near it: twin"),
         (SetHost(host="twin", mode="draining"), "host", "c1/twin or c2/twin"),
         (UNREADABLE, "instance", "Expected `uuid`"),
     ],
