@@ -194,28 +194,6 @@ _config: ContextVar[Path | None] = ContextVar("config", default=None)
 _reloading: ContextVar[Reloading | None] = ContextVar("reloading", default=None)
 
 
-# What an error says beside an unknown name: the command that lists what there is, by the word for it.
-SHOWN_BY = {
-    word: f"`moor {command}` shows all {plural}"
-    for word, command, plural in (
-        ("instance", "list", "instances"),
-        ("instance and no request", "list", "instances"),
-        ("request", "list", "instances"),
-        ("host", "host list", "hosts"),
-        ("cell", "cell list", "cells"),
-        ("server group", "group list", "groups"),
-        ("aggregate", "aggregate list", "aggregates"),
-        ("provider", "provider list", "providers"),
-        ("flavor", "flavor list", "flavors"),
-        ("image", "image list", "images"),
-        ("device profile", "device-profile list", "device profiles"),
-        ("application", "application list", "applications"),
-        ("dead letter", "dead list", "dead letters"),
-        ("node", "node list", "nodes"),
-        ("quota of project", "quota list", "quotas"),
-    )
-}
-
 # How the help calls what names an instance, a group and so on (naming.py).
 ID = "ID|NAME"
 
@@ -471,8 +449,9 @@ def _fail_as(problem: "ClientError") -> NoReturn:
         case errors.NotSendable():
             raise click.BadParameter(str(problem)) from None
         case errors.NotFound():
-            shown_by = SHOWN_BY.get(problem.what, "")
-            fail(f"{problem}{f'; {shown_by}' if shown_by else ''}")
+            from moor.resources import shown_by  # noqa: PLC0415
+
+            fail("; ".join(filter(None, (str(problem), shown_by(problem.what)))))
         case errors.BrokerAway():
             fail(f"{problem}; is `moor up` running, or does MOOR_BUS_URL name another?")
         case errors.NotInTime():
@@ -489,9 +468,14 @@ def with_client(
     patience_s: float = 30.0,
 ) -> T:
     """Run a command's work with a client on this bus."""
-    return run_with(
-        client(command_settings(bus=bus), operates=operates, project=project, patience_s=patience_s), work
-    )
+    return run_with(on_bus(bus, project, operates=operates, patience_s=patience_s), work)
+
+
+def on_bus(
+    bus: BusUrl = "", project: Project = "", *, operates: bool = False, patience_s: float = 30.0
+) -> "Client":
+    """The client that these flags of a command name, to be opened."""
+    return client(command_settings(bus=bus), operates=operates, project=project, patience_s=patience_s)
 
 
 def client(

@@ -6,16 +6,17 @@ A plain verb is a method of the client: `moor group list` calls `Client.list_gro
 import asyncio
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_origin
 
 import click
 from rich.markup import escape
 
-from moor.client import Client, HostKind, HostMode, StateName
+from bus.broker import PREFETCH_MAX
+from moor.client import Client, HostKind, HostMode, Listing, StateName
 from moor.flags import Commands, Completer, Flag, argument, option
-from moor.options import BusUrl, Output, Project, client, command_settings, fail, out, tell, with_client
+from moor.options import Output, fail, out, run_with, tell
 from moor.resources import (
     AGGREGATE,
     CELL,
@@ -23,12 +24,14 @@ from moor.resources import (
     GROUP,
     HOST,
     IMAGE,
+    INSTANCE,
     PROVIDER,
     ResourceKind,
 )
 from moor.showing import grid_of, print_all, print_one
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 # Completes a command line by the names and ids that are on the bus now. A shell waits for it, so the bus gets a short time; if none
 # answers, nothing is offered, and nothing is said.
@@ -40,21 +43,24 @@ PREFIX_MIN = 4
 # Of things that nobody has so many of.
 ALL = 10**9
 
-NamesLike = Callable[[Client, str], AsyncIterator[str]]
+NamesLike = Callable[[Any, str], AsyncIterator[str]]
 
 
-def completes(names_like: NamesLike, *, operates: bool = False, inside: bool = False) -> Completer:
-    """Completes by these names. `inside`: they are those of the project of the command line."""
+def completes(resource: ResourceKind[Any], names_like: NamesLike | None = None) -> Completer:
+    """Completes by the names of such things, or by these."""
+
+    async def listed(opened: Any, _incomplete: str) -> AsyncIterator[str]:
+        for each in await first_of(resource, opened, OFFERED_MAX):
+            yield (resource.in_words or resource.called)(each)
 
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
         found: list[str] = []
 
         async def gather() -> None:
-            settings = command_settings(bus=context.params.get("bus") or "")
-            project = (context.params.get("project") or "") if inside else ""
-            opened = client(settings, operates=operates, project=project, patience_s=TIME_S_MAX)
-            async with asyncio.timeout(TIME_S_MAX), opened as moor:
-                async for name in names_like(moor, incomplete):
+            where = {each.name: context.params.get(each.name) or "" for each in _places(resource)}
+            connected = resource.opened(**where, operates="list" in resource.operates, patience_s=TIME_S_MAX)
+            async with asyncio.timeout(TIME_S_MAX), connected as opened:
+                async for name in (names_like or listed)(opened, incomplete):
                     # One by one: what is found before the time is up is offered.
                     found.append(name)  # noqa: PERF401
 
@@ -64,14 +70,6 @@ def completes(names_like: NamesLike, *, operates: bool = False, inside: bool = F
         return sorted({name for name in found if name and name.startswith(incomplete)})
 
     return complete
-
-
-def _completes(resource: ResourceKind[Any]) -> Completer:
-    async def names_like(moor: Client, _incomplete: str) -> AsyncIterator[str]:
-        for each in await first_of(resource, moor, OFFERED_MAX):
-            yield (resource.in_words or resource.called)(each)
-
-    return completes(names_like, operates="list" in resource.operates, inside=resource.inside)
 
 
 async def _instances_like(moor: Client, incomplete: str) -> AsyncIterator[str]:
@@ -86,16 +84,16 @@ async def _instances_like(moor: Client, incomplete: str) -> AsyncIterator[str]:
         yield each.name or str(each.id)
 
 
-complete_hosts = _completes(HOST)
-complete_cells = _completes(CELL)
-complete_groups = _completes(GROUP)
-complete_aggregates = _completes(AGGREGATE)
-complete_providers = _completes(PROVIDER)
-complete_flavors = _completes(FLAVOR)
-complete_images = _completes(IMAGE)
-complete_instances = completes(_instances_like, inside=True)
+complete_hosts = completes(HOST)
+complete_cells = completes(CELL)
+complete_groups = completes(GROUP)
+complete_aggregates = completes(AGGREGATE)
+complete_providers = completes(PROVIDER)
+complete_flavors = completes(FLAVOR)
+complete_images = completes(IMAGE)
+complete_instances = completes(INSTANCE, _instances_like)
 
-# The flags of the arguments by which lists are filtered.
+# The flags of the arguments by which lists are filtered: by the argument, or by the word for the thing with it.
 FILTERS: Mapping[str, tuple[Any, Flag]] = {
     "cell": (str, option(help="Only what is in this cell.", completes=complete_cells)),
     "host": (str, option(help="Only what is on this host, or comes from it.", completes=complete_hosts)),
@@ -120,13 +118,26 @@ FILTERS: Mapping[str, tuple[Any, Flag]] = {
     ),
     "kind": (HostKind, option(help="Only hypervisors, or only bare-metal nodes.", show_default=False)),
     "ended": (bool, option("--all", help="Also those that are over.")),
+    "queue": (str, option(help="Only those from this queue.")),
+    "limit": (int, option(help="Read at most so many, the oldest first.", min=1, max=PREFETCH_MAX)),
+    "node cell": (str, option(help="Only nodes of this cell.", completes=complete_cells)),
+    "node state": (str, option(help="Only nodes in this provision state.")),
+    "daemon": (str, option(help="Only nodes that this daemon owns.")),
+    "unavailable": (bool, option("--unavailable", help="Only nodes that are not offered to placement.")),
 }
 
 
-async def first_of(resource: ResourceKind[T], moor: Client, most: int, **filters: Any) -> list[T]:
+def flag_of(resource: ResourceKind[Any], argument: str) -> Any:
+    """The flag for this argument of the resource's methods, as an annotation."""
+    return Annotated[FILTERS.get(f"{resource.word} {argument}") or FILTERS[argument]]
+
+
+async def first_of(resource: ResourceKind[T], opened: Any, most: int, **filters: Any) -> list[T]:
     """The first things of a list, at most so many."""
     found: list[T] = []
-    listing = resource.list(moor, **filters)
+    listing = resource.list(opened, **filters)
+    if not isinstance(listing, Listing):
+        return [*await listing][:most]
     async for page in listing.pages():
         found += resource.of_page(page) if resource.of_page else listing.items_on(page)
         if len(found) >= most:
@@ -142,17 +153,24 @@ async def check_named(moor: Client, filters: Mapping[str, Any]) -> None:
         await moor.show_host(filters["host"])
 
 
-def filters_of(resource: ResourceKind[Any]) -> list[inspect.Parameter]:
-    """The flags of the filters of a list, as parameters of a command."""
-    known = inspect.signature(resource.list).parameters
+def filters_of(
+    resource: ResourceKind[Any], method: Callable[..., Any] | None = None
+) -> list[inspect.Parameter]:
+    """The flags of the filters that the method for a list has, or this one, as parameters of a command."""
+    known = inspect.signature(method or resource.list).parameters
     return [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=known[name].default,
-            annotation=Annotated[FILTERS[name]],
-        )
+        known[name].replace(annotation=flag_of(resource, name))
         for name in resource.filters
+        if name in known and known[name].kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+
+
+def _places(resource: ResourceKind[Any]) -> list[inspect.Parameter]:
+    """The flags that say where such things are, as parameters of a command."""
+    return [
+        each
+        for each in inspect.signature(resource.opened).parameters.values()
+        if get_origin(each.annotation) is Annotated and (resource.inside or each.name != "project")
     ]
 
 
@@ -162,21 +180,26 @@ def with_filters(
     """Gives a command's function the filters of this resource as flags: it takes them as `**filters`."""
 
     def given(function: Callable[..., None]) -> Callable[..., None]:
-        return _signed(function, resource, filters_of(resource))
+        return _signed(function, filters_of(resource))
 
     return given
 
 
 def _signed(
-    function: Callable[..., None], resource: ResourceKind[Any], more: Sequence[inspect.Parameter] = ()
+    function: Callable[..., None],
+    filters: Iterable[inspect.Parameter],
+    places: Sequence[inspect.Parameter] = (),
 ) -> Callable[..., None]:
-    """The function with these parameters more; without that of the project, if such things belong to none."""
+    """The function, with these parameters in place of those that have no names."""
     own = [
         each
         for each in inspect.signature(function).parameters.values()
-        if each.kind is not inspect.Parameter.VAR_KEYWORD and (resource.inside or each.name != "project")
+        if each.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    function.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
+    first = [each for each in own if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [*first, *(each.replace(kind=kind) for each in places), *own[len(first) :], *filters]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
 
 
@@ -191,36 +214,51 @@ def commands_of(resource: ResourceKind[Any], help_: str) -> Commands:
     return made
 
 
+def _run(
+    resource: ResourceKind[T], verb: str, flags: dict[str, Any], work: Callable[[Any], Awaitable[R]]
+) -> R:
+    """Run a command's work where its flags say, and return its result. Takes those out of `flags`: the filters are left."""
+    where = {each.name: flags.pop(each.name) for each in _places(resource)}
+
+    async def with_notes(opened: Any) -> tuple[R, Sequence[str]]:
+        return await work(opened), resource.told(opened)
+
+    found, notes = run_with(resource.opened(**where, operates=verb in resource.operates), with_notes)
+    for note in notes:
+        tell(note, "yellow")
+    return found
+
+
 def _add_list(made: Commands, resource: ResourceKind[Any]) -> None:
-    @made.verb("list", help=f"List the {resource.several}.")
-    @with_filters(resource)
-    def listed(bus: BusUrl = "", *, project: Project = "", _output: Output = None, **filters: Any) -> None:
-        async def work(moor: Client) -> list[Any]:
-            found = await first_of(resource, moor, ALL, **filters)
-            if not found:
-                await check_named(moor, filters)
+    def listed(*, _output: Output = None, **flags: Any) -> None:
+        async def work(opened: Any) -> list[Any]:
+            found = await first_of(resource, opened, ALL, **flags)
+            if not found and isinstance(opened, Client):
+                await check_named(opened, flags)
             return found
 
-        found = with_client(bus, work, operates="list" in resource.operates, project=project)
-        print_all(found, resource.columns, resource.nothing)
+        print_all(_run(resource, "list", flags, work), resource.columns, resource.nothing)
 
-
-def _name(resource: ResourceKind[Any]) -> Any:
-    return Annotated[str, argument(metavar=resource.named_by, completes=_completes(resource))]
+    command = _signed(listed, filters_of(resource), _places(resource))
+    made.verb("list", help=resource.lists or f"List the {resource.several}.")(command)
 
 
 def _add_show(made: Commands, resource: ResourceKind[Any]) -> None:
     assert resource.show is not None, "it can be shown"
     show = resource.show
 
-    def shown(name: Any, bus: BusUrl = "", *, project: Project = "", _output: Output = None) -> None:
-        found = with_client(
-            bus, lambda moor: show(moor, name), operates="show" in resource.operates, project=project
-        )
-        print_thing(resource, found)
+    def shown(name: Any, *, _output: Output = None, **flags: Any) -> None:
+        print_thing(resource, _run(resource, "show", flags, lambda opened: show(opened, name, **flags)))
 
-    shown.__annotations__["name"] = _name(resource)
-    made.verb("show", help=f"Show one of the {resource.several}.")(_signed(shown, resource))
+    shown.__annotations__["name"] = _named(resource)
+    command = _signed(shown, filters_of(resource, show), _places(resource))
+    made.verb("show", help=f"Show one of the {resource.several}.")(command)
+
+
+def _named(resource: ResourceKind[Any]) -> Any:
+    """What names a thing on the command line, as an annotation."""
+    how = argument(metavar=resource.named_by, help=resource.named_how, completes=completes(resource))
+    return Annotated[str, how]
 
 
 def print_thing(resource: ResourceKind[T], thing: T) -> None:
@@ -232,16 +270,16 @@ def _add_delete(made: Commands, resource: ResourceKind[Any]) -> None:
     assert resource.delete is not None, "it can be deleted"
     delete = resource.delete
 
-    def deleted(name: Any, bus: BusUrl = "", *, project: Project = "", _output: Output = None) -> None:
-        gone = with_client(
-            bus, lambda moor: delete(moor, name), operates="delete" in resource.operates, project=project
-        )
+    def deleted(name: Any, *, _output: Output = None, **flags: Any) -> None:
+        gone = _run(resource, "delete", flags, lambda opened: delete(opened, name))
         print_one(
             name if gone is None else gone, lambda _: out.print(f"{resource.word} {escape(name)} is deleted")
         )
 
-    deleted.__annotations__["name"] = _name(resource)
-    made.verb("delete", help=f"Delete one of the {resource.several}.")(_signed(deleted, resource))
+    deleted.__annotations__["name"] = _named(resource)
+    made.verb("delete", help=f"Delete one of the {resource.several}.")(
+        _signed(deleted, (), _places(resource))
+    )
 
 
 # Verbs for many: the things that are named, or those that filters choose.

@@ -6,6 +6,7 @@ of the dashboard follow from it.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -35,6 +36,7 @@ from moor.client import (
     ReportedInventory,
     host_in_cell,
 )
+from moor.options import on_bus
 from moor.showing import (
     INSTANCES,
     cell_life,
@@ -61,13 +63,16 @@ class ResourceKind(Struct, Generic[T], frozen=True, kw_only=True):
     `word` is one of them in messages, `command` its group of commands. `filters` are the arguments of `list` that are flags of
     the command and fields of the page. `of_page` makes the items of a page of the list, where they are more than what the list
     yields. `operates` are the verbs for which the commands connect as an operator. `inside` says that one asks for such things as a project.
-    `path` is the page of the dashboard; without it there is none.
+    `path` is the page of the dashboard; without it there is none. `opened` makes of its arguments, which are flags of all these commands,
+    what the methods are called on; `told` is what people are told beside what was found there.
     """
 
     word: str
     command: str
     columns: Columns[T]
-    list: Callable[..., Listing[Any, Any]]
+    # The help of `list`, if more is to be said than what is listed.
+    lists: str = ""
+    list: Callable[..., Listing[Any, Any] | Awaitable[Sequence[T]]]
     plural: str = ""
     filters: Sequence[str] = ()
     of_page: Callable[[Any], Sequence[T]] | None = None
@@ -76,6 +81,9 @@ class ResourceKind(Struct, Generic[T], frozen=True, kw_only=True):
     delete: Callable[..., Awaitable[Any]] | None = None
     deleted: Callable[[Any], str] = lambda gone: gone.name
     named_by: str = "NAME"
+    named_how: str = ""
+    opened: Callable[..., AbstractAsyncContextManager[Any]] = on_bus
+    told: Callable[[Any], Sequence[str]] = lambda _: ()
     operates: frozenset[str] = frozenset({"create", "set", "delete"})
     inside: bool = False
     path: str = ""
@@ -588,31 +596,69 @@ MIGRATION = ResourceKind[Change](
         ids={"instance": lambda each: not each.outcome},
     ),
 )
-LETTERS = Columns[DeadLetter](
-    {
-        "handle": lambda each: each.handle,
-        "queue": lambda each: each.queue,
-        "type": lambda each: each.type,
-        "attempts": lambda each: str(each.attempts or ""),
-        "reason": lambda each: each.reason,
-    },
-    prose=("type", "reason"),
-    numbers=("attempts",),
+
+# How much of a message is shown to people.
+BODY_SHOWN_MAX = 4000
+
+
+def _body_in_short(letter: DeadLetter) -> str:
+    body = letter.parcel.body.decode(errors="replace")
+    more = f"\n[dim]... {len(body)} characters in all[/dim]" if len(body) > BODY_SHOWN_MAX else ""
+    return f"{escape(body[:BODY_SHOWN_MAX])}{more}"
+
+
+DEAD_LETTER = ResourceKind[DeadLetter](
+    word="dead letter",
+    command="dead",
+    list=Client.list_dead_letters,
+    filters=("queue", "limit"),
+    show=Client.show_dead_letter,
+    named_by="HANDLE",
+    operates=frozenset({"list", "show", "replay", "delete"}),
+    path="/dead",
+    columns=Columns(
+        {
+            "handle": lambda each: each.handle,
+            "queue": lambda each: each.queue,
+            "type": lambda each: each.type,
+            "attempts": lambda each: str(each.attempts or ""),
+            "since": lambda each: time_in_words(each.buried_at or each.sent_at),
+            "from": lambda each: each.origin.sender,
+            "reason": lambda each: each.reason,
+        },
+        prose=("type", "reason"),
+        numbers=("attempts",),
+    ),
+    facts=lambda each: (
+        ("handle", escape(each.handle)),
+        ("reason", f"[red]{escape(each.reason)}[/red]"),
+        ("queue", escape(each.queue)),
+        ("type", escape(each.type)),
+        ("attempts", str(each.attempts) if each.attempts else "not counted"),
+        ("given up by", escape(each.where)),
+        ("dead since", time_in_words(each.buried_at) or "not known: the broker itself gave it up"),
+        ("from", escape(each.origin.sender) or "a user that did not say who it is"),
+        ("sent", time_in_words(each.sent_at)),
+        ("size", f"{len(each.parcel.body):,} bytes"),
+        ("message", _body_in_short(each)),
+    ),
 )
 
-RESOURCES: Sequence[ResourceKind[Any]] = (
-    INSTANCE,
-    MIGRATION,
-    FLAVOR,
-    IMAGE,
-    PROFILE,
-    GROUP,
-    QUOTA,
-    APPLICATION,
-    HOST,
-    CELL,
-    AGGREGATE,
-    PROVIDER,
-    TRAIT,
-    CLASS,
-)
+
+def resources() -> Sequence[ResourceKind[Any]]:
+    """The whole table. The row of nodes is beside what reads them: that needs a database, and most commands do not."""
+    from moor.bare_metal.nodes import NODE  # noqa: PLC0415
+
+    return (
+        *(INSTANCE, MIGRATION, FLAVOR, IMAGE, PROFILE, GROUP, QUOTA, APPLICATION),
+        *(HOST, NODE, CELL, AGGREGATE, PROVIDER, TRAIT, CLASS, DEAD_LETTER),
+    )
+
+
+def shown_by(word: str) -> str:
+    """The command that lists what there is of what this word names; empty if there is none."""
+    kinds = {each.word: each for each in resources()}
+    found = kinds.get({"instance and no request": "instance", "request": "instance"}.get(word, word))
+    if found is None:
+        return ""
+    return f"`moor {' '.join(filter(None, (found.command, 'list')))}` shows all {found.several}"

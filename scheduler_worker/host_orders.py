@@ -119,8 +119,8 @@ class HostRemover:
 
     async def _on_delete(self, asks: Sequence[Received[DeleteHost]], _: OutboxTransaction) -> list[Said]:
         said: list[Said] = []
+        await self._make_sure()
         for ask in asks:
-            await self._make_sure()
             outcome = await self._deleted(ask.message.host)
             if isinstance(outcome, BuildRejected):
                 said.append(Answer(ask, outcome))

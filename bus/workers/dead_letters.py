@@ -1,5 +1,5 @@
 """Dead letters: messages that could not be handled, kept with the reason until a person decides what to do
-with them (`moor dead list|show|replay|drop`).
+with them (`moor dead list|show|replay|delete`).
 
 A worker buries (dead-letters) a single message, with headers that say why, where, and after how many
 attempts. The broker dead-letters a whole parcel that came back too often, and records only its queue.
@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from itertools import takewhile
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -52,6 +53,23 @@ class DeadLetter(Struct, frozen=True):
     origin: Origin
     sent_at: datetime | None = None
     buried_at: datetime | None = None
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """All of it for programs, with the body as a text."""
+        return {
+            "handle": self.handle,
+            "queue": self.queue,
+            "type": self.type,
+            "reason": self.reason,
+            "attempts": self.attempts,
+            "where": self.where,
+            "sender": self.origin.sender,
+            "sent_at": self.sent_at,
+            "buried_at": self.buried_at,
+            "bytes": len(self.parcel.body),
+            "body": self.parcel.body.decode(errors="replace"),
+        }
 
 
 def dead_letter_parcel(

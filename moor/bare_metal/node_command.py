@@ -25,12 +25,10 @@ from ironic_sync.core.settling import with_stray
 from ironic_sync.rest import CleanStep, Console, HttpIronicApi, IronicRefused
 from kit.errors import Locked, Operational, TookTooLong, Unavailable
 from moor.bare_metal.nodes import (
-    NODES,
+    NODE,
     TEMPORARY_REASONS,
     NodeReader,
     NodeShown,
-    SeveralNodesError,
-    print_node,
     reading_nodes,
     seen_in_ironic,
     state_of,
@@ -41,7 +39,6 @@ from moor.options import (
     NOT_DONE,
     NOT_IN_TIME,
     BusUrl,
-    DatabaseUrl,
     IronicDatabaseUrl,
     IronicUrl,
     Output,
@@ -54,30 +51,28 @@ from moor.options import (
     tell,
 )
 from moor.overview.audit_command import Settle, cell_clients
+from moor.resource_commands import commands_of, completes
 from moor.settings import Settings
 from moor.showing import print_all, print_one
 
 T = TypeVar("T")
 Order = Callable[[HttpIronicApi, ProviderId], Awaitable[IronicRefused | None]]
 
-app = Commands("Bare-metal nodes: show them, and send orders to Ironic.")
+app = commands_of(NODE, "Bare-metal nodes: show them, and send orders to Ironic.")
 maintenance = Commands("Put nodes into maintenance, or take them out.")
 power = Commands("Switch the power of nodes.")
 app.add_command(maintenance, "maintenance")
 app.add_command(power, "power")
 app.add_command(ring, "ring")
 
-Name = Annotated[
-    str,
-    argument(
-        metavar="NODE", help="A node's id, its name in Ironic, or the id or name of the instance on it."
-    ),
-]
+complete_nodes = completes(NODE)
+Name = Annotated[str, argument(metavar="NODE", help=NODE.named_how, completes=complete_nodes)]
 Names = Annotated[
     list[str],
     argument(
         metavar="NODE...",
         help="Nodes' ids, their names in Ironic, or the ids or names of the instances on them.",
+        completes=complete_nodes,
     ),
 ]
 Wait = Annotated[
@@ -115,58 +110,6 @@ POWER = {
     "off": ("power off", "Switch nodes off immediately."),
     "reboot": ("rebooting", "Switch nodes off and on again."),
 }
-
-
-@app.verb("list")
-def list_nodes(
-    ironic: IronicUrl = "",
-    ironic_db: IronicDatabaseUrl = "",
-    db: DatabaseUrl = "",
-    *,
-    cell: Annotated[str, option(help="Only nodes of this cell.")] = "",
-    daemon: Annotated[str, option(help="Only nodes that this daemon owns.")] = "",
-    state: Annotated[str, option(help="Only nodes in this provision state.")] = "",
-    unavailable: Annotated[
-        bool, option("--unavailable", help="Only nodes that are not offered to placement.")
-    ] = False,
-    _output: Output = None,
-) -> None:
-    """List all nodes, ordered by name: Ironic's state, and what is offered to placement, or why nothing is."""
-    settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
-    found = run_with(reading_nodes(settings), NodeReader.all)
-    nodes = [
-        each
-        for each in found.nodes
-        if cell in ("", each.cell)
-        and daemon in ("", each.daemon)
-        and state in ("", state_of(each))
-        and not (unavailable and each.offered.amount)
-    ]
-    print_all(nodes, NODES, "no nodes")
-    _print_away(found.away)
-    for each in found.unreadable:
-        tell(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}", "red")
-
-
-@app.verb()
-def show(
-    node: Name,
-    ironic: IronicUrl = "",
-    ironic_db: IronicDatabaseUrl = "",
-    db: DatabaseUrl = "",
-    *,
-    _output: Output = None,
-) -> None:
-    """Show everything that is known of one node."""
-    settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
-
-    async def read(reader: NodeReader) -> tuple[NodeShown, str]:
-        (found,) = await found_nodes(reader, [node])
-        return found, reader.away
-
-    found, away = run_with(reading_nodes(settings), read)
-    print_one(found, print_node)
-    _print_away(away)
 
 
 @maintenance.verb("on")
@@ -311,7 +254,7 @@ def console(
 
     async def work(reader: NodeReader) -> tuple[str, Console | IronicRefused | None]:
         assert reader.api is not None, "the settings name an Ironic"
-        (found,) = await found_nodes(reader, [node])
+        found = await reader.show_node(node)
         id_ = ProviderId(found.id)
         by_s = _now_s() + timeout
         refused = await _once_unlocked(partial(reader.api.set_console, id_, is_on=not off), by_s)
@@ -402,7 +345,7 @@ def _order(
         assert reader.api is not None, "the settings name an Ironic"
         # A node that is named twice, such as by its name and by its id, gets one order.
         found: dict[int, tuple[str, NodeShown]] = {}
-        for name, node in zip(names, await found_nodes(reader, names), strict=True):
+        for name, node in zip(names, await reader.nodes_called(*names), strict=True):
             found.setdefault(node.id.int, (name, node))
         by_s = _now_s() + timeout_s
         ordered = await _send(partial(order, reader.api), what, dict(found.values()), by_s)
@@ -410,10 +353,10 @@ def _order(
         ids = [str(node.id) for _, node in found.values()]
         # Otherwise the command would show the offer from before the order.
         await until_none(_is_unheard, reader, ids, _now_s() + HEARD_S)
-        return await found_nodes(reader, ids), len(ordered) == len(found), in_time
+        return await reader.nodes_called(*ids), len(ordered) == len(found), in_time
 
     nodes, all_ordered, in_time = run_with(reading_nodes(settings), work)
-    print_all(nodes, NODES)
+    print_all(nodes, NODE.columns)
     if then and all_ordered:
         tell(then)
     failed = [each for each in nodes if waits and _has_failed(each)]
@@ -512,21 +455,6 @@ def _has_failed(node: NodeShown | None) -> bool:
     return state.endswith("failed") or state == "error"
 
 
-async def found_nodes(reader: NodeReader, names: Sequence[str]) -> list[NodeShown]:
-    try:
-        found = await reader.find(names)
-    except SeveralNodesError as problem:
-        fail(f"{problem}; nothing was done")
-    if missing := [repr(name) for name in names if found[name] is None]:
-        fail(f"there is no node {', '.join(missing)}, so nothing was done; `moor node list` shows all nodes")
-    return [node for name in names if (node := found[name]) is not None]
-
-
-def _print_away(why: str) -> None:
-    if why:
-        tell(f"Ironic does not answer, so this is what the daemons last heard: {why}", "yellow")
-
-
 # `moor node undeploy`: takes instances off bare-metal nodes that Ironic has there and nobody has in the books.
 #
 # `moor audit` finds them. The command looks into the books itself, and refuses what may belong to somebody. It writes the order on
@@ -558,7 +486,7 @@ def undeploy(
 
     async def work() -> tuple[Sequence[NodeShown], bool]:
         async with reading_nodes(settings) as reader:
-            found = {ProviderId(node.id): node for node in await found_nodes(reader, nodes)}
+            found = {ProviderId(node.id): node for node in await reader.nodes_called(*nodes)}
             if reader.away:
                 fail(f"Ironic does not answer, so nothing was done: {reader.away}")
             instances = _instances_on([*found.values()])
@@ -580,7 +508,7 @@ def undeploy(
             return [node for node in (await reader.find(ids)).values() if node is not None], is_done
 
     done, in_time = run(work())
-    print_all(done, NODES)
+    print_all(done, NODE.columns)
     if not in_time:
         fail(
             f"not all are off within {timeout:g} s, and the daemons go on; `moor node show` says how far",

@@ -1,11 +1,11 @@
 """Bare-metal nodes as an operator sees them: Ironic's state of each, and what Moorage offers of it."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import click
@@ -25,10 +25,21 @@ from kit.parts import batches_of
 from kit.settings import without_password
 from moor.client import Client, Flavor, InstanceState
 from moor.client.books.rules import NodeInIronic, NodesInIronic
-from moor.client.finding import prefix_in
-from moor.options import client, command_settings, out, run_with, tuned, wrong_value
+from moor.client.errors import NotFound
+from moor.client.finding import NamedKind, prefix_in, the_one
+from moor.options import (
+    DatabaseUrl,
+    IronicDatabaseUrl,
+    IronicUrl,
+    client,
+    command_settings,
+    run_with,
+    tuned,
+    wrong_value,
+)
+from moor.resources import ResourceKind
 from moor.settings import Settings
-from moor.showing import grid_of, time_in_words
+from moor.showing import time_in_words
 from moor.tables import Columns, styled
 
 # The bare-metal daemons' rows, which operators' commands read from the database instead of asking a daemon.
@@ -65,8 +76,6 @@ async def opened_rows(url: str) -> AsyncIterator[SqlIronicStore]:
 ROWS_AT_ONCE = 1000
 NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"
 NOT_REPORTED = "the change is not reported to placement yet"
-# So many ids of nodes with one name are printed.
-IDS_SHOWN_MAX = 5
 # These reasons normally disappear within a second.
 TEMPORARY_REASONS = frozenset({NOT_HEARD, NOT_REPORTED})
 # The fields on which an offer depends.
@@ -126,21 +135,6 @@ class NodeShown(Struct, frozen=True, kw_only=True):
     cell_note: str = ""
 
 
-class Nodes(Struct, frozen=True):
-    """Nodes ordered by name, and nodes in Ironic's list that cannot be parsed.
-
-    If Ironic did not answer, `away` says why, and the nodes are shown as the daemons last heard them.
-    """
-
-    nodes: tuple[NodeShown, ...]
-    unreadable: tuple[UnreadableNode, ...] = ()
-    away: str = ""
-
-
-class SeveralNodesError(ValueError):
-    """Several nodes have this name, or ids that begin so: it does not say which node is meant."""
-
-
 class NodeReader:
     """Reads nodes from Ironic's REST API and from the daemons' rows, or from one of them."""
 
@@ -151,41 +145,74 @@ class NodeReader:
         self.api = api
         self._instances = instances
         self.rows = rows
-        # Why Ironic could not be asked about a single node.
+        # Why Ironic could not be asked. Then nodes are shown as the daemons last heard them.
         self.away = ""
+        # Nodes in Ironic's list that cannot be parsed.
+        self.unreadable: Sequence[UnreadableNode] = ()
 
-    async def all(self) -> Nodes:
-        rows = await self._all_rows()
-        if self.api is None:
-            return self._all_heard(rows)
-        found: dict[ProviderId, Node] = {}
-        unreadable: list[UnreadableNode] = []
-        try:
-            async for page in self.api.pages():
-                found |= {node.id: node for node in page.nodes}
-                unreadable += page.unreadable
-        except Operational as problem:
-            if self.rows is None:
-                raise
-            return self._all_heard(rows, away=str(problem))
-        ids = dict.fromkeys((*found, *(id_ for id_, row in rows.items() if not row.is_removed)))
-        return Nodes(_by_name(self._shown(id_, found.get(id_), rows) for id_ in ids), tuple(unreadable))
-
-    def _all_heard(self, rows: Mapping[ProviderId, NodeRow], away: str = "") -> Nodes:
-        """All nodes as the daemons last heard them."""
-        return Nodes(
-            _by_name(
-                self._shown(id_, _last_heard(row), rows) for id_, row in rows.items() if not row.is_removed
+    @property
+    def notes(self) -> Sequence[str]:
+        """What people are told beside what was read."""
+        why = f"Ironic does not answer, so this is what the daemons last heard: {self.away}"
+        return (
+            *([why] if self.away else ()),
+            *(
+                f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}"
+                for each in self.unreadable
             ),
-            away=away,
         )
+
+    async def list_nodes(
+        self, *, cell: str = "", daemon: str = "", state: str = "", unavailable: bool = False
+    ) -> list[NodeShown]:
+        """All nodes by name; or of these only those of a cell, of a daemon, in a state, or those that are not offered."""
+        rows = await self._all_rows()
+        nodes = [self._shown(id_, node, rows) for id_, node in (await self._all_in_ironic(rows)).items()]
+        found = [
+            each
+            for each in nodes
+            if cell in ("", each.cell)
+            and daemon in ("", each.daemon)
+            and state in ("", state_of(each))
+            and not (unavailable and each.offered.amount)
+        ]
+        return sorted(found, key=name_order)
+
+    async def _all_in_ironic(self, rows: Mapping[ProviderId, NodeRow]) -> dict[ProviderId, Node | None]:
+        """All nodes as Ironic has them; as the daemons last heard them, if no Ironic is named or it does not answer."""
+        found: dict[ProviderId, Node | None] = {}
+        there = {id_: row for id_, row in rows.items() if not row.is_removed}
+        if self.api is not None:
+            try:
+                async for page in self.api.pages():
+                    found |= {node.id: node for node in page.nodes}
+                    self.unreadable = (*self.unreadable, *page.unreadable)
+            except Operational as problem:
+                if self.rows is None:
+                    raise
+                self.away = str(problem)
+            else:
+                return dict.fromkeys(there) | found
+        return {id_: last_heard(row) for id_, row in there.items()}
+
+    async def show_node(self, name: str) -> NodeShown:
+        """The node that is named. Raises `NotFound` or `Ambiguous`."""
+        (found,) = await self.nodes_called(name)
+        return found
+
+    async def nodes_called(self, *names: str) -> list[NodeShown]:
+        """The nodes that are named, in this order. Raises `NotFound` or `Ambiguous`."""
+        found = await self.find(names)
+        if missing := [name for name in names if found[name] is None]:
+            raise NotFound("node", *missing)
+        return [node for name in names if (node := found[name]) is not None]
 
     async def find(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
         """Find nodes by uuid, by the uuid of the instance on them, by Ironic's name, by the beginning of their uuid, or by the
         name of the instance on them. Each uuid is a question to Ironic, or two; names are searched in the full list.
 
-        If a text may mean several nodes, the one that Ironic still has is meant. Raise SeveralNodesError if Ironic still has
-        several of them, or none.
+        If a text may mean several nodes, the one that Ironic still has is meant. Raises `Ambiguous` if Ironic still has several of
+        them, or none.
         """
         ids = {name: id_ for name in names if (id_ := _as_id(name)) is not None}
         found: dict[str, NodeShown | None] = dict.fromkeys(names)
@@ -199,15 +226,14 @@ class NodeReader:
                 found[name] = self._shown(id_ if node is None else node.id, node, rows)
         if named := {*names} - ids.keys():
             of_names: dict[str, list[NodeShown]] = {}
-            everything = await self.all()
-            self.away = self.away or everything.away
-            for each in everything.nodes:
+            everything = await self.list_nodes()
+            for each in everything:
                 of_names.setdefault(each.name, []).append(each)
             found |= {name: _meant(name, of_names[name]) for name in named & of_names.keys()}
             for name in named - of_names.keys():
                 if prefix := prefix_in(name):
-                    there = [each for each in everything.nodes if each.id.hex.startswith(prefix)]
-                    found[name] = _meant(name, there) if there else None
+                    there = [each for each in everything if each.id.hex.startswith(prefix)]
+                    found[name] = _meant(name, there)
             found |= await self._of_instances([name for name in named if name and found[name] is None])
         return found
 
@@ -227,7 +253,7 @@ class NodeReader:
 
     async def _node(self, id_: ProviderId, row: NodeRow | None) -> Node | None:
         """The node as Ironic has it; as the daemons last heard it, if no Ironic is named or it does not answer."""
-        heard = None if row is None else _last_heard(row)
+        heard = None if row is None else last_heard(row)
         if self.api is None:
             return heard
         try:
@@ -348,24 +374,21 @@ def _is_as_heard(node: Node, heard: Node | None) -> bool:
     return heard is not None and all(getattr(node, field) == getattr(heard, field) for field in _OFFER_FIELDS)
 
 
-def _last_heard(row: NodeRow) -> Node | None:
+def last_heard(row: NodeRow) -> Node | None:
     return None if row.is_deleted else row.node
 
 
-def _meant(name: str, nodes: Sequence[NodeShown]) -> NodeShown:
+def _meant(name: str, nodes: Sequence[NodeShown]) -> NodeShown | None:
+    """The one of these; None if there is none. Raises `Ambiguous`."""
     there = [each for each in nodes if each.ironic is not None] or nodes
-    if len(there) == 1:
-        return there[0]
-    first = sorted(there, key=lambda each: each.id)[:IDS_SHOWN_MAX]
-    lines = ", ".join(" ".join(filter(None, (str(each.id), each.name, state_of(each)))) for each in first)
-    more = f" and {len(there) - IDS_SHOWN_MAX} more" if len(there) > IDS_SHOWN_MAX else ""
-    raise SeveralNodesError(
-        f"{name!r} may be any of {len(there)} nodes: {lines}{more}; give the id of the one that is meant"
-    )
+    return the_one(CALLED, name, sorted(there, key=lambda each: each.id))
 
 
 def state_of(node: NodeShown) -> str:
     return (node.ironic and node.ironic.provision_state) or ""
+
+
+CALLED = NamedKind[NodeShown]("node", lambda each: each.id, lambda each: each.name, state_of)
 
 
 def _deploy(deploy: NodeDeploy) -> DeployShown:
@@ -387,8 +410,9 @@ def _as_id(name: str) -> ProviderId | None:
         return None
 
 
-def _by_name(nodes: Iterable[NodeShown]) -> tuple[NodeShown, ...]:
-    return tuple(sorted(nodes, key=lambda each: (not each.name, each.name, each.id)))
+def name_order(node: NodeShown) -> tuple[bool, str, UUID]:
+    """By this, nodes are in the order of their names; those without one are last."""
+    return not node.name, node.name, node.id
 
 
 # How bare-metal nodes look in a terminal.
@@ -402,11 +426,7 @@ STATE_COLOURS = {
 }
 
 
-def print_node(node: NodeShown) -> None:
-    out.print(grid_of(*facts_of_node(node)))
-
-
-def facts_of_node(node: NodeShown) -> list[tuple[str, str]]:
+def _facts_of_node(node: NodeShown) -> list[tuple[str, str]]:
     """Each fact with its label, in Rich's markup; empty facts are left out where they are shown."""
     return [*_of_ironic(node), *_of_moorage(node)]
 
@@ -488,18 +508,44 @@ def _in_short(offered: Offered) -> str:
     return f"[yellow]0[/yellow] {why}"
 
 
-NODES = Columns[NodeShown](
-    {
-        "id": lambda each: str(each.id),
-        "name": lambda each: each.name,
-        "state": lambda each: styled(_state(each.ironic)),
-        "class": lambda each: (each.ironic and each.ironic.resource_class) or "",
-        "cell": lambda each: each.cell,
-        "daemon": lambda each: each.daemon,
-        "offered": lambda each: styled(_in_short(each.offered)),
-    },
-    prose=("offered",),
-    ids={"id": lambda _: True},
+def nodes_named_by(
+    ironic: IronicUrl = "",
+    ironic_db: IronicDatabaseUrl = "",
+    db: DatabaseUrl = "",
+    **_: Any,
+) -> AbstractAsyncContextManager[NodeReader]:
+    """A reader of the Ironic and of the daemons' database that these flags of a command name."""
+    return reading_nodes(command_settings(ironic=ironic, ironic_db=ironic_db, db=db))
+
+
+NODE = ResourceKind[NodeShown](
+    word="node",
+    command="node",
+    lists="List all nodes, ordered by name: Ironic's state, and what is offered to placement, or why nothing is.",
+    list=NodeReader.list_nodes,
+    filters=("cell", "daemon", "state", "unavailable"),
+    show=NodeReader.show_node,
+    facts=_facts_of_node,
+    named_by="NODE",
+    named_how="A node's id, its name in Ironic, or the id or name of the instance on it.",
+    opened=nodes_named_by,
+    told=lambda reader: reader.notes,
+    path="/nodes",
+    page_of=lambda each: f"/nodes/{each.id}",
+    in_words=lambda each: each.name or str(each.id),
+    columns=Columns(
+        {
+            "id": lambda each: str(each.id),
+            "name": lambda each: each.name,
+            "state": lambda each: styled(_state(each.ironic)),
+            "class": lambda each: (each.ironic and each.ironic.resource_class) or "",
+            "cell": lambda each: each.cell,
+            "daemon": lambda each: each.daemon,
+            "offered": lambda each: styled(_in_short(each.offered)),
+        },
+        prose=("offered",),
+        ids={"id": lambda _: True},
+    ),
 )
 
 
@@ -518,7 +564,7 @@ async def notes_on_nodes(moor: Client, settings: Settings) -> tuple[str, ...]:
         return ()
     try:
         async with reading_nodes(settings) as reader:
-            nodes = (await reader.all()).nodes
+            nodes = await reader.list_nodes()
     except Operational as problem:
         return (f"the bare-metal nodes are not known: {problem}",)
     flavors = {each.name: each async for each in moor.list_flavors()}

@@ -4,7 +4,7 @@ It also drains daemons, and removes nodes that Ironic has lost. It reads and wri
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated
@@ -20,7 +20,7 @@ from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store import pages_of
 from ironic_sync.store_sql import SqlIronicStore
 from kit.times import moment
-from moor.bare_metal.nodes import NodeReader, SeveralNodesError, with_rows
+from moor.bare_metal.nodes import NodeReader, with_rows
 from moor.client.finding import id_in
 from moor.flags import Commands, argument, option
 from moor.options import DatabaseUrl, IronicDatabaseUrl, Output, fail, out, wants_document
@@ -55,18 +55,17 @@ class RingShown(Struct, frozen=True, kw_only=True):
     foreign: int = 0
 
 
-def ring_of(
-    members: Iterable[Member],
-    owned: Collection[tuple[str, bool]],
-    *,
-    missing: int = 0,
-    moving: int = 0,
-    foreign: int = 0,
-) -> RingShown:
-    """All daemons that are members of the ring or own a node. `owned` has the owner of each node, and whether it holds an instance."""
+def ring_of(members: Iterable[Member], rows: Iterable[NodeRow]) -> RingShown:
+    """All daemons that are members of the ring or own a node."""
     by_name = {each.name: each for each in members}
-    nodes = Counter(owner for owner, _ in owned)
-    with_instances = Counter(owner for owner, holds_instance in owned if holds_instance)
+    nodes, with_instances = Counter[str](), Counter[str]()
+    missing = moving = foreign = 0
+    for row in rows:
+        nodes[row.owner] += 1
+        with_instances[row.owner] += row.holds_instance
+        missing += bool(row.missing_since_us)
+        moving += bool(row.cell_wanted)
+        foreign += row.is_foreign
     return RingShown(
         daemons=tuple(
             _daemon(name, by_name.get(name), nodes[name], with_instances[name])
@@ -210,10 +209,7 @@ async def _id_of(store: SqlIronicStore, named: str) -> ProviderId | None:
     """The id of the node that is named. A whole id may be that of a node that Ironic no longer has."""
     if (id_ := id_in(named)) is not None:
         return ProviderId(id_)
-    try:
-        found = (await NodeReader(None, store).find([named]))[named]
-    except SeveralNodesError as problem:
-        fail(str(problem))
+    found = (await NodeReader(None, store).find([named]))[named]
     return None if found is None else ProviderId(found.id)
 
 
@@ -276,15 +272,7 @@ def undrain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseU
 
 
 async def _ring(store: SqlIronicStore) -> RingShown:
-    members, owned = await store.members(), await store.owners()
-    rows = [row async for row in _rows(store)]
-    return ring_of(
-        members,
-        [(each.owner, each.holds_instance) for each in owned],
-        missing=sum(bool(row.missing_since_us) for row in rows),
-        moving=sum(bool(row.cell_wanted) for row in rows),
-        foreign=sum(row.is_foreign for row in rows),
-    )
+    return ring_of(await store.members(), [row async for row in _rows(store)])
 
 
 async def _rows(store: SqlIronicStore) -> AsyncIterator[NodeRow]:

@@ -1,7 +1,7 @@
-"""`moor dead` and `moor events`: dead letters, which an operator replays or drops; and the events on the bus as they come."""
+"""`moor dead` and `moor events`: dead letters, which an operator replays or deletes; and the events on the bus as they come."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Sized
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
@@ -11,9 +11,7 @@ import click
 import msgspec
 from msgspec import Struct
 from rich.markup import escape
-from rich.text import Text
 
-from bus.broker import PREFETCH_MAX
 from bus.topology import FACTS
 from moor.client import (
     BuildAccepted,
@@ -25,18 +23,20 @@ from moor.client import (
     InstanceState,
     Message,
     NotAllowed,
-    NotFound,
     ProvidersChanged,
     group_of,
     type_of,
 )
-from moor.flags import Commands, argument, option
+from moor.flags import argument, option
 from moor.options import BusUrl, Output, Project, fail, out, tell, wants_document, with_client
-from moor.resources import LETTERS
-from moor.showing import COLOURS, print_all, print_json, print_line, print_one
+from moor.resource_commands import commands_of, with_filters
+from moor.resources import DEAD_LETTER
+from moor.showing import COLOURS, print_all, print_line
 from moor.tables import Cell, Columns
 
-app = Commands("Dead letters, messages that no worker could handle: list, show, replay or delete them.")
+app = commands_of(
+    DEAD_LETTER, "Dead letters, messages that no worker could handle: list, show, replay or delete them."
+)
 
 Handles = Annotated[list[str] | None, argument(help="Handles of dead letters, from `moor dead list`.")]
 All = Annotated[bool, option("--all", help="All dead letters.")]
@@ -44,41 +44,29 @@ Like = Annotated[
     bool,
     option("--like", help="Also all that differ from these only by ids and numbers in their reasons."),
 ]
-FromQueue = Annotated[str, option("--queue", help="Only dead letters from this queue.")]
-Limit = Annotated[
-    int, option(help="Read at most so many dead letters, oldest first.", min=1, max=PREFETCH_MAX)
-]
-
-BODY_SHOWN_MAX = 4000
 
 
 @app.verb("list")
+@with_filters(DEAD_LETTER)
 def list_letters(
     bus: BusUrl = "",
-    queue: FromQueue = "",
-    limit: Limit = 1000,
     *,
     each: Annotated[bool, option("--each", help="Each letter in a line of its own.")] = False,
     _output: Output = None,
+    **filters: Any,
 ) -> None:
     """List the dead letters: the queue each came from, its type, and why it is dead. Letters that differ only by ids and numbers are
     one line, with the handle of the oldest; --each and -o json list each one.
     """
-    letters = with_client(bus, lambda moor: moor.list_dead_letters(queue=queue, limit=limit), operates=True)
+    letters = with_client(bus, lambda moor: moor.list_dead_letters(**filters), operates=True)
     if each or wants_document():
-        print_letters(letters)
-    else:
-        groups: dict[tuple[str, ...], list[DeadLetter]] = {}
-        for letter in letters:
-            groups.setdefault(group_of(letter), []).append(letter)
-        print_all([LetterGroup(some[0], len(some)) for some in groups.values()], GROUPS, "no dead letters")
-
-
-def print_letters(letters: Sequence[DeadLetter]) -> None:
-    if wants_document():
-        print_json([document_of(each) for each in letters])
-    else:
-        print_all(letters, LETTERS, "no dead letters")
+        print_all(letters, DEAD_LETTER.columns, DEAD_LETTER.nothing)
+        return
+    groups: dict[tuple[str, ...], list[DeadLetter]] = {}
+    for letter in letters:
+        groups.setdefault(group_of(letter), []).append(letter)
+    found = [LetterGroup(some[0], len(some)) for some in groups.values()]
+    print_all(found, GROUPS, DEAD_LETTER.nothing)
 
 
 class LetterGroup(Struct, frozen=True):
@@ -95,97 +83,41 @@ def _of_oldest(cell: Callable[[DeadLetter], Cell], group: LetterGroup) -> Cell:
 GROUPS = Columns[LetterGroup](
     {
         "letters": lambda group: f"{group.letters:,}",
-        **{name: partial(_of_oldest, cell) for name, cell in LETTERS.cells.items()},
+        **{name: partial(_of_oldest, cell) for name, cell in DEAD_LETTER.columns.cells.items()},
     },
-    prose=LETTERS.prose,
+    prose=DEAD_LETTER.columns.prose,
+    numbers=("letters", *DEAD_LETTER.columns.numbers),
     name=lambda group: group.oldest.handle,
 )
 
 
-@app.verb()
-def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, _output: Output = None) -> None:
-    """Show one dead letter with its body."""
-
-    async def work(moor: Client) -> DeadLetter:
-        for letter in await moor.list_dead_letters(limit=limit):
-            if letter.handle == handle:
-                return letter
-        raise NotFound(f"dead letter among the oldest {limit},", handle)
-
-    print_one(document_of(with_client(bus, work, operates=True)), print_letter)
-
-
-def print_letter(letter: dict[str, Any]) -> None:
-    body = letter.pop("body")
-    for name, value in letter.items():
-        if value is None:
-            continue
-        out.print(Text.assemble((f"{name:9}", "bold"), " ", str(value)))
-    out.print(Text(body[:BODY_SHOWN_MAX]))
-    if len(body) > BODY_SHOWN_MAX:
-        out.print(f"[dim]... {len(body)} characters in all[/dim]")
+def _add_decision(verb: str, help_: str, done: str, decides: Callable[..., Awaitable[Sized]]) -> None:
+    @app.verb(verb, help=help_)
+    @with_filters(DEAD_LETTER)
+    def command(
+        handles: Handles = None,
+        bus: BusUrl = "",
+        *,
+        every: All = False,
+        like: Like = False,
+        **filters: Any,
+    ) -> None:
+        if not (handles or every):
+            raise click.BadParameter("no dead letters are named: give their handles, or --all")
+        named = handles or ()
+        decided = with_client(
+            bus, lambda moor: decides(moor, *named, every=every, like=like, **filters), operates=True
+        )
+        out.print(f"[green]{done}[/green] {len(decided)}")
 
 
-@app.verb()
-def replay(
-    handles: Handles = None,
-    bus: BusUrl = "",
-    queue: FromQueue = "",
-    limit: Limit = 1000,
-    *,
-    every: All = False,
-    like: Like = False,
-) -> None:
-    """Send dead letters back to the queues they came from, with their attempts reset."""
-    named = _named(handles, every=every)
-    done = with_client(
-        bus,
-        lambda moor: moor.replay_dead_letters(*named, queue=queue, every=every, like=like, limit=limit),
-        operates=True,
-    )
-    out.print(f"[green]replayed[/green] {len(done)}")
-
-
-@app.verb()
-def delete(
-    handles: Handles = None,
-    bus: BusUrl = "",
-    queue: FromQueue = "",
-    limit: Limit = 1000,
-    *,
-    every: All = False,
-    like: Like = False,
-) -> None:
-    """Delete dead letters for good."""
-    named = _named(handles, every=every)
-    done = with_client(
-        bus,
-        lambda moor: moor.delete_dead_letters(*named, queue=queue, every=every, like=like, limit=limit),
-        operates=True,
-    )
-    out.print(f"[green]deleted[/green] {len(done)}")
-
-
-def _named(handles: Sequence[str] | None, *, every: bool) -> Sequence[str]:
-    if not (handles or every):
-        raise click.BadParameter("no dead letters are named: give their handles, or --all")
-    return handles or ()
-
-
-def document_of(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "handle": letter.handle,
-        "queue": letter.queue,
-        "type": letter.type,
-        "reason": letter.reason,
-        "attempts": letter.attempts,
-        "where": letter.where,
-        "sender": letter.origin.sender,
-        "sent_at": letter.sent_at,
-        "buried_at": letter.buried_at,
-        "bytes": len(letter.parcel.body),
-        "body": letter.parcel.body.decode(errors="replace"),
-    }
+_add_decision(
+    "replay",
+    "Send dead letters back to the queues they came from, with their attempts reset.",
+    "replayed",
+    Client.replay_dead_letters,
+)
+_add_decision("delete", "Delete dead letters for good.", "deleted", Client.delete_dead_letters)
 
 
 # `moor events`: prints the events on the bus as they come.

@@ -441,6 +441,7 @@ class SyncClient:
     candidates = _waits(Client.candidates)
 
     list_dead_letters = _waits(Client.list_dead_letters)
+    show_dead_letter = _waits(Client.show_dead_letter)
     count_dead_letters = _waits(Client.count_dead_letters)
     replay_dead_letters = _waits(Client.replay_dead_letters)
     delete_dead_letters = _waits(Client.delete_dead_letters)

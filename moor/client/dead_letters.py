@@ -6,14 +6,14 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from bus.broker import PREFETCH_MAX, Connection
+from bus.broker import Connection
 from bus.queues import DEAD_QUEUE
 from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
 from moor.client.errors import NotFound
 from moor.client.requests import ClientSession
 
 # How many are read, the oldest first, unless the caller says else.
-LETTERS_MAX = min(1000, PREFETCH_MAX)
+LETTERS_MAX = 1000
 _IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
 
 
@@ -32,6 +32,13 @@ class DeadLetterCalls(ClientSession):
         """
         async with self._opened_letters(limit) as (_, opened):
             return tuple([each for each in opened.letters.values() if queue in ("", each.queue)])
+
+    async def show_dead_letter(self, handle: str, *, limit: int = LETTERS_MAX) -> DeadLetter:
+        """The dead letter with this handle, if it is among the oldest `limit`. Raises `NotFound`."""
+        for letter in await self.list_dead_letters(limit=limit):
+            if letter.handle == handle:
+                return letter
+        raise NotFound("dead letter", handle)
 
     async def count_dead_letters(self) -> int:
         """How many dead letters wait at the client's broker; without those that somebody looks at now."""

@@ -28,7 +28,7 @@ from kit.logs import InstanceLine, InstanceLog
 from kit.times import now
 from moor.client import Client, ClientError, Emptied, HostMode, HostState, NotFound, Stayed, host_in_cell
 from moor.dashboard.access import AGAIN, FORM_TOKEN, Access, FormRefused, form_of, local_path, reader_of
-from moor.dashboard.letters import LETTERS_MAX, LetterReader
+from moor.dashboard.letters import LetterReader, no_letter
 from moor.dashboard.rendering import NOBODY, PageRefused, PageRenderer, Reader
 from moor.showing import time_in_words
 from placement_worker.api.values import ApiError
@@ -405,15 +405,16 @@ def _instance_id(text: str) -> UUID:
 
 async def _ask_replay(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
     broker, handle = given.get("broker", ""), given.get("letter", "")
-    letter = await clouds.letters.letter(broker, handle)
-    if letter is None:
-        raise PageRefused(_no_letter(broker, handle))
+    found = await clouds.letters.letter(broker, handle)
+    if found is None:
+        raise PageRefused(no_letter(broker, handle))
+    letter = found.letter
     return OrderQuestion(
         title=f"Replay the dead letter {handle}",
         button="Replay it",
         sentences=(
-            f"The message ({letter['type']}) goes back into the queue {letter['queue']}, with no attempts counted.",
-            f"It is a dead letter since: {letter['reason']}",
+            f"The message ({letter.type}) goes back into the queue {letter.queue}, with no attempts counted.",
+            f"It is a dead letter since: {letter.reason}",
         ),
         instances=0,
         about=f"dead letter {broker} {handle}",
@@ -427,12 +428,8 @@ async def _replay(clouds: Clouds, given: Given, job: DashboardJob) -> None:
     try:
         letter = await clouds.letters.replay(broker, handle)
     except NotFound:
-        raise PageRefused(_no_letter(broker, handle)) from None
+        raise PageRefused(no_letter(broker, handle)) from None
     job.say(f"The dead letter {handle} is back in the queue {letter.queue}.")
-
-
-def _no_letter(broker: str, handle: str) -> str:
-    return f"There is no dead letter {handle!r} of {broker!r} among the oldest {LETTERS_MAX}: it may have been replayed or dropped."
 
 
 ORDERS: Final[Mapping[str, DashboardOrder]] = {

@@ -2,12 +2,15 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
+from rich.markup import escape
+from rich.text import Text
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,16 +18,24 @@ from bus.topology import Site
 from kit.errors import Failure
 from kit.settings import without_password
 from moor.broker.deployments import BrokerDeployment
-from moor.broker.messages_command import document_of
 from moor.client import Client, ClientError, DeadLetter
-from moor.dashboard.rendering import PageRefused, PageRenderer, Reader
+from moor.dashboard.rendering import HtmlTable, PageRefused, PageRenderer, Reader, html_of, table_of
+from moor.resources import BODY_SHOWN_MAX, DEAD_LETTER
 
 # So many letters of each broker are read, the oldest ones.
 LETTERS_MAX = 200
-BODY_SHOWN_MAX = 4000
 # All who look within this time see the same letters: while they are read, they are in no queue.
 KEPT_S = 2.0
 BROKER_S_MAX = 10.0
+
+
+class LetterSeen(Struct, frozen=True):
+    """A dead letter whose body is readable, without secrets, and cut; it had so many `bytes`."""
+
+    broker: str
+    letter: DeadLetter
+    bytes: int
+    is_cut: bool
 
 
 class LettersOfBroker(Struct, frozen=True):
@@ -32,7 +43,7 @@ class LettersOfBroker(Struct, frozen=True):
 
     broker: str
     url: str
-    letters: tuple[Mapping[str, Any], ...] = ()
+    letters: tuple[LetterSeen, ...] = ()
     count: int = 0
     trouble: str = ""
 
@@ -66,9 +77,9 @@ class LetterReader:
             (letter,) = await _client_of(deployment).replay_dead_letters(handle, limit=LETTERS_MAX)
         return letter
 
-    async def letter(self, broker: str, handle: str) -> Mapping[str, Any] | None:
+    async def letter(self, broker: str, handle: str) -> LetterSeen | None:
         found = [each for of_broker in await self.read() for each in of_broker.letters]
-        return next((each for each in found if (each["broker"], each["handle"]) == (broker, handle)), None)
+        return next((each for each in found if (each.broker, each.letter.handle) == (broker, handle)), None)
 
 
 def _client_of(deployment: BrokerDeployment) -> Client:
@@ -82,9 +93,7 @@ async def _read(deployment: BrokerDeployment) -> LettersOfBroker:
     try:
         async with asyncio.timeout(BROKER_S_MAX):
             count = await moor.count_dead_letters()
-            letters = tuple(
-                [_shown(name, letter) for letter in await moor.list_dead_letters(limit=LETTERS_MAX)]
-            )
+            letters = tuple([_seen(name, each) for each in await moor.list_dead_letters(limit=LETTERS_MAX)])
     except TimeoutError:
         return LettersOfBroker(name, url, trouble=f"it did not answer within {BROKER_S_MAX:.0f} s")
     except (ClientError, Failure) as problem:
@@ -92,11 +101,15 @@ async def _read(deployment: BrokerDeployment) -> LettersOfBroker:
     return LettersOfBroker(name, url, letters, max(count, len(letters)))
 
 
-def _shown(broker: str, letter: DeadLetter) -> Mapping[str, Any]:
-    """The document of a dead letter. `body` is readable, without secrets and not longer than BODY_SHOWN_MAX; `is_cut`: it had more."""
+def _seen(broker: str, letter: DeadLetter) -> LetterSeen:
     body = masked(letter.parcel.body)
-    is_cut = len(body) > BODY_SHOWN_MAX
-    return {**document_of(letter), "broker": broker, "body": body[:BODY_SHOWN_MAX], "is_cut": is_cut}
+    shown = structs.replace(letter.parcel, body=body[:BODY_SHOWN_MAX].encode(errors="replace"))
+    return LetterSeen(
+        broker=broker,
+        letter=structs.replace(letter, parcel=shown),
+        bytes=len(letter.parcel.body),
+        is_cut=len(body) > BODY_SHOWN_MAX,
+    )
 
 
 class LetterPages(PageRenderer):
@@ -104,16 +117,65 @@ class LetterPages(PageRenderer):
         self.reader = letters
 
     async def letters(self, request: Request, reader: Reader) -> Response:
-        found = await self.reader.read()
-        return self._page(request, reader, "letters.html", brokers=found, most=LETTERS_MAX)
+        note = (
+            "Messages that no worker could handle. They stay until somebody decides: `moor dead replay` sends them to their queue "
+            "again, `moor dead delete` deletes them. Looking at them changes nothing."
+        )
+        parts = [(_heading(each), _table(each)) for each in await self.reader.read()]
+        return self.thing(request, reader, "Dead letters", (), parts, note=note)
 
     async def letter(self, request: Request, reader: Reader) -> Response:
         broker, handle = request.path_params["broker"], request.path_params["handle"]
         found = await self.reader.letter(broker, handle)
         if found is None:
-            why = f"There is no dead letter {handle} of {broker} among the oldest {LETTERS_MAX}: it may have been replayed or dropped."
-            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, why)
-        return self._page(request, reader, "letter.html", letter=found)
+            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, no_letter(broker, handle))
+        facts = [
+            (label, fact)
+            for label, fact in DEAD_LETTER.facts(found.letter)
+            if label not in ("size", "message")
+        ]
+        whole = (
+            f"This is the message's beginning: `moor dead show {handle} -o json` has all of it. "
+            if found.is_cut
+            else ""
+        )
+        order = (f"/orders/replay?{urlencode({'broker': broker, 'letter': handle})}", "Replay it")
+        return self.thing(
+            request,
+            reader,
+            f"Dead letter {handle}",
+            [*facts, ("broker", escape(broker)), ("size", f"{found.bytes:,} bytes")],
+            (),
+            text=found.letter.parcel.body.decode(),
+            orders=(order,) if reader.operates else (),
+            links=(("/dead", "All dead letters"),),
+            note=f"{whole}Values that may be secrets are hidden as ***.",
+        )
+
+
+def no_letter(broker: str, handle: str) -> str:
+    return f"There is no dead letter {handle!r} of {broker!r} among the oldest {LETTERS_MAX}: it may have been replayed or deleted."
+
+
+def _heading(found: LettersOfBroker) -> str:
+    shown = len(found.letters)
+    many = f": the oldest {shown:,} of {found.count:,}" if found.count > shown else ""
+    return f"At {found.broker}, {found.url}{many}"
+
+
+def _table(found: LettersOfBroker) -> HtmlTable:
+    nothing: str | Text = "No dead letters."
+    if found.trouble:
+        why = f"They cannot be read: {found.trouble}. A user who may read the queue `dead` is needed: an operator."
+        nothing = Text(why, "red")
+    elif found.count:
+        nothing = f"{found.count:,} dead letters are with another reader now: look again."
+    return table_of(
+        DEAD_LETTER.columns,
+        [each.letter for each in found.letters],
+        lambda letter: f"/dead/{found.broker}/{letter.handle}",
+        html_of(nothing),
+    )
 
 
 # A message's bytes as a text for people, without the secrets in it. Pure.

@@ -3,9 +3,8 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from http import HTTPStatus
-from uuid import UUID
+from urllib.parse import urlencode
 
 from msgspec import Struct, structs
 from rich.text import Text
@@ -20,9 +19,19 @@ from ironic_sync.store_sql import SqlIronicStore
 from kit.errors import Operational
 from kit.keystone import OpenStackSettings
 from kit.parts import Periodic, batches_of
-from moor.bare_metal.nodes import POOL_SIZE, ROWS_AT_ONCE, NodeReader, NodeShown, facts_of_node, shown
+from moor.bare_metal.nodes import (
+    NODE,
+    POOL_SIZE,
+    ROWS_AT_ONCE,
+    NodeReader,
+    NodeShown,
+    last_heard,
+    name_order,
+    shown,
+    state_of,
+)
 from moor.bare_metal.ring_command import RingShown, notes_of_ring, ring_of
-from moor.dashboard.rendering import PageRefused, PageRenderer, Reader
+from moor.dashboard.rendering import ListFilter, PageRefused, PageRenderer, Reader, table_of
 from moor.settings import Settings
 
 # All who look within this time see the same.
@@ -31,57 +40,23 @@ IRONIC_S_MAX = 5.0
 # So that what has changed since the last page is never much.
 READ_EVERY_S = 60.0
 REASONS_SHOWN_MAX = 8
-NOTHING_GIVEN = "no reason is given"
 
 
-class NodeLine(Struct, frozen=True, kw_only=True):
-    """One node in a list. `reasons` say why it is not offered, and what was left out of the offer."""
+class NodeHeard(Struct, frozen=True):
+    """A node's row, and what is shown of it."""
 
-    id: ProviderId
-    version: int
-    name: str
-    state: str
-    target: str
-    maintenance: str
-    fault: str
-    resource_class: str
-    cell: str
-    owner: str
-    instance: UUID | None
-    holds_instance: bool
-    since: datetime | None
-    is_offered: bool
-    reasons: tuple[str, ...]
-    # Ironic has deleted it, and placement has removed it: only `moor node ring` counts it.
-    is_removed: bool
-    is_missing: bool
-    is_moving: bool
-    is_foreign: bool
+    row: NodeRow
+    node: NodeShown
 
-
-class NodeFilter(Struct, frozen=True):
-    """Which nodes are listed: each field that is not empty must match. `text` is the beginning of a name or an id."""
-
-    state: str = ""
-    cell: str = ""
-    daemon: str = ""
-    text: str = ""
-    only_not_offered: bool = False
-
-    def takes(self, line: NodeLine) -> bool:
-        return (
-            self.state in ("", line.state)
-            and self.cell in ("", line.cell)
-            and self.daemon in ("", line.owner)
-            and not (self.only_not_offered and line.is_offered)
-            and (not self.text or line.name.startswith(self.text) or str(line.id).startswith(self.text))
-        )
+    @property
+    def state(self) -> str:
+        return "gone" if self.row.is_deleted else state_of(self.node) or "none"
 
 
 class NodesSeen(Struct, frozen=True):
     """All nodes in the order of their names, and what they have in common. Pages take from it what they show."""
 
-    lines: tuple[NodeLine, ...]
+    nodes: tuple[NodeHeard, ...]
     states: Mapping[str, int]
     cells: tuple[str, ...]
     daemons: tuple[str, ...]
@@ -116,7 +91,7 @@ class MetalReader:
         self._api_url = ""
         self._lock = asyncio.Lock()
         self._opening = asyncio.Lock()
-        self._lines: dict[ProviderId, NodeLine] = {}
+        self._known: dict[ProviderId, NodeHeard] = {}
         self._seen: NodesSeen | None = None
         self._until_s = 0.0
         # To read 10,000 rows for the first time takes longer than a page may.
@@ -142,7 +117,7 @@ class MetalReader:
                 return None
             if self._seen is None or now_s() >= self._until_s:
                 if await self._read_changed(store) or self._seen is None:
-                    self._seen = _seen(self._lines.values())
+                    self._seen = _seen(self._known.values())
                 self._until_s = now_s() + self._kept_s
             return self._seen
 
@@ -152,14 +127,7 @@ class MetalReader:
     async def ring(self) -> RingShown | None:
         if await self.nodes() is None:
             return None
-        lines = self._lines.values()
-        return ring_of(
-            await self._members(),
-            [(each.owner, each.holds_instance) for each in lines],
-            missing=sum(each.is_missing for each in lines),
-            moving=sum(each.is_moving for each in lines),
-            foreign=sum(each.is_foreign for each in lines),
-        )
+        return ring_of(await self._members(), [each.row for each in self._known.values()])
 
     async def node(self, id_: ProviderId) -> NodeSeen | None:
         """A node as Ironic has it now; if Ironic does not answer, as the daemons last heard it."""
@@ -216,16 +184,16 @@ class MetalReader:
     async def _read_changed(self, store: SqlIronicStore) -> bool:
         """Read the rows that have another version than when they were read last. Says whether there were any."""
         versions = await store.versions()
-        known = self._lines
+        known = self._known
         gone = known.keys() - versions.keys()
         changed = [
             id_
             for id_, version in versions.items()
-            if (line := known.get(id_)) is None or line.version != version
+            if (heard := known.get(id_)) is None or heard.row.version != version
         ]
         for some in batches_of(changed, ROWS_AT_ONCE):
             rows = await store.read(some)
-            known |= {id_: _line(row) for id_, row in rows.items()}
+            known |= {id_: _heard(row) for id_, row in rows.items()}
             # A long list must not keep other pages waiting.
             await asyncio.sleep(0)
         for id_ in gone:
@@ -233,46 +201,25 @@ class MetalReader:
         return bool(changed or gone)
 
 
-def _line(row: NodeRow) -> NodeLine:
-    node = None if row.is_deleted else row.node
-    offer = shown(row.id, node, row)
-    known = row.node
-    return NodeLine(
-        id=row.id,
-        version=row.version,
-        name=offer.name,
-        state=(node and node.provision_state) or ("gone" if row.is_deleted else "none"),
-        target=(node and node.target_provision_state) or "",
-        maintenance=(node.maintenance_reason or NOTHING_GIVEN) if node and node.maintenance else "",
-        fault=(node and node.fault) or "",
-        resource_class=(known and known.resource_class) or "",
-        cell=row.cell,
-        owner=row.owner,
-        instance=node.instance_uuid if node else None,
-        holds_instance=row.holds_instance,
-        since=node.provision_updated_at if node else None,
-        is_offered=bool(offer.offered.amount),
-        reasons=offer.offered.reasons,
-        is_removed=row.is_removed,
-        is_missing=bool(row.missing_since_us),
-        is_moving=bool(row.cell_wanted),
-        is_foreign=row.is_foreign,
-    )
+def _heard(row: NodeRow) -> NodeHeard:
+    return NodeHeard(row, shown(row.id, last_heard(row), row))
 
 
-def _seen(lines: Iterable[NodeLine]) -> NodesSeen:
-    there = [line for line in lines if not line.is_removed]
-    ordered = tuple(sorted(there, key=lambda line: (not line.name, line.name, line.id)))
-    free = [line for line in ordered if not (line.is_offered or line.holds_instance)]
+def _seen(known: Iterable[NodeHeard]) -> NodesSeen:
+    there = [each for each in known if not each.row.is_removed]
+    nodes = tuple(sorted(there, key=lambda each: name_order(each.node)))
+    free = [each for each in nodes if not (each.node.offered.amount or each.row.holds_instance)]
     return NodesSeen(
-        lines=ordered,
-        states=dict(sorted(Counter(line.state for line in ordered).items())),
-        cells=tuple(sorted({line.cell for line in ordered} - {""})),
-        daemons=tuple(sorted({line.owner for line in ordered} - {""})),
-        offered=sum(line.is_offered for line in ordered),
-        in_maintenance=sum(bool(line.maintenance) for line in ordered),
+        nodes=nodes,
+        states=dict(sorted(Counter(each.state for each in nodes).items())),
+        cells=tuple(sorted({each.row.cell for each in nodes} - {""})),
+        daemons=tuple(sorted({each.row.owner for each in nodes} - {""})),
+        offered=sum(each.node.offered.amount for each in nodes),
+        in_maintenance=sum(bool(each.node.ironic and each.node.ironic.maintenance) for each in nodes),
         reasons=tuple(
-            Counter(line.reasons[0] for line in free if line.reasons).most_common(REASONS_SHOWN_MAX)
+            Counter(reasons[0] for each in free if (reasons := each.node.offered.reasons)).most_common(
+                REASONS_SHOWN_MAX
+            )
         ),
     )
 
@@ -287,31 +234,36 @@ class NodePages(PageRenderer):
 
     async def nodes(self, request: Request, reader: Reader) -> Response:
         asked = request.query_params
-        chosen = NodeFilter(
-            state=asked.get("state", ""),
-            cell=asked.get("cell", ""),
-            daemon=asked.get("daemon", ""),
-            text=asked.get("text", "").strip(),
-            only_not_offered=bool(asked.get("not_offered", "")),
-        )
         number = _page_number(asked.get("page", "1"))
         seen = await self._metal.nodes()
-        lines = [line for line in seen.lines if chosen.takes(line)] if seen else []
-        pages = max(-(-len(lines) // PAGE), 1)
+        fields = _fields(seen) if seen else ()
+        given = {each.name: text for each in fields if (text := asked.get(each.name, "").strip())}
+        found = [each.node for each in seen.nodes if _takes(given, each)] if seen else []
+        pages = max(-(-len(found) // PAGE), 1)
         if number > pages:
             raise PageRefused(f"page is {number}: there are {pages} pages of these nodes.")
+
+        def link(page: int) -> str:
+            return f"/nodes?{urlencode({**given, 'page': page})}"
+
+        nothing = "no node is so" if seen and seen.nodes else "no nodes"
+        shown_ = found[(number - 1) * PAGE : number * PAGE]
         return self._page(
             request,
             reader,
             "nodes.html",
             seen=seen,
             is_named=self._metal.is_named,
-            chosen=chosen,
-            lines=lines[(number - 1) * PAGE : number * PAGE],
-            count=len(lines),
-            number=number,
-            pages=pages,
-            link=lambda page: str(request.url.include_query_params(page=page).query),
+            title="Bare-metal nodes",
+            path_of_list="/nodes",
+            live="",
+            fields=fields,
+            given=given,
+            table=table_of(NODE.columns, shown_, NODE.page_of, nothing),
+            counted=f"{len(found):,} {'node' if len(found) == 1 else 'nodes'}",
+            first=link(1) if number > 1 else "",
+            next=link(number + 1) if number < pages else "",
+            links=((link(number - 1), "The page before"),) if number > 1 else (),
         )
 
     async def node(self, request: Request, reader: Reader) -> Response:
@@ -328,7 +280,7 @@ class NodePages(PageRenderer):
             instance=ironic.instance_uuid if ironic else None,
             facts=[
                 (label, Text.from_markup(fact).plain)
-                for label, fact in facts_of_node(found.node)
+                for label, fact in NODE.facts(found.node)
                 if label != "instance"
             ],
             owned=found.owned,
@@ -346,6 +298,30 @@ class NodePages(PageRenderer):
             notes=notes_of_ring(ring) if ring else [],
             nodes=sum(each.nodes for each in ring.daemons) if ring else 0,
         )
+
+
+def _fields(seen: NodesSeen) -> Sequence[ListFilter]:
+    def choice(name: str, label: str, values: Iterable[str]) -> ListFilter:
+        return ListFilter(name, label, (("", f"every {name}"), *((each, each) for each in values)))
+
+    return (
+        ListFilter("text", "Name or id begins with"),
+        choice("state", "State", seen.states),
+        choice("cell", "Cell", seen.cells),
+        choice("daemon", "Daemon", seen.daemons),
+        ListFilter("not_offered", "Offered", (("", "offered or not"), ("1", "only what is not offered"))),
+    )
+
+
+def _takes(given: Mapping[str, str], each: NodeHeard) -> bool:
+    text, node = given.get("text", ""), each.node
+    return (
+        given.get("state", each.state) == each.state
+        and given.get("cell", node.cell) == node.cell
+        and given.get("daemon", node.daemon) == node.daemon
+        and not ("not_offered" in given and node.offered.amount)
+        and (node.name.startswith(text) or str(node.id).startswith(text))
+    )
 
 
 def _page_number(text: str) -> int:

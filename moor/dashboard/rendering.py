@@ -1,17 +1,19 @@
-"""What every page has: its reader, its templates with small pictures of numbers, what asks schedulers, and the page that says why
-there is none.
+"""What every page has: its reader, its templates, tables and facts as a terminal has them, small pictures of numbers, and the page
+that says why there is none.
 """
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 from msgspec import Struct
+from rich.text import Text
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -19,6 +21,7 @@ from engine.hosts import host_in_cell
 from engine.refusals import NoValidHost
 from moor.client import HostChoice, NotInTime
 from moor.showing import size_in_words, time_in_words
+from moor.tables import Amount, Columns, text_of
 
 HERE = Path(__file__).parent
 
@@ -52,6 +55,75 @@ class Reader(Struct, frozen=True):
 NOBODY = Reader("", "", is_admin=False)
 
 
+# Tables and facts of the terminal, as HTML.
+
+CLASSES = {"green": "good", "red": "bad", "yellow": "note", "dim": "quiet"}
+
+
+def html_of(cell: str | Text | Amount) -> Markup:
+    """A cell of a table as HTML: what is coloured in a terminal has a class, and an amount a bar."""
+    if isinstance(cell, Amount):
+        bar = (
+            '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><rect class="all" width="100"'
+            f' height="8"/><rect class="{"removed" if cell.used > cell.capacity else "part"}" width="{share(cell.used, cell.capacity)}" height="8"/></svg>'
+        )
+        return Markup(f'<span class="line">{bar} {cell.used:,} / {cell.capacity:,}</span>')  # noqa: S704 - numbers
+    text = text_of(cell)
+    parts = []
+    for piece in text.divide(sorted({at for span in text.spans for at in (span.start, span.end)})):
+        styles = [str(piece.style), *(str(span.style) for span in piece.spans)]
+        found = [CLASSES[word] for style in styles for word in style.split() if word in CLASSES]
+        said = unbroken(piece.plain)
+        parts.append(Markup('<span class="{}">{}</span>').format(found[0], said) if found else said)
+    return Markup("").join(parts)
+
+
+class HtmlCell(Struct, frozen=True):
+    heading: str
+    html: Markup
+    is_number: bool
+    # The page about the thing; empty in all cells but the first.
+    link: str = ""
+
+
+class HtmlTable(Struct, frozen=True):
+    """A table as its template draws it: rows of cells, without the columns that are empty."""
+
+    rows: Sequence[Sequence[HtmlCell]]
+    nothing: str = ""
+
+
+class ListFilter(Struct, frozen=True):
+    """A field of a list's form. `values` are those to choose from; without them it is a text."""
+
+    name: str
+    label: str
+    values: Sequence[tuple[str, str]] = ()
+
+
+def table_of(
+    columns: Columns[Any], items: Sequence[Any], page_of: Callable[[Any], str] | None, nothing: str
+) -> HtmlTable:
+    made = [
+        [
+            HtmlCell(heading, html_of(cell(item)), heading in columns.numbers)
+            for heading, cell in columns.cells.items()
+        ]
+        for item in items
+    ]
+    wanted = [at for at in range(len(columns.cells)) if any(row[at].html for row in made)]
+    rows = []
+    for item, row in zip(items, made, strict=True):
+        first, *others = (row[at] for at in wanted)
+        link = quote(page_of(item)) if page_of is not None else ""
+        rows.append([HtmlCell(first.heading, first.html, first.is_number, link), *others])
+    return HtmlTable(rows, nothing)
+
+
+def facts_in_html(facts: Sequence[tuple[str, str]]) -> list[tuple[str, Markup]]:
+    return [(label, html_of(Text.from_markup(fact))) for label, fact in facts if fact]
+
+
 class PageRenderer:
     def refusal(self, request: Request, reader: Reader, status: HTTPStatus, why: str) -> Response:
         return self._page(request, reader, "refusal.html", status, why=why)
@@ -69,6 +141,31 @@ class PageRenderer:
     ) -> HTMLResponse:
         page = self._render(template, path=request.url.path, reader=reader, status=status, **shown)
         return HTMLResponse(page, status)
+
+    def thing(
+        self,
+        request: Request,
+        reader: Reader,
+        title: str,
+        facts: Sequence[tuple[str, str]],
+        parts: Sequence[tuple[str, HtmlTable]],
+        **more: Any,
+    ) -> Response:
+        return self._page(
+            request,
+            reader,
+            "thing.html",
+            **{
+                "title": title,
+                "facts": facts_in_html(facts),
+                "parts": parts,
+                "orders": (),
+                "links": (),
+                "text": None,
+                "note": "",
+                **more,
+            },
+        )
 
     def _render(self, template: str, **shown: Any) -> str:
         return _templates().get_template(template).render(**shown)

@@ -11,9 +11,7 @@ from typing import Any, get_args
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
-from markupsafe import Markup
 from msgspec import Struct
-from rich.text import Text
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -24,6 +22,7 @@ from moor.client import (
     HostKind,
     HostMode,
     InstanceState,
+    Listing,
     MovePlace,
     NotFound,
     StateName,
@@ -31,92 +30,24 @@ from moor.client import (
 )
 from moor.dashboard.rendering import (
     PAGE,
+    HtmlTable,
+    ListFilter,
     PageRefused,
     PageRenderer,
     Reader,
-    share,
-    unbroken,
+    table_of,
     why_refused,
 )
 from moor.resources import AGGREGATE, GROUP, HOST, INSTANCE, MIGRATION, ResourceKind
 from moor.showing import INSTANCES, WAITING
-from moor.tables import Amount, Columns, text_of
+from moor.tables import Columns
 
 # All who look at the same list within this time see one answer, so that many readers ask no more than one.
 LOOK_S = 5.0
 # So many questions a page asks at most, until it has something to show.
 QUESTIONS_MAX = 20
 
-# Tables and facts of the terminal, as HTML.
-
-CLASSES = {"green": "good", "red": "bad", "yellow": "note", "dim": "quiet"}
-
-
-def html_of(cell: str | Text | Amount) -> Markup:
-    """A cell of a table as HTML: what is coloured in a terminal has a class, and an amount a bar."""
-    if isinstance(cell, Amount):
-        bar = (
-            '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><rect class="all" width="100"'
-            f' height="8"/><rect class="{"removed" if cell.used > cell.capacity else "part"}" width="{share(cell.used, cell.capacity)}" height="8"/></svg>'
-        )
-        return Markup(f'<span class="line">{bar} {cell.used:,} / {cell.capacity:,}</span>')  # noqa: S704 - numbers
-    text = text_of(cell)
-    parts = []
-    for piece in text.divide(sorted({at for span in text.spans for at in (span.start, span.end)})):
-        styles = [str(piece.style), *(str(span.style) for span in piece.spans)]
-        found = [CLASSES[word] for style in styles for word in style.split() if word in CLASSES]
-        said = unbroken(piece.plain)
-        parts.append(Markup('<span class="{}">{}</span>').format(found[0], said) if found else said)
-    return Markup("").join(parts)
-
-
-class HtmlCell(Struct, frozen=True):
-    heading: str
-    html: Markup
-    is_number: bool
-    # The page about the thing; empty in all cells but the first.
-    link: str = ""
-
-
-class HtmlTable(Struct, frozen=True):
-    """A table as its template draws it: rows of cells, without the columns that are empty."""
-
-    rows: Sequence[Sequence[HtmlCell]]
-    nothing: str = ""
-
-
-def table_of(
-    columns: Columns[Any], items: Sequence[Any], page_of: Callable[[Any], str] | None, nothing: str
-) -> HtmlTable:
-    made = [
-        [
-            HtmlCell(heading, html_of(cell(item)), heading in columns.numbers)
-            for heading, cell in columns.cells.items()
-        ]
-        for item in items
-    ]
-    wanted = [at for at in range(len(columns.cells)) if any(row[at].html for row in made)]
-    rows = []
-    for item, row in zip(items, made, strict=True):
-        first, *others = (row[at] for at in wanted)
-        link = quote(page_of(item)) if page_of is not None else ""
-        rows.append([HtmlCell(first.heading, first.html, first.is_number, link), *others])
-    return HtmlTable(rows, nothing)
-
-
-def facts_in_html(facts: Sequence[tuple[str, str]]) -> list[tuple[str, Markup]]:
-    return [(label, html_of(Text.from_markup(fact))) for label, fact in facts if fact]
-
-
 # The lists.
-
-
-class ListFilter(Struct, frozen=True):
-    """A field of a list's form. `values` are those to choose from; without them it is a text."""
-
-    name: str
-    label: str
-    values: Sequence[tuple[str, str]] = ()
 
 
 def _choice(name: str, label: str, kind: Any, every: str) -> ListFilter:
@@ -217,6 +148,12 @@ def _arguments(view: ListView, given: Mapping[str, str]) -> dict[str, Any]:
     return arguments
 
 
+def _listing(view: ListView, moor: Client, **arguments: Any) -> Listing[Any, Any]:
+    listing = view.resource.list(moor, **arguments)
+    assert isinstance(listing, Listing), "a page of the dashboard is a page of the list"
+    return listing
+
+
 def _after(view: ListView, asked: Mapping[str, str]) -> Any:
     """The `next` of the page before; None for the first page."""
     text = asked.get("after", "")
@@ -271,23 +208,22 @@ class ResourcePages(PageRenderer):
             reader,
             "list.html",
             **{
-                "view": view,
                 "title": view.title,
+                "path_of_list": view.path,
+                "live": f"{view.path}/live?{request.url.query}" if view.is_live else "",
                 "fields": fields,
                 "given": given,
-                "after": bool(after),
                 "table": self._table(view, found, is_later=bool(after)),
                 "counted": self._counted(found),
-                "first": f"{view.path}?{urlencode(given)}" if given else view.path,
+                "first": f"{view.path}?{urlencode(given)}".rstrip("?") if after else "",
                 "next": f"{view.path}?{urlencode(given | following)}" if following else "",
-                "query": request.url.query,
                 "links": (),
                 **more,
             },
         )
 
     async def _found(self, view: ListView, given: Mapping[str, str], after: Any, reader: Reader) -> Any:
-        listing = view.resource.list(self._moor.of_project(reader.project), **_arguments(view, given))
+        listing = _listing(view, self._moor.of_project(reader.project), **_arguments(view, given))
         page = await listing.page(after, PAGE)
         for _ in range(QUESTIONS_MAX):
             # One question reads so many rows; what is asked for may come after them.
@@ -298,8 +234,7 @@ class ResourcePages(PageRenderer):
 
     def _table(self, view: ListView, found: Any, *, is_later: bool) -> HtmlTable:
         resource = view.resource
-        listing = resource.list(self._moor)
-        items = resource.of_page(found) if resource.of_page else [*listing.items_on(found)]
+        items = resource.of_page(found) if resource.of_page else [*_listing(view, self._moor).items_on(found)]
         nothing = f"no more {view.nothing}" if is_later else f"no {view.nothing}"
         return table_of(view.columns or resource.columns, items, resource.page_of, nothing)
 
@@ -361,30 +296,6 @@ class ResourcePages(PageRenderer):
 
     # Pages about one thing.
 
-    async def _thing(
-        self,
-        request: Request,
-        reader: Reader,
-        title: str,
-        facts: Sequence[tuple[str, str]],
-        parts: Sequence[tuple[str, HtmlTable]],
-        **more: Any,
-    ) -> Response:
-        return self._page(
-            request,
-            reader,
-            "thing.html",
-            **{
-                "title": title,
-                "facts": facts_in_html(facts),
-                "parts": parts,
-                "orders": (),
-                "links": (),
-                "note": "",
-                **more,
-            },
-        )
-
     async def host(self, request: Request, reader: Reader) -> Response:
         name = host_in_cell(request.path_params["cell"], request.path_params["name"])
         if not request.path_params["name"]:
@@ -395,7 +306,7 @@ class ResourcePages(PageRenderer):
         there = await self._moor.list_instances(host=name, order="name").page(after, PAGE)
         following = ((f"?after={there.next}", "The next page"),) if there.next else ()
         node = ((f"/nodes/{shown.host.id}", "The bare-metal node"),) if shown.host.kind else ()
-        return await self._thing(
+        return self.thing(
             request,
             reader,
             shown.host.name,
@@ -428,7 +339,7 @@ class ResourcePages(PageRenderer):
         )
         more = len(group.members) < group.size
         facts = [(label, fact) for label, fact in GROUP.facts(group) if " on " not in fact]
-        return await self._thing(
+        return self.thing(
             request,
             reader,
             group.name or "Server group",
@@ -449,7 +360,7 @@ class ResourcePages(PageRenderer):
         hosts = table_of(columns, shown, None, "no more hosts" if begin else "no host is in it")
         following = ((f"?after={quote(shown[-1])}", "The next page"),) if len(rest) > PAGE else ()
         facts = [(label, fact) for label, fact in AGGREGATE.facts(aggregate) if label != "hosts"]
-        return await self._thing(
+        return self.thing(
             request,
             reader,
             aggregate.name,

@@ -18,7 +18,6 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 
 from kit.errors import ConnectionLost, Failure, Refusal
-from moor.broker.messages_command import document_of, print_letter
 from moor.client import (
     Change,
     Client,
@@ -33,7 +32,7 @@ from moor.options import out
 from moor.overview.gathering import RATES, CloudView, CloudViewer, Rates
 from moor.overview.status_command import overview_in_words
 from moor.resource_commands import ALL, first_of, print_thing
-from moor.resources import HISTORY, HOST, LETTERS, MIGRATION, HostShown, hosts_in
+from moor.resources import DEAD_LETTER, HISTORY, HOST, MIGRATION, HostShown, hosts_in
 from moor.settings import Settings
 from moor.showing import COLOURS, INSTANCES, WAITING, print_instance, rows_in
 from moor.tables import Columns, Rows, print_table, text_of
@@ -126,7 +125,7 @@ class Lists:
     async def letters(self) -> TabRows:
         letters = await self._moor.list_dead_letters(limit=LETTERS_MAX)
         self._letters = {letter.handle: letter for letter in letters}
-        return TabRows(letters, LETTERS, lambda letter: letter.handle, "r: read again")
+        return TabRows(letters, DEAD_LETTER.columns, DEAD_LETTER.called, "r: read again")
 
     async def about_instance(self, key: str) -> Callable[[], None]:
         found = await self._moor.look(key)
@@ -140,7 +139,7 @@ class Lists:
         return partial(_print_hosts, hosts_in(page), found)
 
     async def about_letter(self, key: str) -> Callable[[], None]:
-        return partial(print_letter, document_of(self._letters[key]))
+        return partial(print_thing, DEAD_LETTER, self._letters[key])
 
 
 def _print_instance(found: InstancesFound, changes: Sequence[Change], explained: ExplanationsFound) -> None:

@@ -25,7 +25,6 @@ from bus.workers.station import Station, listen
 from bus.workers.worker import Worker
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed
-from moor.broker.messages_command import document_of
 from moor.options import printable
 from tests.adversity.hostile import among, hostile_parcel
 from tests.contracts.stage import SETTINGS, Remembering, line, order, station, working
@@ -104,7 +103,7 @@ async def look_and_drop(connection: Connection) -> list[DeadLetter]:
     for letter in letters:
         assert letter.reason
         assert letter.attempts >= 0
-        document_of(letter)
+        assert letter.document
         printable(letter.reason).encode()
     return letters
 

@@ -144,7 +144,7 @@ async def test_a_plan_that_was_made_for_few_rows_walks_no_table_of_many(room: st
         assert await _rows_read(url) < 20 * MANY
 
 
-async def test_to_become_active_writes_no_index() -> None:
+async def test_to_become_active_on_the_chosen_host_writes_no_index() -> None:
     """An index on a changed column would be written again for each instance, and all other indexes with it."""
     numbers = range(1, 201)
     async with empty_database("postgresql") as url:
@@ -154,9 +154,8 @@ async def test_to_become_active_writes_no_index() -> None:
         try:
             await add_to_the_scheduler(store, numbers)
             async with store.transaction() as transaction:
-                assert (
-                    await transaction.apply_events([scheduler.an_active(number) for number in numbers]) == 200
-                )
+                active = [scheduler.an_active(number, host="h7") for number in numbers]
+                assert await transaction.apply_events(active) == 200
         finally:
             await store.close()
 

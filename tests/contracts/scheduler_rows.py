@@ -94,14 +94,14 @@ def a_placed(new: NewRequest) -> NewRequest:
     return NewRequest(new.id, new.digest, (now,))
 
 
-def an_active(number: int, *, sequence: int = 101, cell: str = "c1") -> InstanceActive:
+def an_active(number: int, *, sequence: int = 101, cell: str = "c1", host: str = "h8") -> InstanceActive:
     state = InstanceState(
         id=instance(number),
         request_id=request_id(number),
         sequence=sequence,
         state=ACTIVE,
         cell=cell,
-        host="h8",
+        host=host,
         attempt=2,
         changed_at=LATER,
     )

@@ -57,35 +57,14 @@ TO_HOST = (
     "redeploy",
 )
 OF_HOST = ("spawned", "spawn.failed", "destroyed", "stopped", "redeployed", "deploy.progress")
-BY_NAME = (
+# What only those send who may speak for everything.
+OF_OPERATORS = (
     *(
-        "provider.*",
-        "inventory.set",
-        "inventory.put",
-        "inventory.drop",
-        "traits.set",
-        "aggregates.set",
-        "trait.*",
+        type_of(kind)
+        for kind in ALL
+        if "operator" in kind.ROUTE.by and {*kind.ROUTE.by} <= {"operator", "scheduler"}
     ),
-    *(
-        "class.*",
-        "allocations.*",
-        "reshape",
-        "books.*",
-        "instance.mend",
-        "quota.set",
-        "flavor.create",
-        "flavor.delete",
-        "image.create",
-        "image.set",
-        "image.delete",
-        "device.profile.create",
-        "device.profile.delete",
-        "application.*",
-        "aggregate.*",
-        "host.set",
-        "host.delete",
-    ),
+    "aggregate.*",
 )
 
 RULES: tuple[Rule, ...] = (
@@ -98,10 +77,11 @@ RULES: tuple[Rule, ...] = (
         "nothing: request, name and project are repeated from the row",
     ),
     # Operators, and other roles of the API level.
-    Rule(BY_NAME, ("*",), ROLE),
+    Rule(("cell.books.query", "host.books.query"), ("cell",), KEY_CELL),
+    Rule(("cell.books.query", "host.books.query"), ("*",), "the rows of that cell; asked by operators only"),
+    Rule(OF_OPERATORS, ("*",), ROLE),
     Rule(("build.rejected", "build.accepted", "host.changed", "providers.changed", "inventory.refused"), ("*",), ROLE),
     Rule(("*",), ("cell",), KEY_CELL),
-    Rule(("cell.books.query", "host.books.query"), ("*",), "the rows of that cell; asked by operators only"),
     # Orders of clients.
     Rule(("build.request", "plan.query"), ("*project",), KEY_PROJECT),
     Rule(("reasons.query",), ("request.project",), ROLE),

@@ -37,7 +37,7 @@ async def test_the_pages_escape_what_strangers_sent_and_hide_secrets() -> None:
         assert (SCRIPT in letter, "hush" in letter) == (False, False)
         for path in (f"/dead/none/{handle}", "/dead/api/none", "/dead/api/%3Cscript%3E"):
             gone = await client.get(path)
-            assert (gone.status_code, "may have been replayed or dropped" in gone.text) == (404, True)
+            assert (gone.status_code, "may have been replayed or deleted" in gone.text) == (404, True)
 
         listed = (await moor("dead", "list", "-o", "json", **environment)).out
         assert listed.count('"handle"') == 2

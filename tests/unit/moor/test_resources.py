@@ -5,20 +5,26 @@ import inspect
 import pytest
 from markupsafe import Markup
 
+import moor.bare_metal.nodes
+import moor.resources
+from moor.bare_metal.nodes import NodeReader
 from moor.client import Client, Flavor
 from moor.commands import command_of, every
-from moor.dashboard.resource_pages import html_of, table_of
-from moor.resource_commands import FILTERS
-from moor.resources import FLAVOR, RESOURCES, ResourceKind
+from moor.dashboard.rendering import html_of, table_of
+from moor.resource_commands import flag_of
+from moor.resources import FLAVOR, ResourceKind, resources, shown_by
 from moor.tables import Amount, styled
 from tools.operations import operations, users
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=lambda each: each.word)
+@pytest.mark.parametrize("resource", resources(), ids=lambda each: each.word)
 def test_a_row_names_methods_of_the_client_and_commands_that_exist(resource: ResourceKind[Flavor]) -> None:
     arguments = inspect.signature(resource.list).parameters
-    assert {*resource.filters} <= arguments.keys() & FILTERS.keys()
-    assert getattr(Client, resource.list.__name__) is resource.list
+    assert {*resource.filters} <= arguments.keys()
+    assert all(flag_of(resource, name) for name in resource.filters)
+    # Nodes are read from Ironic and the daemons, and not from the bus.
+    of = NodeReader if resource.word == "node" else Client
+    assert getattr(of, resource.list.__name__) is resource.list
     first, *rest = f"{resource.command} list".split()
     command = command_of(first)
     for verb in rest:
@@ -26,6 +32,28 @@ def test_a_row_names_methods_of_the_client_and_commands_that_exist(resource: Res
     flags = {parameter.name for parameter in command.params}
     assert {*resource.filters} <= flags
     assert ("project" in flags) == resource.inside
+    assert (
+        shown_by(resource.word) == f"`moor {f'{resource.command} list'.strip()}` shows all {resource.several}"
+    )
+
+
+def test_every_row_is_in_the_table_and_its_methods_are_about_one_thing() -> None:
+    rows = {
+        each.word: each
+        for module in (moor.resources, moor.bare_metal.nodes)
+        for each in vars(module).values()
+        if isinstance(each, ResourceKind)
+    }
+    assert {each.word for each in resources()} == rows.keys()
+    assert len(rows) == 16
+    for row in rows.values():
+        one = {
+            method.__name__.partition("_")[2]
+            for method in (row.show, row.delete)
+            if method is not None and not method.__name__.startswith("_")
+        }
+        assert len(one) <= 1, row.word
+        assert all(row.list.__name__.startswith(f"list_{name}") for name in one)
 
 
 def test_every_operation_is_used_by_commands_or_is_for_programs() -> None:
