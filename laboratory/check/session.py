@@ -40,7 +40,6 @@ PREFETCH = 10_000
 LETTERS_MAX = 2_000
 # The conductor's messages that the cell had before: so long they may take to arrive.
 FIRST_LOOK_S = 10.0
-LOOK_S = 0.02
 
 
 class CannotCheck(Failure):

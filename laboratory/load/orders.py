@@ -33,11 +33,10 @@ from bus.topology import CELL0
 from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, instance_id_of
 from engine.inventories import GroupId, ProviderId, ProviderState
-from kit.parts import batches_of
 from laboratory.ironic import SimulatedIronic
 from laboratory.load.firing import DONE, Boot, Order, Run, latencies_of
 from laboratory.load.results import OfKind, latency_of
-from moor.client.bus_client import granted
+from moor.client.bus_client import answers_of
 from moor.client.requests import new_request_ids
 from moor.clouds.cloud import flavor_of_nodes
 
@@ -48,7 +47,6 @@ PROJECT = "moor-load"
 DEADLINE_S = 300
 # How an order ends for which no instance was left.
 NONE_LEFT = "no instance left"
-CREATED_AT_ONCE = 200
 
 Building = Literal["boot", "multi", "group", "metal"]
 Needing = Literal["delete"] | MoveKind
@@ -392,10 +390,8 @@ async def groups_for(client: Station, mix: Mix, names: Sequence[str]) -> list[Gr
             open_groups[name] = GroupId(*new_request_ids(1))
         made[name] += 1
         groups.append(open_groups[name])
-    for some in batches_of(list(dict.fromkeys(groups)), CREATED_AT_ONCE):
-        orders = [CreateGroup(id=each, policy="anti-affinity", project=PROJECT) for each in some]
-        for order, answer in zip(orders, await client.ask_all(orders), strict=True):
-            granted(order, answer, GroupsFound)
+    orders = [CreateGroup(id=each, policy="anti-affinity", project=PROJECT) for each in dict.fromkeys(groups)]
+    await answers_of(client, orders, GroupsFound)
     return groups
 
 
