@@ -189,6 +189,8 @@ class TreeReporter(PartGroup):
         self._tell_facts = tell_facts
         self._reporting: dict[ProviderId, ReportState] = {}
         self._touched: dict[ProviderId, None] = {}
+        # Hosts of which placement may have nothing any more, with the state from which they report next.
+        self._unknown: dict[ProviderId, ReportState] = {}
         # Hosts with a single report that is not answered yet. They may change meanwhile.
         self._alone = Background(lambda host: self.touch((host,)))
         # Hosts that get a new shape. Their next report has to wait.
@@ -203,6 +205,14 @@ class TreeReporter(PartGroup):
         """Have these hosts checked for changes."""
         self._touched.update(dict.fromkeys(hosts))
         self._woken.set()
+
+    def report_whole(self, hosts: Iterable[ProviderId]) -> None:
+        """Have these hosts report all of their trees, and not only what has changed."""
+        for host in hosts:
+            known = self._reporting.get(host)
+            if known is not None:
+                self._unknown[host] = ReportState(ProviderTree(host), known.sequence)
+        self.touch(self._unknown)
 
     async def run(self) -> None:
         async with self._alone, self._reshaping:
@@ -249,6 +259,8 @@ class TreeReporter(PartGroup):
         asked = []
         free = [host for host in hosts if host not in self._alone and host not in self._reshaping]
         for host in self._fleet.well(free, at_s):
+            if (unknown := self._unknown.pop(host, None)) is not None:
+                self._reporting[host] = unknown
             reporting = self._reporting.setdefault(host, ReportState(ProviderTree(host), 0))
             tree = self._fleet.tree_of(host, reporting.accepted, at_s)
             if flaw := flaw_of(reporting.accepted, tree):
@@ -347,9 +359,12 @@ class FleetAnnouncer(HostAnnouncer[None]):
         settings: ComputeSettings,
         next_sequence: Callable[[], int],
         *,
+        returned: Callable[[Sequence[ProviderId]], None] = lambda _: None,
+        gone_after_s: float = 60.0,
         pace: ComputePace = USUAL_PACE,
         chance: random.Random | None = None,
     ) -> None:
+        """`returned` is told the hosts that are heard again after `gone_after_s`: an operator may have deleted them meanwhile."""
         measuring = Periodic(
             "tell what hosts measure",
             self._tell_metrics,
@@ -372,6 +387,9 @@ class FleetAnnouncer(HostAnnouncer[None]):
         self._next_sequence = next_sequence
         # The cached images that each host has told since all were told.
         self._told_images: dict[ProviderId, Sequence[str]] = {}
+        self._returned = returned
+        self._gone_after_s = gone_after_s
+        self._heard_at_s: dict[ProviderId, float] = {}
         self._all_told_at_s = 0.0
         self.touch(fleet)
 
@@ -401,6 +419,13 @@ class FleetAnnouncer(HostAnnouncer[None]):
             for id_ in hosts
         ]
         return (HostsReported(cell=self._cell, hosts=some, sequence=sequence) for some in in_messages(facts))
+
+    def heard(self, hosts: Iterable[ProviderId]) -> None:
+        at_s, there = self._fleet.clock_s(), [*hosts]
+        before_s = self._heard_at_s
+        if back := [host for host in there if at_s - before_s.get(host, at_s) >= self._gone_after_s]:
+            self._returned(back)
+        before_s.update(dict.fromkeys(there, at_s))
 
     def alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
         return {self._cell: self._well(self._fleet)}

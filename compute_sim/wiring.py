@@ -116,8 +116,18 @@ def compute_parts(
         return microseconds(clock())
 
     chance = station.chance
+
     announcer = FleetAnnouncer(
-        fleet, store, station.publisher, settings, next_sequence, pace=pace, chance=chance
+        fleet,
+        store,
+        station.publisher,
+        settings,
+        next_sequence,
+        returned=lambda hosts: reporter.report_whole(hosts),  # noqa: PLW0108 - it is made below
+        # A host that schedulers have not heard for `host_down_s` may be deleted; its heartbeats came some time after they left.
+        gone_after_s=station.settings.host_down_s / 2,
+        pace=pace,
+        chance=chance,
     )
     reporter = TreeReporter(
         fleet, station, settings, next_sequence, announcer.touch, pace=pace, chance=chance

@@ -118,6 +118,14 @@ def names_clash(name: str, cells: Sequence[str]) -> str:
     return f"hosts of cells {' and '.join(cells)} have this name: give one as {' or '.join(as_words)}"
 
 
+def why_ambiguous(name: str, hosts: Sequence["HostState"]) -> str:
+    """Why this name does not say which of these hosts is meant."""
+    cells = sorted({host.cell for host in hosts})
+    if len(cells) == len(hosts):
+        return names_clash(name, cells)
+    return f"{len(hosts)} hosts have this name: give the id {' or '.join(str(host.id) for host in hosts)}"
+
+
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=255)]
 
 MetadataValue = Annotated[str, Meta(max_length=255)]

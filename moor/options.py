@@ -524,11 +524,16 @@ def fail(why: str, code: int = NOT_DONE) -> NoReturn:
 
 def be_sure(doubt: str, question: str, *, yes: bool) -> None:
     """Go on only if the user is sure of what is doubted: by --yes, or by the answer at a terminal. Otherwise end the command."""
+    if why := why_unsure(doubt, question, yes=yes):
+        fail(why)
+
+
+def why_unsure(doubt: str, question: str, *, yes: bool) -> str:
+    """Why nothing is done where this is doubted; empty if the user is sure."""
     if not (yes or sys.stdin.isatty()):
-        fail(f"nothing was done: {doubt}. If nothing runs there, say so with --yes")
+        return f"nothing was done: {doubt}. If nothing runs there, say so with --yes"
     tell(doubt, "yellow")
-    if not (yes or click.confirm(question, err=True)):
-        fail("nothing was done")
+    return "" if yes or click.confirm(question, err=True) else "nothing was done"
 
 
 def say(text: str, style: str = "") -> None:

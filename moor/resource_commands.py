@@ -6,17 +6,16 @@ A plain verb is a method of the client: `moor group list` calls `Client.list_gro
 import asyncio
 import inspect
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Annotated, Any, TypeVar, get_origin
 
 import click
-from rich.markup import escape
 
 from bus.broker import PREFETCH_MAX
 from moor.client import Client, HostKind, HostMode, Listing, StateName
 from moor.flags import Commands, Completer, Flag, argument, option
-from moor.options import Output, fail, out, run_with, tell
+from moor.options import Form, Output, fail, form, out, run_with, say, tell
 from moor.resources import (
     AGGREGATE,
     CELL,
@@ -50,7 +49,7 @@ def completes(resource: ResourceKind[Any], names_like: NamesLike | None = None) 
     """Completes by the names of such things, or by these."""
 
     async def listed(opened: Any, _incomplete: str) -> AsyncIterator[str]:
-        for each in await first_of(resource, opened, OFFERED_MAX):
+        async for each in items_of(resource, opened):
             yield (resource.in_words or resource.called)(each)
 
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -62,12 +61,15 @@ def completes(resource: ResourceKind[Any], names_like: NamesLike | None = None) 
             async with asyncio.timeout(TIME_S_MAX), connected as opened:
                 async for name in (names_like or listed)(opened, incomplete):
                     # One by one: what is found before the time is up is offered.
-                    found.append(name)  # noqa: PERF401
+                    if name.startswith(incomplete):
+                        found.append(name)
+                    if len(found) == OFFERED_MAX:
+                        break
 
         # The shell shows whatever is printed here as a part of the command line.
         with suppress(Exception):
             asyncio.run(gather())
-        return sorted({name for name in found if name and name.startswith(incomplete)})
+        return sorted({*found} - {""})
 
     return complete
 
@@ -80,7 +82,8 @@ async def _instances_like(moor: Client, incomplete: str) -> AsyncIterator[str]:
             await moor.list_instances(living=True, id_prefix=digits).page(size=OFFERED_MAX)
         ).instances:
             yield str(each.id)
-    for each in (await moor.list_instances(living=True).page(size=OFFERED_MAX)).instances:
+    newest = moor.list_instances(living=True, part=incomplete, order="age", backwards=True)
+    async for each in newest:
         yield each.name or str(each.id)
 
 
@@ -135,14 +138,24 @@ def flag_of(resource: ResourceKind[Any], argument: str) -> Any:
 async def first_of(resource: ResourceKind[T], opened: Any, most: int, **filters: Any) -> list[T]:
     """The first things of a list, at most so many."""
     found: list[T] = []
+    async with aclosing(items_of(resource, opened, **filters)) as items:
+        async for each in items:
+            found.append(each)
+            if len(found) == most:
+                break
+    return found
+
+
+async def items_of(resource: ResourceKind[T], opened: Any, **filters: Any) -> AsyncGenerator[T, None]:
+    """The things of a list, page after page."""
     listing = resource.list(opened, **filters)
     if not isinstance(listing, Listing):
-        return [*await listing][:most]
+        for each in await listing:
+            yield each
+        return
     async for page in listing.pages():
-        found += resource.of_page(page) if resource.of_page else listing.items_on(page)
-        if len(found) >= most:
-            break
-    return found[:most]
+        for each in resource.of_page(page) if resource.of_page else listing.items_on(page):
+            yield each
 
 
 async def check_named(moor: Client, filters: Mapping[str, Any]) -> None:
@@ -272,9 +285,10 @@ def _add_delete(made: Commands, resource: ResourceKind[Any]) -> None:
 
     def deleted(name: Any, *, _output: Output = None, **flags: Any) -> None:
         gone = _run(resource, "delete", flags, lambda opened: delete(opened, name))
-        print_one(
-            name if gone is None else gone, lambda _: out.print(f"{resource.word} {escape(name)} is deleted")
-        )
+        if form() is Form.NAME:
+            say(name if gone is None else resource.called(gone))
+        else:
+            print_one(name if gone is None else gone, lambda _: say(f"{resource.word} {name} is deleted"))
 
     deleted.__annotations__["name"] = _named(resource)
     made.verb("delete", help=f"Delete one of the {resource.several}.")(
@@ -287,6 +301,15 @@ def _add_delete(made: Commands, resource: ResourceKind[Any]) -> None:
 NAMES_SHOWN_MAX = 5
 
 Yes = Annotated[bool, option("--yes", help="Do not ask, whatever the filters choose.")]
+
+
+def check_not_both(named: Sequence[str] | None, **filters: Any) -> None:
+    """Refuse names together with filters: which of them should count?"""
+    given = [name for name, value in filters.items() if value not in ("", None, False)]
+    if named and given:
+        raise click.BadParameter(
+            f"--{given[0]} chooses by itself, and {named[0]} is named: give one or the other"
+        )
 
 
 async def chosen(

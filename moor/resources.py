@@ -79,7 +79,6 @@ class ResourceKind(Struct, Generic[T], frozen=True, kw_only=True):
     show: Callable[..., Awaitable[Any]] | None = None
     facts: Callable[[Any], Facts] = lambda _: ()
     delete: Callable[..., Awaitable[Any]] | None = None
-    deleted: Callable[[Any], str] = lambda gone: gone.name
     named_by: str = "NAME"
     named_how: str = ""
     opened: Callable[..., AbstractAsyncContextManager[Any]] = on_bus
@@ -212,7 +211,6 @@ GROUP = ResourceKind[GroupState](
     filters=("name",),
     show=Client.show_group,
     delete=Client.delete_group,
-    deleted=lambda gone: str(gone.id),
     named_by="ID|NAME",
     operates=frozenset(),
     inside=True,
@@ -324,11 +322,12 @@ class HostShown(Struct, frozen=True):
     """A host, and how much of each resource class it has and uses, as far as a scheduler knows."""
 
     host: HostState
-    uses: Mapping[str, ClassAmounts] = {}
+    # None: nobody was asked.
+    uses: Mapping[str, ClassAmounts] | None = None
 
     @property
     def document(self) -> Mapping[str, Any]:
-        return {**plain(self.host), "uses": self.uses}
+        return {**plain(self.host), **({} if self.uses is None else {"uses": self.uses})}
 
 
 def hosts_in(page: HostsFound) -> list[HostShown]:
@@ -338,7 +337,7 @@ def hosts_in(page: HostsFound) -> list[HostShown]:
 
 def _use(name: str) -> Callable[[HostShown], str | Amount]:
     def use(each: HostShown) -> str | Amount:
-        found = each.uses.get(name)
+        found = (each.uses or {}).get(name)
         return Amount(found.used, found.capacity) if found is not None and found.capacity else ""
 
     return use
@@ -346,7 +345,7 @@ def _use(name: str) -> Callable[[HostShown], str | Amount]:
 
 def _facts_of_host(each: HostShown) -> Iterator[tuple[str, str]]:
     yield from facts_of_host(each.host)
-    for name, amounts in in_order(each.uses):
+    for name, amounts in in_order(each.uses or {}):
         if amounts.capacity or amounts.used:
             free = max(amounts.capacity - amounts.used, 0)
             bar = Amount(amounts.used, amounts.capacity).text.markup

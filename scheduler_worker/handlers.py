@@ -40,7 +40,7 @@ from scheduler_worker.core.hosts import (
     reported,
     without_setting,
 )
-from scheduler_worker.host_orders import HostRemover, host_order_handlers
+from scheduler_worker.host_orders import HostRemover, host_id_in, host_order_handlers
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.overview import use_of
@@ -325,6 +325,8 @@ def host_questions(store: SchedulerStore, registry: HostRegistry, picture: Pictu
         # One more than may be read tells whether there are others.
         query = HostQuery(name=question.name or None, after=question.after, limit=rows_max + 1)
         read = list(await store.hosts(query))
+        if not read and (id_ := host_id_in(question.name)) is not None:
+            read = list(await store.hosts(HostQuery(ids=(id_,))))
         if len(read) <= rows_max:
             return found(read, question)
         # Hosts of one name stay on one page: the next page begins behind the name.

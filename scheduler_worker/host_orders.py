@@ -13,7 +13,7 @@ from bus.messages.build import BuildRejected
 from bus.messages.hosts import DeleteHost, HostChanged, HostDeleted, HostSet, SetHost
 from bus.messages.placement import InventoryInUse
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell
-from engine.hosts import NODE, HostState, cell_and_name, host_in_cell, names_clash
+from engine.hosts import NODE, HostState, cell_and_name, host_in_cell, names_clash, why_ambiguous
 from engine.inventories import ProviderId, ProviderState, near, near_in_words
 from engine.picture.picture import Picture
 from kit.errors import WrongAnswer
@@ -33,7 +33,8 @@ def host_order_handlers(registry: HostRegistry, clock: Callable[[], datetime]) -
     async def on_set_hosts(asks: Sequence[Received[SetHost]], transaction: OutboxTransaction) -> list[Said]:
         store = await transaction.begun()
         names = {name for ask in asks for name in (ask.message.host, cell_and_name(ask.message.host)[1])}
-        found = await store.lock_hosts((), sorted(names))
+        ids = {id_ for name in names if (id_ := host_id_in(name)) is not None}
+        found = await store.lock_hosts(sorted(ids), sorted(names))
         hosts = {host.id: host for host in found}
         answers: list[Said] = []
         for ask in asks:
@@ -69,10 +70,18 @@ def host_order_handlers(registry: HostRegistry, clock: Callable[[], datetime]) -
 
 
 def hosts_called(name: str, hosts: Collection[HostState]) -> list[HostState]:
-    """The hosts with this name, in the cell before it if there is one (`c1/h1`)."""
+    """The hosts with this name, in the cell before it if there is one (`c1/h1`); or the one with this id."""
     cell, plain = cell_and_name(name)
     there = [host for host in hosts if host.cell == cell and host.name == plain]
-    return there or [host for host in hosts if host.name == name]
+    return there or [host for host in hosts if name in (host.name, str(host.id))]
+
+
+def host_id_in(name: str) -> ProviderId | None:
+    """The id that this is; None if it is a name."""
+    try:
+        return ProviderId(UUID(name))
+    except ValueError:
+        return None
 
 
 def _unknown(name: str, registry: HostRegistry) -> BuildRejected:
@@ -134,17 +143,10 @@ class HostRemover:
     async def _deleted(self, name: str) -> tuple[HostState, HostState] | BuildRejected:
         """The host as it was, and the last state of its row, after it was deleted; or why it was not."""
         named = await self._called(name)
-        cells = sorted({host.cell for host in named})
         if not named:
             return _unknown(name, self._registry)
         if len(named) > 1:
-            ids = " or ".join(str(host.id) for host in named)
-            why = (
-                names_clash(name, cells)
-                if len(cells) > 1
-                else f"{len(named)} hosts have this name: give the id {ids}"
-            )
-            return rejection("host", name, why)
+            return rejection("host", name, why_ambiguous(name, named))
         host = self._registry.as_heard(named[0])
         if why := await self._why_kept(host) or await self._why_not_unprovided(host):
             return rejection("host", name, why)
@@ -152,12 +154,11 @@ class HostRemover:
         return rejection("host", name, last) if isinstance(last, str) else (host, last)
 
     async def _called(self, name: str) -> list[HostState]:
-        try:
-            return list(await self._store.hosts(HostQuery(ids=(ProviderId(UUID(name)),))))
-        except ValueError:
-            names = dict.fromkeys((name, cell_and_name(name)[1]))
-            found = [host for each in names for host in await self._store.hosts(HostQuery(name=each))]
-            return hosts_called(name, found)
+        if (id_ := host_id_in(name)) is not None:
+            return list(await self._store.hosts(HostQuery(ids=(id_,))))
+        names = dict.fromkeys((name, cell_and_name(name)[1]))
+        found = [host for each in names for host in await self._store.hosts(HostQuery(name=each))]
+        return hosts_called(name, found)
 
     async def _why_kept(self, host: HostState) -> str:
         """Why the host cannot be deleted; empty if it can."""
@@ -204,6 +205,8 @@ class HostRemover:
         for is_told in (False, True):
             async with self._store.transaction() as transaction:
                 rows = await transaction.lock_hosts((host.id,), ())
+                if self._registry.unheard(host.id) is not None:
+                    return "was heard meanwhile, and its providers are deleted: its compute reports them when it starts again"
                 after = [without_setting(row, self._clock()) for row in rows]
                 untold = [structs.replace(row, sequence=row.sequence + 1) for row in after if row is not None]
                 if not untold:

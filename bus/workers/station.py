@@ -521,10 +521,15 @@ class Heartbeats(Periodic):
         every_s: float,
         *,
         rests_first: bool = False,
+        sent: Callable[[Sequence[Message]], None] = lambda _: None,
         chance: random.Random | None = None,
     ) -> None:
+        """`sent` is told the heartbeats that have left."""
+
         async def beat() -> None:
-            await publisher.send_within(every_s, await beats())
+            left = await beats()
+            await publisher.send_within(every_s, left)
+            sent(left)
 
         super().__init__(name, beat, every_s, rests_first=rests_first, is_cut_short=True, chance=chance)
 
@@ -550,7 +555,9 @@ class HostAnnouncer(PartGroup, Generic[Touched]):
         `beside` run with them.
         """
         self.reporting = Periodic(reporting, self.report, every_s, is_cut_short=True, chance=chance)
-        heartbeats = Heartbeats(beating, publisher, self._beats, beat_s, rests_first=True, chance=chance)
+        heartbeats = Heartbeats(
+            beating, publisher, self._beats, beat_s, rests_first=True, sent=self._heard, chance=chance
+        )
         super().__init__(self.reporting, *beside, heartbeats)
         self.publisher = publisher
         # The hosts to report next, and those whose reports are being sent.
@@ -575,6 +582,12 @@ class HostAnnouncer(PartGroup, Generic[Touched]):
 
     async def send(self, messages: Iterable[Message]) -> None:
         await self.publisher.send_all([Outgoing(each) for each in messages])
+
+    def heard(self, hosts: Iterable[ProviderId]) -> None:
+        """A heartbeat of these hosts has left."""
+
+    def _heard(self, beats: Sequence[Message]) -> None:
+        self.heard(host for beat in beats if isinstance(beat, HostsAlive) for host in beat.hosts)
 
     async def _beats(self) -> Sequence[Message]:
         beats = []

@@ -228,7 +228,8 @@ class NodeReader:
             of_names: dict[str, list[NodeShown]] = {}
             everything = await self.list_nodes()
             for each in everything:
-                of_names.setdefault(each.name, []).append(each)
+                if each.name:
+                    of_names.setdefault(each.name, []).append(each)
             found |= {name: _meant(name, of_names[name]) for name in named & of_names.keys()}
             for name in named - of_names.keys():
                 if prefix := prefix_in(name):

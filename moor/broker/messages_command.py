@@ -29,7 +29,7 @@ from moor.client import (
 )
 from moor.flags import argument, option
 from moor.options import BusUrl, Output, Project, fail, out, tell, wants_document, with_client
-from moor.resource_commands import commands_of, with_filters
+from moor.resource_commands import check_not_both, commands_of, with_filters
 from moor.resources import DEAD_LETTER
 from moor.showing import COLOURS, print_all, print_line
 from moor.tables import Cell, Columns
@@ -58,7 +58,13 @@ def list_letters(
     """List the dead letters: the queue each came from, its type, and why it is dead. Letters that differ only by ids and numbers are
     one line, with the handle of the oldest; --each and -o json list each one.
     """
-    letters = with_client(bus, lambda moor: moor.list_dead_letters(**filters), operates=True)
+
+    async def work(moor: Client) -> tuple[Sequence[DeadLetter], int]:
+        return await moor.list_dead_letters(**filters), await moor.count_dead_letters()
+
+    letters, count = with_client(bus, work, operates=True)
+    if count > filters["limit"] and not wants_document():
+        tell(f"the oldest {filters['limit']:,} of {count:,} were read; a higher --limit reads more", "yellow")
     if each or wants_document():
         print_all(letters, DEAD_LETTER.columns, DEAD_LETTER.nothing)
         return
@@ -104,11 +110,17 @@ def _add_decision(verb: str, help_: str, done: str, decides: Callable[..., Await
     ) -> None:
         if not (handles or every):
             raise click.BadParameter("no dead letters are named: give their handles, or --all")
+        check_not_both(handles, all=every)
         named = handles or ()
-        decided = with_client(
-            bus, lambda moor: decides(moor, *named, every=every, like=like, **filters), operates=True
-        )
-        out.print(f"[green]{done}[/green] {len(decided)}")
+
+        async def work(moor: Client) -> tuple[int, int]:
+            decided = await decides(moor, *named, every=every, like=like, **filters)
+            return len(decided), await moor.count_dead_letters() if every else 0
+
+        count, left = with_client(bus, work, operates=True)
+        out.print(f"[green]{done}[/green] {count}")
+        if left:
+            tell(f"{left:,} dead letters are left; a higher --limit reads more at once", "yellow")
 
 
 _add_decision(

@@ -2,6 +2,7 @@
 connection of their own: the client needs not be open.
 """
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -9,11 +10,14 @@ from contextlib import asynccontextmanager
 from bus.broker import Connection
 from bus.queues import DEAD_QUEUE
 from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
+from kit.errors import ConnectionLost
 from moor.client.errors import NotFound
 from moor.client.requests import ClientSession
 
 # How many are read, the oldest first, unless the caller says else.
 LETTERS_MAX = 1000
+# So long it may take to read letters, and to decide on them.
+DECIDED_S_MAX = 60.0
 _IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
 
 
@@ -42,12 +46,8 @@ class DeadLetterCalls(ClientSession):
 
     async def count_dead_letters(self) -> int:
         """How many dead letters wait at the client's broker; without those that somebody looks at now."""
-        with self._raising():
-            connection = await self._broker.connect()
-            try:
-                return await connection.depth(DEAD_QUEUE)
-            finally:
-                await connection.close()
+        async with self._connected() as connection:
+            return await connection.depth(DEAD_QUEUE)
 
     async def replay_dead_letters(
         self,
@@ -101,11 +101,20 @@ class DeadLetterCalls(ClientSession):
 
     @asynccontextmanager
     async def _opened_letters(self, limit: int) -> AsyncIterator[tuple[Connection, OpenedDeadLetters]]:
+        async with self._connected() as connection, open_dead_letters(connection, limit) as opened:
+            yield connection, opened
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Connection]:
+        """A connection that is used for a bounded time: a broker that is blocked answers nothing."""
         with self._raising():
             connection = await self._broker.connect()
             try:
-                async with open_dead_letters(connection, limit) as opened:
-                    yield connection, opened
+                async with asyncio.timeout(DECIDED_S_MAX):
+                    yield connection
+            except TimeoutError:
+                why = connection.blocked or "the broker does not answer"
+                raise ConnectionLost(f"not done within {DECIDED_S_MAX:.0f} s: {why}") from None
             finally:
                 await connection.close()
 

@@ -17,7 +17,7 @@ from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, A
 from bus.messages.placement import AskSnapshot, SnapshotPage
 from bus.messages.stored_names import AskGroups, GroupsFound, GroupState
 from engine.flavors import InstanceId, RequestId
-from engine.hosts import HostState, names_clash
+from engine.hosts import HostState, why_ambiguous
 from engine.inventories import AggregateId, GroupId, ProviderState, near, near_in_words, standard_vocabulary
 from kit.parts import batches_of
 from moor.client.bus_client import (
@@ -113,12 +113,12 @@ def one_of(kind: NamedKind[T], named: Named, everything: Iterable[T]) -> T:
 
 
 async def host_named(asking: Asks, name: str) -> HostState:
-    """The only host of this name, `CELL/NAME` if several cells have it. Raises `NotFound` or `Rejected`."""
+    """The only host of this name, `CELL/NAME` if several cells have it, or its id. Raises `NotFound` or `Rejected`."""
     found = (await answer_of(asking, AskHosts(name=name), HostsFound)).hosts if name else ()
     if not found:
         raise NotFound("host", name, near=near(name, [each.name for each in await hosts_of(asking)]))
     if len(found) > 1:
-        raise Rejected("host", name, names_clash(name, [each.cell for each in found]))
+        raise Rejected("host", name, why_ambiguous(name, found))
     return found[0]
 
 

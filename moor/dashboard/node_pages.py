@@ -7,7 +7,6 @@ from http import HTTPStatus
 from urllib.parse import urlencode
 
 from msgspec import Struct, structs
-from rich.text import Text
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,6 +32,7 @@ from moor.bare_metal.nodes import (
 from moor.bare_metal.ring_command import RingShown, notes_of_ring, ring_of
 from moor.dashboard.rendering import ListFilter, PageRefused, PageRenderer, Reader, table_of
 from moor.settings import Settings
+from moor.tables import styled
 
 # All who look within this time see the same.
 KEPT_S = 2.0
@@ -279,9 +279,7 @@ class NodePages(PageRenderer):
             node=found.node,
             instance=ironic.instance_uuid if ironic else None,
             facts=[
-                (label, Text.from_markup(fact).plain)
-                for label, fact in NODE.facts(found.node)
-                if label != "instance"
+                (label, styled(fact).plain) for label, fact in NODE.facts(found.node) if label != "instance"
             ],
             owned=found.owned,
             away=found.away,

@@ -21,7 +21,7 @@ from engine.hosts import host_in_cell
 from engine.refusals import NoValidHost
 from moor.client import HostChoice, NotInTime
 from moor.showing import size_in_words, time_in_words
-from moor.tables import Amount, Columns, text_of
+from moor.tables import Amount, Columns, styled, text_of
 
 HERE = Path(__file__).parent
 
@@ -121,7 +121,7 @@ def table_of(
 
 
 def facts_in_html(facts: Sequence[tuple[str, str]]) -> list[tuple[str, Markup]]:
-    return [(label, html_of(Text.from_markup(fact))) for label, fact in facts if fact]
+    return [(label, html_of(styled(fact))) for label, fact in facts if fact]
 
 
 class PageRenderer:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -63,6 +63,7 @@ FILTERS = {
         _choice("kind", "Kind", HostKind, "every kind"),
         ListFilter("up", "Up", (("", "up and down"), ("yes", "up"), ("no", "down"))),
         ListFilter("order", "Order", ORDERS),
+        ListFilter("ended", "Which", (("", "under way"), ("1", "also those that are over"))),
         ListFilter("part", "Name with"),
         ListFilter("name", "With this name"),
         ListFilter("host", "Host"),
@@ -122,7 +123,7 @@ GROUPS = ListView(
     for_members=("name",),
 )
 AGGREGATES = ListView(resource=AGGREGATE, title="Aggregates", path="/aggregates", nothing="aggregates")
-MOVES = ListView(resource=MIGRATION, title="Moves under way", path="/moves", nothing="moves")
+MOVES = ListView(resource=MIGRATION, title="Moves", path="/moves", nothing="moves", filters=("ended",))
 
 
 def _given(view: ListView, asked: Mapping[str, str], reader: Reader) -> dict[str, str]:
@@ -141,6 +142,8 @@ def _arguments(view: ListView, given: Mapping[str, str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {**given, **view.fixed}
     if "up" in arguments:
         arguments["up"] = arguments["up"] == "yes"
+    if "ended" in arguments:
+        arguments["ended"] = True
     if view.resource is INSTANCE and not view.fixed:
         order = arguments.pop("order", "newest")
         arguments |= {"order": "age", "backwards": True} if order == "newest" else {"order": order}
@@ -245,21 +248,6 @@ class ResourcePages(PageRenderer):
             return ""
         return f"{count:,}{' or more' if found.more_than else ''} {'instance' if count == 1 else 'instances'}"
 
-    async def moves(self, request: Request, reader: Reader) -> Response:
-        """Moves under way, or with `ended` all of them, the newest first."""
-        ended = bool(request.query_params.get("ended", ""))
-        view = ListView(
-            resource=MIGRATION,
-            title="All moves" if ended else "Moves under way",
-            path="/moves",
-            nothing="moves",
-            fixed={"ended": ended},
-        )
-        other = (
-            ("/moves", "Only those under way") if ended else ("/moves?ended=1", "Also those that are over")
-        )
-        return await self._list(view, request, reader, links=(other,))
-
     # The list of instances as a stream: the table again whenever it has changed. A member gets that of their project, as on the page.
 
     async def live_instances(self, request: Request, reader: Reader) -> Response:
@@ -338,7 +326,7 @@ class ResourcePages(PageRenderer):
             "no member holds a share of a host",
         )
         more = len(group.members) < group.size
-        facts = [(label, fact) for label, fact in GROUP.facts(group) if " on " not in fact]
+        facts = GROUP.facts(structs.replace(group, members=()))
         return self.thing(
             request,
             reader,

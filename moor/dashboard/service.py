@@ -43,6 +43,7 @@ from moor.dashboard.resource_pages import (
     GROUPS,
     HOSTS,
     INSTANCE_LIST,
+    MOVES,
     WAITING_LIST,
     ResourcePages,
 )
@@ -91,7 +92,7 @@ def dashboard_app(
         route("/instances/{id:uuid}", instances.instance, for_all=True),
         route("/why", instances.why, for_all=True),
         route("/waiting", things.list_of(WAITING_LIST)),
-        route("/moves", things.moves),
+        route("/moves", things.list_of(MOVES)),
         route("/workers", pages.workers),
         route("/groups", things.list_of(GROUPS), for_all=True),
         route("/groups/{id:uuid}", things.group, for_all=True),

@@ -12,7 +12,17 @@ import click
 from engine.hosts import cell_and_name
 from kit.process import stopped_by_signals
 from kit.times import now
-from moor.client import Client, Emptied, HostMode, HostState, NotFound, Rejected, Stayed, host_in_cell
+from moor.client import (
+    Client,
+    ClientError,
+    Emptied,
+    HostMode,
+    HostState,
+    NotFound,
+    Rejected,
+    Stayed,
+    host_in_cell,
+)
 from moor.flags import argument, option
 from moor.instances.boot_command import CAPABILITIES, HAVING
 from moor.instances.move_commands import To, WaitForRoom
@@ -27,12 +37,14 @@ from moor.options import (
     out,
     tell,
     wants_document,
+    why_unsure,
     with_client,
 )
 from moor.resource_commands import (
     ALL,
     Yes,
     check_named,
+    check_not_both,
     chosen,
     commands_of,
     complete_aggregates,
@@ -144,7 +156,8 @@ def set_hosts(
         except Rejected as doubt:
             if doubt.field != "sure":
                 raise
-            be_sure(doubt.reason, f"Set {name} dead?", yes=yes)
+            if why := why_unsure(doubt.reason, f"Set {name} dead?", yes=yes):
+                raise NotSure(f"host {name}: {why}") from None
             return await moor.set_host(name, mode, reason=reason, sure=True)
 
     _for_each(bus, names, filters, f"set {mode}", set_one, yes=yes)
@@ -161,6 +174,10 @@ def delete_hosts(
     _for_each(bus, names, filters, "delete", lambda moor, name: moor.delete_host(name), yes=yes)
 
 
+class NotSure(ClientError):  # noqa: N818 - named for what happened
+    """Nobody has said that nothing runs on the host."""
+
+
 def _for_each(
     bus: str,
     names: Sequence[str] | None,
@@ -170,7 +187,10 @@ def _for_each(
     *,
     yes: bool,
 ) -> None:
-    """Do this with each host that is named, or that the filters choose. If one is refused, go on with the next, and say so at the end."""
+    """Do this with each host that is named, or that the filters choose. If one is refused, go on with the next, and say so at the end.
+    If the bus is away, say what was done before.
+    """
+    check_not_both(names, **filters)
 
     async def work(moor: Client) -> tuple[list[HostShown], list[str]]:
         hosts = names or [
@@ -178,17 +198,26 @@ def _for_each(
             for each in await chosen(HOST, moor, filters, verb, yes=yes)
         ]
         done, refused = [], []
-        for name in dict.fromkeys(hosts):
+        left = [*dict.fromkeys(hosts)]
+        is_alone = len(left) == 1
+        while left:
+            name = left.pop(0)
             try:
                 done.append(HostShown(await do(moor, name)))
-            except (NotFound, Rejected) as problem:
-                if len(hosts) == 1:
+            except (NotFound, Rejected, NotSure) as problem:
+                if is_alone:
                     raise
                 refused.append(str(problem))
+            except ClientError as problem:
+                if not done:
+                    raise
+                refused.append(f"host {name}: {problem}")
+                refused += [f"not tried: {', '.join(left)}"] if left else []
+                break
         return done, refused
 
     done, refused = with_client(bus, work, operates=True)
-    if len(done) == 1:
+    if names and len(names) == 1:
         print_thing(HOST, done[0])
     else:
         print_all(done, HOST.columns, "nothing was done")

@@ -40,7 +40,7 @@ from moor.options import (
     wants_document,
     with_client,
 )
-from moor.resource_commands import Yes, check_named, chosen, complete_instances, with_filters
+from moor.resource_commands import Yes, check_named, check_not_both, chosen, complete_instances, with_filters
 from moor.resources import INSTANCE
 from moor.settings import Settings
 from moor.showing import (
@@ -246,7 +246,10 @@ def list_instances(
     project: Project = "",
     living: Annotated[bool, option("--living", help="Without deleted instances.")] = False,
     sort: Annotated[
-        Sort, option(help="By age, the newest last; by name, web-2 before web-10; or by host.")
+        Sort,
+        option(
+            help="By age, the newest last; by name, web-2 before web-10; or by host, which only living ones have."
+        ),
     ] = "age",
     limit: Annotated[int, option(min=1, help="How many at most: the newest, or the first.")] = 1000,
     _output: Output = None,
@@ -256,6 +259,8 @@ def list_instances(
 
     With -o wide also the size, the flavor and the times of each.
     """
+    if sort == "host" and filters["state"] == "deleted":
+        raise click.BadParameter("--sort is 'host', and --state is 'deleted': a deleted instance has no host")
 
     async def work(moor: Client) -> tuple[list[InstanceShown], str]:
         # The newest page is the first one backwards.
@@ -304,6 +309,7 @@ def delete(
     **filters: Any,
 ) -> None:
     """Delete instances in any state: those that are named, or all that the filters choose. A deleted one stays deleted."""
+    check_not_both(named, **filters)
     following = Following(bus, wait, timeout)
 
     async def work(moor: Client) -> None:
@@ -311,10 +317,6 @@ def delete(
         if not ids:
             found = await chosen(INSTANCE, moor, filters, "delete", yes=yes, living=True)
             ids = [each.id for each in found]
-        elif given := [name for name, value in filters.items() if value not in ("", None)]:
-            raise click.BadParameter(
-                f"--{given[0]} chooses instances, and {ids[0]} is named: give one or the other"
-            )
         sent = await moor.delete(*ids)
         states, in_time = await ended(moor, sent, following)
         print_all(states, INSTANCES)

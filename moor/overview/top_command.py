@@ -26,6 +26,7 @@ from moor.client import (
     ExplanationsFound,
     InstancesFound,
     InstanceState,
+    host_in_cell,
 )
 from moor.instances.boot_command import print_choice
 from moor.options import out
@@ -115,7 +116,7 @@ class Lists:
         part = self.part.casefold()
         found = [each for each in await first_of(HOST, self._moor, ALL) if part in each.host.name.casefold()]
         told = "; ".join(filter(None, (self._named(), "r: read again")))
-        return TabRows(found, HOST.columns, HOST.called, told)
+        return TabRows(found, HOST.columns, lambda each: str(each.host.id), told)
 
     async def moves(self) -> TabRows:
         found = await first_of(MIGRATION, self._moor, MOVES_MAX)
@@ -134,8 +135,10 @@ class Lists:
         return partial(_print_instance, found, history, explained)
 
     async def about_host(self, key: str) -> Callable[[], None]:
+        host = await self._moor.show_host(key)
         page = await self._moor.list_hosts(name=key).page()
-        found = await self._moor.list_instances(host=key).page(size=INSTANCES_MAX)
+        there = host_in_cell(host.cell, host.name)
+        found = await self._moor.list_instances(host=there).page(size=INSTANCES_MAX)
         return partial(_print_hosts, hosts_in(page), found)
 
     async def about_letter(self, key: str) -> Callable[[], None]:

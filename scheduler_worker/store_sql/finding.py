@@ -10,6 +10,7 @@ cost (scheduler_worker/tables.py).
 
 import re
 from collections.abc import Iterator, Sequence
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,6 +29,7 @@ SORTED_CHARACTERS_MAX = 100
 DECODED_MAX = 1000
 
 _DIGITS = re.compile("[0-9]+")
+_SMALL = str.maketrans(ascii_uppercase, ascii_lowercase)
 _PLACES = {
     "id": (table.c.id,),
     "age": (table.c.request_id, table.c.place),
@@ -55,6 +57,10 @@ def name_order(name: str) -> str:
     """The name as it sorts byte by byte: without capitals, and with the length of each number before it."""
     sorted_ = _DIGITS.sub(lambda found: _number(found[0].lstrip("0")), name.casefold())
     return sorted_[:SORTED_CHARACTERS_MAX]
+
+
+def _small(text: str) -> str:
+    return text.translate(_SMALL)
 
 
 def _number(digits: str) -> str:
@@ -128,7 +134,7 @@ def rows_to_count(
 
 def _read_for_count(connection: Connection, query: InstanceQuery) -> sa.Subquery:
     source = next(_sources(connection, query), None)
-    read = sa.select(table).where(*(() if source is None else source.conditions))
+    read = sa.select(table).where(*_PLACED[query.order], *(() if source is None else source.conditions))
     return read.limit(query.read_max + 1).subquery()
 
 
@@ -225,7 +231,9 @@ def _filters(
             yield columns.cell == cell
     position = sa.func.pg_catalog.position if connection.dialect.name == "postgresql" else sa.func.instr
     if query.part:
-        yield sa.func.lower(columns.name).contains(query.part.lower(), autoescape=True)
+        # On both databases and in every locale only the capitals of ASCII are like small letters.
+        name = columns.name.collate("C") if connection.dialect.name == "postgresql" else columns.name
+        yield sa.func.lower(name).contains(_small(query.part), autoescape=True)
     for named in filter(None, (query.flavor, query.image)):
         # A row has no column for it, but its name is somewhere in the values that the row keeps of its request and of a resize.
         word = sa.literal(_encode(named), sa.LargeBinary)

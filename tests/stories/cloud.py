@@ -219,9 +219,10 @@ class Cloud:
         drivers: Sequence[Any] = (),
         pace: ComputePace = COMPUTE_PACE,
         store: Any = None,
+        bus: BusSettings = SETTINGS,
     ) -> AsyncIterator[Station]:
         """Of one cell, with these simulated hosts or with the hosts of these drivers."""
-        place = self.station("compute", cell=settings.cell)
+        place = self.station("compute", cell=settings.cell, bus=bus)
         if drivers:
             parts = compute_parts(place, drivers, settings, store=store, pace=pace)
         else:

@@ -23,6 +23,8 @@ from bus.messages.hosts import (
 from bus.messages.placement import ReportAnswered
 from engine.hosts import NODE, HostFacts
 from engine.inventories import AggregateId, ReportedInventory, ReportedProvider
+from laboratory.computes.faults import FallsSilent, FaultScript
+from laboratory.computes.hosts import SimulatedHost
 from scheduler_worker.store import HostQuery
 from tests.contracts.placement_orders import an_id
 from tests.contracts.stage import SETTINGS
@@ -139,6 +141,36 @@ async def test_a_host_is_deleted_once_nothing_is_left_on_it_and_is_new_if_it_com
         await setup.until_reported("h2")
         (back,) = await setup.rows.hosts(HostQuery(name="h2"))
         assert (back.setting.mode, back.setting.number > deleted.host.setting.number + 1) == ("up", True)
+
+
+async def test_a_host_that_was_deleted_while_its_compute_lived_on_is_a_whole_new_one_when_it_is_heard_again() -> (
+    None
+):
+    """Its compute has not noticed that placement has nothing of it any more."""
+    quick = structs.replace(SETTINGS, host_down_s=1.0)
+    script = FaultScript(faults=(FallsSilent(hosts=("h1",), after_s=1.0, for_s=4.0),))
+    hosts = [SimulatedHost(name=name) for name in ("h1", "h2")]
+    async with (
+        cloud("memory", "sqlite") as setup,
+        setup.placement(),
+        setup.scheduler(bus=quick),
+        setup.computes(hosts, script, bus=quick),
+    ):
+        await setup.until_registered("h1", "h2")
+        (id_,) = [each.id for each in await setup.rows.hosts(HostQuery(name="h1"))]
+
+        async def is_deleted() -> bool:
+            return isinstance(await setup.client.ask(DeleteHost(host=str(id_))), HostDeleted)
+
+        await until(is_deleted, "it is silent, and is deleted")
+        assert (await setup.providers()).keys() == {"h2"}
+
+        async def is_whole() -> bool:
+            found = await setup.client.ask(AskHosts(name=str(id_), up=True))
+            assert isinstance(found, HostsFound)
+            return bool(found.uses and found.uses[0].classes)
+
+        await until(is_whole, "it is up again, and placement has its providers")
 
 
 @STAGES

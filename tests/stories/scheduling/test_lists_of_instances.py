@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from bus.messages.build import AskInstances, BuildRejected, InstancesFound
+from bus.messages.build import AskInstances, BuildRejected, DeleteInstance, InstancesFound
 from tests.stories.cloud import SMALL, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import BOTH
 
@@ -57,6 +57,19 @@ async def test_instances_are_listed_in_each_order_and_counted(bus: str, books: s
         counted = await setup.client.ask(AskInstances(cell="c1", limit=1, counted=True))
         assert isinstance(counted, InstancesFound)
         assert (len(counted.instances), counted.count, counted.more_than) == (1, 3, False)
+
+        odd = a_build(4, name="WEB-ÜBER", hosts=("h1",))
+        await setup.client.ask(odd)
+        await setup.until_state(instance_of(odd), "active")
+        # Only the capitals of ASCII are like small letters, whatever the database and its locale.
+        for part, wanted in (("Ü", ["WEB-ÜBER"]), ("b-Üb", ["WEB-ÜBER"]), ("ü", []), ("%", []), ("_", [])):
+            assert await names(setup, AskInstances(part=part)) == wanted, part
+        await setup.client.ask(DeleteInstance(instance=instance_of(odd)))
+        await setup.until_state(instance_of(odd), "deleted")
+        # A deleted instance has no place in the order of hosts, and is not counted there.
+        by_host = await setup.client.ask(AskInstances(order="host", limit=1, counted=True))
+        assert isinstance(by_host, InstancesFound)
+        assert by_host.count == len(await names(setup, AskInstances(order="host"))) == 4
         gone = instance_of(a_build(9))
         refused = await setup.client.ask(AskInstances(order="name", after=gone))
         assert isinstance(refused, BuildRejected)

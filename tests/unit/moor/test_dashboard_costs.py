@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from html import unescape
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,7 +18,7 @@ from bus.message import Message
 from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState
 from bus.messages.cloud import AskOverview, AskTiles, CellState, Overview, Tiles
 from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, AskHosts, HostsFound
-from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
+from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovePlace, MovesFound
 from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
 from bus.messages.stored_names import AskGroups, GroupsFound, GroupState
 from bus.workers.station import NoAnswer
@@ -63,7 +64,9 @@ ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
     ),
     AskHistory: lambda _: HistoryFound(instance=STATES[0], changes=(CHANGE,)),
     AskExplanation: lambda _: ExplanationsFound(explanations=(Explanation(state=STATES[0]),), plan=PLANNED),
-    AskMoves: lambda _: MovesFound(moves=(CHANGE,) * 100),
+    AskMoves: lambda ask: MovesFound(
+        moves=(CHANGE,) * 100, next=MovePlace(asked_at=AT, instance=CHANGE.instance) if ask.ended else None
+    ),
     AskHosts: lambda ask: HostsFound(
         hosts=tuple(
             HostState(id=ProviderId(UUID(int=at)), name=f"c1-host-{at:05d}", cell="c1", up=True)
@@ -138,6 +141,21 @@ async def test_a_page_asks_few_questions_and_stays_small(path: str, visit: Visit
     assert asking.asked == questions
     assert page.text.count("<tr>") <= rows_max
     assert len(page.content) <= bytes_max
+
+
+async def test_the_next_page_of_a_list_is_of_the_same_list(visit: Visit) -> None:
+    root = (await visit(LargeCloud(), auth="none")).browser()
+
+    for path, filtered in (
+        ("/moves?ended=1", "ended=1"),
+        ("/instances?part=web&order=name", "part=web&amp;order=name"),
+    ):
+        page = (await root.get(path)).text
+        (following,) = [part for part in page.split("<a ") if "The next page" in part]
+        assert filtered in following
+        later = (await root.get(unescape(following.partition('href="')[2].partition('"')[0]))).text
+        assert "The first page" in later
+        assert filtered in later
 
 
 async def test_a_member_is_told_why_not_without_names_of_hosts_and_reasons_of_operators(visit: Visit) -> None:

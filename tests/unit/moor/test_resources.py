@@ -1,9 +1,13 @@
 """The table of resources: what its rows say fits the client's methods and the commands, and a list in a terminal is the list of a page."""
 
 import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import click
 import pytest
 from markupsafe import Markup
+from msgspec import structs
 
 import moor.bare_metal.nodes
 import moor.resources
@@ -11,8 +15,8 @@ from moor.bare_metal.nodes import NodeReader
 from moor.client import Client, Flavor
 from moor.commands import command_of, every
 from moor.dashboard.rendering import html_of, table_of
-from moor.resource_commands import flag_of
-from moor.resources import FLAVOR, ResourceKind, resources, shown_by
+from moor.resource_commands import completes, flag_of
+from moor.resources import FLAVOR, TRAIT, ResourceKind, resources, shown_by
 from moor.tables import Amount, styled
 from tools.operations import operations, users
 
@@ -54,6 +58,21 @@ def test_every_row_is_in_the_table_and_its_methods_are_about_one_thing() -> None
         }
         assert len(one) <= 1, row.word
         assert all(row.list.__name__.startswith(f"list_{name}") for name in one)
+
+
+def test_completion_reads_on_until_it_has_found_what_begins_so() -> None:
+    @asynccontextmanager
+    async def nowhere(**_: object) -> AsyncIterator[None]:
+        yield
+
+    async def numbers(_: None) -> list[str]:
+        return [f"web-{number}" for number in range(1000)] + ["zz"]
+
+    kind = structs.replace(TRAIT, list=numbers, opened=nowhere)
+    context = click.Context(click.Command("show"))
+    parameter = click.Argument(["name"])
+    assert completes(kind)(context, parameter, "z") == ["zz"]
+    assert len(completes(kind)(context, parameter, "web")) == 200
 
 
 def test_every_operation_is_used_by_commands_or_is_for_programs() -> None:
