@@ -305,7 +305,7 @@ Yes = Annotated[bool, option("--yes", help="Do not ask, whatever the filters cho
 
 def check_not_both(named: Sequence[str] | None, **filters: Any) -> None:
     """Refuse names together with filters: which of them should count?"""
-    given = [name for name, value in filters.items() if value not in ("", None, False)]
+    given = [name for name, value in filters.items() if value not in ("", None)]
     if named and given:
         raise click.BadParameter(
             f"--{given[0]} chooses by itself, and {named[0]} is named: give one or the other"

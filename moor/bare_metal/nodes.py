@@ -26,7 +26,7 @@ from kit.settings import without_password
 from moor.client import Client, Flavor, InstanceState
 from moor.client.books.rules import NodeInIronic, NodesInIronic
 from moor.client.errors import NotFound
-from moor.client.finding import NamedKind, prefix_in, the_one
+from moor.client.finding import NamedKind, id_in, prefix_in, the_one
 from moor.options import (
     DatabaseUrl,
     IronicDatabaseUrl,
@@ -214,7 +214,7 @@ class NodeReader:
         If a text may mean several nodes, the one that Ironic still has is meant. Raises `Ambiguous` if Ironic still has several of
         them, or none.
         """
-        ids = {name: id_ for name in names if (id_ := _as_id(name)) is not None}
+        ids = {name: ProviderId(id_) for name in names if (id_ := id_in(name)) is not None}
         found: dict[str, NodeShown | None] = dict.fromkeys(names)
         rows = {**await self._rows_of(ids.values())}
         for name, id_ in ids.items():
@@ -243,7 +243,7 @@ class NodeReader:
         instances = await self._instances(names) if names and self._instances is not None else {}
         texts = {name: (str(each.id), each.host) for name, each in instances.items()}
         nodes = await self.find(
-            [*dict.fromkeys(each for both in texts.values() for each in both if _as_id(each))]
+            [*dict.fromkeys(each for both in texts.values() for each in both if id_in(each))]
         )
         found = {name: nodes[id_] or nodes.get(host) for name, (id_, host) in texts.items()}
         return {
@@ -402,13 +402,6 @@ def _deploy(deploy: NodeDeploy) -> DeployShown:
         failure=deploy.failure,
         started_at=deploy.started_at,
     )
-
-
-def _as_id(name: str) -> ProviderId | None:
-    try:
-        return ProviderId(UUID(name))
-    except ValueError:
-        return None
 
 
 def name_order(node: NodeShown) -> tuple[bool, str, UUID]:

@@ -110,7 +110,7 @@ def _add_decision(verb: str, help_: str, done: str, decides: Callable[..., Await
     ) -> None:
         if not (handles or every):
             raise click.BadParameter("no dead letters are named: give their handles, or --all")
-        check_not_both(handles, all=every)
+        check_not_both(handles, all=every or None)
         named = handles or ()
 
         async def work(moor: Client) -> tuple[int, int]:

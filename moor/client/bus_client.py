@@ -54,8 +54,6 @@ from moor.client.errors import NotInTime, NotSendable, Rejected
 
 T = TypeVar("T")
 
-DRAIN_S_MAX = 5.0
-
 Feed = AsyncGenerator[Sequence[Received[Message]], None]
 
 
@@ -148,7 +146,7 @@ def readable(line: bytes) -> Message:
     raise NotSendable(read.field, read.value, why)
 
 
-async def answers_of(asking: "AsksMany", questions: Sequence[Message], kind: type[T]) -> list[T]:
+async def answers_of(asking: AsksMany, questions: Sequence[Message], kind: type[T]) -> list[T]:
     """Ask many questions, ASKED_AT_ONCE_MAX at a time, and return their answers, each of type `kind`."""
     answers: list[T] = []
     for some in batches_of(questions, ASKED_AT_ONCE_MAX):

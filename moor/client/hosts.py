@@ -298,10 +298,6 @@ class HostCalls(ClientSession):
         question = AskHosts(cell=cell, mode=mode or "", up=up, kind=kind, name=name, limit=HOSTS_PAGE)
         return self._listing(question, HostsFound, lambda page: page.hosts)
 
-    def list_nodes(self, *, cell: str = "", up: bool | None = None) -> Listing[HostState, HostsFound]:
-        """The bare-metal nodes, as the schedulers know them. For admins."""
-        return self.list_hosts(cell=cell, up=up, kind="node")
-
     async def show_host(self, name: str) -> HostState:
         """A host or a node by its name; `CELL/NAME` if several cells have it. Raises `NotFound`. For admins."""
         with self._raising():
@@ -359,32 +355,8 @@ class HostCalls(ClientSession):
         draining.
         """
         host = await self.set_host(name, "draining", reason=reason, for_user=for_user)
-        return await self.move_away(
-            host_in_cell(host.cell, host.name),
-            hosts=hosts,
-            wait=wait,
-            at_once=at_once,
-            timeout_s=timeout_s,
-            for_user=for_user,
-            tell=tell,
-            stop=stop,
-        )
-
-    async def move_away(
-        self,
-        name: str,
-        *,
-        hosts: Sequence[str] = (),
-        wait: MoveWait | int | None = None,
-        at_once: int = 10,
-        timeout_s: float = 3600.0,
-        for_user: str = "",
-        tell: Callable[[Emptied], None] | None = None,
-        stop: asyncio.Event | None = None,
-    ) -> Emptied:
-        """Move the instances of a host away, as `drain` does; its mode stays. For admins."""
         return await self._emptied(
-            name,
+            host_in_cell(host.cell, host.name),
             DRAINING,
             hosts,
             wait,

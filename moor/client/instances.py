@@ -15,7 +15,6 @@ from bus.messages.build import (
     BuildInstance,
     DeleteInstance,
     FlavorChange,
-    InstanceDetails,
     InstanceOrder,
     InstancesFound,
     InstanceState,
@@ -42,7 +41,6 @@ from bus.messages.stored_names import is_image_source
 from engine.flavors import Flavor, Image, InstanceId, JoinedGroup, RequestId
 from engine.inventories import near, near_in_words
 from engine.refusals import HostVerdict
-from kit.parts import batches_of
 from moor.client.bus_client import (
     FOUND_AT_ONCE_MAX,
     Asks,
@@ -176,26 +174,10 @@ class InstanceCalls(NamingSession):
         with self._raising():
             return await instances_or_requests(self._bus, named, self.project)
 
-    async def find_instances(self, *named: Named) -> dict[InstanceId, InstanceState]:
-        """The instances that are named, and all of the requests with these ids. Raises `NotFound` if one is unknown."""
-        with self._raising():
-            found = await instances_or_requests(self._bus, named, self.project)
-        return {each.id: each for each in found.instances}
-
     async def instances_called(self, *texts: str) -> dict[str, InstanceState]:
         """For each of these texts the instance that it names, by its name or the beginning of its id; those that name none are left out."""
         with self._raising():
             return await instances_named(self._bus, texts)
-
-    async def details(self, *instances: UUID) -> dict[InstanceId, InstanceDetails]:
-        """The size of each instance, and when it was accepted and placed."""
-        questions = [
-            AskInstances(instances=tuple(some), limit=FOUND_AT_ONCE_MAX, project=self.project)
-            for some in batches_of([*map(InstanceId, instances)], FOUND_AT_ONCE_MAX)
-        ]
-        with self._raising():
-            pages = await answers_of(self._bus, questions, InstancesFound)
-        return {each.id: each for page in pages for each in page.details}
 
     def list_instances(
         self,

@@ -313,9 +313,7 @@ async def _ask_drain(clouds: Clouds, given: Given, _reader: Reader) -> OrderQues
 async def _drain(clouds: Clouds, given: Given, job: DashboardJob) -> None:
     reason = given.get("reason", "").strip()
     async with clouds.ordering() as moor:
-        host = await moor.set_host(given["host"], "draining", reason=reason, for_user=job.by)
-        job.say(f"{whole_name(host)} is set draining, by {host.setting.by}.")
-        await _emptied(job, moor.move_away, whole_name(host), at_once=MOVES_AT_ONCE)
+        await _emptied(job, moor.drain, given["host"], reason=reason, at_once=MOVES_AT_ONCE)
 
 
 async def _ask_evacuate(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:

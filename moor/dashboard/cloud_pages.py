@@ -6,8 +6,7 @@ One watcher asks the schedulers for the overview and the tiles, for all browsers
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any
@@ -15,14 +14,24 @@ from urllib.parse import quote
 
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 
 from kit.errors import ConnectionLost, Failure, Refusal
 from kit.metrics import BUCKETS_S
 from kit.parts import Periodic
 from moor.broker.deployments import BrokerDeployment
 from moor.client import Client, ClientError, Durations, Overview, StageTimes
-from moor.dashboard.rendering import HEIGHT, WIDTH, PageRefused, PageRenderer, Reader, is_number, line_of
+from moor.dashboard.rendering import (
+    HEIGHT,
+    WIDTH,
+    PageRefused,
+    PageRenderer,
+    Reader,
+    is_number,
+    line_of,
+    stream_of,
+    streamed,
+)
 from moor.overview.gathering import CloudView, CloudViewer, Rates, brokers_of, notes_of, troubles_of
 from moor.overview.status_command import (
     instance_counts,
@@ -43,8 +52,6 @@ BROKERS_KEPT_S = 10.0
 HOUR_S = 3600.0
 # So many samples has an hour at most.
 HOUR = round(HOUR_S / EVERY_S)
-# A browser that does not read must not fill the memory.
-UNREAD_MAX = 2
 # Of each queue's name, the part that says what work it is.
 STAGES = {
     "requests": "scheduler.requests",
@@ -78,7 +85,7 @@ class Watcher(Periodic):
 
     def __init__(self, moor: Client, settings: Settings, every_s: float = EVERY_S) -> None:
         super().__init__("look at the cloud", self._look, self._pause_s, is_cut_short=True)
-        self._watched_every_s = every_s
+        self.watched_every_s = every_s
         self.seen: CloudSeen | None = None
         self.trouble = ""
         self.hour: deque[Sample] = deque(maxlen=HOUR)
@@ -86,7 +93,6 @@ class Watcher(Periodic):
         self._settings = settings
         self._viewer = CloudViewer(moor, settings, brokers_kept_s=BROKERS_KEPT_S)
         self._rates = Rates()
-        self._readers: set[asyncio.Queue[None]] = set()
         # By the loop's clock: when somebody read a page of it last.
         self._read_s = -math.inf
 
@@ -103,25 +109,12 @@ class Watcher(Periodic):
     def brokers(self) -> tuple[BrokerDeployment, ...]:
         return brokers_of(self._settings, self.seen.view.overview if self.seen else None)
 
-    async def news(self) -> AsyncIterator[None]:
-        """Yields now, and each time that something new was seen."""
-        queue = asyncio.Queue[None](UNREAD_MAX)
-        queue.put_nowait(None)
-        self.is_looked_at()
-        self._readers.add(queue)
-        try:
-            while True:
-                await queue.get()
-                yield
-        finally:
-            self._readers.discard(queue)
-
     def _is_watched(self) -> bool:
-        return bool(self._readers) or asyncio.get_running_loop().time() - self._read_s < LOOKED_AT_S
+        return asyncio.get_running_loop().time() - self._read_s < LOOKED_AT_S
 
     def _pause_s(self) -> float:
         # Until it has seen something, there is nothing to show.
-        return self._watched_every_s if self.seen is None or self._is_watched() else UNWATCHED_S
+        return self.watched_every_s if self.seen is None or self._is_watched() else UNWATCHED_S
 
     async def _look(self) -> None:
         try:
@@ -134,9 +127,6 @@ class Watcher(Periodic):
             self.seen = CloudSeen(view, tiles)
             if view.overview is not None:
                 self._sample(view.overview)
-        for reader in self._readers:
-            with suppress(asyncio.QueueFull):
-                reader.put_nowait(None)
 
     async def _tiles(self, overview: Overview) -> dict[str, str]:
         found = {}
@@ -171,10 +161,6 @@ class Watcher(Periodic):
         )
 
 
-# A comment that keeps proxies from closing a quiet stream.
-QUIET_S = 20.0
-
-
 class StageShown(Struct, frozen=True):
     """A stage of boots: how many went through it a second in the last minute, how long that took then and in the last hour, and the
     hour as two lines.
@@ -202,9 +188,7 @@ class CloudPages(PageRenderer):
 
     async def live(self, _request: Request, _reader: Reader) -> Response:
         """The overview as server-sent events: the changing part of the page, each time that something new was seen."""
-        return StreamingResponse(
-            self._events(), media_type="text/event-stream", headers={"cache-control": "no-store"}
-        )
+        return streamed(stream_of("overview", self._news, self._watcher.watched_every_s / 2))
 
     async def workers(self, request: Request, reader: Reader) -> Response:
         """Each worker and each broker, as the watcher saw them last."""
@@ -230,23 +214,9 @@ class CloudPages(PageRenderer):
             return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"cell {cell} has no host {number}.")
         return RedirectResponse(f"/hosts/{quote(cell)}/{quote(page.names[0])}", HTTPStatus.SEE_OTHER)
 
-    async def _events(self) -> AsyncIterator[str]:
-        news = aiter(self._watcher.news())
-        coming = asyncio.ensure_future(anext(news))
-        try:
-            while True:
-                done, _ = await asyncio.wait((coming,), timeout=QUIET_S)
-                if not done:
-                    yield ": quiet\n\n"
-                    continue
-                coming.result()
-                lines = "".join(f"data: {line}\n" for line in self._live().splitlines())
-                yield f"event: overview\n{lines}\n"
-                coming = asyncio.ensure_future(anext(news))
-        finally:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
-            await news.aclose()  # type: ignore[attr-defined]  # it is a generator
+    async def _news(self) -> str:
+        self._watcher.is_looked_at()
+        return self._live()
 
     def _live(self) -> str:
         """The changing part of the overview: rendered once for all who look."""

@@ -30,7 +30,7 @@ from moor.bare_metal.nodes import (
     state_of,
 )
 from moor.bare_metal.ring_command import RingShown, notes_of_ring, ring_of
-from moor.dashboard.rendering import ListFilter, PageRefused, PageRenderer, Reader, table_of
+from moor.dashboard.rendering import ListFilter, PageRefused, PageRenderer, Reader, is_number, table_of
 from moor.settings import Settings
 from moor.tables import styled
 
@@ -225,7 +225,6 @@ def _seen(known: Iterable[NodeHeard]) -> NodesSeen:
 
 
 PAGE = 100
-PAGES_DIGITS_MAX = 6
 
 
 class NodePages(PageRenderer):
@@ -323,6 +322,6 @@ def _takes(given: Mapping[str, str], each: NodeHeard) -> bool:
 
 
 def _page_number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= PAGES_DIGITS_MAX and int(text)):
+    if not (is_number(text) and int(text)):
         raise PageRefused(f"page is {text!r}: it must be a whole number from 1.")
     return int(text)

@@ -2,9 +2,10 @@
 that says why there is none.
 """
 
+import asyncio
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from markupsafe import Markup, escape
 from msgspec import Struct
 from rich.text import Text
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from engine.hosts import host_in_cell
 from engine.refusals import NoValidHost
-from moor.client import HostChoice, NotInTime
+from kit.errors import ConnectionLost, Failure, Refusal
+from moor.client import ClientError, HostChoice, NotInTime
 from moor.showing import size_in_words, time_in_words
 from moor.tables import Amount, Columns, styled, text_of
 
@@ -222,6 +224,30 @@ def why_refused(problem: Exception) -> str:
 def is_number(text: str) -> bool:
     # A text of thousands of digits is no number for Python either.
     return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX and int(text) <= NUMBER_MAX
+
+
+async def stream_of(
+    event: str, render: Callable[[], Awaitable[str]], every_s: float
+) -> AsyncGenerator[str, None]:
+    """Server-sent events: what `render` makes, again whenever it is another one. Between them, comments keep proxies from closing the
+    stream.
+    """
+    last = ""
+    while True:
+        try:
+            kind, page = event, await render()
+        except (ClientError, Failure, ConnectionLost, Refusal) as problem:
+            kind, page = "trouble", why_refused(problem)
+        lines = "".join(f"data: {line}\n" for line in page.splitlines())
+        said = f"event: {kind}\n{lines}\n"
+        yield said if said != last else ": quiet\n\n"
+        last = said
+        await asyncio.sleep(every_s)
+
+
+def streamed(events: AsyncIterator[str]) -> Response:
+    headers = {"cache-control": "no-store"}
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
 # Numbers as small pictures, as attributes of SVG elements: a content security policy allows no styles inside of pages. Pure.

@@ -4,21 +4,20 @@ A list shows the columns of the resource, and its form has the filters; the page
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any, get_args
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
 from msgspec import Struct, structs
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from kit.errors import ConnectionLost, Failure, Refusal
 from moor.client import (
     Client,
-    ClientError,
     HostKind,
     HostMode,
     InstanceState,
@@ -35,8 +34,9 @@ from moor.dashboard.rendering import (
     PageRefused,
     PageRenderer,
     Reader,
+    stream_of,
+    streamed,
     table_of,
-    why_refused,
 )
 from moor.resources import AGGREGATE, GROUP, HOST, INSTANCE, MIGRATION, ResourceKind
 from moor.showing import INSTANCES, WAITING
@@ -253,22 +253,8 @@ class ResourcePages(PageRenderer):
     async def live_instances(self, request: Request, reader: Reader) -> Response:
         asked = request.query_params
         given, after = _given(INSTANCE_LIST, asked, reader), _after(INSTANCE_LIST, asked)
-        headers = {"cache-control": "no-store"}
-        tables = self._tables_of(given, after, reader)
-        return StreamingResponse(tables, media_type="text/event-stream", headers=headers)
-
-    async def _tables_of(self, given: Mapping[str, str], after: Any, reader: Reader) -> AsyncIterator[str]:
-        last = ""
-        while True:
-            try:
-                kind, page = "instances", await self._seen(given, after, reader)
-            except (ClientError, Failure, ConnectionLost, Refusal) as problem:
-                kind, page = "trouble", why_refused(problem)
-            lines = "".join(f"data: {line}\n" for line in page.splitlines())
-            event = f"event: {kind}\n{lines}\n"
-            yield event if event != last else ": quiet\n\n"
-            last = event
-            await asyncio.sleep(LOOK_S)
+        render = partial(self._seen, given, after, reader)
+        return streamed(stream_of("instances", render, LOOK_S))
 
     async def _seen(self, given: Mapping[str, str], after: Any, reader: Reader) -> str:
         now_s = asyncio.get_running_loop().time()

@@ -29,6 +29,7 @@ from kit.errors import ConnectionLost, Failure, Refusal
 from kit.health import Listen, read_listen
 from kit.http_server import HttpServer
 from kit.keystone import OPENSTACK
+from kit.process import run_until
 from kit.tls import ServerTls
 from moor.client import Client, ClientError, NotFound, Rejected
 from moor.dashboard.access import Access, FormRefused, OpeningToken, SessionStore
@@ -316,8 +317,8 @@ class DashboardService:
             self.parts = (watcher, metal.part)
             log.info("the dashboard is served at %s", self.url)
             try:
-                if not self._stopping.is_set():
-                    await self._serve()
+                # The server first: its open streams ask the others.
+                await run_until(self._stopping, (self._server, *self.parts), END_S_MAX + 1)
             finally:
                 await actions.jobs.close()
                 await watcher.close()
@@ -333,22 +334,8 @@ class DashboardService:
         assert self._app is not None, "the server runs only when there is an application"
         await self._app(scope, receive, send)
 
-    async def _serve(self) -> None:
-        """Serve and watch until told to stop. If one of them ends by itself, that is a bug, and ends the others."""
-        serving = asyncio.create_task(self._server.run())
-        tasks = [*(asyncio.create_task(part.run()) for part in self.parts), serving]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        await self._server.stop()
-        for part in self.parts:
-            await part.stop()
-        for task in tasks:
-            await task
-
     async def stop(self) -> None:
         self._stopping.set()
-        for each in self.parts:
-            await each.stop()
-        await self._server.stop()
 
 
 def access_of(options: DashboardOptions, port: int, show: Callable[[str], None]) -> Access:

@@ -145,7 +145,7 @@ async def ended(
     if not following.wait:
         known = {each.id for each in sent.states}
         if missing := [each for each in sent.instances if each not in known]:
-            return [*sent.states, *(await moor.find_instances(*missing)).values()], True
+            return [*sent.states, *(await moor.look(*missing)).instances], True
         return sent.states, True
     try:
         return await _followed(sent, following.timeout), True

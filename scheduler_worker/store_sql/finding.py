@@ -36,13 +36,6 @@ _PLACES = {
     "name": (table.c.name_order, table.c.id),
     "host": (table.c.cell, table.c.host, table.c.name_order, table.c.id),
 }
-# The columns of the rows of an order.
-_PLACED = {
-    "id": (),
-    "age": (table.c.request_id.is_not(None),),
-    "name": (table.c.name_order.is_not(None),),
-    "host": (table.c.ended_at.is_(None), table.c.name_order.is_not(None)),
-}
 # PostgreSQL takes a scan of the whole table for cheaper than some thousand rows by an index, and sorts it.
 _BY_INDEX = sa.text(
     "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)"
@@ -51,6 +44,16 @@ _BY_INDEX = sa.text(
 _encode = msgspec.msgpack.Encoder().encode
 # Of the table, or of a query of its rows.
 Columns = sa.sql.base.ReadOnlyColumnCollection[str, Any]
+
+
+def _placed(order: str, columns: Columns) -> Sequence[sa.ColumnElement[bool]]:
+    """The conditions of the rows that have a place in this order."""
+    return {
+        "id": (),
+        "age": (columns.request_id.is_not(None),),
+        "name": (columns.name_order.is_not(None),),
+        "host": (columns.ended_at.is_(None), columns.name_order.is_not(None)),
+    }[order]
 
 
 def name_order(name: str) -> str:
@@ -96,7 +99,9 @@ def read_page(
         return None
     source = _source_for_order(connection, query)
     is_walked = source is None or query.order in source.orders
-    walk = sa.select(table).where(*_PLACED[query.order], *(() if source is None else source.conditions))
+    walk = sa.select(table).where(
+        *_placed(query.order, table.c), *(() if source is None else source.conditions)
+    )
     if is_walked:
         walk = _from_place(walk, query, place, table.c)
     read = walk.limit(query.read_max).subquery()
@@ -118,7 +123,8 @@ def count_rows(connection: Connection, query: InstanceQuery) -> tuple[int, bool]
     As in `read_page`, rows that have another flavor or image may be counted.
     """
     read = _read_for_count(connection, query)
-    found = sa.func.count().filter(sa.and_(sa.true(), *_filters(connection, query, read.c)))
+    conditions = (*_placed(query.order, read.c), *_filters(connection, query, read.c))
+    found = sa.func.count().filter(sa.and_(sa.true(), *conditions))
     in_all, count = connection.execute(sa.select(sa.func.count(), found).select_from(read)).one()
     return min(count, query.read_max), in_all > query.read_max
 
@@ -128,13 +134,17 @@ def rows_to_count(
 ) -> Sequence[sa.Row[Any]]:
     """The first of the rows that `count_rows` counts, and one more than are read at most."""
     read = _read_for_count(connection, query)
-    found = sa.select(*[read.c[each.name] for each in columns]).where(*_filters(connection, query, read.c))
+    conditions = (*_placed(query.order, read.c), *_filters(connection, query, read.c))
+    found = sa.select(*[read.c[each.name] for each in columns]).where(*conditions)
     return connection.execute(found.limit(DECODED_MAX + 1)).all()
 
 
 def _read_for_count(connection: Connection, query: InstanceQuery) -> sa.Subquery:
     source = next(_sources(connection, query), None)
-    read = sa.select(table).where(*_PLACED[query.order], *(() if source is None else source.conditions))
+    read = sa.select(table).where(*(() if source is None else source.conditions))
+    if source is None and query.order == "host":
+        # By its index, which leaves out the deleted ones: there may be many.
+        read = read.where(*_placed("host", table.c)).order_by(*_PLACES["host"])
     return read.limit(query.read_max + 1).subquery()
 
 

@@ -308,7 +308,9 @@ def count_found(connection: Connection, query: InstanceQuery) -> tuple[int, bool
     if not (query.flavor or query.image):
         return count, more_than
     rows = rows_to_count(connection, query, _COLUMNS)
-    return len(_having(query, rows[:DECODED_MAX])), more_than or len(rows) > DECODED_MAX
+    # One row more than may be read tells whether there are others.
+    count = len(_having(query, rows[:DECODED_MAX]))
+    return min(count, query.read_max), more_than or len(rows) > DECODED_MAX
 
 
 def _having(query: InstanceQuery, rows: Sequence[sa.Row[Any]]) -> tuple[InstanceRow, ...]:

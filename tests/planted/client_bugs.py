@@ -49,13 +49,13 @@ def explained_in_part() -> AbstractContextManager[None]:
 
 
 # One question is asked for all instances that are named, and it has a limit.
-@planted_by("the sizes of many instances are told in part", InstanceCalls, "details")
+@planted_by("the sizes of many instances are told in part", InstanceCalls, "look")
 def sizes_of_the_first_only(real: Any) -> Any:
     @wraps(real)
-    async def details(self: Any, *ids: Any) -> Any:
+    async def look(self: Any, *ids: Any) -> Any:
         return await real(self, *ids[: bus_client.FOUND_AT_ONCE_MAX])
 
-    return details
+    return look
 
 
 # A list of the instances with a name, or of a cell, is that of all.

@@ -170,7 +170,8 @@ async def test_all_or_nothing_and_a_list_of_many_pages(bus: str, books: str) -> 
         active = [each.id async for each in moor.list_instances(state="active")]
 
         assert len(listed) == 17 + 16 + 300
-        assert {*await moor.details(*(each.id for each in listed))} == {each.id for each in listed}
+        found = await moor.look(*(each.id for each in listed))
+        assert {each.id for each in found.details} == {each.id for each in listed}
         assert len((await moor.explain(more.id)).explanations) == 300
         assert active == sorted(every.instances)
         plan = await moor.plan(SMALL)

@@ -5,7 +5,7 @@ mend names what the second look saw; if that has changed, it does nothing. After
 is gone.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -65,6 +65,8 @@ LOOKED_AT_ONCE_MAX = NAMED_MAX // 2
 _STRAYS = "something runs there that no row knows: moor audit"
 # Lists Ironic's nodes. It raises if Ironic does not answer.
 ListsNodes = Callable[[], Awaitable[NodesInIronic]]
+# Judges these consumers by what is seen of them now.
+Judge = Callable[[Mapping[ConsumerId, InstanceView], Sight], Iterable[Fault]]
 _CHANGED = "it has changed meanwhile: the next audit looks again"
 
 
@@ -248,12 +250,19 @@ class Audit:
             ids = [view.id for view, _ in some]
             hosts = {each.host: None for view, _ in some for each in view.in_cells if each.host is not None}
             found = [fault for _, faults in some for fault in faults]
-            await self._look_twice(found, partial(self._faults_now, ids, tuple(hosts)))
+            await self._look_twice(found, partial(self._seen_now, ids, self._each(faults_of), tuple(hosts)))
 
-    async def _faults_now(self, ids: Sequence[ConsumerId], hosts: Sequence[ProviderId]) -> list[Fault]:
+    async def _seen_now(
+        self, ids: Sequence[ConsumerId], judge: Judge, hosts: Sequence[ProviderId] = ()
+    ) -> list[Fault]:
+        """The faults of these consumers as they are now: the first look may have read one's rows before it changed, and others after."""
         views, asked = await self._reader.views_of(ids, hosts)
-        sight = self._sight(asked)
-        return [fault for view in views.values() for fault in faults_of(view, sight, self._places)]
+        return [*judge(views, self._sight(asked))]
+
+    def _each(self, of_one: Callable[[InstanceView, Sight, Places], Iterable[Fault]]) -> Judge:
+        return lambda views, sight: [
+            fault for view in views.values() for fault in of_one(view, sight, self._places)
+        ]
 
     def _sight(self, asked: frozenset[ProviderId] | None) -> Sight:
         return Sight(
@@ -277,28 +286,29 @@ class Audit:
 
     async def _compare_ways_back(self) -> None:
         for some in batches_of(sorted(self._ways_back.items()), LOOKED_AT_ONCE_MAX):
-            await self._look_twice(await self._ways_back_now(some), partial(self._ways_back_now, some))
+            ids = [each for pair in some for each in pair]
+            look = partial(self._seen_now, ids, partial(self._of_ways_back, some))
+            await self._look_twice(await look(), look)
 
-    async def _ways_back_now(self, pairs: Sequence[tuple[ConsumerId, ConsumerId]]) -> list[Fault]:
-        views, asked = await self._reader.views_of([each for pair in pairs for each in pair], ())
-        sight = self._sight(asked)
-        return [
-            fault
-            for instance, migration in pairs
-            if (view := views.get(instance)) is not None
-            for fault in faults_of_way_back(
-                view, views[migration].consumer if migration in views else None, sight, self._places
-            )
-        ]
+    def _of_ways_back(
+        self,
+        pairs: Sequence[tuple[ConsumerId, ConsumerId]],
+        views: Mapping[ConsumerId, InstanceView],
+        sight: Sight,
+    ) -> Iterator[Fault]:
+        for instance, migration in pairs:
+            if (view := views.get(instance)) is not None:
+                back = views[migration].consumer if migration in views else None
+                yield from faults_of_way_back(view, back, sight, self._places)
 
     async def _compare_groups(self) -> None:
         for members in [each for _, each in sorted(self._groups.items()) if len({*each.values()}) > 1]:
-            look = partial(self._split_now, [*members])
+            look = partial(
+                self._seen_now,
+                [*members],
+                lambda views, sight: faults_of_group(views.values(), sight, self._places),
+            )
             await self._look_twice(await look(), look)
-
-    async def _split_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
-        views, asked = await self._reader.views_of(ids, ())
-        return [*faults_of_group(views.values(), self._sight(asked), self._places)]
 
     async def _compare_alone(self) -> None:
         concerned = [view for _, view in sorted(self._alone.items()) if self._options.concerns(view)]
@@ -307,16 +317,9 @@ class Audit:
         sight = self._sight(None)
         for some in batches_of(suspects, LOOKED_AT_ONCE_MAX):
             found = [fault for view in some for fault in faults_alone(view, sight, self._places)]
-            await self._look_twice(found, partial(self._alone_now, [view.id for view in some]))
-
-    async def _alone_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
-        """Look a second time at consumers whose ids no row has, and return their faults.
-
-        The first look may have read a cell's row before a swap made a consumer of that cell.
-        """
-        views, asked = await self._reader.views_of(ids, ())
-        sight = self._sight(asked)
-        return [fault for view in views.values() for fault in faults_alone(view, sight, self._places)]
+            # The first look may have read a cell's row before a swap made a consumer of that cell.
+            ids = [view.id for view in some]
+            await self._look_twice(found, partial(self._seen_now, ids, self._each(faults_alone)))
 
     # Bare-metal nodes in Ironic
 
@@ -344,8 +347,9 @@ class Audit:
 
     async def _on_nodes_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
         nodes = await self._list_nodes()
-        views, asked = await self._reader.views_of(ids, ())
-        return [*faults_on_nodes(ids, views, nodes, self._sight(asked), self._places)]
+        return await self._seen_now(
+            ids, lambda views, sight: faults_on_nodes(ids, views, nodes, sight, self._places)
+        )
 
     def _is_of_node(self, node: ProviderId) -> bool:
         provider = self._places.providers.get(node)

@@ -292,9 +292,6 @@ AGAIN_AT_ONCE_MAX = 200
 
 
 class AsksNova(Protocol):
-    @property
-    def name(self) -> str: ...
-
     async def unknown(self, consumers: Collection[ConsumerId]) -> HoldersAsked:
         """Those of these that Nova knows as no instance and as no migration. Raises `Operational` if Nova does not answer."""
 

@@ -44,8 +44,8 @@ async def test_a_program_without_asyncio_boots_moves_lists_and_deletes(home: Pat
             assert (back.state, back.host) == ("active", instance.host)
             (resized,) = moorage.resize(instance.id, FlavorChange(vcpus=2), confirm_s=0).until_done()
             assert resized.state == "active"
-            sizes = moorage.details(instance.id)
-            assert (size := sizes[instance.id].size) is not None
+            (found,) = moorage.look(instance.id).details
+            assert (size := found.size) is not None
             assert size.amounts == {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 1}
             shelved = moorage.shelve(instance.id).until_done()
             unshelved = moorage.unshelve(instance.id).until_done()

@@ -22,6 +22,7 @@ async def test_names_and_filters_are_not_mixed_and_one_refusal_stops_nothing(tmp
         for both in (
             ("host", "set", "a-host-00001", "--cell", "b", "draining"),
             ("host", "delete", "a-host-00001", "--cell", "b"),
+            ("host", "set", "a-host-00001", "--down", "draining"),
             ("delete", "web", "--part", "web"),
             ("dead", "delete", "0123", "--all"),
         ):

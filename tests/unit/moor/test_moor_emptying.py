@@ -18,8 +18,11 @@ from bus.messages.build import (
     Move,
     Waiting,
 )
+from bus.messages.hosts import HostSet, SetHost
 from bus.messages.moves import MOVES_PER_CELL, MoveInstance
 from engine.flavors import InstanceId, RequestId
+from engine.hosts import HostState
+from engine.inventories import ProviderId
 from kit.process import stopped_by_signals
 from moor.client import Emptied
 from tests.asking import client_of
@@ -50,6 +53,8 @@ class Asking:
         self._events = asyncio.Queue[InstanceState]()
 
     async def ask(self, question: Message) -> Message:
+        if isinstance(question, SetHost):
+            return HostSet(host=HostState(id=ProviderId(UUID(int=1)), name="h1", cell="c1", up=True))
         assert isinstance(question, AskInstances)
         return InstancesFound(instances=tuple(self._states.values()))
 
@@ -131,7 +136,7 @@ def a_state(number: int) -> InstanceState:
 async def emptied(asking: Asking, timeout_s: float = AN_HOUR_S, at_once: int = 2) -> Emptied:
     with stopped_by_signals() as told:
         moor = client_of(asking)
-        return await moor.move_away("h1", hosts=("h2", "h3"), at_once=at_once, timeout_s=timeout_s, stop=told)
+        return await moor.drain("h1", hosts=("h2", "h3"), at_once=at_once, timeout_s=timeout_s, stop=told)
 
 
 def test_what_did_not_move_by_the_first_kind_is_ordered_by_the_next_one() -> None:

@@ -81,7 +81,7 @@ def test_every_operation_is_used_by_commands_or_is_for_programs() -> None:
     assert (
         unused
         == {
-            *("console", "details", "evacuate", "events", "find_request", "follow_console", "list_nodes"),
+            *("console", "evacuate", "events", "find_request", "follow_console"),
             *("show_quota", "list_quotas"),
         }
         & unused
