@@ -273,8 +273,8 @@ def misspelt_filter_is_an_empty_list() -> AbstractContextManager[None]:
 
 
 # A host that is heard is set dead without a question.
-planted_by("a host is set dead without a question", hosts_command, "be_sure")(
-    lambda _real: lambda *_doubt, **_yes: None
+planted_by("a host is set dead without a question", hosts_command, "why_unsure")(
+    lambda _real: lambda *_doubt, **_yes: ""
 )
 
 
