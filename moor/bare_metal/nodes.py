@@ -181,17 +181,19 @@ class NodeReader:
     async def _all_in_ironic(self, rows: Mapping[ProviderId, NodeRow]) -> dict[ProviderId, Node | None]:
         """All nodes as Ironic has them; as the daemons last heard them, if no Ironic is named or it does not answer."""
         found: dict[ProviderId, Node | None] = {}
+        unreadable: list[UnreadableNode] = []
         there = {id_: row for id_, row in rows.items() if not row.is_removed}
         if self.api is not None:
             try:
                 async for page in self.api.pages():
                     found |= {node.id: node for node in page.nodes}
-                    self.unreadable = (*self.unreadable, *page.unreadable)
+                    unreadable += page.unreadable
             except Operational as problem:
                 if self.rows is None:
                     raise
                 self.away = str(problem)
             else:
+                self.unreadable = unreadable
                 return dict.fromkeys(there) | found
         return {id_: last_heard(row) for id_, row in there.items()}
 

@@ -317,8 +317,8 @@ class HostCalls(ClientSession):
         """Set a host or a node `up`, `draining`, `down` or `dead`. For operators.
 
         `down` counts as if its heartbeats had stopped. `dead` also says that nothing runs there; a node cannot be `dead`. A host
-        that is heard is set `dead` only by one who is `sure` of that; otherwise `Rejected` says when it was heard. `for_user` is
-        the person for whom the program does it, by your word.
+        that is heard is set `dead` only by one who is `sure` of that; otherwise `Rejected` says when it was heard. The program
+        acts for the person `for_user`, and answers for that name.
         """
         order = SetHost(host=name, mode=mode, reason=reason, sure=sure, for_user=for_user)
         return (await self._ask(order, HostSet)).host

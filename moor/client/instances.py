@@ -140,8 +140,8 @@ class InstanceCalls(NamingSession):
     async def delete(self, *named: Named, for_user: str = "") -> SentRequest:
         """Delete instances in any state: the named ones, and all instances of the requests with these ids.
 
-        The request that it returns ends when they are deleted. Raises `NotFound`, and deletes nothing, if one is unknown. `for_user`
-        is the person for whom the program does it, by your word.
+        The request that it returns ends when they are deleted. Raises `NotFound`, and deletes nothing, if one is unknown. The
+        program acts for the person `for_user`, and answers for that name.
         """
         with self._raising():
             known = (await instances_or_requests(self._bus, named, self.project)).instances

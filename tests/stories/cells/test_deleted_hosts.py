@@ -25,6 +25,7 @@ from engine.hosts import NODE, HostFacts
 from engine.inventories import AggregateId, ReportedInventory, ReportedProvider
 from laboratory.computes.faults import FallsSilent, FaultScript
 from laboratory.computes.hosts import SimulatedHost
+from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.store import HostQuery
 from tests.contracts.placement_orders import an_id
 from tests.contracts.stage import SETTINGS
@@ -172,6 +173,26 @@ async def test_a_host_that_was_deleted_while_its_compute_lived_on_is_a_whole_new
             return bool(found.uses and found.uses[0].classes)
 
         await until(is_whole, "it is up again, and placement has its providers")
+
+
+async def test_a_host_that_is_heard_while_it_is_deleted_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calendar = Calendar()
+    async with (
+        cloud("memory", "sqlite") as setup,
+        setup.placement(),
+        setup.scheduler(clock=calendar.now, bus=SOON),
+    ):
+        await setup.add_host("h1")
+        await setup.until_reported("h1")
+        calendar.ahead = LONG
+        # It is silent when the order is judged, and heard when its row would go.
+        unheard = iter([None])
+        monkeypatch.setattr(HostRegistry, "unheard", lambda *_: next(unheard, timedelta(seconds=1)))
+
+        assert (await refused(setup, "h1")).startswith("was heard meanwhile, and its providers are deleted")
+        assert await hosts_of(setup) == {"h1"}
 
 
 @STAGES
