@@ -139,7 +139,8 @@ class ComputeStore:
             if known is attempt:
                 continue
             self._attempts[key] = attempt
-            self._again.pop(key, None)
+            if known is None or known.due_s != attempt.due_s:
+                self._again.pop(key, None)
             if known is None or known.state is not attempt.state:
                 self._count(key, attempt, known.state if known else None)
             # With the same time as before it is in the heap already, or taken from it.
@@ -618,6 +619,7 @@ class Finisher:
         unheard: list[AttemptRecord] = []
         answers: list[Outgoing] = []
         asked: list[Ended] = []
+        busy: dict[AttemptKey, float] = {}
         async with self._store.transaction() as tx:
             slots = BuildSlots(tx, self._fleet, self._builds_at_once_max)
             for attempt in await tx.due(at_s, DUE_AT_ONCE_MAX):
@@ -627,16 +629,21 @@ class Finisher:
                     continue
                 after, answer = due(attempt, driver.condition(at_s), driver.look_at(attempt, at_s), at_s)
                 asked.append((attempt, after))
-                if answer is None:
-                    unheard.append(after)
-                else:
+                if answer is not None:
                     ended.append((structs.replace(after, due_s=attempt.due_s), after))
                     answers.append(Outgoing(answer, after.cause, after.trace))
+                elif after.due_s is not None and structs.replace(after, due_s=attempt.due_s) == attempt:
+                    # Only the time of the next look has changed, which a successor of this process does not need.
+                    busy[attempt.key] = after.due_s
+                else:
+                    unheard.append(after)
                 slots.changed(attempt, after)
             # Asked before anything is saved: the slots are those that the store knows, less what was counted here.
             begun = list(slots.begin_waiting({}, at_s))
             await tx.remember([before for before, _ in ended])
             await tx.save([*unheard, *begun])
+        for key, look_s in busy.items():
+            self._store.due_again((key,), look_s)
         for before, after in asked:
             self._fleet.count_build(before, after)
         if answers:

@@ -242,6 +242,8 @@ def next_step(known: AttemptRecord | None, order: HostOrder) -> Step:
     steps = _STEPS[known.state if known is not None else None]
     if known is not None and (known.is_left or _is_late(known, order)):
         return steps[0]
+    if known is not None and _is_being_destroyed(known, order):
+        return "later"
     is_to_save = isinstance(order, StopInstance) and bool(order.save_as) and not _is_saved(known, order)
     return steps[_SAVE if is_to_save else _COLUMNS[type(order)]]
 
@@ -255,6 +257,15 @@ def _is_late(known: AttemptRecord, order: HostOrder) -> bool:
             return rank_of(order) < known.rank
         case _:
             return False
+
+
+def _is_being_destroyed(known: AttemptRecord, order: HostOrder) -> bool:
+    """Does the work of the same order to destroy go on, or is its answer due? An order that also forgets saved images is another one."""
+    if not isinstance(order, DestroyInstance) or known.state is not AttemptState.DESTROYED:
+        return False
+    begun_order = known.begun_order
+    forgets = begun_order.saved_until if isinstance(begun_order, DestroyInstance) else 0
+    return known.due_s is not None and order.saved_until in (0, forgets)
 
 
 def _is_saved(known: AttemptRecord | None, order: StopInstance) -> bool:

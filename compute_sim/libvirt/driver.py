@@ -314,11 +314,10 @@ class LibvirtDriver:
                 return partial(self._never_begun, attempt)
             case AttemptState.STARTING:
                 return partial(self._work.start, attempt.instance, attempt.attempt)
-            case AttemptState.DESTROYED:
-                what, try_ = (
-                    ("leaving", self._work.leave) if attempt.is_left else ("destroy", self._work.destroy)
+            case AttemptState.DESTROYED if attempt.is_left:
+                return self._until_done(
+                    "leaving", partial(self._work.leave, attempt.instance, attempt.attempt)
                 )
-                return self._until_done(what, partial(try_, attempt.instance, attempt.attempt))
             case _:
                 return None
 

@@ -118,6 +118,7 @@ def _breaches_at_work(
             at_s = max(at_s, attempt.due_s or 0.0)
             attempt, answer = due(attempt, WELL, driver.look_at(attempt, at_s), at_s)
             if answer is not None:
+                yield from _breaches_after_its_end(driver, attempt, at_s, work)
                 break
         else:
             yield f"{work}: the work does not end"
@@ -141,6 +142,12 @@ def _breaches_at_work(
         driver = make()
         yield from end(attempt, "in a new driver, as after a restart")
         yield from obey("at last", *_destroys(each.work))
+
+
+def _breaches_after_its_end(driver: Driver, attempt: AttemptRecord, at_s: float, work: str) -> Iterator[str]:
+    """An answer that could not be sent is due again, and the driver is asked once more before it is sent."""
+    if driver.look_at(attempt, at_s).left_ms:
+        yield f"{work}: it is begun once more by a look after its end"
 
 
 def _sequences(host: ProviderId, obey: Callable[..., Iterator[str]], *, moves_live: bool) -> Iterator[str]:

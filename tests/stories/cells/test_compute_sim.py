@@ -3,7 +3,7 @@ of events.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from uuid import UUID
 
@@ -35,7 +35,9 @@ from bus.workers.consuming import Subscription
 from bus.workers.handling import Handlers, Received, Said
 from bus.workers.station import Station
 from bus.workers.worker import Worker
+from compute_sim.core.attempts import AttemptRecord
 from compute_sim.core.hosts import Load
+from compute_sim.handlers import ComputeStore
 from compute_sim.settings import ComputeSettings
 from compute_sim.store_sql import SqlComputeStore
 from engine.flavors import Flavor
@@ -118,7 +120,7 @@ class ComputeSetup:
         hosts: Sequence[SimulatedHost],
         faults: FaultScript | None = None,
         settings: ComputeSettings = COMPUTING,
-        store: SqlComputeStore | None = None,
+        store: ComputeStore | None = None,
         *,
         clock: Clock[float] | None = None,
     ) -> AbstractAsyncContextManager[Station]:
@@ -307,6 +309,42 @@ async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() 
             # A host lists what it has when its compute starts.
             has = (HeldAttempt(instance=ConsumerId(UUID(int=1)), attempt=1),)
             await until(lambda: [each.attempts for each in setup.listed] == [has])
+
+
+class CountedStore(ComputeStore):
+    """Counts how many attempts were found due, and how many were saved."""
+
+    looks = 0
+    saves = 0
+
+    async def due(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
+        found = await super().due(at_s, limit)
+        self.looks += len(found)
+        return found
+
+    async def save(self, attempts: Iterable[AttemptRecord]) -> None:
+        saved = [*attempts]
+        self.saves += len(saved)
+        await super().save(saved)
+
+
+async def test_an_attempt_is_not_written_while_its_work_goes_on() -> None:
+    host, clock, store = "c1-host-00001", Clock(0.0), CountedStore(asyncio.get_running_loop().time)
+    slow = FaultScript(spawn_ms=300)
+    async with (
+        compute_setup("memory") as setup,
+        setup.computing(equal_hosts("c1", 1), slow, store=store, clock=clock),
+    ):
+        await setup.order(spawn(1, host))
+        await until(lambda: store.looks >= 3)
+        saves, looks = store.saves, store.looks
+        # An order that is repeated meanwhile takes nothing from it.
+        await setup.order(spawn(1, host))
+        await until(lambda: store.looks >= looks + 5)
+        assert store.saves == saves + 1
+        clock.pass_s(0.3)
+
+        await until(lambda: setup.answers == [spawned(1, host)])
 
 
 async def _until_it_has(store: SqlComputeStore, host: str, load: Load) -> None:

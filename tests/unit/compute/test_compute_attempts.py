@@ -10,6 +10,7 @@ from compute_sim.core.attempts import (
     HostOrder,
     Silent,
     Work,
+    begun,
     next_step,
     waiting,
 )
@@ -63,6 +64,16 @@ CASES: dict[str, Case] = {
         (DONE, "destroyed: InstanceDestroyed"),
         (RECEIVE, "again"),
         (DONE, "destroyed: InstanceDestroyed"),
+    ],
+    "an order to destroy that comes again while the destroy goes on joins it": [
+        (SPAWN, "begins"),
+        (DESTROY, "begins"),
+        (DESTROY, "later"),
+        # It removes saved images, too.
+        (structs.replace(DESTROY, saved_until=3), "begins"),
+        (DESTROY, "later"),
+        (DONE, "destroyed: InstanceDestroyed"),
+        (DESTROY, "begins"),
     ],
     "built or received to be stopped": [
         (structs.replace(RECEIVE, stopped=True), "begins"),
@@ -374,3 +385,12 @@ def test_each_order_in_each_state_is_decided_as_the_table_says() -> None:
         for step, of_column in zip(steps, ORDERS, strict=True):
             assert {next_step(KNOWN[state], order) for order in of_column} == {step}, (state, of_column)
     assert STEPS.keys() == KNOWN.keys()
+
+
+def test_an_order_that_removes_saved_images_joins_only_a_destroy_that_removes_them() -> None:
+    order = structs.replace(DESTROY, saved_until=3)
+    going_on = begun(order, Work(50, needs_order=True), 10.0)
+
+    steps = [next_step(going_on, structs.replace(DESTROY, saved_until=until)) for until in (0, 3, 4)]
+
+    assert steps == ["later", "later", "begins"]
