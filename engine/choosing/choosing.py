@@ -150,7 +150,8 @@ def more_alternates(
     best = hosts.rows_at(scoring.best(ALTERNATE_POOL_MAX, None).positions).tolist()
     choices = Choices(draft, spec, draft.filling(spec), plugins.instances_max)
     first = start % len(best)
-    rotated = (*best[first:], *best[:first])[:count]
+    # A host that qualified may have no way now: the search that gives its ways spends the same budget, and may be cut.
+    rotated = choices.open_among([*best[first:], *best[:first]], count)
     return tuple([way for row in rotated for way in choices.ways(row)])[:ALTERNATES_MAX]
 
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from engine.choosing.choosing import Chosen, choose, hosts_among
+from engine.choosing.choosing import Chosen, choose, hosts_among, more_alternates
 from engine.inventories import InventoryState, ProviderState, Share
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
@@ -307,6 +307,29 @@ def test_a_host_whose_search_is_cut_is_removed_with_that_reason_and_others_are_c
     # However many there are: together they have a budget, and a test that takes minutes is a batch that has none.
     assert all("its search was cut after" in each and "it may have what is asked" in each for each in cut)
     assert plain == "VCPU:3@h-n0"
+
+
+def test_a_host_whose_ways_cannot_be_searched_any_more_is_no_alternate_and_no_bug() -> None:
+    # Fifteen amounts that fill four NUMA cells of 64 to the last VCPU: that a host has room is found within the budget of the batch,
+    # and its ways no longer.
+    sizes = (26, 12, 18, 15, 24, 13, 14, 14, 10, 14, 17, 14, 11, 26, 28)
+    trees = [
+        [(root := a_state(f"host{number}", some(DISK_GB=100), shape=3))]
+        + [
+            a_state(f"host{number}-n{cell}", some(VCPU=64), internal=root.internal + 1 + cell, parent=root.id, root=root.id, shape=3)
+            for cell in range(4)
+        ]
+        for number in range(40)
+    ]  # fmt: skip
+    picture = a_cloud(*[state for tree in trees for state in tree])
+    spec = grouped(*[of(str(number), VCPU=amount) for number, amount in enumerate(sizes, 1)])
+
+    found = [
+        more_alternates(picture, spec, PLUGINS, cell="c1", salt=1, count=count, start=0) for count in (1, 3)
+    ]
+
+    assert sum(sizes) == 4 * 64
+    assert found == [(), ()]
 
 
 def test_a_host_that_has_room_is_found_behind_many_that_only_seem_to_have_it() -> None:
