@@ -81,7 +81,7 @@ from placement_worker.core.host_reshapes import (
     unused,
 )
 from placement_worker.core.ledger import ClaimOrder, Sent
-from placement_worker.core.owners import NO_CELL, Owner, owners_of_tombstones, room_for_tombstones
+from placement_worker.core.owners import cells_leaving_tombstones, room_for_tombstones
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.settings import FEED_PACE, FeedPace, PlacementSettings
 from placement_worker.store import ChangeFeed, PlacementStore, PlacementTransaction, Unpublished
@@ -102,19 +102,17 @@ def handlers(
     clock: Callable[[], datetime],
 ) -> Handlers:
     """The handlers of all messages that placement takes, by message type."""
-    crowded = CrowdedOwners(settings.tombstones_max)
     horizon = settings.horizon
     limits = SearchLimits(settings.search_steps_max, answer_bytes_max=VALUES_BYTES_MAX)
 
     async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
         orders = [ask.message for ask in asks]
         ledger = await tx.lock_claims(keys_of_orders(orders))
-        room: Mapping[Owner, int] | None = None
+        room: Mapping[str, int] | None = None
         releases = [order for order in orders if isinstance(order, ReleaseClaim)]
-        if releases and (owners := owners_of_tombstones(ledger, releases)):
-            counted = await tx.tombstones(owners, settings.tombstones_max)
+        if releases and (cells := cells_leaving_tombstones(ledger, releases)):
+            counted = await tx.tombstones(cells, settings.tombstones_max)
             room = room_for_tombstones(counted, settings.tombstones_max)
-            crowded.tell(room, clock())
         sent = [Sent(ask.message, ask.cell) for ask in asks]
         decision = decide_claims(ledger, sent, clock(), horizon, room)
         await tx.write_claims(decision.changes)
@@ -205,31 +203,6 @@ def _report_refused(ask: Received[ReportInventory], verdict: ReportVerdict) -> t
         return ()
     report = ask.message
     return (Tell(InventoryRefused(cell=report.cell, root=report.root, verdict=verdict), ask),)
-
-
-TOLD_AGAIN = timedelta(minutes=1)
-
-
-class CrowdedOwners:
-    """Warns of owners whose releases leave no rows any more, since they came before their claims too often (core/owners.py)."""
-
-    def __init__(self, tombstones_max: int) -> None:
-        self._max = tombstones_max
-        self._told_at: dict[Owner, datetime] = {}
-
-    def tell(self, room: Mapping[Owner, int], now: datetime) -> None:
-        """Log a warning for each owner without room, but not more than once a minute."""
-        self._told_at = {owner: at for owner, at in self._told_at.items() if now - at < TOLD_AGAIN}
-        for owner, left in room.items():
-            if not left and owner not in self._told_at:
-                self._told_at[owner] = now
-                cell, project = owner
-                log.warning(
-                    "%s has left %d rows by releases that came before their claims, as many as placement.tombstones_max allows: "
-                    "further ones leave none, and a claim that comes after its release is granted until `moor audit` finds it",
-                    f"the API level for project {project}" if cell == NO_CELL else f"cell {cell}",
-                    self._max,
-                )
 
 
 # Pages of providers, for readers that keep a copy of all.

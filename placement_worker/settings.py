@@ -20,9 +20,8 @@ class PlacementSettings(Struct, frozen=True):
     tombstones_max: Annotated[
         Count,
         Meta(
-            description="How many rows each cell, and at the API level each project, may leave by releases that came before their claims. "
-            "Beyond it a release leaves none, and the log says so. More is safer in disorder; fewer limits what a faulty cell can "
-            "write."
+            description="How many rows each cell may leave by releases that came before their claims. A further release is refused, and "
+            "becomes a dead letter. More is safer in disorder; fewer limits what a faulty cell can write."
         ),
     ] = 10_000
     log_kept_s: Annotated[

@@ -39,7 +39,6 @@ from placement_worker.core.ledger import (
     TreeChanges,
 )
 from placement_worker.core.limits import QuotaKeys
-from placement_worker.core.owners import Owner
 from placement_worker.settings import FEED_ENTRIES
 
 # A decision about administrators' allocations, and the function that decides by the rows that a store reads.
@@ -53,8 +52,8 @@ class PlacementTransaction(Protocol):
     async def lock_claims(self, keys: ClaimKeys) -> Ledger:
         """Lock all rows that a batch of orders, or of administrators' writes of allocations, needs, then read them."""
 
-    async def tombstones(self, owners: Sequence[Owner], limit: int) -> Mapping[Owner, int]:
-        """How many rows of consumers each of these owners has that a release left before any claim. Counting stops at `limit`."""
+    async def tombstones(self, cells: Sequence[str], limit: int) -> Mapping[str, int]:
+        """How many rows of consumers each of these cells has that a release left before any claim. Counting stops at `limit`."""
 
     async def decided_at_once(self, keys: ClaimKeys, decide: DecideAllocations) -> AdminDecision | None:
         """Decide a claim of one new consumer by rows that are not locked, then write and commit it, if it is granted and was

@@ -196,7 +196,7 @@ for _name in ("ended_at", "server_group"):
         sqlite_where=consumers.c[_name].is_not(None),
     )
 
-# Rows that a release left before any claim: each owner has a bound on them. A swap changes the generation, and nothing else changes it
+# Rows that a release left before any claim: each cell has a bound on them. A swap changes the generation, and nothing else changes it
 # of a row that has not ended.
 # As text: PostgreSQL uses the index only for a condition without parameters.
 TOMBSTONE = text("generation = 0 AND ended_at IS NOT NULL")

@@ -52,7 +52,7 @@ from placement_worker.core.ledger import (
     Sent,
 )
 from placement_worker.core.limits import counted, sums_of
-from placement_worker.core.owners import ATTEMPT_AHEAD_MAX, Owner, binds, judge_owner, owner_of, wrong_cell
+from placement_worker.core.owners import ATTEMPT_AHEAD_MAX, binds, crowded, judge_owner, wrong_cell
 from placement_worker.core.swaps import CLAIMED, already_claimed, superseded, swap
 
 
@@ -61,10 +61,10 @@ def decide_claims(
     asked: Sequence[Sent[ClaimOrder]],
     now: datetime,
     horizon: timedelta,
-    room: Mapping[Owner, int] | None = None,
+    room: Mapping[str, int] | None = None,
 ) -> BatchDecision[ClaimVerdict, ClaimChanges]:
     """Judge each claim, swap and release on the ledger as the earlier orders of the batch left it. `room` is how many
-    tombstones each owner may still leave; an owner that is not in it has no bound.
+    tombstones each cell may still leave; the API level, and a cell that is not in it, have no bound.
     """
     draft = LedgerDraft(ledger, room)
     verdicts = tuple([judge_order(draft, one, now, horizon) for one in asked])
@@ -181,8 +181,8 @@ def _release(
     if not is_known:
         if now - order.issued_at > horizon:
             return _too_old(horizon)
-        if not draft.takes_room(owner_of(order)):
-            return Released(freed=False)
+        if not draft.takes_room(order.cell):
+            return crowded(order.cell)
         # A tombstone: it names its sender, and no claim has made it.
         row = Consumer(id=row.id, project=order.project or NO_OWNER, cell=order.cell)
     elif order.attempt < row.attempt:

@@ -154,7 +154,7 @@ class ConsumerDraft:
 class LedgerDraft:
     """A copy of the ledger that the orders of one batch change in memory. `changes` returns what to write."""
 
-    def __init__(self, ledger: Ledger, room: Mapping[tuple[str, str], int] | None = None) -> None:
+    def __init__(self, ledger: Ledger, room: Mapping[str, int] | None = None) -> None:
         self._ledger = ledger
         self._usages = {number: UsageDraft(row) for number, row in ledger.providers.items()}
         self._consumers = {
@@ -165,7 +165,7 @@ class LedgerDraft:
         self._groups: GroupsDraft | None = None
         # None in most batches: no project of theirs has a limit.
         self.quotas = QuotasDraft(ledger.quotas) if ledger.quotas else None
-        # How many tombstones each owner may still leave; without a bound for owners that are not in it.
+        # How many tombstones each cell may still leave; without a bound for cells that are not in it.
         self._room = dict(room or {})
         self._claimed: list[Holder] = []
         self._ended: list[Holder] = []
@@ -188,12 +188,12 @@ class LedgerDraft:
             )
         return usage
 
-    def takes_room(self, owner: tuple[str, str]) -> bool:
-        """Count one more tombstone of this owner, unless it has as many as it may."""
-        room = self._room.get(owner)
+    def takes_room(self, cell: str) -> bool:
+        """Count one more tombstone of this cell, unless it has as many as it may."""
+        room = self._room.get(cell)
         if room is None:
             return True
-        self._room[owner] = max(0, room - 1)
+        self._room[cell] = max(0, room - 1)
         return room > 0
 
     def consumer(self, consumer: ConsumerId) -> ConsumerDraft:

@@ -14,8 +14,9 @@ either, its owner is unknown, and any project's claim or release counts for it.
 
 A release may come before its claim, and leaves a row then: a tombstone. No claim has made that row, so it has no owner
 either. It binds only messages of its own sender: of the same cell, or of the API level for the same project. To all others
-the id is unknown. Each owner has a bound on such rows (`room_for_tombstones`). Beyond it a release leaves none: a claim that
-comes after its release is granted then, and an audit finds it.
+the id is unknown. Each cell has a bound on such rows (`room_for_tombstones`). Beyond it the release is refused, and becomes a
+dead letter: without its tombstone, its claim would be granted when it comes, and nobody would hold what it took. The API level
+has no such bound: each of its releases is of a row that a scheduler has written, and schedulers bound these by project.
 
 A refusal does not say whose a consumer is. The API level's release of another's consumer is answered as if the consumer held
 nothing: a client may name any id, and would fill the queue of dead letters.
@@ -36,9 +37,6 @@ ATTEMPT_AHEAD_MAX = 1_000_000
 # The only type of consumer that the API level claims and releases.
 INSTANCE = "INSTANCE"
 
-# The owner of a tombstone: a cell; or the API level, for a project.
-Owner = tuple[str, str]
-
 
 def wrong_cell(reason: str) -> NotAllowed:
     return NotAllowed(field="cell", reason=reason)
@@ -53,29 +51,33 @@ def is_tombstone(row: Consumer) -> bool:
     return row.ended_at is not None and not row.generation
 
 
-def owner_of(release: ReleaseClaim) -> Owner:
-    """The owner of the tombstone that this release may leave."""
-    return release.cell, release.project or NO_OWNER
-
-
-def owners_of_tombstones(ledger: Ledger, releases: Sequence[ReleaseClaim]) -> tuple[Owner, ...]:
-    """The owners of the tombstones that these releases may leave."""
+def cells_leaving_tombstones(ledger: Ledger, releases: Sequence[ReleaseClaim]) -> tuple[str, ...]:
+    """The cells that may leave tombstones by these releases."""
     may_leave = [
-        owner_of(release)
+        release.cell
         for release in releases
-        if _may_leave(release, ledger.consumers[release.consumer.int])
+        if release.cell != NO_CELL and _may_leave(release, ledger.consumers[release.consumer.int])
     ]
     return tuple(dict.fromkeys(may_leave))
 
 
 def _may_leave(release: ReleaseClaim, row: Consumer) -> bool:
-    is_known = row.attempt and not (is_tombstone(row) and (row.cell, row.project) != owner_of(release))
+    is_known = row.attempt and not (is_tombstone(row) and row.cell != release.cell)
     return not (is_known or release.leaves_group)
 
 
-def room_for_tombstones(counted: Mapping[Owner, int], tombstones_max: int) -> dict[Owner, int]:
-    """How many tombstones each of these owners may still leave."""
-    return {owner: max(0, tombstones_max - count) for owner, count in counted.items()}
+def room_for_tombstones(counted: Mapping[str, int], tombstones_max: int) -> dict[str, int]:
+    """How many tombstones each of these cells may still leave."""
+    return {cell: max(0, tombstones_max - count) for cell, count in counted.items()}
+
+
+def crowded(cell: str) -> NotAllowed:
+    """The refusal of a release that can leave no tombstone, and so would be forgotten when its claim comes."""
+    return NotAllowed(
+        field="consumer",
+        reason=f"no claim of it has come, and cell {cell} has left as many rows by such releases as placement.tombstones_max allows: "
+        "they are forgotten after twice placement.horizon_s; replay the release if its claim has come meanwhile",
+    )
 
 
 def binds(row: Consumer, sent: Sent[ClaimOrder]) -> bool:

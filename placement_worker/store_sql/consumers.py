@@ -16,7 +16,6 @@ from kit.errors import Transient
 from kit.sql import RowColumns, Transaction, among
 from placement_worker.core.ledger import Quota, QuotaBook
 from placement_worker.core.limits import QuotaKeys, counted
-from placement_worker.core.owners import Owner
 from placement_worker.store import Holdings
 from placement_worker.store_sql import log
 from placement_worker.store_sql.names import CachedVocabulary, custom_of, existing_names
@@ -229,16 +228,12 @@ def _entry(row: Row[Any], held: tuple[ResourceAmount, ...], *, is_new: bool = Fa
     )
 
 
-def tombstones(connection: Connection, owners: Sequence[Owner], limit: int) -> dict[Owner, int]:
-    return {owner: _tombstones_of(connection, *owner, limit) for owner in owners}
+def tombstones(connection: Connection, cells: Sequence[str], limit: int) -> dict[str, int]:
+    return {cell: _tombstones_of(connection, cell, limit) for cell in cells}
 
 
-def _tombstones_of(connection: Connection, cell: str, project: str, limit: int) -> int:
-    some = (
-        sa.select(consumers.c.id)
-        .where(consumers.c.cell == cell, consumers.c.project_id == project, TOMBSTONE)
-        .limit(limit)
-    )
+def _tombstones_of(connection: Connection, cell: str, limit: int) -> int:
+    some = sa.select(consumers.c.id).where(consumers.c.cell == cell, TOMBSTONE).limit(limit)
     return int(connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0)
 
 

@@ -8,7 +8,7 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.administration import AllClaimed, ClaimTogether, RefusedPlace
-from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim
+from bus.messages.placement import ClaimResources, ReleaseClaim
 from bus.messages.together import claims_of, taken_together
 from engine.inventories import ConsumerId, ShapeSeen
 from engine.refusals import Claimed, DoesNotFit, Shortfall
@@ -120,7 +120,7 @@ async def test_of_a_claim_for_many_nothing_is_granted_if_one_does_not_fit(client
     assert await client.held(whos[2]) == frozenset()
 
 
-async def test_rows_of_releases_that_came_first_are_counted_by_their_owner(client: StoreClient) -> None:
+async def test_rows_of_releases_that_came_first_are_counted_by_their_cell(client: StoreClient) -> None:
     """Not those of claims that were released, nor those that live."""
     early = [ConsumerId(UUID(int=number)) for number in range(1, 6)]
     await client.ask(a_claim(a_share(HOST), WEB), a_claim(a_share(HOST), DB))
@@ -129,12 +129,11 @@ async def test_rows_of_releases_that_came_first_are_counted_by_their_owner(clien
     await client.ask(a_release(early[3], cell="c2"))
     of_shop = ReleaseClaim(cell="cell0", consumer=early[4], attempt=1, issued_at=NOON, project="shop")
     await client.ask(of_shop)
-    ours, theirs, shops, nobodys = (CELL, NO_OWNER), ("c2", NO_OWNER), ("cell0", "shop"), ("c9", NO_OWNER)
 
     async with client.store.transaction() as tx:
-        counted = await tx.tombstones((ours, theirs, shops, nobodys), 10)
-        assert counted == {ours: 3, theirs: 1, shops: 1, nobodys: 0}
-        assert await tx.tombstones((ours,), 2) == {ours: 2}
+        counted = await tx.tombstones((CELL, "c2", "cell0", "c9"), 10)
+        assert counted == {CELL: 3, "c2": 1, "cell0": 1, "c9": 0}
+        assert await tx.tombstones((CELL,), 2) == {CELL: 2}
 
 
 async def test_the_feed_tells_how_many_live_on_a_host(client: StoreClient) -> None:

@@ -65,6 +65,12 @@ def claim_after_its_own_release(real: Any, draft: Any, consumer: Any, *order: An
     return Released(freed=False) if consumer.is_new else real(draft, consumer, *order, **known)
 
 
+# Beyond the bound of its cell, a release is told as done and leaves no tombstone.
+planted_by("a release done without its tombstone", claims, "crowded")(
+    lambda _real: lambda _cell: Released(freed=False)
+)
+
+
 @planted_as("the ratio applied to the reserve", world=ANY_CLOUD)
 def ratio_applied_to_the_reserve() -> AbstractContextManager[None]:
     """The ratio multiplies the total, and the reserve is subtracted afterwards."""

@@ -1,17 +1,16 @@
 """A placement worker as others use it: over the bus, on each kind of broker with each kind of store."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import UUID, uuid5
 
 import pytest
+from msgspec import structs
 
 from bus.message import Message
 from bus.messages.placement import (
-    NO_OWNER,
     ClaimAnswered,
     ClaimResources,
     ProvidersChanged,
@@ -37,6 +36,7 @@ from engine.refusals import (
     Claimed,
     ClaimVerdict,
     DoesNotFit,
+    NotAllowed,
     Released,
     Superseded,
 )
@@ -185,27 +185,49 @@ def changes_in(said: Sequence[Message]) -> list[ProvidersChanged]:
 
 @STAGES
 async def test_releases_of_unknown_consumers_leave_only_so_many_rows_of_each_cell(
-    bus: str, books: str, caplog: pytest.LogCaptureFixture
+    bus: str, books: str
 ) -> None:
-    """Those of another cell leave theirs."""
+    """Further ones are refused, whatever project they name. Those of another cell leave theirs."""
     now = datetime.now(UTC)
     settings = PlacementSettings(tombstones_max=5)
-    with caplog.at_level(logging.WARNING):
-        async with placement_setup(bus, books, settings=settings) as setup:
-            for number in range(1, 4):
-                flood = [
-                    a_release(ConsumerId(UUID(int=10 * number + each)), cell="c2", issued_at=now)
-                    for each in range(4)
-                ]
-                assert {*await setup.claim(*flood)} == {Released(freed=False)}
-            ours = ConsumerId(UUID(int=99))
-            await setup.claim(a_release(ours, cell="c1", issued_at=now))
-            async with setup.store.transaction() as tx:
-                counted = await tx.tombstones((("c1", NO_OWNER), ("c2", NO_OWNER)), 100)
+    async with placement_setup(bus, books, settings=settings) as setup:
+        flood = [
+            structs.replace(
+                a_release(ConsumerId(UUID(int=10 + each)), cell="c2", issued_at=now), project=f"p{each}"
+            )
+            for each in range(12)
+        ]
+        verdicts = [each for at in range(0, 12, 4) for each in await setup.claim(*flood[at : at + 4])]
+        ours = ConsumerId(UUID(int=99))
+        assert await setup.claim(a_release(ours, cell="c1", issued_at=now)) == [Released(freed=False)]
+        async with setup.store.transaction() as tx:
+            counted = await tx.tombstones(("c1", "c2"), 100)
 
-    assert counted == {("c1", NO_OWNER): 1, ("c2", NO_OWNER): 5}
-    assert "cell c2 has left 5 rows by releases that came before their claims" in caplog.text
-    assert "cell c1" not in caplog.text
+    assert counted == {"c1": 1, "c2": 5}
+    assert verdicts.count(Released(freed=False)) == 5
+    assert [each.field for each in verdicts if isinstance(each, NotAllowed)] == ["consumer"] * 7
+
+
+@STAGES
+async def test_no_release_is_done_without_what_keeps_a_late_claim_from_being_granted(
+    bus: str, books: str
+) -> None:
+    """However many releases of a project came before their claims: each of these is refused when it comes."""
+    now = datetime.now(UTC)
+    async with placement_setup(bus, books, settings=PlacementSettings(tombstones_max=2)) as setup:
+        await setup.report(host("h1"))
+        claims = [
+            structs.replace(claim(number, share("h1", 1)), project="shop", issued_at=now)
+            for number in range(1, 8)
+        ]
+        releases = [
+            structs.replace(a_release(each.consumer, cell="cell0", issued_at=now), project="shop")
+            for each in claims
+        ]
+        for each in releases:
+            assert await setup.claim(each) == [Released(freed=False)]
+
+        assert {*await setup.claim(*claims)} == {Superseded(attempt=1, ended=True)}
 
 
 @STAGES

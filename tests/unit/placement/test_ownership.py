@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from msgspec import structs
 
-from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim
+from bus.messages.placement import ClaimResources, ReleaseClaim
 from engine.inventories import INTEGER_MAX, ConsumerId, ProviderId, ResourceAmount
 from engine.refusals import Claimed, ClaimVerdict, NotAllowed, Released, Superseded
 from placement_worker.core.claims import decide_claims
@@ -225,7 +225,6 @@ def test_anothers_tombstone_keeps_no_heir_from_its_share(attempt: int) -> None:
             assert here.held[BANK] == THEIRS
 
 
-ROOM_OF_C1, ROOM_OF_C2 = ("c1", NO_OWNER), ("c2", NO_OWNER)
 OF_C2 = a_release(DB, cell="c2")
 OF_SHOP, OF_BANK = (
     structs.replace(a_release(who, cell=NO_CELL), project=project)
@@ -236,23 +235,22 @@ OF_SHOP, OF_BANK = (
 @pytest.mark.parametrize(
     ("releases", "room", "rows"),
     [
-        ([a_release(each) for each in (WEB, DB, CLEANUP)], {ROOM_OF_C1: 2}, {WEB, DB}),
-        ([a_release(WEB)], {ROOM_OF_C1: 0}, set()),
-        (
-            [a_release(WEB), OF_C2, OF_SHOP, OF_BANK],
-            {ROOM_OF_C1: 0, ROOM_OF_C2: 1, (NO_CELL, "shop"): 0, (NO_CELL, "bank"): 1},
-            {DB, MIGRATION},
-        ),
+        ([a_release(each) for each in (WEB, DB, CLEANUP)], {"c1": 2}, {WEB, DB}),
+        ([a_release(WEB)], {"c1": 0}, set()),
+        ([a_release(WEB), OF_C2, OF_SHOP, OF_BANK], {"c1": 0, "c2": 1}, {DB, CLEANUP, MIGRATION}),
     ],
-    ids=["so many", "none", "each owner"],
+    ids=["so many", "none", "each cell"],
 )
-def test_each_owner_leaves_no_more_tombstones_than_there_is_room_for(
-    releases: list[ReleaseClaim], room: dict[tuple[str, str], int], rows: set[ConsumerId]
+def test_a_release_is_done_if_it_leaves_its_tombstone_and_refused_if_its_cell_has_no_room_for_one(
+    releases: list[ReleaseClaim], room: dict[str, int], rows: set[ConsumerId]
 ) -> None:
+    """Those of the API level always leave theirs."""
     decision = decide_claims(a_ledger(), [Sent(each) for each in releases], NOON, HORIZON, room)
 
-    assert {*decision.verdicts} == {Released(freed=False)}
+    verdicts = zip(releases, decision.verdicts, strict=True)
+    assert {each.consumer for each, verdict in verdicts if verdict == Released(freed=False)} == rows
     assert {row.id for row in decision.changes.consumers} == rows
+    assert {type(each) for each in decision.verdicts} <= {Released, NotAllowed}
 
 
 # Heirs and ways back
