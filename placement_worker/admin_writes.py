@@ -151,6 +151,7 @@ async def lock_reshapes(tx: PlacementTransaction, reshapes: Sequence[Reshape]) -
         keys_of_shares(
             consumers=[one for keys in shares for one in keys.consumers],
             providers=[one for keys in shares for one in keys.providers],
+            owned=[one for keys in shares for one in keys.owned],
         )
     )
     trees = [one.provider for reshape in reshapes for one in reshape.inventories]

@@ -398,6 +398,7 @@ def keys_of_mends(mends: Sequence[MendConsumer]) -> ClaimKeys:
         providers=[*hosts, *[amount.provider for amount in amounts]],
         classes=[amount.resource for amount in amounts],
         groups=[claim.group for claim in claims if claim.group],
+        owned=claims,
     )
 
 

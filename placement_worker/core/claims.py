@@ -244,7 +244,7 @@ def keys_of_orders(orders: Sequence[ClaimOrder]) -> ClaimKeys:
         groups=[groups[group] for group in sorted(groups)],
         claims=claims,
         allocations={},
-        orders=orders,
+        owned=orders,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from bus.messages.administration import ConsumerAllocations, KindOfNames
+from bus.messages.audit import MendedClaim
 from bus.messages.placement import (
     NO_OWNER,
     ClaimResources,
@@ -302,10 +303,14 @@ StoredNames = Mapping[KindOfNames, NamesInUse]
 NameChanges = Mapping[KindOfNames, NameChange]
 
 
+Owned = ClaimOrder | ConsumerAllocations | MendedClaim
+
+
 class ClaimKeys(Struct, frozen=True):
     """The rows that a batch must lock and read. Each is named once; consumers and groups are in the order of locking.
 
-    `orders` are read only if some project has a limit.
+    `owned` are the orders and writes that may give something to a project: each of a batch, since a later one may be refused. They are
+    read only if some project has a limit.
 
     From `claims` (the first order of each consumer, if that is a claim) and `allocations` (the last write of each
     consumer) the store inserts new consumers in their probable final state. `groups` are server groups as the first order
@@ -318,13 +323,12 @@ class ClaimKeys(Struct, frozen=True):
     claims: dict[int, ClaimResources]
     allocations: dict[int, ConsumerAllocations]
     classes: frozenset[str] = frozenset()
-    orders: Sequence[ClaimOrder] = ()
+    owned: Sequence[Owned] = ()
 
     def projects(self) -> set[str]:
-        """The projects for which the batch may make new consumers."""
-        claims = [order.project for order in self.orders if isinstance(order, ClaimResources)]
-        return {project or NO_OWNER for project in claims} | {
-            one.project or NO_OWNER for one in self.allocations.values()
+        """The projects for which the batch may make new consumers. A swap makes none for another project than its instance's."""
+        return {
+            one.project or NO_OWNER for one in self.owned if not isinstance(one, SwapClaim | ReleaseClaim)
         }
 
     def maybe_known(self) -> list[ConsumerId]:
@@ -337,7 +341,9 @@ def keys_of_shares(
     providers: Iterable[ProviderId],
     classes: Iterable[str] = (),
     groups: Iterable[ServerGroup] = (),
-    allocations: Iterable[ConsumerAllocations] = (),
+    allocations: Sequence[ConsumerAllocations] = (),
+    *,
+    owned: Iterable[Owned] = (),
 ) -> ClaimKeys:
     """The rows to lock for writes that name consumers and providers. The arguments may contain duplicates."""
     return ClaimKeys(
@@ -347,6 +353,7 @@ def keys_of_shares(
         claims={},
         allocations={one.consumer.int: one for one in allocations},
         classes=frozenset(classes),
+        owned=(*allocations, *owned),
     )
 
 

@@ -7,14 +7,25 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from bus.messages.administration import (
+    ConsumerAllocations,
+    ConsumerMoved,
+    Done,
+    SetAllocations,
     SetQuota,
     WriteVerdict,
 )
+from bus.messages.audit import MendConsumer, MendedClaim, SeenConsumer
 from bus.messages.placement import ClaimResources
 from engine.inventories import INSTANCES, ConsumerId, GroupMember, Holder, ProviderId, Share
 from engine.refusals import Claimed, NotAllowed, OverLimit, QuotaExceeded
 from kit.errors import Transient
 from placement_worker.admin_writes import write_quotas
+from placement_worker.core.allocation_writes import (
+    decide_allocations,
+    decide_mends,
+    keys_of_allocation_writes,
+    keys_of_mends,
+)
 from placement_worker.core.ledger import ClaimChanges, keys_of_shares
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.placement_orders import (
@@ -102,6 +113,65 @@ async def test_a_wrong_count_is_found_and_corrected(client: StoreClient) -> None
     async with client.store.transaction() as tx:
         await tx.recount()
 
+    assert await used(client) == {"VCPU": 2, INSTANCES: 1}
+
+
+async def mend(client: StoreClient, *mends: MendConsumer) -> tuple[WriteVerdict, ...]:
+    async with client.store.transaction() as tx:
+        decision = decide_mends(await tx.lock_claims(keys_of_mends(mends)), mends, VOCABULARY, NOON)
+        await tx.write_claims(decision.changes)
+    return decision.verdicts
+
+
+async def test_what_an_audit_gives_to_a_consumer_without_a_row_counts_for_its_project(
+    client: StoreClient,
+) -> None:
+    await limit(client, VCPU=3)
+    claim = MendedClaim(cell="c1", attempt=1, share=on(HOST, 2), project=SHOP)
+    lost = [MendConsumer(consumer=consumer(name), claim=claim) for name in ("a", "b")]
+
+    assert await mend(client, *lost) == (Done(), Done())
+
+    assert await used(client) == {"VCPU": 4, INSTANCES: 2}
+    assert await client.ask(claiming("c", host=OTHER_HOST)) == (over("VCPU", 3, 4, 1),)
+
+
+async def test_a_mend_that_gives_a_consumer_to_another_project_counts_for_that_one(
+    client: StoreClient,
+) -> None:
+    await limit(client, VCPU=4)
+    await limit(client, "bank", VCPU=4)
+    await client.ask(claiming("a", 2))
+    claim = MendedClaim(cell="c1", attempt=1, share=on(HOST, 3), project="bank")
+    seen = SeenConsumer(generation=1, attempt=1, ended=False)
+
+    assert await mend(client, MendConsumer(consumer=consumer("a"), seen=seen, claim=claim)) == (Done(),)
+
+    assert (await used(client), await used(client, "bank")) == ({}, {"VCPU": 3, INSTANCES: 1})
+
+
+async def test_a_write_counts_for_its_project_though_a_later_one_of_its_batch_is_refused(
+    client: StoreClient,
+) -> None:
+    await limit(client, VCPU=4)
+    held = ConsumerAllocations(
+        consumer=consumer("a"),
+        amounts=amounts(HOST, VCPU=2),
+        project=SHOP,
+        user="ann",
+        generation=None,
+        type="INSTANCE",
+    )
+    writes = [
+        SetAllocations(consumers=(each,)) for each in (held, replace(held, project="bank", generation=7))
+    ]
+
+    async with client.store.transaction() as tx:
+        ledger = await tx.lock_claims(keys_of_allocation_writes(writes))
+        decision = decide_allocations(ledger, writes, VOCABULARY, NOON)
+        await tx.write_claims(decision.changes)
+
+    assert [type(each) for each in decision.verdicts] == [Done, ConsumerMoved]
     assert await used(client) == {"VCPU": 2, INSTANCES: 1}
 
 

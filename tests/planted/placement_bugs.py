@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from bus.messages.administration import Done
+from bus.messages.audit import MendedClaim
 from cell_conductor.core import decide
 from cell_conductor.core.transition import Transition
 from engine.inventories import INTEGER_MAX
@@ -177,6 +178,12 @@ planted_by("the quota of a project not judged", QuotasDraft, "judge_growth", wor
 @planted("each claim of a batch judged by the same quota", QuotasDraft, "judge_growth", world="quotas")
 def judged_as_before_the_batch(real: Any, draft: Any, project: Any, growth: Any) -> Any:
     return real(QuotasDraft(draft._quotas), project, growth)  # noqa: SLF001
+
+
+# A mend gives a project what no lock of its quota was taken for, so the quota does not count it.
+@planted("what an audit gives to a project not counted by its quota", ledger.ClaimKeys, "projects")
+def mended_not_counted(real: Any, keys: Any) -> Any:
+    return real(structs.replace(keys, owned=[one for one in keys.owned if not isinstance(one, MendedClaim)]))
 
 
 # Only claims are judged: an instance may grow by a resize.
