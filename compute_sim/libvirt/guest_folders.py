@@ -235,6 +235,7 @@ class GuestDisks:
         Raises `WorkFailed` if one cannot be had. Nothing that the guest uses is changed.
         """
         at_step("try: image")
+        _sizes(kept.order)
         if kept.image is not None:
             base = self._cached(kept.image.source, kept, at_step, kept.image.checksum)
             _disk_size(base, kept.order)
@@ -250,18 +251,17 @@ class GuestDisks:
     def make(self, kept: KeptOrder, folder: GuestFolder, at_step: AtStep) -> KeptOrder:
         """Make all disks that the order names. Returns the order with the cached images that they need."""
         at_step("disks: image")
-        flavor = kept.order.flavor
+        root, ephemeral, swap = _sizes(kept.order)
         if kept.image is not None:
             base, kept = self._held(kept.image, kept, folder, at_step)
             at_step("disks: overlay")
             disks.make_overlay(folder.disk_at(), Path(base.path), base.format, _disk_size(base, kept.order))
-        elif flavor.root_gb:
+        elif root:
             at_step("disks: overlay")
-            disks.make_empty(folder.disk_at(), flavor.root_gb * disks.GIB)
-        if flavor.ephemeral_gb:
-            disks.make_empty(folder.disk_at("ephemeral"), flavor.ephemeral_gb * disks.GIB)
-        if flavor.swap_mb:
-            disks.make_empty(folder.disk_at("swap"), flavor.swap_mb * 1024 * 1024)
+            disks.make_empty(folder.disk_at(), root)
+        for name, size in (("ephemeral", ephemeral), ("swap", swap)):
+            if size:
+                disks.make_empty(folder.disk_at(name), size)
         if kept.config_drive:
             at_step("disks: config drive")
             self._make_config_drive(kept, folder.config_drive, at_step)
@@ -329,36 +329,53 @@ def _user(kept: KeptOrder) -> ImageUser:
 
 
 def _disk_size(base: CachedImage, order: Order) -> int:
-    flavor = order.flavor
-    if isinstance(order, SpawnInstance) and order.from_saved and not flavor.root_gb:
+    root = _sizes(order)[0]
+    if isinstance(order, SpawnInstance) and order.from_saved and not root:
         # It had this disk before.
         return base.virtual_size
-    held_gb = sum(each.amount for each in order.share.amounts if each.resource == "DISK_GB")
-    return disks.disk_size(base.source, base.virtual_size, flavor.root_gb, held_gb - _beside_root_gb(flavor))
+    left_gb = _held_gb(order) - _beside_root_gb(order.flavor)
+    return disks.disk_size(base.source, base.virtual_size, root // disks.GIB, left_gb)
+
+
+def _held_gb(order: Order) -> int:
+    return sum(each.amount for each in order.share.amounts if each.resource == "DISK_GB")
 
 
 def _beside_root_gb(flavor: Flavor) -> int:
     return flavor.ephemeral_gb + -(-flavor.swap_mb // 1024)
 
 
-def resize_disks(folder: GuestFolder, was: Flavor, flavor: Flavor) -> None:
-    """Give the disks that were copied the sizes of another flavor. Raises `WorkFailed` if one would have to shrink; what is in swap is
+def resize_disks(folder: GuestFolder, was: Order, order: Order) -> None:
+    """Give the disks that were copied the sizes of another order. Raises `WorkFailed` if one would have to shrink; what is in swap is
     worth nothing.
     """
-    if was.swap_mb != flavor.swap_mb:
+    sizes = _sizes(order)
+    if was.flavor.swap_mb != order.flavor.swap_mb:
         folder.disk_at("swap").unlink(missing_ok=True)
-    for disk, before, size in zip(
-        (folder.disk_at(each) for each in DISKS), _sizes(was), _sizes(flavor), strict=True
-    ):
+    for name, size in zip(DISKS, sizes, strict=True):
+        disk = folder.disk_at(name)
         # The root disk of a flavor without one has the size of its image.
-        if before != size and disk.exists():
+        if disk.exists() and (size or name != "disk" or was.flavor.root_gb):
             disks.grow(disk, size)
-        elif before != size and size:
+        elif size and not disk.exists():
             disks.make_empty(disk, size)
 
 
-def _sizes(flavor: Flavor) -> tuple[int, int, int]:
-    return flavor.root_gb * disks.GIB, flavor.ephemeral_gb * disks.GIB, flavor.swap_mb * 1024 * 1024
+def _sizes(order: Order) -> tuple[int, int, int]:
+    """The sizes of the disks, in bytes, as the flavor names them and the claim holds them: if an extra spec has another amount claimed
+    than the flavor's disks need, the root disk gets what the others leave. Raises `WorkFailed` if they leave nothing.
+    """
+    flavor, held_gb, beside_gb = order.flavor, _held_gb(order), _beside_root_gb(order.flavor)
+    asked = flavor.extra_specs.get("resources:DISK_GB", "")
+    # A volume may have its own part of what is held.
+    asked_gb = int(asked) if asked.isdecimal() else flavor.root_gb + beside_gb
+    root_gb = min(held_gb, asked_gb) - beside_gb if flavor.root_gb else 0
+    if held_gb < beside_gb or (flavor.root_gb and root_gb < 1):
+        raise WorkFailed(
+            f"{held_gb} DISK_GB are claimed, too few for the disks of the flavor: root_gb is {flavor.root_gb}, "
+            f"ephemeral_gb {flavor.ephemeral_gb}, swap_mb {flavor.swap_mb}"
+        )
+    return root_gb * disks.GIB, flavor.ephemeral_gb * disks.GIB, flavor.swap_mb * 1024 * 1024
 
 
 def copy_disks(from_: GuestFolder, folder: GuestFolder) -> None:

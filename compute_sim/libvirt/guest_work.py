@@ -95,7 +95,7 @@ class GuestWork:
                 return
             at_step("receive: copy")
             copy_disks(from_, folder)
-            resize_disks(folder, before.order.flavor, order.flavor)
+            resize_disks(folder, before.order, order)
             at_step("receive: leave")
             # Both cannot be defined in one libvirt. The source keeps its own in its folder.
             source.domains.undefine(from_)

@@ -4,14 +4,15 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from libvirt import VIR_DOMAIN_AFFECT_CONFIG, VIR_DOMAIN_VCPU_MAXIMUM
 from msgspec import structs
 
 from bus.messages.cell import ReceiveInstance, StopInstance
 from engine.flavors import Flavor, Image
-from engine.inventories import ResourceAmount
-from tests.libvirt.test_libvirt_failures import Host, write_wrong_images
+from tests.libvirt.test_libvirt_failures import Host, libvirt_at, write_wrong_images
 
 GIB, MIB = 1024**3, 1024**2
 SMALL = Flavor(vcpus=1, ram_mb=32, root_gb=2, ephemeral_gb=1, swap_mb=4)
@@ -40,8 +41,7 @@ def test_a_flavor_without_a_root_disk_may_hold_one_beside_its_other_disks(host: 
     write_wrong_images(host.settings.images_folder)
     order = host.spawn(image=Image(source="large"), flavor=structs.replace(SMALL, root_gb=0))
     for held, is_built in ((3, False), (4, True)):
-        amount = ResourceAmount(provider=order.host, resource="DISK_GB", amount=held)
-        share = structs.replace(order.share, amounts=(*order.share.amounts, amount))
+        share = host.share(order.flavor, DISK_GB=held)
         assert (host.end_of(structs.replace(order, share=share)) == "") is is_built
     assert sizes(host, 1) == {"disk": 2 * GIB, "ephemeral": GIB, "swap": 4 * MIB}
 
@@ -84,7 +84,7 @@ def test_a_resize_gives_the_disks_the_sizes_of_the_flavor(
         attempt=2,
         host=spawn.host,
         flavor=flavor,
-        share=spawn.share,
+        share=host.share(flavor),
         source=spawn.host,
         source_attempt=1,
     )
@@ -95,3 +95,68 @@ def test_a_resize_gives_the_disks_the_sizes_of_the_flavor(
     drives = list((host.folder / "instances").glob("*/*/config.iso"))
     assert len(drives) == (1 if failure else 2)
     assert sizes(host, 1) == {"disk": 2 * GIB, "ephemeral": GIB, "swap": 4 * MIB}
+
+
+# A flavor whose extra spec has another amount claimed, or one with a volume beside: what is claimed, and the disks of its guest.
+CLAIMS: list[tuple[Flavor, int, dict[str, int] | str]] = [
+    (structs.replace(SMALL, root_gb=100), 5, {"disk": 3 * GIB, "ephemeral": GIB, "swap": 4 * MIB}),
+    (structs.replace(SMALL, extra_specs={"resources:DISK_GB": "9"}), 9, {"disk": 7 * GIB}),
+    (SMALL, 14, {"disk": 2 * GIB}),
+    (SMALL, 2, "2 DISK_GB are claimed, too few for the disks of the flavor: root_gb is 2, "),
+    (structs.replace(SMALL, root_gb=0), 1, "1 DISK_GB are claimed, too few for the disks of the flavor: "),
+]
+
+
+@pytest.mark.parametrize(("flavor", "held", "outcome"), CLAIMS)
+def test_the_disks_are_as_large_as_the_claim_says(
+    host: Host, flavor: Flavor, held: int, outcome: dict[str, int] | str
+) -> None:
+    share = host.share(flavor, DISK_GB=held)
+    failure = host.end_of(host.spawn(flavor=flavor, share=share))
+
+    if isinstance(outcome, str):
+        assert outcome in failure
+        assert host.left == []
+        assert host.end_of(host.spawn(attempt=2)) == ""
+        rebuild = host.work_of(host.respawn(2, attempt=2, flavor=flavor, share=share))
+        assert outcome in rebuild.failure
+        assert rebuild.runs_on
+        return
+    assert failure == ""
+    assert sizes(host, 1) == {"disk": GIB, "ephemeral": GIB, "swap": 4 * MIB} | outcome
+    assert host.work_of(host.respawn(2, flavor=flavor, share=share)).failure == ""
+    assert sizes(host, 1) == {"disk": GIB, "ephemeral": GIB, "swap": 4 * MIB} | outcome
+
+
+def test_a_guest_has_the_processors_and_the_memory_of_its_claim(host: Host) -> None:
+    greedy = Flavor(vcpus=8, ram_mb=4096, extra_specs={"resources:VCPU": "1", "resources:MEMORY_MB": "64"})
+    share = host.share(greedy, VCPU=1, MEMORY_MB=64)
+    spawn = host.spawn(flavor=greedy, share=share)
+    assert host.end_of(spawn) == ""
+    assert vcpus_and_mb(host, spawn.instance) == (1, 64)
+
+    assert host.work_of(host.respawn(2, flavor=greedy, share=share)).failure == ""
+    assert vcpus_and_mb(host, spawn.instance) == (1, 64)
+
+    stop = StopInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
+    assert host.work_of(stop).failure == ""
+    received = ReceiveInstance(
+        cell="c1",
+        instance=spawn.instance,
+        attempt=2,
+        host=spawn.host,
+        flavor=greedy,
+        share=host.share(greedy, VCPU=2, MEMORY_MB=96),
+        source=spawn.host,
+        source_attempt=1,
+    )
+    assert host.work_of(received).failure == ""
+    assert vcpus_and_mb(host, spawn.instance) == (2, 96)
+
+
+def vcpus_and_mb(host: Host, instance: UUID) -> tuple[int, int]:
+    with libvirt_at(host.driver) as connection:
+        domain = connection.lookupByUUID(instance.bytes)
+        return domain.vcpusFlags(
+            VIR_DOMAIN_AFFECT_CONFIG | VIR_DOMAIN_VCPU_MAXIMUM
+        ), domain.maxMemory() // 1024

@@ -25,6 +25,7 @@ from tests.waiting import wait_for
 
 PATIENCE_S = 30.0
 URI = "test:///default"
+SMALLEST = Flavor(vcpus=1, ram_mb=32)
 
 
 class Host:
@@ -56,19 +57,28 @@ class Host:
         if step in self.interrupts:
             self.interrupts.pop(step)()
 
-    def spawn(self, number: int = 1, **fields: Any) -> SpawnInstance:
-        root = self.driver.root
-        amounts = (
-            ResourceAmount(provider=root, resource="VCPU", amount=1),
-            ResourceAmount(provider=root, resource="MEMORY_MB", amount=32),
-        )
-        usual = {"flavor": Flavor(vcpus=1, ram_mb=32), "image": Image(source="tiny"), "attempt": 1}
+    def spawn(self, number: int = 1, flavor: Flavor = SMALLEST, **fields: Any) -> SpawnInstance:
+        usual = {"share": self.share(flavor), "image": Image(source="tiny"), "attempt": 1}
         return SpawnInstance(
             cell="c1",
             instance=ConsumerId(UUID(int=number)),
-            host=root,
-            share=Share(host=root, amounts=amounts),
+            host=self.driver.root,
+            flavor=flavor,
             **{**usual, **fields},
+        )
+
+    def share(self, flavor: Flavor, **other: int) -> Share:
+        """What is claimed for an instance of this flavor, but for `other` amounts."""
+        disk_gb = flavor.root_gb + flavor.ephemeral_gb + -(-flavor.swap_mb // 1024)
+        amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": disk_gb, **other}
+        root = self.driver.root
+        return Share(
+            host=root,
+            amounts=tuple(
+                ResourceAmount(provider=root, resource=resource, amount=amount)
+                for resource, amount in amounts.items()
+                if amount
+            ),
         )
 
     def end_of(self, order: HostOrder) -> str:
@@ -87,13 +97,12 @@ class Host:
 
     def respawn(self, rebuild: int, **fields: Any) -> RespawnInstance:
         """The order to rebuild the first instance."""
-        of = self.spawn()
-        usual = {"flavor": of.flavor, "image": of.image, "attempt": 1}
+        of = self.spawn(flavor=fields.get("flavor", SMALLEST))
+        usual = {"flavor": of.flavor, "image": of.image, "share": of.share, "attempt": 1}
         return RespawnInstance(
             cell="c1",
             instance=of.instance,
             host=of.host,
-            share=of.share,
             number=rebuild,
             **{**usual, **fields},
         )

@@ -195,7 +195,7 @@ def test_an_instance_has_public_images_and_those_of_its_project(owned: Host, cas
 )
 def test_an_image_of_others_counts_as_not_there(owned: Host, case: dict[str, Any], words: str) -> None:
     words = words.format(owned.settings.images_folder)
-    saved = {"from_saved": True} if "from_saved" in case else {}
+    saved: dict[str, Any] = {"from_saved": True} if "from_saved" in case else {}
     assert words in owned.end_of(owned.spawn(**order_of(case), **saved))
     assert owned.left == []
 

@@ -194,6 +194,23 @@ def foreign_guests_not_counted(
     return real(order, layout, [each for each in others if isinstance(each, GuestPlan)], known)
 
 
+# A guest has the processors and the memory that its flavor names, however few it claims.
+@planted("a guest gets more than its claim holds", (planning, guest_domains), "plan_guest")
+def flavor_before_claim(real: Any, order: Any, *more: Any, **known: Any) -> Any:
+    plan, flavor = real(order, *more, **known), order.flavor
+    if not isinstance(plan, GuestPlan):
+        return plan
+    pins = (*plan.pins, *[plan.pins[0]] * (flavor.vcpus - len(plan.pins)))
+    return structs.replace(plan, pins=pins, memory_mb=max(plan.memory_mb, flavor.ram_mb))
+
+
+# The root disk has the size that the flavor names, however little DISK_GB is claimed.
+@planted("a guest's disk is larger than its claim", guest_folders, "_sizes")
+def disk_beside_the_claim(_real: Any, order: Any) -> tuple[int, int, int]:
+    flavor = order.flavor
+    return flavor.root_gb * disks.GIB, flavor.ephemeral_gb * disks.GIB, flavor.swap_mb * 1024**2
+
+
 # The saved disk of an instance without a project is an image for all who know its name.
 @planted("a saved disk is an image for all", CachedImages, "image")
 def saved_disk_for_all(

@@ -38,7 +38,7 @@ from compute_sim.libvirt.core.plans import (
     metadata_xml,
     read_metadata,
 )
-from engine.guests import HUGE_PAGES
+from engine.guests import HUGE_PAGES, SMALL_PAGES
 
 _TARGETS = {"virtio": "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"}
 
@@ -402,9 +402,14 @@ def adopted(text: str, order: AdoptGuest, layout: HostLayout) -> str | NoPlan:
         ),
         ("mediated devices", len(domain.mediated), ("VGPU",)),
     ):
-        claimed = sum(each.amount for each in order.share.amounts if each.resource.startswith(classes))
-        if claimed != given:
+        if (claimed := _claimed(order, classes)) != given:
             return NoPlan(f"domain {domain.name} has {given} {what}, and {claimed} are claimed for it")
+    for what, given, classes in (
+        ("processors", len(domain.pins), ("VCPU", "PCPU")),
+        ("MB of memory", sum(each.mb for each in domain.memory), (SMALL_PAGES, HUGE_PAGES)),
+    ):
+        if (claimed := _claimed(order, classes)) < given:
+            return NoPlan(f"domain {domain.name} has {given} {what}, and only {claimed} are claimed for it")
     exist = {each.uuid: each for each in layout.mediated}
     return metadata_xml(
         GuestMetadata(
@@ -421,6 +426,10 @@ def adopted(text: str, order: AdoptGuest, layout: HostLayout) -> str | NoPlan:
             },
         )
     )
+
+
+def _claimed(order: AdoptGuest, classes: tuple[str, ...]) -> int:
+    return sum(each.amount for each in order.share.amounts if each.resource.startswith(classes))
 
 
 def _dedicated(domain: ForeignGuest, emulator: tuple[int, ...], layout: HostLayout) -> tuple[int, ...]:

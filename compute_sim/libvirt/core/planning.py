@@ -207,17 +207,17 @@ def _anywhere(
         if (count := amounts.get("PCPU", 0))
         for cpu in _dedicated(cell, count, shape, 0, taken)[0].cpus
     ]
-    claimed = sum(amounts.get("VCPU", 0) for _, amounts in of_cells) + len(chosen)
-    count = max(1, flavor.vcpus or claimed)
-    if len(chosen) > count:
-        raise CannotGiveError(f"flavor.vcpus is {count}, and {len(chosen)} PCPU are claimed")
+    # Also of a cell that the host has no more, since it got another shape.
+    floating = sum(amounts.get("VCPU", 0) for amounts in share.values())
+    if not floating and not chosen:
+        raise CannotGiveError(
+            f"flavor.vcpus is {flavor.vcpus}, and neither VCPU nor PCPU are claimed: a virtual machine needs some"
+        )
     where = [cell for cell, amounts in of_cells if amounts.get("VCPU")] or taken.layout.cells
     shared = _shared_of(where, taken)
-    if count > len(chosen) and not shared:
-        raise CannotGiveError(
-            f"{taken.layout.offer.name} has no shared CPU for {count - len(chosen)} CPUs of the guest"
-        )
-    pins = (*[shared] * (count - len(chosen)), *((cpu,) for cpu in chosen))
+    if floating and not shared:
+        raise CannotGiveError(f"{taken.layout.offer.name} has no shared CPU for {floating} CPUs of the guest")
+    pins = (*[shared] * floating, *((cpu,) for cpu in chosen))
     return PlannedCpus(pins, tuple(sorted(chosen)), tuple(sorted({cpu for each in pins for cpu in each})))
 
 
@@ -291,19 +291,17 @@ def planned_memory(
             DomainCell(tuple(sorted((*cell.shared, *cell.dedicated))), cell.memory_mb, host.number)
             for cell, host in zip(shape.cells, hosts, strict=True)
         )
-        return PlannedMemory(_more_than_none(sum(cell.memory_mb for cell in cells)), cells)
-    memory = {
-        cell.number: sum(
-            amount
-            for resource, amount in share.get(cell.provider, {}).items()
-            if resource == SMALL_PAGES or resource.startswith(HUGE_PAGES)
-        )
-        for cell in layout.cells
-    }
-    mb = _more_than_none(flavor.ram_mb or sum(memory.values()))
-    return PlannedMemory(
-        mb, host_cells=tuple(number for number, amount in memory.items() if amount and number is not None)
-    )
+        return PlannedMemory(_more_than_none(sum(cell.memory_mb for cell in cells), flavor), cells)
+    claimed = memory_class(page_kib_of(share))
+    # A guest has pages of one size: what it claims of others it would not have.
+    for resource in sorted({each for amounts in share.values() for each in amounts}):
+        if resource.startswith((SMALL_PAGES, HUGE_PAGES)) and resource != claimed:
+            raise CannotGiveError(
+                f"{resource} and {claimed} are claimed, and a guest's memory is of one of them: set resources:{resource}=0"
+            )
+    mb = _more_than_none(sum(amounts.get(claimed, 0) for amounts in share.values()), flavor)
+    host_cells = [cell.number for cell in layout.cells if share.get(cell.provider, {}).get(claimed)]
+    return PlannedMemory(mb, host_cells=tuple([each for each in host_cells if each is not None]))
 
 
 def check_pages(share: Mapping[ProviderId, Amounts], taken: Taken, page_kib: int) -> None:
@@ -322,9 +320,11 @@ def check_pages(share: Mapping[ProviderId, Amounts], taken: Taken, page_kib: int
             )
 
 
-def _more_than_none(mb: int) -> int:
+def _more_than_none(mb: int, flavor: Flavor) -> int:
     if not mb:
-        raise CannotGiveError("flavor.ram_mb is 0, and no memory is claimed: a virtual machine needs some")
+        raise CannotGiveError(
+            f"flavor.ram_mb is {flavor.ram_mb}, and no memory is claimed: a virtual machine needs some"
+        )
     return mb
 
 

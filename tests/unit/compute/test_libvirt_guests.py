@@ -101,6 +101,16 @@ def test_an_adopted_guest_is_reserved_no_more_and_nobody_gets_what_it_has() -> N
         ("NUMA0", {"PCPU": 3}, "domain database has 2 dedicated CPUs (1,9), and 3 are claimed for it"),
         ("0000:81:00.0", {}, "has 2 offered functions (0000:81:10.0, 0000:03:00.0), and 1 are claimed"),
         ("0000:5e:00.0", {"VGPU": 2}, "has 1 mediated devices, and 2 are claimed"),
+        (
+            "NUMA1",
+            {"CUSTOM_MEMORY_MB_PAGES_2048": 512},
+            "domain database has 3 processors, and only 2 are claimed for it",
+        ),
+        (
+            "NUMA1",
+            {"VCPU": 1, "CUSTOM_MEMORY_MB_PAGES_2048": 510},
+            "domain database has 1536 MB of memory, and only 1534 are claimed for it",
+        ),
     ],
 )
 def test_a_claim_that_says_something_else_is_refused(

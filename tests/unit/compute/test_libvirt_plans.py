@@ -87,6 +87,11 @@ class Host:
         plan = plan_guest(order, self.layout, self.guests)
         if isinstance(plan, NoPlan):
             return f"no: {plan.reason}"
+        claimed = Counter[str]()
+        for amounts in step.claim.values():
+            claimed.update(amounts)
+        assert plan.memory_mb == sum(claimed[each] for each in claimed if "MEMORY_MB" in each)
+        assert len(plan.pins) <= claimed["VCPU"] + claimed["PCPU"]
         assert read_back(domain_xml(plan)) == plan
         assert plan_guest(order, self.layout, self.guests) == plan, "a build that is repeated makes the same"
         self.guests.append(plan)
@@ -301,6 +306,45 @@ CASES: dict[str, Sequence[Step]] = {
             "no: flavor.ram_mb is 0, and no memory is claimed: a virtual machine needs some",
         ),
     ],
+    "a claim decides, whatever the flavor says beside it": [
+        (
+            Guest({"NUMA0": {"VCPU": 1, "MEMORY_MB": 512}}, Flavor(vcpus=8, ram_mb=65_536)),
+            "cpus 0,8; emulator 0,8; memory 0",
+        ),
+        (
+            Guest({"NUMA0": {"PCPU": 1, "MEMORY_MB": 512}}, Flavor(vcpus=8, ram_mb=65_536)),
+            "cpus 1; emulator 1; dedicated 1; memory 0",
+        ),
+        (
+            Guest({"NUMA0": {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 512}}, Flavor(vcpus=1)),
+            "cpus 0,8 0,8 2 10; emulator 0,2,8,10; dedicated 2,10; memory 0",
+        ),
+        (
+            Guest({"NUMA0": {"VCPU": 1, "CUSTOM_MEMORY_MB_PAGES_2048": 512}}, Flavor(vcpus=1, ram_mb=4096)),
+            "cpus 0,8; emulator 0,8; memory 0; pages 2048",
+        ),
+    ],
+    "a claim without a processor": [
+        (
+            Guest({"NUMA0": {"MEMORY_MB": 512}}, Flavor(vcpus=8, ram_mb=512)),
+            "no: flavor.vcpus is 8, and neither VCPU nor PCPU are claimed: a virtual machine needs some",
+        ),
+    ],
+    "a claim without memory": [
+        (
+            Guest({"NUMA0": {"VCPU": 1}}, Flavor(vcpus=1, ram_mb=65_536)),
+            "no: flavor.ram_mb is 65536, and no memory is claimed: a virtual machine needs some",
+        ),
+    ],
+    "memory in pages of one size": [
+        (
+            Guest({"NUMA0": {"VCPU": 1, "MEMORY_MB": 2048, "CUSTOM_MEMORY_MB_PAGES_2048": 512}}),
+            (
+                "no: MEMORY_MB and CUSTOM_MEMORY_MB_PAGES_2048 are claimed, and a guest's memory is of one of them: "
+                "set resources:MEMORY_MB=0"
+            ),
+        ),
+    ],
     "no function is given twice": [
         (
             Guest({"NUMA1": SMALL, "0000:81:00.0": {"SRIOV_NET_VF": 2}}),
@@ -486,7 +530,7 @@ CASES: dict[str, Sequence[Step]] = {
     ],
     "sockets that are not the CPUs": [
         (
-            Guest({"NUMA0": SMALL}, specs(3, 2048, cpu_sockets="2")),
+            Guest({"NUMA0": {"VCPU": 3, "MEMORY_MB": 2048}}, specs(3, 2048, cpu_sockets="2")),
             "no: 2 sockets of 1 cores of 1 threads are not the 3 CPUs of the guest",
         ),
     ],
