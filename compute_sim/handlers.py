@@ -4,10 +4,9 @@ The attempts of a batch of orders are loaded, decided and saved together. The ru
 
 An order is acknowledged when it is saved, not when the instance is built, received or stopped. Unacknowledged, it would fill
 the prefetch for minutes, could not be delivered to another process (its host is here), and would hold back the other
-messages of its parcel. With the store in memory, instances are lost with this process, as on a hypervisor that loses
-power. The conductor's attempt then times out and it treats the host as silent. It may order the same attempt again
-before that, which does no harm. Hosts that outlive their process, as in `moor up`, keep their attempts in a table, too
-(store_sql.py).
+messages of its parcel. Guests outlive this process where the attempts are in a table, too (store_sql.py). With the store in
+memory alone, simulated guests are lost with the process, as on a hypervisor that loses power. The conductor's attempt then times
+out and it treats the host as silent. It may order the same attempt again before that, which does no harm.
 """
 
 import asyncio
@@ -84,7 +83,7 @@ class ComputeStore:
     """
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
-        self._clock_s = clock_s
+        self.clock_s = clock_s
         self._attempts: dict[AttemptKey, AttemptRecord] = {}
         # A heap of due times. The number keeps entries with equal times in order, and keys from being compared.
         self._due: list[tuple[float, int, AttemptKey]] = []
@@ -277,7 +276,7 @@ class ComputeStore:
             load.changed = True
             self._changed.append(load)
         if state.is_over:
-            self._over.append((self._clock_s(), key, state))
+            self._over.append((self.clock_s(), key, state))
 
 
 class Elapsed:

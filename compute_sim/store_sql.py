@@ -1,6 +1,6 @@
-"""A compute's attempts in SQL, for simulated hosts that keep their instances over a restart of the process.
+"""A compute's attempts in SQL: hosts keep their instances over the end of the compute's process.
 
-The tables must exist: `kit.sql.upgrade(url, "compute_sim")` creates them. One process simulates the hosts of a cell, so
+The tables must exist: `kit.sql.upgrade(url, "compute_sim")` creates them. One process has all hosts of a cell, so
 all reads use memory. Writes go to the table before they go to memory; the table is read once, when the store is opened.
 """
 
@@ -16,9 +16,9 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from compute_sim.core.attempts import AttemptKey, AttemptRecord
-from compute_sim.handlers import ComputeStore
+from compute_sim.handlers import ComputeStore, Elapsed
 from compute_sim.tables import compute_attempts as table
-from kit.sql import Database, DatabaseSettings, insert, open_database, read_once, write_once
+from kit.sql import Database, DatabaseSettings, insert, open_database, read_once, upgrade, write_once
 
 # There is one process, with one transaction at a time.
 POOL_SIZE = 1
@@ -89,6 +89,19 @@ async def open_compute_store(
         await store.close()
         raise
     return store
+
+
+@asynccontextmanager
+async def kept_attempts(
+    url: str, cell: str, settings: DatabaseSettings | None = None
+) -> AsyncIterator[SqlComputeStore]:
+    """The store of a cell's hosts with its content, and with its tables, which are made or brought up to date."""
+    await upgrade(url, "compute_sim", settings)
+    store = await open_compute_store(url, cell, Elapsed(), settings)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def _read(connection: Connection, cell: str) -> list[AttemptRecord]:

@@ -99,18 +99,17 @@ def compute_parts(
     settings: ComputeSettings,
     clock: Callable[[], datetime] = now,
     *,
-    clock_s: Callable[[], float] | None = None,
     store: ComputeStore | None = None,
     pools: Sequence[Reported] = (),
     pace: ComputePace | None = None,
 ) -> tuple[Part, ...]:
     """All parts of a compute that controls hosts by these drivers. The station must be able to ask; it is one of the parts,
     and its creator closes it. Only one process may control the hosts of a cell, since it has their instances in memory.
-    `clock_s` is the drivers' clock; by default it begins with the process. `pools` are reported beside the hosts.
+    The drivers' clock is that of the store; by default it begins with the process, and the instances end with it. `pools` are
+    reported beside the hosts.
     """
-    clock_s, pace = clock_s or Elapsed(), pace or USUAL_PACE
-    fleet = Fleet(drivers, clock_s, pools)
-    store = store or ComputeStore(clock_s)
+    store, pace = store or ComputeStore(Elapsed()), pace or USUAL_PACE
+    fleet = Fleet(drivers, store.clock_s, pools)
 
     def next_sequence() -> int:
         return microseconds(clock())

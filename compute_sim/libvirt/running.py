@@ -16,19 +16,18 @@ from bus.workers.station import Station
 from compute_sim.core.attempts import WELL, Condition
 from compute_sim.core.hosts import Pool, tree_of_pool
 from compute_sim.core.trees import ProviderTree
-from compute_sim.handlers import ComputeStore, Elapsed
+from compute_sim.handlers import ComputeStore
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.hypervisor import HostView
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.settings import LIBVIRT, LibvirtRules
 from compute_sim.settings import ComputeSettings
-from compute_sim.store_sql import open_compute_store
+from compute_sim.store_sql import kept_attempts
 from compute_sim.wiring import OpensHosts, compute_parts
 from kit.database_settings import DATABASE, DatabaseSettings
 from kit.errors import Unavailable
 from kit.parts import Pauses, Periodic
 from kit.process import Part
-from kit.sql import upgrade
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +115,6 @@ async def libvirt_parts(
     """
     libvirt = structs.replace(libvirt, networks=settings.networks)
     drivers = _drivers(libvirt, settings.cell, at_step)
-    clock_s = Elapsed()
     async with AsyncExitStack() as opened:
         with _used(libvirt.folder):
             opened.enter_context(await asyncio.to_thread(_lock, libvirt.folder, settings.cell, station.name))
@@ -128,13 +126,11 @@ async def libvirt_parts(
                 why = each.why_not_seen or "it is looked at"
                 waits(Unavailable(f"host {each.host.name} is not seen yet: {why}"))
         url = database_url or f"sqlite+aiosqlite:///{libvirt.folder}/attempts-{settings.cell}.sqlite"
-        await upgrade(url, "compute_sim", database)
-        store = await open_compute_store(url, settings.cell, clock_s, database)
-        opened.push_async_callback(store.close)
+        store = await opened.enter_async_context(kept_attempts(url, settings.cell, database))
         with _used(libvirt.folder):
             await adopt(store, drivers, settings.cell)
         pools = shared_pools([each.view for each in drivers])
-        parts = compute_parts(station, drivers, settings, clock_s=clock_s, store=store, pools=pools)
+        parts = compute_parts(station, drivers, settings, store=store, pools=pools)
         yield (*parts, _seeing(drivers))
 
 

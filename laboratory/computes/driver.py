@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from uuid import UUID, uuid5
 
+from bus.addresses import ADDRESSES
 from bus.messages.cell import (
     AdoptGuest,
     DestroyInstance,
@@ -32,9 +33,11 @@ from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree, Tre
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.handlers import ComputeStore
 from compute_sim.settings import ComputePace, ComputeSettings
+from compute_sim.store_sql import kept_attempts
 from compute_sim.wiring import OpensHosts, compute_parts
 from engine.guests import memory_class
 from engine.inventories import ProviderId, ReportedInventory
+from kit.database_settings import DATABASE, DatabaseSettings
 from kit.process import Part
 from kit.times import now
 from laboratory.computes.faults import (
@@ -294,7 +297,6 @@ def simulated_parts(
     faults: FaultScript | None = None,
     clock: Callable[[], datetime] = now,
     *,
-    clock_s: Callable[[], float] | None = None,
     store: ComputeStore | None = None,
     pace: ComputePace | None = None,
 ) -> tuple[Part, ...]:
@@ -307,7 +309,6 @@ def simulated_parts(
         drivers,
         settings,
         clock,
-        clock_s=clock_s,
         store=store,
         pools=[*map(SimulatedPool, pools)],
         pace=pace,
@@ -316,29 +317,43 @@ def simulated_parts(
 
 def from_environment(environment: Mapping[str, str]) -> OpensHosts:
     """The driver `simulated`: MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_HOST_SIZE what differs from their usual size,
-    and LABORATORY_FAULTS, which is the laboratory's own and no setting, the path of a fault script.
+    and LABORATORY_FAULTS, which is the laboratory's own and no setting, the path of a fault script. With a database of the cell, guests
+    outlive the process.
     """
     count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
     if not count.isdecimal():
         raise ValueError(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a whole number, 0 or more")
     size = read_host_size(environment.get("MOOR_COMPUTE_HOST_SIZE", ""))
     script = environment.get("LABORATORY_FAULTS")
-    return simulated_hosts(int(count), size, load_script(Path(script), FaultScript) if script else None)
+    return simulated_hosts(
+        int(count),
+        size,
+        load_script(Path(script), FaultScript) if script else None,
+        ADDRESSES.read(environment).db_of(environment["MOOR_CELL"]),
+        DATABASE.read(environment),
+    )
 
 
-def simulated_hosts(count: int, size: HostSize, faults: FaultScript | None) -> OpensHosts:
-    """So many hosts of this size, in the cell of the compute that opens them; their instances may be in a `store`."""
+def simulated_hosts(
+    count: int,
+    size: HostSize,
+    faults: FaultScript | None,
+    database_url: str = "",
+    database: DatabaseSettings | None = None,
+) -> OpensHosts:
+    """So many hosts of this size, in the cell of the compute that opens them. Their guests are in the database; without one, they end
+    with the process.
+    """
 
     @asynccontextmanager
     async def opened(
-        station: Station,
-        settings: ComputeSettings,
-        *,
-        clock_s: Callable[[], float] | None = None,
-        store: ComputeStore | None = None,
-        **_: object,
+        station: Station, settings: ComputeSettings, **_: object
     ) -> AsyncIterator[Sequence[Part]]:
         hosts = equal_hosts(settings.cell, count, size)
-        yield simulated_parts(station, hosts, settings, faults, clock_s=clock_s, store=store)
+        if not database_url:
+            yield simulated_parts(station, hosts, settings, faults)
+            return
+        async with kept_attempts(database_url, settings.cell, database) as store:
+            yield simulated_parts(station, hosts, settings, faults, store=store)
 
     return opened

@@ -18,8 +18,6 @@ from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.handlers import Elapsed
-from compute_sim.store_sql import open_compute_store
 from compute_sim.wiring import OpensHosts
 from engine.flavors import Flavor
 from ironic_sync.core.offers import CellMap, class_of
@@ -223,17 +221,15 @@ class RunningCloud:
         at = self._station("conductor", cell)
         conductor = conductor_parts(at, rows, settings.conductor, cell, at.ask_all)
         self._add("conductor", at, (*conductor, at), cell)
-        kept: dict[str, object] = {}
-        if plan.keeps_hosts:
-            clock_s = Elapsed()
-            store = await open_compute_store(self._database_url, cell, clock_s, settings.database)
-            self._stack.push_async_callback(store.close)
-            kept = {"clock_s": clock_s, "store": store}
         at = self._station("compute", cell)
         opens = plan.computes.get(cell) or simulated_hosts(
-            plan.cells[cell], read_host_size(plan.host_size), plan.faults
+            plan.cells[cell],
+            read_host_size(plan.host_size),
+            plan.faults,
+            self._database_url if plan.keeps_hosts else "",
+            settings.database,
         )
-        of_hosts = opens(at, structs.replace(settings.compute, cell=cell), **kept)
+        of_hosts = opens(at, structs.replace(settings.compute, cell=cell))
         self._add("compute", at, await self._stack.enter_async_context(of_hosts), cell)
 
     async def _make_metal(self, metal: BareMetalPlan) -> None:

@@ -164,10 +164,10 @@ def compute(
         "MOOR_COMPUTE_HOST_SIZE": host_size,
         "LABORATORY_FAULTS": str(faults or ""),
     }
+    kept = CloudSettings(database=tuned(DATABASE))
     if driver is DriverName.LIBVIRT:
-        libvirt, database = tuned(LIBVIRT, hosts=uri, folder=folder), tuned(DATABASE)
-        variables |= environment_of(CloudSettings(libvirt=libvirt, database=database), {})
-        variables["MOOR_DB_URL"] = addresses.db_of(cell)
+        kept = structs.replace(kept, libvirt=tuned(LIBVIRT, hosts=uri, folder=folder))
+    variables |= environment_of(kept, {}) | {"MOOR_DB_URL": addresses.db_of(cell)}
     for flag, given in (("--uri", uri), ("--folder", folder)):
         if given is not None and driver is not DriverName.LIBVIRT:
             raise click.BadParameter(

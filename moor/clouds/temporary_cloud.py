@@ -271,6 +271,8 @@ def _environments(
             "MOOR_COMPUTE_HOSTS": str(hosts),
             "MOOR_COMPUTE_HOST_SIZE": plan.host_size,
             "LABORATORY_FAULTS": str(script),
+            # Its guests end with it: without a database they are in memory.
+            **dict.fromkeys(("MOOR_DB_URL", "MOOR_CELL_DB_URLS"), ""),
         }
         yield f"compute-{cell}", "compute_sim", here | simulated
     if plan.metal is not None:

@@ -100,13 +100,10 @@ async def _compute(station: Station, database: str, cell: str, stack: AsyncExitS
     if not os.environ.get("COMPUTES_KEEP"):
         return simulated_parts(station, hosts, settings, faults)
 
-    from compute_sim.handlers import Elapsed
-    from compute_sim.store_sql import open_compute_store
+    from compute_sim.store_sql import kept_attempts
 
-    clock_s = Elapsed()
-    kept = await open_compute_store(database, cell, clock_s)
-    stack.push_async_callback(kept.close)
-    return simulated_parts(station, hosts, settings, faults, clock_s=clock_s, store=kept)
+    kept = await stack.enter_async_context(kept_attempts(database, cell))
+    return simulated_parts(station, hosts, settings, faults, store=kept)
 
 
 def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -> tuple[Part, ...]:

@@ -230,7 +230,6 @@ class Workers:
                     process.clock,
                     pools=[*map(SimulatedPool, pools)],
                     pace=ComputePace(over_kept_s=600),
-                    clock_s=asyncio.get_running_loop().time,
                     store=WatchedComputeStore(process, self._observer),
                 )
             case "ironic":

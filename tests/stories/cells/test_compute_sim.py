@@ -3,8 +3,9 @@ of events.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -40,6 +41,7 @@ from compute_sim.core.hosts import Load
 from compute_sim.handlers import ComputeStore
 from compute_sim.settings import ComputeSettings
 from compute_sim.store_sql import SqlComputeStore
+from compute_sim.wiring import driver_named
 from engine.flavors import Flavor
 from engine.hosts import HostFacts
 from engine.inventories import (
@@ -309,6 +311,34 @@ async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() 
             # A host lists what it has when its compute starts.
             has = (HeldAttempt(instance=ConsumerId(UUID(int=1)), attempt=1),)
             await until(lambda: [each.attempts for each in setup.listed] == [has])
+
+
+@pytest.mark.parametrize("database", [True, False])
+async def test_simulated_guests_outlive_their_process_in_a_database_and_end_with_it_in_memory(
+    *, database: bool, tmp_path: Path
+) -> None:
+    host = "c1-host-00001"
+    url = f"sqlite+aiosqlite:///{tmp_path}/guests.db" if database else ""
+    environment = {"MOOR_CELL": "c1", "MOOR_COMPUTE_HOSTS": "1", "MOOR_DB_URL": url}
+    async with compute_setup("memory") as setup:
+        async with _a_compute(setup, environment):
+            await setup.order(spawn(1, host))
+            await until(lambda: setup.answers == [spawned(1, host)])
+        async with _a_compute(setup, environment):
+            await setup.order(stop(1, host))
+            await until(lambda: len(setup.answers) == 2)
+
+    no_such = "" if database else "the host has no attempt 1 of it"
+    assert setup.answers[1:] == [stopped(1, host, no_such)]
+
+
+@asynccontextmanager
+async def _a_compute(setup: ComputeSetup, environment: Mapping[str, str]) -> AsyncIterator[None]:
+    """The compute of the cell, as `python -m compute_sim` opens it with these variables."""
+    place = setup.cloud.station("compute", cell="c1")
+    opens = driver_named("simulated", environment)
+    async with opens(place, COMPUTING) as parts, setup.cloud.running(parts, place):
+        yield
 
 
 class CountedStore(ComputeStore):
