@@ -4,7 +4,6 @@ The body of the AMQP message is a JSON object: the version of the envelope, and 
 its version and its arguments, and has the context of the request. A call has the address of its answer, a cast has none.
 """
 
-import functools
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -18,6 +17,16 @@ from msgspec import Struct
 
 SHOWN_MAX = 200
 FIELD_MAX, REASON_MAX = 300, 1000
+HIDDEN = "***"
+# The fields in which Nova's contexts, objects and arguments have secrets, by their exact names: traits, extra specs and metadata are named
+# by users, and may be called after secrets.
+SECRETS = frozenset(
+    {
+        *("auth_token", "service_catalog", "token", "password", "admin_password", "admin_pass", "new_pass"),
+        *("auth_password", "user_data", "key_data", "injected_files", "system_metadata", "connection_info"),
+        *("transport_url", "database_connection"),
+    }
+)
 
 
 class RefusedError(Exception):
@@ -26,7 +35,7 @@ class RefusedError(Exception):
     def __init__(self, field: str, value: object, reason: str) -> None:
         # A field may be a key of the sender's, and a reason may repeat it.
         self.field = field[:FIELD_MAX]
-        self.value = shown(value)
+        self.value = HIDDEN if field.rpartition(".")[2] in SECRETS else without_login(shown(value))
         self.reason = reason[:REASON_MAX]
         super().__init__(f"{self.field} is {self.value}: {self.reason}")
 
@@ -150,12 +159,11 @@ def id_in(value: object, path: str) -> UUID:
 
 
 # Takes out of Nova's messages what nobody else may know: tokens, passwords, and the addresses of brokers and databases, which have
-# passwords in them. Done when a message is read, and before one is logged, recorded or put among the dead letters.
+# passwords in them. Only of what is logged or recorded: a request is decided by the message as it is.
 
 
 # Nova's own messages have about 15 levels.
 DEPTH_MAX = 64
-HIDDEN = "***"
 # The field of the envelope that has the message, as a JSON text.
 MESSAGE = "oslo.message"
 CONTEXT = "_context_"
@@ -163,38 +171,36 @@ CONTEXT = "_context_"
 CONTEXT_KEPT = frozenset(
     f"{CONTEXT}{name}" for name in ("request_id", "global_request_id", "project_id", "user_id", "timestamp")
 )
-
-_SECRET = re.compile(
-    r"token|passw|secret|credential|admin_pass|transport_url|database_connection|user_data|key_data"
-    r"|injected_files|service_catalog",
-    re.IGNORECASE,
-)
+# What a message has beside these is not oslo.messaging's, so nobody knows what it is.
+_OF_OSLO = CONTEXT_KEPT | {
+    *("method", "version", "args", "namespace", "result", "failure", "ending", "_unique_id", "_msg_id"),
+    *("_reply_q", "_timeout", "event_type", "publisher_id", "payload", "timestamp", "message_id", "priority"),
+}
 # An address with a user's name and password, wherever it stands.
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{1,20}://)[^/\s@]*@", re.IGNORECASE)
 
 
-def without_secrets(value: object, path: str = "", depth: int = 0) -> object:
-    """A copy of this JSON value in which secrets are replaced, and contexts have only what is kept of them."""
+def refuse_deep(value: object, path: str, depth: int = 0) -> None:
     if depth > DEPTH_MAX:
         raise RefusedError(path, value, f"it is nested more than {DEPTH_MAX} levels deep")
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        refuse_deep(each, path, depth + 1)
+
+
+def without_secrets(value: object) -> object:
+    """A copy of this JSON value in which the fields are hidden that Nova has secrets in."""
     if isinstance(value, dict):
         return {
-            name: HIDDEN
-            if is_secret(name) and item not in (None, "", [], {})
-            else without_secrets(item, f"{path}.{name}" if path else name, depth + 1)
+            name: HIDDEN if name in SECRETS and item else without_secrets(item)
             for name, item in value.items()
-            if not name.startswith(CONTEXT) or name in CONTEXT_KEPT
         }
     if isinstance(value, list):
-        return [without_secrets(item, f"{path}[{number}]", depth + 1) for number, item in enumerate(value)]
-    if isinstance(value, str) and "://" in value:
-        return _URL.sub(rf"\g<scheme>{HIDDEN}@", value)
-    return value
+        return [without_secrets(item) for item in value]
+    return without_login(value) if isinstance(value, str) else value
 
 
-@functools.lru_cache(maxsize=10_000)
-def is_secret(name: str) -> bool:
-    return _SECRET.search(name) is not None
+def without_login(text: str) -> str:
+    return _URL.sub(rf"\g<scheme>{HIDDEN}@", text) if "://" in text else text
 
 
 def redacted(body: bytes) -> bytes:
@@ -205,10 +211,20 @@ def redacted(body: bytes) -> bytes:
         outer = msgspec.json.decode(body)
         plain = without_secrets(outer)
         if isinstance(plain, dict) and isinstance(inner := outer.get(MESSAGE), str):
-            plain[MESSAGE] = msgspec.json.encode(without_secrets(msgspec.json.decode(inner))).decode()
+            plain[MESSAGE] = msgspec.json.encode(_without_context(msgspec.json.decode(inner))).decode()
         return msgspec.json.encode(plain)
-    except (msgspec.DecodeError, RecursionError, UnicodeError, RefusedError):
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return msgspec.json.encode({"unreadable": len(body)})
+
+
+def _without_context(message: object) -> object:
+    """The message with its contexts cut down to what is kept of them."""
+    if not isinstance(message, dict):
+        return without_secrets(message)
+    kept = {
+        name: item for name, item in message.items() if name in CONTEXT_KEPT or not name.startswith(CONTEXT)
+    }
+    return {name: without_secrets(item) if name in _OF_OSLO else HIDDEN for name, item in kept.items()}
 
 
 BODY_MAX = 16 * 1024 * 1024
@@ -252,7 +268,7 @@ class RpcCaller(Struct, frozen=True):
 
 
 class RpcRequest(Struct, frozen=True):
-    """A request without its secrets. `call` is None for a cast. `unique_id` tells a message that comes twice; it may be empty.
+    """A request without its context's secrets. `call` is None for a cast. `unique_id` tells a message that comes twice; it may be empty.
     `caller_began_at` is when the user's request began that it is for, if it says so: the caller waits at most since then.
     """
 
@@ -275,7 +291,9 @@ def read_envelope(body: bytes) -> RpcRequest:
     envelope = outer.text(_ENVELOPE)
     if not RpcVersion(2, 0).can_serve(version_in(envelope, _ENVELOPE)):
         raise outer.refuse(_ENVELOPE, "this version of the envelope is unknown; known is 2.0")
-    message = Fields(without_secrets(_json_in(outer.text(MESSAGE).encode(), MESSAGE), MESSAGE), MESSAGE)
+    told = _json_in(outer.text(MESSAGE).encode(), MESSAGE)
+    refuse_deep(told, MESSAGE)
+    message = Fields(told, MESSAGE)
     return RpcRequest(
         method=_name(message, "method"),
         version=version_in(message.text("version", "1.0"), message.at("version")),

@@ -181,14 +181,15 @@ def _table(found: LettersOfBroker) -> HtmlTable:
 # A message's bytes as a text for people, without the secrets in it. Pure.
 
 HIDDEN = "***"
-# The config drive of an instance and its user data often have passwords and keys of its owner.
-_NAMES = '(?:pass(?=w|phrase|"|$)|secret|token|credential|private_?key|user_?data|config_?drive|injected)'
-_SECRET_KEY = re.compile(_NAMES, re.IGNORECASE)
-# In what is no JSON, such as a body that was cut: the value of such a key, up to its end or to that of the body.
-_SECRET_TEXT = re.compile(
-    rf'("[^"\n]{{0,100}}?{_NAMES}[^"\n]{{0,100}}"\s{{0,9}}:\s{{0,9}})(?:"(?:[^"\\]|\\.)*+"?|[^,}}\s][^,}}\n]*+)',
-    re.IGNORECASE,
+# The names of fields that are secret: the config drive of an instance and its user data often have passwords and keys of its owner. A
+# trait, a class or a key of metadata that is only called after a secret (`trait:CUSTOM_SECRET_ZONE`, `secret_zone`) is shown.
+_NAMES = (
+    r"(?:[a-z\d]{1,40}[_-]){0,9}(?:[a-z\d]{1,40}(?=[A-Z]))?"
+    "(?i:pass(?:word|phrase|wd)?|secret|tokens?|credentials?|private_?key|user_?data|config_?drive|injected_?(?:files|network))"
 )
+_SECRET_KEY = re.compile(_NAMES)
+# In what is no JSON, such as a body that was cut: the value of such a key, up to its end or to that of the body.
+_SECRET_TEXT = re.compile(rf'("{_NAMES}"\s{{0,9}}:\s{{0,9}})(?:"(?:[^"\\]|\\.)*+"?|[^,}}\s][^,}}\n]*+)')
 # In a URL. Each part is bounded, so that no body takes long.
 _URL_PASSWORD = re.compile(r"(://[^:/@\s]{0,200}):[^@\s]{0,500}@")
 # A body that is no JSON is read up to here: nobody looks at more of it.
@@ -219,7 +220,7 @@ def _without_secrets(value: Any) -> Any:
     match value:
         case dict():
             return {
-                key: HIDDEN if each and _SECRET_KEY.search(key) else _without_secrets(each)
+                key: HIDDEN if each and _SECRET_KEY.fullmatch(key) else _without_secrets(each)
                 for key, each in value.items()
             }
         case list():

@@ -12,7 +12,7 @@ from engine.flavors import Flavor, Image
 from engine.inventories import AggregateId, GroupId, ServerGroup
 from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
-from nova_bridge.envelope import RefusedError
+from nova_bridge.envelope import RefusedError, read_envelope
 from nova_bridge.request_spec import NovaRequest, NovaRequestReader
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.wiring import STANDARD
@@ -25,8 +25,11 @@ from tests.unit.nova.recorded import (
     NAMES,
     an_object,
     args_of,
+    body_of,
     device_groups,
     devices_of,
+    enveloped,
+    message_in,
     pci,
     port,
 )
@@ -99,6 +102,15 @@ def test_the_recorded_request_is_read_as_the_same_request_of_ours() -> None:
     assert (request.build.project, request.build.user) == ("p1", "u1")
     assert request.wants_alternates
     assert (request.is_forced, request.is_rebuild, request.group) == (False, False, None)
+
+
+def test_traits_and_classes_that_are_called_after_secrets_are_asked_for() -> None:
+    specs = {"trait:CUSTOM_SECRET_ENCLAVE": "required", "resources:CUSTOM_TOKEN_RING": "2"}
+    message = message_in(body_of("select_destinations")) | {"args": asked(flavor={"extra_specs": specs})}
+
+    spec = READER.read(read_envelope(enveloped(message)).args, NAMES).spec
+
+    assert (spec.required, dict(spec.amounts)["CUSTOM_TOKEN_RING"]) == (("CUSTOM_SECRET_ENCLAVE",), 2)
 
 
 AGGREGATE_IDS = [AggregateId(UUID(each)) for each in AGGREGATES]
