@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from bus.message import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, Envelope, Message, Parcel, type_of
 from bus.messages import ALL
@@ -41,9 +41,7 @@ class NewerVersion(Struct, frozen=True):
 
 
 class _Wrapped(Struct, frozen=True, omit_defaults=True):
-    """An envelope whose message stays encoded: for reading the type alone, or for changing the envelope and nothing
-    else.
-    """
+    """An envelope whose message stays encoded: for reading the type alone."""
 
     message: msgspec.Raw
     id: str = ""
@@ -51,7 +49,6 @@ class _Wrapped(Struct, frozen=True, omit_defaults=True):
     sent_at: str | None = None
     cause: str = ""
     trace: str = ""
-    attempts: Count = 0
 
 
 class _Typed(Struct, frozen=True):
@@ -188,29 +185,6 @@ class FewTypesCodec(Codec):
 
 # One message as one line.
 encode: Callable[[Envelope[Message]], bytes] = _encoder.encode
-
-
-def with_attempts(line: bytes, attempts: int) -> bytes:
-    """Change the number of attempts in the envelope of an encoded message.
-
-    The message keeps the fields that this release does not know. A line that cannot be read stays as it is.
-    """
-    try:
-        return _encoder.encode(structs.replace(_wrapped.decode(line), attempts=attempts))
-    except NOT_JSON:
-        return line
-
-
-def with_attempt_counted(line: bytes, more: int = 1) -> bytes:
-    return with_attempts(line, attempts_of(line) + more)
-
-
-def attempts_of(line: bytes) -> int:
-    """How often this encoded message was returned to be tried again, by its envelope; 0 if it cannot be read."""
-    try:
-        return _wrapped.decode(line).attempts
-    except NOT_JSON:
-        return 0
 
 
 def lines_of(parcel: Parcel) -> Sequence[bytes] | Unreadable:

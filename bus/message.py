@@ -2,7 +2,7 @@
 parcel in which messages travel.
 
 A message is a frozen value with a type, its tag on the wire. The envelope has what the bus needs beside it: an id for
-tracing, when it was sent and because of which message, and how often it was tried.
+tracing, when it was sent and because of which message.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -160,7 +160,7 @@ class Envelope(Struct, Generic[M_co], frozen=True, kw_only=True, omit_defaults=T
     """A message and the bus's data about it; one line of an AMQP message.
 
     `id` is for tracing and for matching an answer to its question. It is not an identity: a request that was sent twice
-    has two ids. `attempts` counts how often the message was returned to be tried again.
+    has two ids. How often a message was tried is not its sender's to say: whoever parks it for another try counts that in a header.
     """
 
     message: M_co
@@ -169,7 +169,6 @@ class Envelope(Struct, Generic[M_co], frozen=True, kw_only=True, omit_defaults=T
     sent_at: Annotated[datetime, Meta(tz=True)] | None = None
     cause: str = ""
     trace: str = ""
-    attempts: Count = 0
 
 
 def type_of(message: Message | type[Message]) -> str:

@@ -18,8 +18,8 @@ from msgspec import Struct, structs
 
 from bus import message
 from bus.broker import Connection, Consuming, Delivery, Origin, Receipt, origin_of
-from bus.codec import CODEC, lines_of, with_attempts
-from bus.message import LINES, PLAIN, Envelope, Parcel, type_of
+from bus.codec import CODEC, lines_of
+from bus.message import PLAIN, Envelope, Parcel, type_of
 from bus.queues import DEAD, DEAD_QUEUE, is_retry_exchange
 from bus.topology import retry_exchange_of
 from bus.unreadable import Unreadable
@@ -104,32 +104,43 @@ def dead_letter_parcel(
     )
 
 
-def retry_parcel(lines: Sequence[bytes], queue: str, origin: Origin, *, waits: int = 0) -> Parcel:
-    """The parcel that returns messages to their own queue, for a retry. `waits` counts how often they were
-    returned to wait for a worker of a newer release.
+class Parked(Struct, frozen=True):
+    """What whoever parked a message for another try wrote beside it; all 0 of a message that nobody has parked.
+
+    `attempts` counts how often it was tried, `waits` how often it was returned to wait for a worker of a newer release.
     """
+
+    attempts: int = 0
+    waits: int = 0
+
+
+NOT_PARKED = Parked()
+
+
+def retry_parcel(line: bytes, queue: str, origin: Origin, parked: Parked = NOT_PARKED) -> Parcel:
+    """The parcel that returns one message to its own queue, for another try."""
+    counted = {message.ATTEMPTS: parked.attempts, message.WAITS: parked.waits}
     return Parcel(
         exchange=retry_exchange_of(queue),
         routing_key=queue,
-        # A client may have written one JSON message over several lines, so a single message is not sent as lines.
-        body=b"\n".join(lines),
-        content_type=PLAIN if len(lines) == 1 else LINES,
+        # A client may have written one JSON message over several lines, so it is not sent as lines.
+        body=line,
+        content_type=PLAIN,
         mandatory=True,
         reply_to=origin.reply_to,
-        headers=_said(origin) | ({message.WAITS: waits} if waits else {}),
+        headers=_said(origin) | {name: count for name, count in counted.items() if count},
     )
+
+
+def parked_of(parcel: Parcel) -> Parked:
+    """What is written beside a parked message. Only who parks may write to the exchanges for retries: elsewhere nothing counts."""
+    if not is_retry_exchange(parcel.exchange):
+        return NOT_PARKED
+    return Parked(_number(parcel, message.ATTEMPTS), _number(parcel, message.WAITS))
 
 
 def _said(origin: Origin) -> dict[str, str | int]:
     return {message.SENDER: origin.sender, message.EXCHANGE: origin.exchange, message.KEY: origin.key}
-
-
-def waits_of(parcel: Parcel) -> int:
-    """How often a message was returned to wait for a newer worker.
-
-    The worker that returned it has written that in a header.
-    """
-    return _number(parcel, message.WAITS) if is_retry_exchange(parcel.exchange) else 0
 
 
 def read(delivery: Delivery) -> DeadLetter:
@@ -268,7 +279,7 @@ def _number(parcel: Parcel, header: str) -> int:
 
 def _replayed(letter: DeadLetter, line: bytes) -> Parcel:
     try:
-        return retry_parcel((with_attempts(line, 0),), letter.queue, letter.origin)
+        return retry_parcel(line, letter.queue, letter.origin)
     except ValueError as unknown:
         raise NotReplayed(
             f"dead letter {letter.handle} was not replayed: {unknown}; it and the letters after it stay here"

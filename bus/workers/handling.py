@@ -195,20 +195,18 @@ class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
 
 
 def received(
-    envelope: Envelope[M_co], origin: Origin, returns: int, cell: str | None = None
+    envelope: Envelope[M_co], origin: Origin, attempts: int, cell: str | None = None
 ) -> Received[M_co]:
-    (read,) = all_received((envelope,), origin, returns, cell)
+    (read,) = all_received((envelope,), origin, attempts, cell)
     return read
 
 
 def all_received(
-    envelopes: Iterable[Envelope[M_co]], origin: Origin, returns: int, cell: str | None = None
+    envelopes: Iterable[Envelope[M_co]], origin: Origin, attempts: int, cell: str | None = None
 ) -> list[Received[M_co]]:
     sender, reply_to = origin.sender, origin.reply_to
     return [
-        Received(
-            each.message, each.id, each.trace, sender, reply_to, each.attempts + returns, each.sent_at, cell
-        )
+        Received(each.message, each.id, each.trace, sender, reply_to, attempts, each.sent_at, cell)
         for each in envelopes
     ]
 

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from bus.broker import PREFETCH_MAX, Connection, Consuming, Delivery, Origin, origin_of
-from bus.codec import NewerVersion, attempts_of, lines_of, with_attempt_counted
+from bus.codec import NewerVersion, lines_of
 from bus.message import Envelope, Message, Parcel, type_of
 from bus.queues import QueueKind
 from bus.topology import broker_user_of, kind_of, project_of_key
@@ -26,6 +26,7 @@ from bus.unreadable import Unreadable
 from bus.workers import dead_letters, handling
 from bus.workers.authority import Refused, all_count, judge, judge_parcel, speaks_for
 from bus.workers.consuming import Subscription, consumer
+from bus.workers.dead_letters import Parked, parked_of
 from bus.workers.handling import Pace, Received, all_received, received
 from bus.workers.sending import pauses_of
 from bus.workers.station import Station
@@ -43,6 +44,7 @@ class OpenParcel(Struct, eq=False):
     delivery: Delivery
     not_done: int
     origin: Origin
+    parked: Parked
     # The only cell that its sender may speak for; None for any cell.
     cell: str | None = None
     # When it was opened, by the event loop's clock, and with how many messages.
@@ -52,6 +54,11 @@ class OpenParcel(Struct, eq=False):
     @property
     def tag(self) -> int:
         return self.delivery.tag
+
+    @property
+    def attempts(self) -> int:
+        """How often its messages were tried before: as was counted when they were parked, and by each delivery since."""
+        return self.parked.attempts + self.delivery.returns
 
 
 class Item(Struct, frozen=True, eq=False):
@@ -101,9 +108,9 @@ class Intake:
         # memory than their bytes.
         self._unopened: deque[tuple[Consuming, Delivery]] = deque()
         self._ready: deque[Item] = deque()
-        # Parcels of one message that is handled alone: by its turn, its tag, and how often it was tried. It is decoded when it is
-        # handled, since decoding may be what kills the worker.
-        self._alone: list[tuple[bytes, int, int, bytes, OpenParcel]] = []
+        # Parcels of one message that is handled alone, by its turn and its tag. It is decoded when it is handled, since decoding may be
+        # what kills the worker.
+        self._alone: list[tuple[bytes, int, bytes, OpenParcel]] = []
         self._arrived = asyncio.Event()
         self._stopping = asyncio.Event()
         # Unacknowledged parcels by tag, in the order in which they were opened.
@@ -170,8 +177,8 @@ class Intake:
         """The next message that is handled alone. None if it cannot be handled."""
         if not self._alone:
             return None
-        _, _, returns, line, held = heapq.heappop(self._alone)
-        read = self._read(0, line, held, returns)
+        _, _, line, held = heapq.heappop(self._alone)
+        read = self._read(0, line, held)
         return None if read is None else Item(0, held, read)
 
     async def done(self, items: Iterable[Item]) -> None:
@@ -184,8 +191,9 @@ class Intake:
         The other messages of its parcel do not wait for that.
         """
         self.put_back += 1
-        line = with_attempt_counted(item.line) if counts else item.line
-        self._start(self._send_back(item.parcel, delay_ms, line))
+        parked = item.parcel.parked
+        counted = structs.replace(parked, attempts=parked.attempts + 1) if counts else parked
+        self._start(self._send_back(item.parcel, delay_ms, item.line, counted))
 
     def bury(self, item: Item, reason: str) -> None:
         """Dead-letter one message. It counts as done when the dead-letter queue has accepted it.
@@ -233,37 +241,37 @@ class Intake:
             self._take(*self._unopened.popleft())
 
     def _take(self, consuming: Consuming, delivery: Delivery) -> None:
-        origin = origin_of(delivery)
+        origin, parked = origin_of(delivery), parked_of(delivery.parcel)
         if delivery.returns:
             self.redelivered += 1
-        elif plain := self._plain(delivery.parcel, origin):
-            held = self._hold(consuming, delivery, origin, len(plain))
+        elif not parked.attempts and (plain := self._plain(delivery.parcel, origin)):
+            held = self._hold(consuming, delivery, origin, len(plain), parked)
             read_all = all_received(plain, origin, 0, held.cell)
             self._ready.extend([Item(place, held, each) for place, each in enumerate(read_all)])
             return
         lines = self._lines_of(delivery, origin)
         if isinstance(lines, Unreadable):
-            held = self._hold(consuming, delivery, origin, 1)
+            held = self._hold(consuming, delivery, origin, 1, parked)
             self._bury_unread(held, lines.line, lines.reason)
             return
-        tries = max(map(attempts_of, lines)) + delivery.returns
+        tries = parked.attempts + delivery.returns
         is_apart = tries >= TRIED_ALONE_FROM
         if (is_apart and len(lines) > 1) or (delivery.returns and self._is_uncounted):
-            self._start(self._take_apart(self._hold(consuming, delivery, origin, 1), lines))
+            self._start(self._take_apart(self._hold(consuming, delivery, origin, 1, parked), lines))
         elif is_apart:
             # Another order after each return.
             turn = blake2b(b"%d " % tries + lines[0], digest_size=8).digest()
-            held = self._hold(consuming, delivery, origin, 1)
-            heapq.heappush(self._alone, (turn, held.tag, delivery.returns, lines[0], held))
+            held = self._hold(consuming, delivery, origin, 1, parked)
+            heapq.heappush(self._alone, (turn, held.tag, lines[0], held))
         else:
-            held = self._hold(consuming, delivery, origin, len(lines))
-            read = [self._read(place, line, held, delivery.returns) for place, line in enumerate(lines)]
+            held = self._hold(consuming, delivery, origin, len(lines), parked)
+            read = [self._read(place, line, held) for place, line in enumerate(lines)]
             self._ready.extend(
                 [Item(place, held, each) for place, each in enumerate(read) if each is not None]
             )
 
     def _plain(self, parcel: Parcel, origin: Origin) -> Sequence[Envelope[Message]]:
-        """The messages of a parcel, if none of them needs a closer look: all can be read, count, and were not tried before.
+        """The messages of a parcel, if none of them needs a closer look: all can be read, and count.
 
         Otherwise this is empty: then they are looked at one by one.
         """
@@ -272,11 +280,7 @@ class Intake:
         lines = lines_of(parcel)
         if isinstance(lines, Unreadable):
             return ()
-        found = [
-            each
-            for each in map(self._station.codec.decode, lines)
-            if isinstance(each, Envelope) and not each.attempts
-        ]
+        found = [each for each in map(self._station.codec.decode, lines) if isinstance(each, Envelope)]
         if len(found) < len(lines):
             return ()
         return found if all_count([each.message for each in found], origin, self._facts) else ()
@@ -290,11 +294,13 @@ class Intake:
             delivery.parcel.body, "empty: there is no message in it"
         )
 
-    def _hold(self, consuming: Consuming, delivery: Delivery, origin: Origin, items: int) -> OpenParcel:
+    def _hold(
+        self, consuming: Consuming, delivery: Delivery, origin: Origin, items: int, parked: Parked
+    ) -> OpenParcel:
         cell = speaks_for(origin.sender, self._facts)
         opened_s = asyncio.get_running_loop().time()
         held = self._open[delivery.tag] = OpenParcel(
-            consuming, delivery, items, origin, cell, opened_s, items
+            consuming, delivery, items, origin, parked, cell, opened_s, items
         )
         return held
 
@@ -303,9 +309,7 @@ class Intake:
         if (sent_at := batch[0].received.sent_at) is not None:
             self._waited.observe((self._station.clock() - sent_at).total_seconds(), len(batch), self._labels)
 
-    def _judged(
-        self, place: int, envelope: Envelope[Message], held: OpenParcel, returns: int
-    ) -> Received[Any] | None:
+    def _judged(self, place: int, envelope: Envelope[Message], held: OpenParcel) -> Received[Any] | None:
         """The message as a handler gets it, if it counts (bus/workers/authority.py).
 
         If it does not count and its sender may be told why, the handler gets a stand-in with the reason. Otherwise the
@@ -318,45 +322,41 @@ class Intake:
                 return None
             told = _told(envelope.message, refused, envelope.id, held.origin.key)
             envelope = structs.replace(envelope, message=told)
-        return received(envelope, held.origin, returns, held.cell)
+        return received(envelope, held.origin, held.attempts, held.cell)
 
-    def _read(self, place: int, line: bytes, held: OpenParcel, returns: int) -> Received[Any] | None:
+    def _read(self, place: int, line: bytes, held: OpenParcel) -> Received[Any] | None:
         """Decode one message of a parcel as a handler gets it.
 
         A message that cannot be read becomes a stand-in with the reason. The result is None if the message was left
         to a newer worker, or has come back too often. That is checked before decoding, since decoding may be what
         kills the worker.
         """
-        if returns and (attempts := attempts_of(line) + returns) >= self._settings.ATTEMPTS_MAX:
-            self._bury_spent(place, line, held, returns, attempts)
+        if held.attempts >= self._settings.ATTEMPTS_MAX:
+            self._bury_spent(place, line, held)
             return None
         read = self._station.codec.decode(line)
         if isinstance(read, NewerVersion):
             self._leave_for_newer(read, held)
             return None
-        is_readable = isinstance(read, Envelope)
         if isinstance(read, Unreadable):
             read = structs.replace(read, project=project_of_key(held.origin.key))
-            read = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
-        if (attempts := read.attempts + returns) >= self._settings.ATTEMPTS_MAX:
-            self._bury_spent(place, line, held, returns, attempts)
-            return None
-        if not is_readable:
-            return received(read, held.origin, returns, held.cell)
-        return self._judged(place, read, held, returns)
+            unread = Envelope[Message](message=read, id=read.id)
+            return received(unread, held.origin, held.attempts, held.cell)
+        return self._judged(place, read, held)
 
-    def _bury_spent(self, place: int, line: bytes, held: OpenParcel, returns: int, attempts: int) -> None:
+    def _bury_spent(self, place: int, line: bytes, held: OpenParcel) -> None:
         """Dead-letter a message that has used up its attempts.
 
         Decoding it may be what kills the worker. So it is decoded only in workers that release what was claimed for a
         message before they bury it: they must read what that was. Decoding is tried a few times, since the cause may be
         something else. Then the message is dead-lettered without being decoded.
         """
+        attempts = held.attempts
         why = f"came back {attempts} times: the worker that had it died or lost its connection"
         is_read = self._before_burial is not None and attempts < self._settings.ATTEMPTS_MAX + SPENT_READS_MAX
         read = self._station.codec.decode(line) if is_read else None
         if isinstance(read, Envelope):
-            judged = self._judged(place, read, held, returns)
+            judged = self._judged(place, read, held)
             if judged is not None:
                 self.bury(Item(place, held, judged), why)
         else:
@@ -368,12 +368,13 @@ class Intake:
         Only messages from workers wait so, and not for ever. Messages of other senders are dead-lettered.
         """
         what = f"version {newer.version} of {newer.type!r} is newer than what this worker reads"
-        waits = dead_letters.waits_of(held.delivery.parcel)
+        waits = held.parked.waits
         if waits >= self._settings.NEWER_WAITS_MAX:
             what = f"{what}; it was returned {waits} times to wait for a newer one, and none came"
         elif self._is_from_a_worker(held.origin.sender):
             log.error("%s: left for a newer worker on %s", what, self.queue)
-            self._start(self._send_back(held, self._settings.NEWER_DELAY_MS, newer.line, waits=waits + 1))
+            parked = structs.replace(held.parked, waits=waits + 1)
+            self._start(self._send_back(held, self._settings.NEWER_DELAY_MS, newer.line, parked))
             return
         self._bury_unread(held, newer.line, what)
 
@@ -386,19 +387,20 @@ class Intake:
 
     async def _take_apart(self, held: OpenParcel, lines: Sequence[bytes]) -> None:
         """Return each message of a parcel to the queue by itself. The parcel is acknowledged when the queue has all of them."""
-        waits = dead_letters.waits_of(held.delivery.parcel)
-        counted = [with_attempt_counted(line, held.delivery.returns) for line in lines]
-        sent = await asyncio.gather(*[self._to_queue((line,), held, waits) for line in counted])
+        # A queue that does not count says only that they came back: a larger number is of their sender.
+        returns = 1 if self._is_uncounted else held.delivery.returns
+        parked = structs.replace(held.parked, attempts=held.parked.attempts + returns)
+        sent = await asyncio.gather(*[self._to_queue(line, held, parked) for line in lines])
         if all(sent):
             await self._complete([held])
 
-    async def _send_back(self, held: OpenParcel, delay_ms: float, line: bytes, waits: int = 0) -> None:
+    async def _send_back(self, held: OpenParcel, delay_ms: float, line: bytes, parked: Parked) -> None:
         await wait_at_most(self._stopping, drawn(delay_ms, self._chance) / 1000)
-        if await self._to_queue((line,), held, waits):
+        if await self._to_queue(line, held, parked):
             await self._complete([held])
 
-    async def _to_queue(self, lines: Sequence[bytes], held: OpenParcel, waits: int) -> bool:
-        parcel = dead_letters.retry_parcel(lines, self.queue, held.origin, waits=waits)
+    async def _to_queue(self, line: bytes, held: OpenParcel, parked: Parked) -> bool:
+        parcel = dead_letters.retry_parcel(line, self.queue, held.origin, parked)
         return await self._until_done(lambda: self._station.publisher.offer(parcel), held, self.putting_back)
 
     def _bury_unread(self, held: OpenParcel, line: bytes, reason: str) -> None:
@@ -417,7 +419,7 @@ class Intake:
             self.queue,
             held.origin,
             reason=reason,
-            attempts=attempts_of(line),
+            attempts=held.parked.attempts,
             where=self._station.name,
             letter=f"{self._station.name}-{self.buried}",
             at=self._station.clock(),

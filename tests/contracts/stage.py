@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import UUID
 
-from bus.broker import Broker, Receipt
+from bus.broker import Broker, Origin, Receipt
 from bus.codec import CODEC, Codec, encode
 from bus.message import LINES, Envelope, Message, Parcel
 from bus.messages.placement import ReleaseClaim
 from bus.settings import BusSettings
 from bus.topology import PLACEMENT, objects_of
 from bus.workers.consuming import OutboxStore, Subscription
-from bus.workers.dead_letters import DeadLetter, open_dead_letters
+from bus.workers.dead_letters import DeadLetter, Parked, open_dead_letters, retry_parcel
 from bus.workers.handling import Handler, Handlers, Received, Said
 from bus.workers.station import Station
 from bus.workers.worker import Worker
@@ -53,15 +53,18 @@ def number_of(message: Message) -> int:
     return message.consumer.int
 
 
-def line(message: Message, *, attempts: int = 0, version: int | None = None) -> bytes:
-    return encode(
-        Envelope(message=message, id="a-test", version=version or message.VERSION, attempts=attempts)
-    )
+def line(message: Message, *, version: int | None = None) -> bytes:
+    return encode(Envelope(message=message, id="a-test", version=version or message.VERSION))
 
 
 def parcel(*lines: bytes, routing_key: str = "release.c1") -> Parcel:
     """A parcel as a client with its own AMQP library sends it."""
     return Parcel(PLACEMENT, routing_key, b"\n".join(lines), content_type=LINES, mandatory=True)
+
+
+def tried(line: bytes, attempts: int, sender: str = "") -> Parcel:
+    """A message as a worker parks it that has tried it so often."""
+    return retry_parcel(line, WORK, Origin(sender, "", PLACEMENT, "release.c1"), Parked(attempts))
 
 
 class Remembering:
@@ -136,6 +139,7 @@ async def working(
     queue: str = WORK,
     before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
     singly: bool = False,
+    handlers: Handlers | None = None,
 ) -> AsyncIterator[Worker[None]]:
     """A worker on a queue (placement's orders, unless another one is given) until the block ends; then it drains."""
     here = Station(broker, name, settings=settings, codec=codec, chance=random.Random(7))
@@ -143,7 +147,7 @@ async def working(
         here,
         Subscription(
             queue,
-            memory.handlers,
+            {**memory.handlers, **(handlers or {})},
             memory,
             outbox=outbox,
             before_burial=before_burial or {},

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus import message
 from bus.message import PARCEL_BYTES_MAX, PLAIN, Parcel
@@ -21,8 +22,10 @@ from bus.topology import (
     retry_exchange_of,
     user_of,
 )
+from bus.unreadable import Unreadable
 from bus.workers.consuming import Subscription
 from bus.workers.dead_letters import open_dead_letters
+from bus.workers.handling import Received, Said
 from bus.workers.health_server import Metrics
 from bus.workers.station import Station
 from bus.workers.worker import Worker
@@ -43,6 +46,7 @@ from tests.contracts.stage import (
     order,
     parcel,
     send,
+    tried,
     until_empty,
     working,
 )
@@ -85,7 +89,7 @@ async def test_a_poison_is_buried_with_reason_attempts_and_where(under_test: Bro
     memory = Remembering(poison)
 
     async with working(broker, memory, name="placement-7"):
-        await send(broker, parcel(*(line(order(n), attempts=3) for n in range(4))))
+        await send(broker, *(tried(line(order(n)), 3) for n in range(4)))
         (letter,) = await dead_letters(broker, 1)
         await until(lambda: len(memory.handled) == 3)
 
@@ -118,6 +122,43 @@ async def test_one_that_always_fails_is_buried_when_its_attempts_are_used_up(
     assert memory.handled == [0]
     assert letter.reason == "RuntimeError: a bug of ours; 3 attempts, none is left"
     assert letter.attempts == 2
+
+
+@pytest.mark.parametrize("value", [b"1", b"19", b"20", b"25", b"-1", b"1.5", b"null", b'"20"', b"9" * 30])
+async def test_a_client_does_not_choose_how_often_its_message_counts_as_tried(
+    under_test: BrokerUnderTest, value: bytes
+) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+    tried_often = line(order(1))[:-1] + b',"attempts":' + value + b"}"
+    headers: dict[str, str | int] = {message.ATTEMPTS: 19, message.WAITS: 19, "x-delivery-count": 19}
+
+    async with working(broker, memory) as worker:
+        await send(
+            broker,
+            structs.replace(parcel(tried_often, line(order(2))), headers=headers),
+            structs.replace(parcel(line(order(3))), headers={**headers, message.ATTEMPTS: value.decode()}),
+        )
+        await until(lambda: len(memory.handled) == 3)
+        assert (worker.intake.put_back, worker.intake.buried) == (0, 0)
+
+    assert memory.attempts == [0, 0, 0]
+    await until_empty(broker)
+
+
+async def test_a_message_that_cannot_be_read_is_counted_too(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    memory = Remembering()
+    few = varied(SETTINGS, ATTEMPTS_MAX=3)
+
+    async def on_unread(_asks: Sequence[Received[Unreadable]], _: None) -> Sequence[Said]:
+        raise RuntimeError("a bug of ours")
+
+    async with working(broker, memory, settings=few, handlers={Unreadable: on_unread}):
+        await send(broker, parcel(b'{"attempts": 1.5'), parcel(b'{"message":{"type":1},"attempts":-1}'))
+        letters = await dead_letters(broker, 2)
+
+    assert {letter.reason for letter in letters} == {"RuntimeError: a bug of ours; 3 attempts, none is left"}
 
 
 async def test_each_message_of_a_parcel_counts_by_its_own_type_and_cell(under_test: BrokerUnderTest) -> None:
@@ -260,7 +301,7 @@ async def test_a_newer_version_is_offered_to_newer_workers_for_so_long_and_then_
     memory = Remembering()
 
     async with working(broker, memory, settings=impatient):
-        await send(broker, parcel(line(order(1), version=2, attempts=3), line(order(2))))
+        await send(broker, tried(line(order(1), version=2), 3, broker.user), parcel(line(order(2))))
         (letter,) = await dead_letters(broker, 1)
         await until(lambda: memory.handled == [2])
 

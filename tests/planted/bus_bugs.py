@@ -23,8 +23,9 @@ from bus.topology import broker_user_of
 from bus.unix_socket import client, server
 from bus.unix_socket.client import UnixBroker, UnixConnection
 from bus.unix_socket.server import Session
-from bus.workers import consuming, intake
+from bus.workers import consuming, dead_letters, intake
 from bus.workers.consuming import InboxConsuming
+from bus.workers.dead_letters import NOT_PARKED
 from bus.workers.intake import Intake
 from bus.workers.sending import ParcelSender
 from bus.workers.station import Asker
@@ -74,8 +75,18 @@ async def unroutable_counts_as_delivered(real: Any, *arguments: Any) -> Any:
 
 
 # A message that goes back to its queue keeps its number of attempts: one that always fails is retried for ever.
-planted_by("attempts are not counted", intake, "with_attempt_counted", world=ANY_CLOUD)(
-    lambda _real: lambda line, _more=1: line
+planted_by("attempts are not counted", dead_letters, "retry_parcel", world=ANY_CLOUD)(
+    lambda real: (
+        lambda line, queue, origin, parked=NOT_PARKED: real(
+            line, queue, origin, structs.replace(parked, attempts=0)
+        )
+    )
+)
+
+
+# A client writes the headers of a worker that parks, and so chooses how often its message counts as tried.
+planted_by("a client says how often its message was tried", dead_letters, "is_retry_exchange")(
+    lambda _real: lambda _name: True
 )
 
 

@@ -23,7 +23,6 @@ def enveloped(message: Message) -> Envelope[Message]:
         sent_at=WHEN,
         cause="client-1-3",
         trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-        attempts=1,
     )
 
 

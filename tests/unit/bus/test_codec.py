@@ -13,12 +13,9 @@ from bus.codec import (
     CODEC,
     Codec,
     NewerVersion,
-    attempts_of,
     encode,
     known_messages,
     lines_of,
-    with_attempt_counted,
-    with_attempts,
 )
 from bus.message import LINES, Envelope, Message, Parcel, type_of
 from bus.messages import ALL
@@ -210,12 +207,13 @@ def test_the_version_before_is_read_by_its_upgrade() -> None:
     assert read == Envelope(message=Lamp(lumen=480), id="x", version=2)
 
 
-def test_a_message_that_is_put_back_keeps_its_unknown_fields() -> None:
-    line = b'{"message":{"type":"snapshot","hint":[1,2]},"id":"a","attempts":2}'
+@each_example
+@pytest.mark.parametrize("attempts", [b"20", b"-1", b"1.5", b"null", b'"many"', b"9" * 400, b"[{}]"])
+def test_no_sender_says_how_often_its_message_was_tried(example: Message, attempts: bytes) -> None:
+    """A worker of 0.1.0 wrote that into the envelope."""
+    line = encode(enveloped(example))
 
-    assert plain(with_attempt_counted(line)) == plain(line) | {"attempts": 3}
-    assert attempts_of(with_attempt_counted(with_attempt_counted(line))) == 4
-    assert attempts_of(with_attempts(line, 0)) == 0
+    assert CODEC.decode(line[:-1] + b',"attempts":' + attempts + b"}") == enveloped(example)
 
 
 def test_a_parcel_of_lines_survives_a_broken_one_among_them() -> None:
