@@ -3,6 +3,7 @@
 Each has one name: `bus_url` in a file is `MOOR_BUS_URL` in the environment.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import SplitResult, parse_qs, urlsplit
@@ -12,17 +13,47 @@ from msgspec import Meta, Struct, structs
 from bus.broker import Broker
 from bus.queues import CELL0, CELL_NAME, Limits
 from kit.process import exiting_if_wrong, make_ready
-from kit.settings import Section, require, without_password
-from kit.urls import PASSWORD_FILE, check_hosts, each_host, hosts_of, names_password
+from kit.settings import Section, near, require, without_password
+from kit.urls import PASSWORD_FILE, check_hosts, each_host, hosts_of, names_password, options_of
 
 # Workers write, so a standby is of no use to them.
 _WRITABLE = ("primary", "read-write")
+
+# What may follow the `?` of a URL, and which values an option has that is no text. The libraries ignore an option that they do not
+# know, or raise an error that says nothing: a misspelt `cafile` would go unnoticed.
+_NUMBER, _ANY = "[0-9]{1,9}", ".+"
+_OPTIONS_OF_BUS = {
+    **dict.fromkeys(
+        ("auth", "cafile", "capath", "cadata", "certfile", "keyfile", PASSWORD_FILE, "name"), _ANY
+    ),
+    **dict.fromkeys(("heartbeat", "timeout", "no_verify_ssl"), _NUMBER),
+}
+_OPTIONS_OF_POSTGRESQL = {
+    **dict.fromkeys(("host", "user", "password", "passfile", PASSWORD_FILE, "target_session_attrs"), _ANY),
+    **dict.fromkeys(("sslmode", "sslrootcert", "sslcert", "sslkey", "krbsrvname", "gsslib"), _ANY),
+    **dict.fromkeys(("port", "prepared_statement_cache_size"), _NUMBER),
+    "ssl": "disable|allow|prefer|require|verify-ca|verify-full",
+}
+
+
+def _check_options(url: str, known: Mapping[str, str]) -> None:
+    """Raise ValueError if the query of the URL has an option that is not among these, or one with another value."""
+    for name, values in options_of(url).items():
+        if name not in known:
+            allowed = ", ".join(known) or "none"
+            raise ValueError(
+                f"it has the option {name!r}, which does not exist; {near(name, known, f'known are {allowed}')}"
+            )
+        if known[name] != _ANY and not all(re.fullmatch(known[name], each) for each in values):
+            form = "a whole number" if known[name] == _NUMBER else known[name].replace("|", ", ")
+            raise ValueError(f"its {name} is {' and '.join(map(repr, values))}, must be {form}")
 
 
 def _bus_url(url: str) -> str:
     check_hosts(url)
     check_password_file(url)
     parts = _split(each_host(url)[0])
+    _check_options(url, _OPTIONS_OF_BUS if parts.scheme.startswith("amqp") else {})
     _check_login(parts)
     match parts.scheme:
         case "amqp" | "amqps" if "," in parts.path:
@@ -52,7 +83,7 @@ def _split(url: str) -> SplitResult:
 
 def check_password_file(url: str) -> None:
     """Raise ValueError if the URL names a file of its password in a wrong way."""
-    query = parse_qs(url.partition("?")[2], keep_blank_values=True)
+    query = options_of(url)
     named = query.get(PASSWORD_FILE)
     if named is None:
         return
@@ -92,10 +123,12 @@ def _db_url(url: str) -> str:
         case "sqlite" | "sqlite+aiosqlite":
             if not rest.startswith("/") or rest == "/":
                 raise ValueError("it names no file: sqlite:///path, or sqlite:////absolute/path")
+            _check_options(url, {})
             return f"sqlite+aiosqlite://{rest}"
         case "postgresql" | "postgresql+asyncpg":
             if not rest.partition("/")[2].partition("?")[0]:
                 raise ValueError("it names no database: postgresql+asyncpg://user:password@host/name")
+            _check_options(url, _OPTIONS_OF_POSTGRESQL)
             _check_wanted_servers(url)
             return f"postgresql+asyncpg://{rest}"
         case other:
@@ -105,7 +138,7 @@ def _db_url(url: str) -> str:
 
 def _check_wanted_servers(url: str) -> None:
     """Of several hosts, only a primary will do, and this is also so without `target_session_attrs`."""
-    wanted = parse_qs(url.partition("?")[2]).get("target_session_attrs", [_WRITABLE[0]])
+    wanted = options_of(url).get("target_session_attrs", [_WRITABLE[0]])
     if len(wanted) != 1 or wanted[0] not in _WRITABLE:
         stated = " and ".join(map(repr, wanted))
         raise ValueError(

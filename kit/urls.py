@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import parse_qs
 
 from kit.errors import Unavailable
 
@@ -35,6 +36,12 @@ def hosts_of(url: str) -> tuple[str, ...]:
     """The hosts that a URL names, each as `host:port` or `host`. Has no user and no password."""
     found = _PARTS.fullmatch(url)
     return tuple(found[3].split(",")) if found is not None and found[3] else ()
+
+
+def options_of(url: str) -> dict[str, list[str]]:
+    """What follows the `?` of a URL. A password may have a `?`, too."""
+    found = _PARTS.fullmatch(url)
+    return {} if found is None else parse_qs(found[4].partition("?")[2], keep_blank_values=True)
 
 
 def names_password(url: str) -> bool:

@@ -3,12 +3,13 @@
 import json
 import secrets
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import click
@@ -126,7 +127,7 @@ def declare(
         _check_no_passwords({"--env-dir": env_dir, "--password-dir": password_dir, "--rotate": rotate})
     check_private(credentials)
     password_files = files_of_passwords(password_dir, "broker")
-    command = shlex.split(ctl)
+    command = ctl_of(ctl) if users else []
     settings, deployments = _deployments(bus, cells)
     known = known_passwords(credentials)
     named = {name for each in deployments for name in each.rights()} if users else ()
@@ -227,10 +228,7 @@ def _granted_already(
     On a broker that is Ironic's alone they keep all: it may be the API level's, by another URL.
     """
     user = user_of("ironic")
-    said = rabbitmqctl(
-        ctl, "list_permissions", "-p", deployment.virtual_host, "--silent", "--formatter", "json"
-    )
-    for row in json.loads(said):
+    for row in _listed(ctl, "list_permissions", "-p", deployment.virtual_host):
         if row["user"] == user:
             granted = Rights(user, row["configure"], row["write"], row["read"])
             others = ", ".join(other_inboxes(deployment.rights()[user], granted))
@@ -429,7 +427,7 @@ def create(
     channels_max: Annotated[int, option(min=1, help="How many channels it may open in all.")] = 100,
 ) -> None:
     """Create an application, or replace the projects of an existing one, which then has to reconnect."""
-    deployment = _api_broker(bus)
+    deployment, command = _api_broker(bus), ctl_of(ctl)
     with wrong_value():
         application = Application(name, tuple(dict.fromkeys(project or ())), admin)
     check_private(credentials)
@@ -457,7 +455,6 @@ def create(
         applications=(application,),
         limits={"max-connections": connections_max, "max-channels": channels_max},
     )
-    command = shlex.split(ctl)
     objects = objects_of_application(application, limits=deployment.limits)
     with_connection(deployment.url, partial(_declare, objects))
     rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
@@ -485,16 +482,15 @@ def delete(
     """Delete an application's user and queues; the broker then closes its connections. Orders that still wait there are
     dropped.
     """
-    deployment = _api_broker(bus)
+    deployment, command = _api_broker(bus), ctl_of(ctl)
     if not APPLICATION_NAME.fullmatch(name):
         raise click.BadParameter(
             f"NAME is {name!r}: an application's name must match {APPLICATION_NAME.pattern}"
         )
     check_private(credentials)
     _check_answered(bus)
-    user, command = f"{APPLICATION_USER}{name}", shlex.split(ctl)
-    listed = rabbitmqctl(command, "list_users", "--silent", "--formatter", "json")
-    was_there = any(each["user"] == user for each in json.loads(listed))
+    user = f"{APPLICATION_USER}{name}"
+    was_there = any(each["user"] == user for each in _listed(command, "list_users"))
     if was_there:
         rabbitmqctl(command, "delete_user", user)
     queues = [application_queue(each, name) for each in API_QUEUES]
@@ -525,10 +521,35 @@ def _api_broker(bus: str) -> BrokerDeployment:
     return deployments_of(addresses, addresses.cells)[0]
 
 
+def ctl_of(given: str) -> list[str]:
+    """The words of --ctl, checked before anything changes."""
+    try:
+        words = shlex.split(given)
+    except ValueError as wrong:
+        raise click.BadParameter(f"--ctl is {given!r}: {wrong}") from None
+    if not words or shutil.which(words[0]) is None:
+        raise click.BadParameter(
+            f"--ctl is {given!r}: there is no such command on this machine; name one that runs rabbitmqctl for the broker"
+        )
+    return words
+
+
 def rabbitmqctl(ctl: Sequence[str], *arguments: str, stdin: str = "") -> str:
-    done = subprocess.run(  # noqa: S603 - the operator's own command
-        [*ctl, *arguments], input=stdin, text=True, capture_output=True, check=False
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - the operator's own command
+            [*ctl, *arguments], input=stdin, text=True, errors="replace", capture_output=True, check=False
+        )
+    except OSError as problem:
+        fail(f"{shlex.join(ctl)} cannot be run: {problem}")
     if done.returncode:
         fail(f"{shlex.join(ctl)} {arguments[0]} failed: {(done.stderr or done.stdout).strip()}")
     return done.stdout
+
+
+def _listed(ctl: Sequence[str], *arguments: str) -> list[dict[str, Any]]:
+    """The rows that a listing of rabbitmqctl has."""
+    said = rabbitmqctl(ctl, *arguments, "--silent", "--formatter", "json")
+    try:
+        return msgspec.json.decode(said, type=list[dict[str, Any]])
+    except msgspec.MsgspecError as wrong:
+        fail(f"{shlex.join(ctl)} {arguments[0]} has not listed what rabbitmqctl does: {wrong}")
