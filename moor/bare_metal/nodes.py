@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from kit.parts import batches_of
 from kit.settings import without_password
 from moor.client import Client, Flavor, InstanceState
 from moor.client.books.rules import NodeInIronic, NodesInIronic
-from moor.client.errors import NotFound
+from moor.client.errors import ClientError, NotFound
 from moor.client.finding import NamedKind, id_in, prefix_in, the_one
 from moor.options import (
     DatabaseUrl,
@@ -153,13 +153,19 @@ class NodeReader:
     @property
     def notes(self) -> Sequence[str]:
         """What people are told beside what was read."""
-        why = f"Ironic does not answer, so this is what the daemons last heard: {self.away}"
-        return (
-            *([why] if self.away else ()),
-            *(
-                f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}"
-                for each in self.unreadable
-            ),
+        return (*filter(None, (self.trouble,)), *self.of_unreadable)
+
+    @property
+    def trouble(self) -> str:
+        if not self.away:
+            return ""
+        return f"Ironic does not answer, so nodes are as the daemons last heard them: {self.away}"
+
+    @property
+    def of_unreadable(self) -> Sequence[str]:
+        return tuple(
+            f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}"
+            for each in self.unreadable
         )
 
     async def list_nodes(
@@ -554,17 +560,22 @@ NODE = ResourceKind[NodeShown](
 RESOURCES = "resources:"
 
 
-async def notes_on_nodes(moor: Client, settings: Settings) -> tuple[str, ...]:
-    """The mistakes in the Ironic that the settings name, each as a sentence; none if they name none."""
+async def notes_on_nodes(moor: Client | None, settings: Settings) -> tuple[str, Sequence[str]]:
+    """Why nodes are not known, or only as they were last heard; and the mistakes in the Ironic that the settings name, each as a
+    sentence. Without a client that a scheduler answers, classes are not compared with flavors.
+    """
     if not settings.ironic_url and not settings.addresses.ironic_db_url:
-        return ()
+        return "", ()
     try:
         async with reading_nodes(settings) as reader:
             nodes = await reader.list_nodes()
     except Operational as problem:
-        return (f"the bare-metal nodes are not known: {problem}",)
-    flavors = {each.name: each async for each in moor.list_flavors()}
-    return mistakes_in(nodes, flavors)
+        return f"the bare-metal nodes are not known: {problem}", ()
+    flavors: dict[str, Flavor] = {}
+    if moor is not None:
+        with suppress(ClientError):
+            flavors = {each.name: each async for each in moor.list_flavors()}
+    return reader.trouble, (*reader.of_unreadable, *mistakes_in(nodes, flavors))
 
 
 def mistakes_in(nodes: Sequence[NodeShown], flavors: Mapping[str, Flavor]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from bus.topology import CELL0, DEAD_QUEUE, Queue, QueueKind, Site
 from kit.errors import ConnectionLost, Refusal
 from kit.settings import without_password
 from moor.broker.deployments import BrokerDeployment, deployments_of, depths_of
-from moor.client import BrokerAway, Client, NotInTime, Overview, WorkerAlive, WorkerHeard
+from moor.client import Client, ClientError, Overview, WorkerAlive, WorkerHeard
 from moor.options import broker_of
 from moor.settings import Settings
 from moor.tables import Columns
@@ -44,7 +44,7 @@ class BrokerSeen(Struct, frozen=True):
 
 class CloudView(Struct, frozen=True):
     """`silent` says why no scheduler has answered; then there is no overview. `cells` are those that the settings name. `nodes`
-    says what keeps bare-metal nodes unused, if Ironic was asked.
+    says what keeps bare-metal nodes unused, if Ironic was asked, and `nodes_trouble` why it has not answered.
     """
 
     overview: Overview | None
@@ -52,6 +52,7 @@ class CloudView(Struct, frozen=True):
     brokers: tuple[BrokerSeen, ...] = ()
     cells: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    nodes_trouble: str = ""
 
     @property
     def dead_letters(self) -> int:
@@ -75,11 +76,14 @@ class CloudViewer:
         self._kept_until_s = 0.0
         self._connections: dict[str, Connection] = {}
 
-    async def look(self) -> CloudView:
-        try:
-            overview, silent = await self._moor.overview(once=self._once), ""
-        except (NotInTime, BrokerAway) as problem:
-            overview, silent = None, str(problem)
+    async def look(self, silent: str = "") -> CloudView:
+        """`silent` says why no scheduler can be asked."""
+        overview = None
+        if not silent:
+            try:
+                overview = await self._moor.overview(once=self._once)
+            except ClientError as problem:
+                silent = str(problem)
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._kept_until_s:
             self._brokers = tuple([await self._seen(each) for each in brokers_of(self._settings, overview)])
@@ -140,6 +144,7 @@ NEEDED_BELOW = ("conductor", "compute")
 def troubles_of(view: CloudView) -> tuple[str, ...]:
     """What keeps the cloud from being healthy: each needs somebody to do something."""
     found = [line for broker in view.brokers for line in _troubles_of_broker(broker)]
+    found += [view.nodes_trouble] if view.nodes_trouble else []
     if view.overview is None:
         return (f"no scheduler answers: {view.silent}", *found)
     return (

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Annotated
 
 import click
@@ -17,6 +18,7 @@ from moor.client import (
     CellState,
     ClassUse,
     Client,
+    ClientError,
     Durations,
     Overview,
     StageTimes,
@@ -33,6 +35,7 @@ from moor.options import (
     client,
     command_settings,
     out,
+    run,
     run_with,
     wants_document,
 )
@@ -42,13 +45,15 @@ from moor.showing import COLOURS, cell_life, print_json, shortened
 from moor.tables import Columns, Rows, styled
 
 
-async def _notes_on_nodes(moor: Client, settings: Settings) -> tuple[str, ...]:
-    """What keeps bare-metal nodes unused, if the settings name anything of an Ironic."""
+async def _notes_on_nodes(moor: Client | None, settings: Settings) -> tuple[str, Sequence[str]]:
+    """Why bare-metal nodes are not known, and what keeps them unused, if the settings name anything of an Ironic. Without a client,
+    flavors are not asked for.
+    """
     addresses = structs.asdict(settings.addresses)
     if not settings.ironic_url and not any(
         value for key, value in addresses.items() if key.startswith("ironic_")
     ):
-        return ()
+        return "", ()
     # Many modules, which other clouds need not load.
     from moor.bare_metal.nodes import notes_on_nodes  # noqa: PLC0415
 
@@ -67,15 +72,23 @@ def status(
     """Show the whole cloud on one screen: what is wrong, cells, room, workers, queues. Exit code 1 if anything is wrong."""
     settings = command_settings(bus=bus, cells=cells, ironic=ironic, ironic_db=ironic_db)
 
-    async def work(moor: Client) -> CloudView:
-        viewer = CloudViewer(moor, settings, once=True)
-        try:
-            view = await viewer.look()
-        finally:
-            await viewer.close()
-        return structs.replace(view, nodes=await _notes_on_nodes(moor, settings))
+    moor = client(settings, patience_s=within)
 
-    view = run_with(client(settings, patience_s=within), work)
+    async def work() -> CloudView:
+        silent = ""
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(moor)
+            except ClientError as problem:
+                # The screen says so, beside what others know: this command is for the worst hour.
+                silent = str(problem)
+            viewer = CloudViewer(moor, settings, once=True)
+            stack.push_async_callback(viewer.close)
+            view = await viewer.look(silent)
+            trouble, notes = await _notes_on_nodes(moor if view.overview else None, settings)
+            return structs.replace(view, nodes=tuple(notes), nodes_trouble=trouble)
+
+    view = run(work())
     troubles = troubles_of(view)
     if wants_document():
         print_json(

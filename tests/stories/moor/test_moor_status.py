@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from bus.memory import MemoryBroker
+from bus.unix_socket.server import serve_unix
 from tests.stories.moor.moor_process import Result, moor, moor_json, started
 
 pytestmark = pytest.mark.asyncio
@@ -53,3 +55,63 @@ async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
         assert "Moorage  healthy" in shown.out
         assert "2 instances   2 active" in shown.out
         assert max(map(len, shown.out.splitlines())) <= 80
+
+
+AWAY = "postgresql://moor@127.0.0.1:1/moor"
+
+
+UNANSWERED = "no scheduler answers: no worker has answered overview.query within 0.5 s"
+NODES_UNKNOWN = "the bare-metal nodes are not known: "
+
+
+@pytest.mark.parametrize(
+    ("away", "told"),
+    [
+        ({}, [UNANSWERED]),
+        ({"MOOR_IRONIC_DB_URL": AWAY}, [UNANSWERED, f"{NODES_UNKNOWN}database: cannot connect"]),
+        (
+            {"MOOR_IRONIC_DB_URL": "sqlite:////nonexistent/x.db", "MOOR_IRONIC_URL": "http://127.0.0.1:1"},
+            [UNANSWERED, f"{NODES_UNKNOWN}database: /nonexistent/x.db"],
+        ),
+        (
+            {"MOOR_IRONIC_URL": "http://127.0.0.1:1"},
+            [UNANSWERED, f"{NODES_UNKNOWN}Ironic at http://127.0.0.1:1"],
+        ),
+        (
+            {"MOOR_CELL_BUS_URLS": "c1=unix:///nonexistent/c1"},
+            [UNANSWERED, "the broker unix:///nonexistent/c1: "],
+        ),
+        (
+            {"MOOR_BUS_URL": "unix:///nonexistent/bus", "MOOR_IRONIC_DB_URL": AWAY},
+            [
+                "no scheduler answers: no broker: ",
+                "the broker unix:///nonexistent/bus: ",
+                f"{NODES_UNKNOWN}database: ",
+            ],
+        ),
+    ],
+)
+async def test_the_screen_is_drawn_whatever_does_not_answer(
+    home: Path, away: dict[str, str], told: list[str]
+) -> None:
+    """What is away is a line on it, beside what the others say."""
+    socket = home / "bus"
+    async with serve_unix(MemoryBroker(), socket):
+        await moor("broker", "declare", "--cells", "c1", MOOR_BUS_URL=f"unix://{socket}")
+        environment = {"MOOR_BUS_URL": f"unix://{socket}"} | away
+        shown = await moor("status", "--within", "0.5", **environment)
+        document = await moor("status", "--within", "0.5", "-o", "json", **environment)
+
+    assert [each for each in told if each not in shown.out] == [], shown.out
+    assert (shown.code, shown.err, document.code) == (1, "", 1)
+    lines = json.loads(document.out)
+    assert (lines["healthy"], lines["overview"]) == (False, None)
+    assert [each for each in told if not any(each in line for line in lines["troubles"])] == []
+
+
+async def test_the_screen_is_drawn_on_a_broker_where_nothing_is_declared(home: Path) -> None:
+    async with serve_unix(MemoryBroker(), home / "bus"):
+        shown = await moor("status", MOOR_BUS_URL=f"unix://{home / 'bus'}")
+
+    assert shown.code == 1
+    assert "lacks the queues scheduler.requests, scheduler.questions" in shown.out
