@@ -26,6 +26,7 @@ from bus.unreadable import Unreadable
 from kit.errors import Failure
 
 REASON_BYTES_MAX = 2_000
+COUNT_MAX = 2**31 - 1
 PATIENCE_S = 3.0
 LOOK_S = 0.01
 # RabbitMQ limits how much one channel may send to a quorum queue before that queue catches up. This is half of it.
@@ -274,7 +275,7 @@ def _told_apart(letters: Mapping[int, DeadLetter]) -> dict[int, DeadLetter]:
 def _number(parcel: Parcel, header: str) -> int:
     """A count in a header; 0 if the header is not a count, since any sender may have written it."""
     value = parcel.headers.get(header, 0)
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value <= COUNT_MAX else 0
 
 
 def _replayed(letter: DeadLetter, line: bytes) -> Parcel:

@@ -388,7 +388,7 @@ class Intake:
     async def _take_apart(self, held: OpenParcel, lines: Sequence[bytes]) -> None:
         """Return each message of a parcel to the queue by itself. The parcel is acknowledged when the queue has all of them."""
         # A queue that does not count says only that they came back: a larger number is of their sender.
-        returns = 1 if self._is_uncounted else held.delivery.returns
+        returns = min(held.delivery.returns, 1) if self._is_uncounted else held.delivery.returns
         parked = structs.replace(held.parked, attempts=held.parked.attempts + returns)
         sent = await asyncio.gather(*[self._to_queue(line, held, parked) for line in lines])
         if all(sent):

@@ -93,11 +93,12 @@ def among(
     chance: random.Random, good: Sequence[bytes], parcel: Parcel, said: Mapping[str, str] | None = None
 ) -> Parcel:
     """A hostile parcel with good messages added, a line each. Properties for which the whole parcel would be refused
-    are left out. `said` are the headers of a worker that returned it.
+    are left out, and the count of tries, which a worker writes. `said` are the headers of a worker that returned it.
     """
     lines = [*good, *(hostile_line(chance).replace(b"\n", b" ") for _ in range(chance.randint(1, 4)))]
     chance.shuffle(lines)
-    kept = {key: value for key, value in parcel.headers.items() if key != message.BROKER_REASON}
+    ours = (message.BROKER_REASON, message.ATTEMPTS)
+    kept = {key: value for key, value in parcel.headers.items() if key not in ours}
     return structs.replace(
         parcel, body=b"\n".join(lines), content_type=LINES, reply_to="", headers=kept | dict(said or {})
     )
