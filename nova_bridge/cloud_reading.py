@@ -246,6 +246,7 @@ def _missing(body: object) -> Sequence[object]:
 
 # The cell of instances that found no host: it has none.
 CELL0 = UUID(int=0)
+_USED = {"cell_mappings": ("id", "uuid", "name"), "host_mappings": ("cell_id", "host")}
 _CELLS = "SELECT uuid, name FROM cell_mappings"
 _HOSTS = (
     "SELECT host_mappings.host AS host, cell_mappings.uuid AS cell FROM host_mappings"
@@ -264,7 +265,7 @@ class NovaCells:
         """Raises Unavailable if the database cannot be used: an operator may mend it meanwhile."""
         try:
             if not self._is_checked:
-                await self._database.check(NovaDatabaseKind.API)
+                await self._database.check(NovaDatabaseKind.API, _USED)
                 self._is_checked = True
             async with self._database.reading() as reading:
                 cells = await reading.rows(_CELLS)

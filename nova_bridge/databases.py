@@ -1,4 +1,4 @@
-"""Opens Nova's databases, read-only, and checks that they are what they are said to be.
+"""Opens Nova's databases, read-only, and checks that they have what is read of them.
 
 MySQL and MariaDB are read by PyMySQL, of the extra `moorage[nova]`, in transactions that may not write; SQLite by files that are
 opened read-only. Reading is rare, one thing after the other, so the drivers need not be asynchronous: they run in threads. No error
@@ -6,14 +6,14 @@ names a password.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec import Struct
 from sqlalchemy import (
     URL,
     Connection,
@@ -32,15 +32,16 @@ from kit.urls import PASSWORD_FILE, BadSecretFile, read_secret
 
 T = TypeVar("T")
 
-# Which versions of Nova's and Placement's databases are read: by their last migration.
+log = logging.getLogger(__name__)
+
+# What is read of Nova's and Placement's databases: a database of any version is read that has these columns.
 
 
-class Version(Struct, frozen=True):
-    migration: str
+Columns = Mapping[str, tuple[str, ...]]
 
 
 class NovaDatabaseKind(Enum):
-    """A kind of database: what it is called, and its tables that are read."""
+    """A kind of database, by what it is called."""
 
     API = "Nova API"
     CELL = "Nova cell"
@@ -58,8 +59,8 @@ class NovaDatabaseKind(Enum):
         }[self]
 
 
-# Of each kind, in their order. Nova's first ones are those of Wallaby and Xena; the last ones are those of Nova 34 and Placement 16.
-KNOWN: dict[NovaDatabaseKind, tuple[str, ...]] = {
+# The last migrations of each kind with which this was tried: of Nova from Wallaby to Nova 34, and of Placement to 16.
+TRIED: dict[NovaDatabaseKind, tuple[str, ...]] = {
     NovaDatabaseKind.API: ("d67eeaabee36", "b30f573d3377", "cdeec0c85668"),
     NovaDatabaseKind.CELL: (
         *("8f2f1571d55b", "16f1fbcab42b", "ccb0fa1a2252", "960aac0e09ea", "1b91788ec3a6", "1acf2c98e646"),
@@ -73,46 +74,7 @@ KNOWN: dict[NovaDatabaseKind, tuple[str, ...]] = {
         "a082b8bb98d0",
     ),
 }
-_TABLES: dict[NovaDatabaseKind, tuple[str, ...]] = {
-    NovaDatabaseKind.API: (
-        *(
-            "cell_mappings",
-            "host_mappings",
-            "instance_mappings",
-            "flavors",
-            "flavor_extra_specs",
-            "request_specs",
-        ),
-        *("build_requests", "aggregates", "aggregate_hosts", "aggregate_metadata", "instance_groups"),
-        *("instance_group_policy", "instance_group_member"),
-    ),
-    NovaDatabaseKind.CELL: (
-        *("compute_nodes", "services", "instances", "instance_extra", "instance_faults", "instance_actions"),
-        *("migrations", "pci_devices", "block_device_mapping"),
-    ),
-    NovaDatabaseKind.PLACEMENT: (
-        *("resource_providers", "inventories", "allocations", "consumers", "resource_classes", "projects"),
-        *("users",),
-    ),
-}
-
-
-def tables_of(kind: NovaDatabaseKind) -> tuple[str, ...]:
-    return (*_TABLES[kind], "alembic_version")
-
-
-def judge_version(kind: NovaDatabaseKind, found: Sequence[str]) -> Version | str:
-    """The version; or why a database whose last migrations are these is not read."""
-    known = KNOWN[kind]
-    if len(found) == 1 and found[0] in known:
-        return Version(found[0])
-    if not found:
-        return f"this {kind} database has no version: its last migration is missing, known are {known[0]} to {known[-1]}"
-    return (
-        f"this is a {kind} database of another version: its last migration is {', '.join(found)}, known are {known[0]} to "
-        f"{known[-1]}"
-    )
-
+_VERSION = {"alembic_version": ("version_num",)}
 
 CONNECT_TIMEOUT_S = 10
 # Hosts are read at the same time.
@@ -133,7 +95,6 @@ class NovaDatabase:
         self.label = label
         self.name = f"{label} ({url.render_as_string(hide_password=True)})"
         self._engine = engine
-        self.version = Version("")
         self._columns: dict[str, frozenset[str]] = {}
 
     def has(self, table: str, column: str) -> bool:
@@ -155,21 +116,35 @@ class NovaDatabase:
         except OSError as problem:
             raise NovaDatabaseError(f"{self.name}: {problem.strerror or problem}") from None
 
-    async def check(self, kind: NovaDatabaseKind) -> None:
-        """Find its tables and its version. Raises `NovaDatabaseError` if it is of another kind or version."""
+    async def check(self, kind: NovaDatabaseKind, used: Columns) -> None:
+        """Look for the columns that are used, and log if it was not tried with this version of the database. Raises `NovaDatabaseError` if
+        it lacks one.
+        """
         async with self.reading() as reading:
-            self._columns = await reading.columns(tables_of(kind))
-            missing = [table for table in tables_of(kind) if table not in self._columns]
-            if missing:
+            self._columns = await reading.columns({**used, **_VERSION})
+            if missing := [table for table in used if table not in self._columns]:
                 raise NovaDatabaseError(
                     f"{self.name} is no {kind} database: it has no table {', '.join(missing)}; expected is {kind.expected}"
                 )
-            rows = await reading.rows("SELECT version_num FROM alembic_version")
+            if lacking := [
+                f"{table}.{each}" for table in used for each in used[table] if not self.has(table, each)
+            ]:
+                raise NovaDatabaseError(
+                    f"{self.name} is a {kind} database of a version that cannot be read: it has no column {', '.join(lacking)}"
+                )
+            has_version = self.has("alembic_version", "version_num")
+            rows = await reading.rows("SELECT version_num FROM alembic_version") if has_version else []
         found = [str(row["version_num"]) for row in rows]
-        judged = judge_version(kind, found)
-        if isinstance(judged, str):
-            raise NovaDatabaseError(f"{self.name}: {judged}")
-        self.version = judged
+        if not found or not {*found} <= {*TRIED[kind]}:
+            log.warning(
+                "%s is a %s database of a version with which this was not tried (its last migration is %s; tried are %s to %s): only the "
+                "columns that are known are read",
+                self.name,
+                kind,
+                ", ".join(found) or "missing",
+                TRIED[kind][0],
+                TRIED[kind][-1],
+            )
 
     async def close(self) -> None:
         await asyncio.to_thread(self._engine.dispose)
@@ -207,7 +182,7 @@ class NovaReading:
         assert self._opened is not None, "a transaction has begun"
         return self._opened
 
-    async def columns(self, tables: Sequence[str]) -> dict[str, frozenset[str]]:
+    async def columns(self, tables: Iterable[str]) -> dict[str, frozenset[str]]:
         """The columns of those of these tables that there are."""
 
         def look() -> dict[str, frozenset[str]]:

@@ -135,11 +135,19 @@ class Fields:
         return {name: self.text(name) for name in self.values}
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Refuse a field that has a value and is none of these: a later release of Nova may mean something by it."""
+        """Refuse a field that is none of these and asks for something: a later release of Nova may mean another host by it."""
         names = frozenset(known)
         for name, value in self.values.items():
-            if name not in names and value not in (None, [], {}):
+            if name not in names and _asks(value):
                 raise self.refuse(name, "this field is unknown here, and may change which host is right")
+
+
+def _asks(value: object) -> bool:
+    """Does a field with this value ask for anything? A new field of Nova's that is null, false, 0 or empty leaves all as it was before
+    there was such a field; so does an object all of whose fields are like that.
+    """
+    told = value.get(_DATA, value) if isinstance(value, dict) else value
+    return any(map(_asks, told.values())) if isinstance(told, dict) else bool(told)
 
 
 def texts_in(items: Iterable[object], path: str) -> tuple[str, ...]:

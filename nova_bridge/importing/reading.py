@@ -29,6 +29,51 @@ from nova_bridge.importing.records import (
     whole_in,
 )
 
+# All columns that an import reads, here and in shared.py.
+OF_API = {
+    "cell_mappings": ("uuid", "name"),
+    "request_specs": ("instance_uuid", "spec"),
+    "build_requests": ("instance_uuid",),
+    "flavors": ("id", "name", "vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap"),
+    "flavor_extra_specs": ("flavor_id", "key", "value"),
+    "aggregates": ("id", "uuid", "name"),
+    "aggregate_hosts": ("aggregate_id", "host"),
+    "aggregate_metadata": ("aggregate_id", "key", "value"),
+    "instance_groups": ("id", "uuid", "name", "project_id"),
+    "instance_group_policy": ("group_id", "policy", "rules"),
+    "instance_group_member": ("group_id", "instance_uuid"),
+}
+OF_CELL = {
+    "compute_nodes": (
+        *("id", "uuid", "host", "hypervisor_hostname", "hypervisor_type", "vcpus", "memory_mb", "local_gb"),
+        *("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio", "deleted"),
+    ),
+    "services": ("host", "binary", "disabled", "forced_down", "last_seen_up", "updated_at", "deleted"),
+    "instances": (
+        *("uuid", "host", "vm_state", "task_state", "display_name", "project_id", "user_id", "created_at"),
+        *("launch_index", "image_ref", "instance_type_id", "deleted"),
+    ),
+    "instance_extra": ("instance_uuid", "flavor", "numa_topology", "deleted"),
+    "instance_faults": ("id", "instance_uuid", "message", "deleted"),
+    "instance_actions": ("instance_uuid", "request_id", "action", "deleted"),
+    "migrations": (
+        *("uuid", "instance_uuid", "migration_type", "status", "source_compute", "dest_compute", "deleted"),
+    ),
+    "pci_devices": (
+        *("address", "product_id", "vendor_id", "status", "parent_addr", "instance_uuid", "compute_node_id"),
+        "deleted",
+    ),
+    "block_device_mapping": ("instance_uuid", "boot_index", "destination_type", "deleted"),
+}
+OF_PLACEMENT = {
+    "resource_providers": ("id", "uuid", "name", "root_provider_id"),
+    "inventories": ("resource_provider_id", "resource_class_id", "total", "reserved", "allocation_ratio"),
+    "allocations": ("resource_provider_id", "resource_class_id", "consumer_id", "used"),
+    "consumers": ("uuid", "project_id", "user_id"),
+    "resource_classes": ("id", "name"),
+    "projects": ("id", "external_id"),
+    "users": ("id", "external_id"),
+}
 # The columns of `compute_nodes` that other tables name, too, come with the table's name.
 _NODES = (
     "SELECT id, uuid, host, hypervisor_hostname, hypervisor_type, vcpus, memory_mb, local_gb, cpu_allocation_ratio,"
@@ -70,11 +115,11 @@ class NovaDatabases:
         self.placement = placement
 
     async def check(self) -> None:
-        await self.api.check(NovaDatabaseKind.API)
+        await self.api.check(NovaDatabaseKind.API, OF_API)
         for cell in self.cells.values():
-            await cell.check(NovaDatabaseKind.CELL)
+            await cell.check(NovaDatabaseKind.CELL, OF_CELL)
         if self.placement is not None:
-            await self.placement.check(NovaDatabaseKind.PLACEMENT)
+            await self.placement.check(NovaDatabaseKind.PLACEMENT, OF_PLACEMENT)
         await self._check_mappings()
 
     async def _check_mappings(self) -> None:

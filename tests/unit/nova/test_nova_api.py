@@ -1,5 +1,7 @@
 """Nova's compute API is read page by page, and what it cannot say counts as silence and not as an answer."""
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -12,7 +14,8 @@ from moor.client.books.rules import HoldersAsked
 from nova_bridge import cloud_reading
 from nova_bridge.cloud import CloudAggregate, ServerSeen, services_by_host
 from nova_bridge.cloud_reading import CloudReader, NovaCells
-from nova_bridge.databases import open_nova_database
+from nova_bridge.databases import NovaDatabaseError, open_nova_database
+from nova_bridge.importing.reading import nova_databases
 from tests.nova.rows import NovaRows
 from tests.nova.schema import NovaAddresses, sqlite_databases
 from tests.nova.simulated_api import SimulatedNova
@@ -135,6 +138,62 @@ async def test_a_database_that_cannot_be_used_is_told_and_tried_again(tmp_path: 
         with pytest.raises(Unavailable, match="is no Nova API database"):
             await cells.read()
     await cells.close()
+
+
+UPGRADED = """
+UPDATE alembic_version SET version_num = 'of_tomorrow';
+ALTER TABLE cell_mappings ADD COLUMN colour TEXT;
+ALTER TABLE cell_mappings DROP COLUMN transport_url;
+DROP TABLE request_specs;
+DROP TABLE flavor_extra_specs;
+"""
+
+
+def changed(addresses: NovaAddresses, script: str) -> None:
+    with closing(sqlite3.connect(addresses.api.removeprefix("sqlite:///"))) as connection:
+        connection.executescript(script)
+
+
+@pytest.mark.parametrize("script", [UPGRADED, "DELETE FROM alembic_version;", "DROP TABLE alembic_version;"])
+async def test_a_nova_that_was_upgraded_is_read_by_the_columns_that_are_used_and_told_once(
+    addresses: NovaAddresses, caplog: pytest.LogCaptureFixture, script: str
+) -> None:
+    with NovaRows(addresses) as rows:
+        rows.add("api", "host_mappings", cell_id=2, host="h1")
+    changed(addresses, script)
+    cells = NovaCells(open_nova_database("nova_api_db", addresses.api))
+
+    read = [await cells.read() for _ in range(2)]
+    await cells.close()
+
+    assert [(each.name, {*once.of_hosts}) for once in read for each in once.cells[:1]] == [
+        ("cell1", {"h1"})
+    ] * 2
+    (told,) = [each.getMessage() for each in caplog.records if "was not tried" in each.getMessage()]
+    assert ("of_tomorrow" if script is UPGRADED else "missing") in told
+
+
+async def test_a_nova_without_a_column_that_is_used_is_refused_by_its_name(addresses: NovaAddresses) -> None:
+    changed(addresses, "ALTER TABLE cell_mappings RENAME COLUMN name TO title;")
+    cells = NovaCells(open_nova_database("nova_api_db", addresses.api))
+
+    with pytest.raises(Unavailable, match=r"it has no column cell_mappings\.name"):
+        await cells.read()
+    await cells.close()
+
+
+async def test_an_import_reads_an_upgraded_nova_and_names_a_column_that_it_lacks(
+    addresses: NovaAddresses,
+) -> None:
+    NovaRows(addresses).close()
+    changed(addresses, "UPDATE alembic_version SET version_num = 'x'; DROP TABLE host_mappings;")
+    async with nova_databases(addresses.api, addresses.cells.items(), addresses.placement) as databases:
+        assert await databases.hosts() == []
+    changed(addresses, "ALTER TABLE flavors DROP COLUMN root_gb;")
+
+    with pytest.raises(NovaDatabaseError, match=r"it has no column flavors\.root_gb"):
+        async with nova_databases(addresses.api, addresses.cells.items(), addresses.placement):
+            pass
 
 
 # One instance

@@ -1,6 +1,6 @@
 """A RequestSpec of Nova becomes the needs by which we choose; what cannot be honoured is refused by its path and its value."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any
@@ -552,6 +552,66 @@ def test_what_a_flavor_asks_for_in_vain_is_refused_with_its_value(
 
     assert refused.field == f"spec_obj.flavor.{field}".rstrip(".")
     assert value is None or refused.value == value
+
+
+# A later Nova's object at each place of a request, as the fields of its RequestSpec, and the path of what is new in it.
+OF_LATER: tuple[tuple[Callable[[object], dict[str, object]], str], ...] = (
+    (lambda novel: {"novel": novel}, "novel"),
+    (lambda novel: {"instance_group": a_group(novel=novel)}, "instance_group.novel"),
+    (lambda novel: {"requested_destination": a_destination(novel=novel)}, "requested_destination.novel"),
+    (lambda novel: {"requested_resources": [port(novel=novel)]}, "requested_resources[0].novel"),
+    (
+        lambda novel: {"request_level_params": an_object("RequestLevelParams", "1.9", novel=novel)},
+        "request_level_params.novel",
+    ),
+    (lambda novel: {"scheduler_hints": {"novel": novel}}, "scheduler_hints.novel"),
+)
+NOTHING: tuple[object, ...] = (
+    None,
+    False,
+    0,
+    0.0,
+    "",
+    [],
+    {},
+    an_object("NovelList", objects=[], source=None),
+)
+SOMETHING: tuple[object, ...] = (
+    True,
+    1,
+    "x",
+    ["x"],
+    [None],
+    {"a": 1},
+    an_object("NovelList", objects=[{}], source=None),
+)
+
+
+@pytest.mark.parametrize("place", OF_LATER, ids=[path for _, path in OF_LATER])
+def test_a_new_field_of_a_later_nova_is_refused_only_if_it_asks_for_something(
+    place: tuple[Callable[[object], dict[str, object]], str],
+) -> None:
+    fields, path = place
+    for novel in NOTHING:
+        assert READER.read(asked(fields(novel)), NAMES) == READER.read(asked(fields(None)), NAMES), novel
+    for novel in SOMETHING:
+        refused = refusal(asked(fields(novel)))
+        assert (refused.field, "this field is unknown here" in refused.reason) == (f"spec_obj.{path}", True)
+
+
+@pytest.mark.parametrize("name", ["RequestSpec", "Flavor", "ImageMeta"])
+def test_a_later_minor_version_of_an_object_is_read_and_another_major_one_is_refused(name: str) -> None:
+    args = asked()
+    spec = args["spec_obj"]
+    data = spec["nova_object.data"]
+    at, value = {"RequestSpec": ("", spec), "Flavor": (".flavor", data["flavor"])}.get(
+        name, (".image", data["image"])
+    )
+    value["nova_object.version"] = "1.99"
+    assert READER.read(args, NAMES) == READER.read(asked(), NAMES)
+
+    value["nova_object.version"] = "2.0"
+    assert refusal(args).field == f"spec_obj{at}.nova_object.version"
 
 
 @pytest.mark.parametrize(
