@@ -259,9 +259,15 @@ def value_of(key: str, aggregates: Iterable[Aggregate]) -> str:
     return min(values)[1] if values else ""
 
 
-def least_of(key: str, aggregates: Iterable[Aggregate], otherwise: float) -> float:
-    """The number under this key in the metadata, the lowest if several aggregates have the key; `otherwise` if none has."""
-    return min((float(each.metadata[key]) for each in aggregates if key in each.metadata), default=otherwise)
+def least_of(aggregates: Iterable[Aggregate], key: str, otherwise: float) -> float:
+    """The number under this key in the metadata, the lowest if several aggregates have one; `otherwise` if none has.
+
+    A cloud that we did not make may have anything there: a text that is no number counts as none, and a large number as the
+    largest that we allow.
+    """
+    most = MULTIPLIER_MAX if key.endswith(MULTIPLIER) else LIMIT_MAX
+    found = [finite_number(each.metadata[key]) for each in aggregates if key in each.metadata]
+    return min([max(-most, min(number, most)) for number in found if number is not None], default=otherwise)
 
 
 def tenants_of(aggregate: Aggregate) -> frozenset[str]:

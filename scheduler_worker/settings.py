@@ -8,7 +8,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from engine.choosing.plugin_settings import MULTIPLIERS, OPTIONAL_FILTERS, STANDARD_WEIGHERS, PluginSettings
+from engine.choosing.plugin_settings import (
+    MULTIPLIERS,
+    OPTIONAL_FILTERS,
+    STANDARD_WEIGHERS,
+    PluginSettings,
+    chosen_plugins,
+)
 from engine.choosing.plugins import MULTIPLIERS_MAX, Filter, Weigher
 from engine.inventories import ALTERNATES_MAX
 from kit.settings import Count, CountOr0, Seconds, Section, require
@@ -199,9 +205,8 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # They are loaded, so that a name that nothing has is told before anything starts.
-        filters_of(self)
-        weighers_of(self)
+        # They are made, so that what is wrong with them is told before anything starts, or is read again.
+        chosen_plugins(self, filters_of(self), weighers_of(self))
         require(
             self.node_request_timeout_s >= self.request_timeout_s,
             f"node_request_timeout_s is {self.node_request_timeout_s}, must be at least request_timeout_s "

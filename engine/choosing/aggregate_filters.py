@@ -29,10 +29,11 @@ class ByAggregates(Filter):
         asked = self.asked(hosts, spec)
         if asked is None:
             return hosts.everyone()
-        passed: Flags = hosts.by_aggregates(
-            (self.name, asked), lambda aggregates: not self.why_not(aggregates, asked)
-        )
+        passed: Flags = hosts.by_aggregates(self._allows, asked)
         return passed
+
+    def _allows(self, aggregates: tuple[Aggregate, ...], asked: Any) -> bool:
+        return not self.why_not(aggregates, asked)
 
     def reason(self, host: OneHost, spec: InstanceSpec) -> str:
         return self.why_not(host.aggregates, self.asked(host.hosts, spec))

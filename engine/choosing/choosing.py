@@ -171,7 +171,7 @@ def other_way(
         return None
     draft = Draft(picture, plugins.way_judges)
     needs = needs_of(spec)
-    draft.searched(needs)
+    draft.searched(has_groups=bool(needs.groups))
     for short in shortfalls:
         draft.compounds.room.correct(short.provider, short.resource, short.free)
     ways = draft.compounds.search(needs)(row)

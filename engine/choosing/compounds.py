@@ -343,9 +343,9 @@ class Compounds:
                     self.room.count(root, resource, count * amount)
         self._found.clear()
 
-    def flags(self, needs: Needs) -> Flags:
-        """The hosts whose providers must be searched for these needs."""
-        return self._everyone if needs.groups else self._compound
+    def flags(self, *, has_groups: bool) -> Flags:
+        """The hosts whose providers must be searched, for needs with or without granular groups."""
+        return self._everyone if has_groups else self._compound
 
     # One host after another
 
@@ -402,7 +402,8 @@ class Compounds:
     def found(self, needs: Needs) -> Found:
         found = self._found.get(needs)
         if found is None:
-            found = self._found[needs] = self.search_all(needs, self.flags(needs))
+            among = self.flags(has_groups=bool(needs.groups))
+            found = self._found[needs] = self.search_all(needs, among)
         return found
 
     def found_room(self, needs: Needs) -> Found:
@@ -413,7 +414,8 @@ class Compounds:
         if alone in self._found:
             return self._found[alone]
         with_traits = self.found(needs)
-        found = self._found[alone] = self.search_all(alone, self.flags(needs) & ~with_traits.flags)
+        among = self.flags(has_groups=bool(needs.groups)) & ~with_traits.flags
+        found = self._found[alone] = self.search_all(alone, among)
         found.flags |= with_traits.flags
         return found
 
@@ -476,7 +478,7 @@ class CompoundFill:
 
     def __init__(self, compounds: Compounds, spec: InstanceSpec) -> None:
         needs = needs_of(spec)
-        self.flags = compounds.flags(needs)
+        self.flags = compounds.flags(has_groups=bool(needs.groups))
         self._compounds = compounds
         self._search = compounds.search(needs)
         # By host: its ways, and after how many changes of the room they had room.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from operator import eq, ge, gt, le, lt, ne
 from typing import NamedTuple
 
@@ -510,7 +511,7 @@ class LimitFilter(Filter):
         return hosts.have_fewer(self._column, hosts.number(self._key, self._maximum or UNLIMITED))
 
     def reason(self, host: OneHost, _spec: InstanceSpec) -> str:
-        maximum = least_of(self._key, host.aggregates, self._maximum)
+        maximum = least_of(host.aggregates, self._key, self._maximum)
         return f"has {host.busy(self._column)} {self._words}, at most {maximum:g}"
 
 
@@ -564,14 +565,10 @@ class TraitsFilter(Filter):
         if not spec.required and not spec.forbidden and not spec.groups:
             return hosts.everyone()
         if hosts.search is Searching.LATER:
-            asked = tuple([trait for group in spec.groups for trait in group.required])
             # Amounts do not count here.
-            return hosts.cached(
-                (self.name, spec.required, spec.forbidden, asked),
-                lambda every: _may_pass(every, spec, asked),
-                is_steady=True,
-            )
-        passed = _passing_by_columns(hosts, spec)
+            of_groups = tuple([group.required for group in spec.groups])
+            return hosts.cached(_may_pass, spec.required, spec.forbidden, of_groups, is_steady=True)
+        passed = _passing_by_columns(hosts, spec.required, spec.forbidden)
         if not hosts.some_are_searched(spec):
             return passed
         needs = needs_of(spec)
@@ -598,12 +595,20 @@ class TraitsFilter(Filter):
         return f"has room, but not at providers that together are {', '.join(asked)}"
 
 
-def _passing_by_columns(hosts: Hosts, spec: InstanceSpec) -> Flags:
-    passed = hosts.with_all(spec.required)
-    return passed & ~hosts.with_any(spec.forbidden) if spec.forbidden else passed
+def _passing_by_columns(hosts: Hosts, required: tuple[str, ...], forbidden: tuple[str, ...]) -> Flags:
+    passed = hosts.with_all(required)
+    return passed & ~hosts.with_any(forbidden) if forbidden else passed
 
 
-def _may_pass(hosts: Hosts, spec: InstanceSpec, asked: tuple[str, ...]) -> Flags:
-    """The hosts that may have the traits. A host that must still be searched passes if its providers have them all."""
-    searched = hosts.are_searched(needs_of(spec))
-    return np.where(searched, hosts.may_have_all((*spec.required, *asked)), _passing_by_columns(hosts, spec))
+def _may_pass(
+    hosts: Hosts,
+    required: tuple[str, ...],
+    forbidden: tuple[str, ...],
+    of_groups: tuple[tuple[str, ...], ...],
+) -> Flags:
+    """The hosts that may have the traits: `of_groups` are those of each granular group. A host that must still be searched
+    passes if its providers have them all.
+    """
+    may_have = hosts.may_have_all((*required, *chain.from_iterable(of_groups)))
+    by_columns = _passing_by_columns(hosts, required, forbidden)
+    return np.where(hosts.are_searched(has_groups=bool(of_groups)), may_have, by_columns)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import numpy as np
 from msgspec import Struct
@@ -25,10 +25,12 @@ from engine.inventories import (
 from engine.picture.columns import HostProfile
 from engine.picture.members import HostAggregates, Judge
 from engine.picture.picture import Picture
-from engine.requests.spec import InstanceSpec, Needs, needs_of
+from engine.requests.spec import InstanceSpec, Needs
 
 # A picture with the choices that a batch has made so far. The picture itself is not changed: choices are written into
 # copies of its columns.
+
+Asked = TypeVarTuple("Asked")
 
 
 class Leaving(Struct, frozen=True):
@@ -84,12 +86,14 @@ class Draft:
             found = self._groups[group.id] = counts, known
         return found
 
-    def searched(self, needs: Needs) -> Compounds | None:
-        """The hosts that must be searched for these needs; None if the columns decide about all hosts."""
-        if needs.groups and not self._has_groups:
+    def searched(self, *, has_groups: bool) -> Compounds | None:
+        """The hosts that must be searched, for needs with or without granular groups; None if the columns decide about all
+        hosts.
+        """
+        if has_groups and not self._has_groups:
             self._has_groups = True
             self.compounds.cover_everyone(self.free)
-        return self.compounds if self.has_compound or needs.groups else None
+        return self.compounds if self.has_compound or has_groups else None
 
     def differ_in(self, column: str) -> bool:
         """Do any two hosts differ in this column of numbers? The answer is kept, since the column does not change while
@@ -107,7 +111,7 @@ class Draft:
         """
         if not self.must_search(spec):
             return None
-        compounds = self.searched(needs_of(spec))
+        compounds = self.searched(has_groups=bool(spec.groups))
         return None if compounds is None else CompoundFill(compounds, spec)
 
     def must_search(self, spec: InstanceSpec) -> bool:
@@ -256,20 +260,27 @@ class Hosts:
         return column[: self.columns.rows] if self._rows is None else column[self._rows]
 
     def cached(
-        self, question: Hashable, answer: Callable[["Hosts"], NDArray[Scalar]], *, is_steady: bool = False
+        self,
+        answer: Callable[["Hosts", *Asked], NDArray[Scalar]],
+        *asked: *Asked,
+        is_steady: bool = False,
     ) -> NDArray[Scalar]:
-        """The result of `answer` for these hosts; callers must not write into the array. If they are all hosts, it is
-        kept for the batch under `question`, since the specs of a batch often ask the same.
+        """The result of `answer` for these hosts, and for what is `asked`; callers must not write into the array. If they
+        are all hosts, it is kept for the batch, since the specs of a batch often ask the same.
+
+        The function and its arguments are the key. So `answer` must be a function of a module: such a one can read nothing
+        of a spec that the key leaves out.
 
         Hosts that took an instance since are asked again. Not if the answer `is_steady`: it does not depend on what the
         batch takes.
         """
         if self._rows is not None:
-            return answer(self)
+            return answer(self, *asked)
         answers, takers = self._draft.answers, self._draft.takers
+        question = answer, asked
         values, seen = answers.pop(question, (None, 0))
         if values is None or (not is_steady and len(takers) - seen > len(self) * _ASKED_AGAIN_PART):
-            values = answer(self)
+            values = answer(self, *asked)
         elif not is_steady and seen < len(takers):
             values = values.copy()
             span = seen, len(takers)
@@ -277,7 +288,7 @@ class Hosts:
             if some is None:
                 rows = np.array(takers[seen:], dtype=np.intp)
                 some = self._takers[span] = Hosts(self._draft, rows, search=self.search)
-            values[some.rows] = answer(some)
+            values[some.rows] = answer(some, *asked)
         if len(answers) >= KEPT_MAX:
             # The one that was asked for the longest time ago.
             del answers[next(iter(answers))]
@@ -371,11 +382,11 @@ class Hosts:
         """The metadata of all aggregates."""
         return self.picture.aggregates
 
-    def by_aggregates(self, question: Hashable, judge: Judge) -> NDArray[Any]:
-        """The judge's answer about each host's aggregates. It is asked once for each set of aggregates, and the answers are
-        kept for the same question.
+    def by_aggregates(self, judge: Judge, *asked: Hashable) -> NDArray[Any]:
+        """The judge's answer about each host's aggregates, and about what is `asked`. It is called once for each set of
+        aggregates, and the answers are kept.
         """
-        return self.metadata.answers(question, judge)[self.of(self.columns.aggregates)]
+        return self.metadata.answers(judge, *asked)[self.of(self.columns.aggregates)]
 
     def number(self, key: str, otherwise: float) -> float | Floats:
         """The number that each host's aggregates have under this key, the lowest of several; `otherwise` without one."""
@@ -391,7 +402,7 @@ class Hosts:
         if key == ZONE:
             # A host may report its zone itself.
             return self.of(self.columns.zone)
-        values = self.metadata.answers(("value of", key), lambda each: value_of(key, each))
+        values = self.metadata.answers(_value_under, key)
         domains: Ints = np.unique(values, return_inverse=True)[1].astype(np.int64)
         return domains[self.of(self.columns.aggregates)]
 
@@ -441,16 +452,7 @@ class Hosts:
         """The hosts that have this amount free, and whose inventories allow it: min_unit, max_unit and step_size.
         Callers must not write into the array.
         """
-        stock = self.columns.stocks.get(resource)
-
-        def gives(hosts: Hosts) -> Flags:
-            giving: Flags = hosts.free(resource) >= amount
-            if stock is not None and stock.has_limits:
-                # Without an inventory nothing is free.
-                giving &= stock.allowing(amount, hosts.rows)
-            return giving
-
-        return self.cached(("gives", resource, amount), gives)
+        return self.cached(_gives, resource, amount)
 
     # Compound hosts
 
@@ -466,10 +468,11 @@ class Hosts:
         With `taken`, compound hosts pass, since each is searched when an instance takes it. A host whose search was cut
         passes, too: another filter removes it. With `by_room_alone`, traits do not count.
         """
-        compounds = self._draft.searched(needs)
+        has_groups = bool(needs.groups)
+        compounds = self._draft.searched(has_groups=has_groups)
         if compounds is None:
             return by_columns
-        flags = compounds.flags(needs)
+        flags = compounds.flags(has_groups=has_groups)
         if self._taken is not None:
             return by_columns | self.of(flags)
         if self.search is Searching.LATER:
@@ -482,19 +485,15 @@ class Hosts:
         passed = found.flags | (found.cut > 0) | (found.struck > 0)
         return np.where(self.of(flags), self.of(passed), by_columns)
 
-    def are_searched(self, needs: Needs) -> Flags:
-        """The hosts whose providers must be searched for these needs."""
-        compounds = self._draft.searched(needs)
-        return ~self.everyone() if compounds is None else self.of(compounds.flags(needs))
+    def are_searched(self, *, has_groups: bool) -> Flags:
+        """The hosts whose providers must be searched, for needs with or without granular groups."""
+        compounds = self._draft.searched(has_groups=has_groups)
+        return ~self.everyone() if compounds is None else self.of(compounds.flags(has_groups=has_groups))
 
     def may_share(self, resource: str, amount: int) -> Flags | None:
         """The hosts that may take this amount from one pool; None if no pool has the class."""
         shared = self.compounds.pools.most_at_first(resource)
-        if shared is None:
-            return None
-        return self.cached(
-            ("shared", resource, amount), lambda hosts: hosts.of(shared) >= amount, is_steady=True
-        )
+        return None if shared is None else self.of(shared) >= amount
 
     def may_have_all(self, traits: Iterable[str]) -> Flags:
         """The hosts whose trees have all of these traits. A trait that any pool has is not looked for, since a host may
@@ -509,7 +508,7 @@ class Hosts:
 
     def found(self, needs: Needs) -> Found:
         """The result of the search of all hosts that must be searched for these needs, by the rows of the picture."""
-        compounds = self._draft.searched(needs)
+        compounds = self._draft.searched(has_groups=bool(needs.groups))
         assert compounds is not None, "some hosts are searched"
         return compounds.found(needs)
 
@@ -561,6 +560,19 @@ class Hosts:
         """
         busy = self.of(self._draft.busy(column))
         return busy if self._taken is None else busy + self._taken
+
+
+def _gives(hosts: Hosts, resource: str, amount: int) -> Flags:
+    stock = hosts.columns.stocks.get(resource)
+    giving: Flags = hosts.free(resource) >= amount
+    if stock is not None and stock.has_limits:
+        # Without an inventory nothing is free.
+        giving &= stock.allowing(amount, hosts.rows)
+    return giving
+
+
+def _value_under(aggregates: tuple[Aggregate, ...], key: str) -> str:
+    return value_of(key, aggregates)
 
 
 # One host of those that a filter has judged: the facts that the reason of a refusal names.

@@ -220,11 +220,6 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
         _ = self.ratios
         if "metrics" in self.filters and not self.metrics_weights:
             raise ValueError("filters names 'metrics', and metrics_weights names no metric for it")
-        total = sum(abs(getattr(self, name)) for name in MULTIPLIERS)
-        if total > MULTIPLIERS_MAX:
-            raise ValueError(
-                f"{', '.join(MULTIPLIERS)} add up to {total:g}, must be at most {MULTIPLIERS_MAX:g} together"
-            )
 
     @property
     def ratios(self) -> Mapping[str, float]:

@@ -7,7 +7,7 @@ checks both declarations.
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -107,6 +107,24 @@ def passing(hosts: Hosts, spec: InstanceSpec, filters: Sequence[Filter], among: 
     return among
 
 
+def as_declared(spec: InstanceSpec, fields: Iterable[str]) -> InstanceSpec:
+    """The spec with these fields alone, which plugins declare that they read. Answers about it hold for all specs that
+    are equal in these fields, since the plugins saw no others.
+    """
+    kept = {field: getattr(spec, field) for field in fields}
+    amounts = tuple([(resource, 0) for resource in kept.pop("classes", ())])
+    if not kept.keys() <= _FIELDS:
+        return spec
+    return InstanceSpec(**{"amounts": amounts, **kept})
+
+
+_FIELDS = frozenset(InstanceSpec.__struct_fields__)
+
+
+def _present_and_passing(hosts: Hosts, spec: InstanceSpec, filters: tuple[Filter, ...]) -> Flags:
+    return passing(hosts, spec, filters, hosts.present)
+
+
 def _is_steady(one: Filter) -> bool:
     """Does the filter say the same all through a batch about all specs that differ in their amounts alone?"""
     return not one.is_per_instance and HostChange.USAGE not in one.woken_by and "amounts" not in one.reads
@@ -129,7 +147,9 @@ class Plugins(Struct, dict=True, eq=False):
 
     def __post_init__(self) -> None:
         total = sum(abs(weigher.multiplier) for weigher in self.weighers)
-        assert total <= MULTIPLIERS_MAX, f"multipliers add up to {total}, at most {MULTIPLIERS_MAX:g}"
+        if total > MULTIPLIERS_MAX:
+            keys = ", ".join(map(multiplier_key, self.weighers))
+            raise ValueError(f"{keys} add up to {total:g}, must be at most {MULTIPLIERS_MAX:g} together")
 
     def become(self, other: "Plugins") -> None:
         """Weigh and limit as `other` does from now on: the operator has changed the settings of a running scheduler. Both have
@@ -146,10 +166,8 @@ class Plugins(Struct, dict=True, eq=False):
         Specs of one batch often differ in their amounts alone. So the steady filters are asked once for all specs that
         are equal in the fields which such filters read.
         """
-        asked = ("steady filters", *[getattr(spec, field) for field in self._read_by_steady])
-        passed = hosts.cached(
-            asked, lambda hosts: passing(hosts, spec, self._steady, hosts.present), is_steady=True
-        )
+        asked = as_declared(spec, self._read_by_steady)
+        passed = hosts.cached(_present_and_passing, asked, self._steady, is_steady=True)
         return passing(hosts, spec, self._others, passed)
 
     @cached_property
@@ -435,7 +453,6 @@ class Scoring:
         self.qualify = qualify
         self._preferences = preferences
         self._scales: list[_Scale] = []
-        weights: list[Floats | Ints] = []
         for each, multiplier in weighing.weighers:
             # Such a weigher sees all hosts that qualify once, and returns one that judges each of them alone.
             weigher: Weigher = each.among(hosts, spec) if hasattr(each, "among") else each
@@ -447,16 +464,12 @@ class Scoring:
             # A weigher that gives all hosts the same weight does not count.
             if highest > lowest:
                 self._scales.append(_Scale(weigher, lowest, multiplier / (highest - lowest) / BAND))
-                weights.append(own)
         if weighing.compares or weighing.multipliers_differ:
-            self._bands = self._bands_of(hosts, weights)
+            self._bands = _bands_of(hosts, spec, self._scales)
         else:
             # Specs that differ in their amounts alone are mostly weighed alike.
-            read = [getattr(spec, field) for scale in self._scales for field in scale.weigher.reads]
-            self._bands = hosts.cached(
-                ("bands", *[(id(each), *on_scale) for each, *on_scale in self._scales], *read),
-                lambda some: self._bands_of(some, weights if some is hosts else self._weights_of(some)),
-            )
+            read = as_declared(spec, [field for scale in self._scales for field in scale.weigher.reads])
+            self._bands = hosts.cached(_bands_of, read, tuple(self._scales))
         # The first band ends with the best host, so that hosts close to it are its equals.
         self._top = _most(self._bands, qualify) + _ROUNDING
 
@@ -464,18 +477,18 @@ class Scoring:
         """The score of each host. Its upper bits say how many bands the host is below the best one; its lower bits
         decide between hosts of one band, by the worker's own preference.
         """
-        bands = self._bands_of(hosts, self._weights_of(hosts))
+        bands = _bands_of(hosts, self.spec, self._scales)
         return self._scores_of(bands, self._preferences.values[hosts.rows])
 
     def below(self, hosts: Hosts) -> Ints:
         """By how many bands each host is below the best one, as a number of at most 0: hosts with the same number are equal."""
-        return np.ceil(self._bands_of(hosts, self._weights_of(hosts)) - self._top).astype(np.int64)
+        return np.ceil(_bands_of(hosts, self.spec, self._scales) - self._top).astype(np.int64)
 
     def parts(self, hosts: Hosts) -> Sequence[WeigherPart]:
         """What each weigher says of these hosts that does not say the same of all."""
         found: list[WeigherPart] = []
-        for (weigher, lowest, factor), own in zip(self._scales, self._weights_of(hosts), strict=True):
-            if own is not None:
+        for weigher, lowest, factor in self._scales:
+            if (own := weigher.weigh(hosts, self.spec)) is not None:
                 each = factor if isinstance(factor, float) else factor[hosts.of(hosts.columns.aggregates)]
                 found.append(
                     WeigherPart(
@@ -532,24 +545,22 @@ class Scoring:
                 return near.nonzero()[0]
         return np.arange(len(bands)) if among is None else among.nonzero()[0]
 
-    def _weights_of(self, hosts: Hosts) -> Sequence[Floats | Ints | None]:
-        return [scale.weigher.weigh(hosts, self.spec) for scale in self._scales]
-
-    def _bands_of(self, hosts: Hosts, weights: Sequence[Floats | Ints | None]) -> Floats:
-        """By how many bands each host is better than one that has the least weight of each weigher."""
-        bands = np.zeros(len(hosts))
-        for (_, lowest, factor), own in zip(self._scales, weights, strict=True):
-            if own is not None:
-                each = factor if isinstance(factor, float) else factor[hosts.of(hosts.columns.aggregates)]
-                bands += (own - lowest if lowest else own) * each
-        return bands
-
     def _scores_of(self, bands: Floats, preferences: Ints) -> Ints:
         below = bands - self._top
         scores = np.ceil(below, out=below).astype(np.int64)
         scores <<= _PREFERENCE_BITS
         scores |= preferences
         return scores
+
+
+def _bands_of(hosts: Hosts, spec: InstanceSpec, scales: Sequence[_Scale]) -> Floats:
+    """By how many bands each host is better than one that has the least weight of each weigher."""
+    bands = np.zeros(len(hosts))
+    for weigher, lowest, factor in scales:
+        if (own := weigher.weigh(hosts, spec)) is not None:
+            each = factor if isinstance(factor, float) else factor[hosts.of(hosts.columns.aggregates)]
+            bands += (own - lowest if lowest else own) * each
+    return bands
 
 
 def _most(values: Floats | Ints, qualify: Flags | None) -> float:

@@ -115,8 +115,8 @@ class PreferredWeight(Weigher):
         for trait, weight in spec.preferred:
             weights += hosts.with_any((trait,)) * weight
         if hosts.some_are_searched(spec):
-            needs = needs_of(spec)
-            weights = np.where(hosts.are_searched(needs), hosts.of(hosts.compounds.worth(needs)), weights)
+            worth = hosts.of(hosts.compounds.worth(needs_of(spec)))
+            weights = np.where(hosts.are_searched(has_groups=bool(spec.groups)), worth, weights)
         for resource, weight in spec.preferred_classes:
             weights += hosts.stocked(resource) * weight
         return weights

@@ -139,7 +139,8 @@ class GroupMembers:
 # once for each set, and the answer of a host is looked up by its code. Answers are kept until some metadata changes.
 
 
-Judge = Callable[[tuple[Aggregate, ...]], Any]
+# It gets a set of aggregates, and what is asked.
+Judge = Callable[..., Any]
 # Each answer has an entry for each set; requests of many projects ask many questions.
 ANSWERS_MAX = 1_000
 
@@ -204,25 +205,26 @@ class HostAggregates:
         """
         return value_of(ZONE, self.of_set(code)) if code else ""
 
-    def answers(self, question: Hashable, judge: Judge) -> NDArray[Any]:
-        """Ask the function `judge` about each set of aggregates. Returns its answers as an array in which a set's code is
-        the index.
+    def answers(self, judge: Judge, *asked: Hashable) -> NDArray[Any]:
+        """Ask the function `judge` about each set of aggregates, and about what is `asked`. Returns its answers as an array
+        in which a set's code is the index.
 
-        The answers are cached under `question`. So a caller must use one `judge` for one question, always the same.
+        The answers are cached by the function and its arguments. So it must be a function of a module, or a method.
         """
+        question = judge, asked
         known = self._answers.get(question)
         if known is None or len(known) < len(self._sets.names):
             if len(self._answers) >= ANSWERS_MAX:
                 self._answers.clear()
             sets = range(len(self._sets.names))
-            known = self._answers[question] = np.array([judge(self.of_set(code)) for code in sets])
+            known = self._answers[question] = np.array([judge(self.of_set(code), *asked) for code in sets])
         return known
 
     def numbers(self, key: str, otherwise: float) -> NDArray[Any]:
         """For each set of aggregates that some host is in: the number that they have in their metadata under this key, the
         lowest if several have one, `otherwise` if none has. If the key is not among `keys`, nobody need ask.
         """
-        return self.answers((key, otherwise), lambda aggregates: least_of(key, aggregates, otherwise))
+        return self.answers(least_of, key, otherwise)
 
     def _changed(self, aggregates: set[AggregateId]) -> set[AggregateId]:
         if aggregates:

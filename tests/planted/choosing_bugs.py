@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from msgspec import structs
 
@@ -12,6 +13,7 @@ from cell_conductor.core import swapping
 from engine.choosing import compounds
 from engine.choosing.choosing import AlternatePools, Choices
 from engine.choosing.filters import Flagged
+from engine.choosing.hosts import Hosts
 from engine.picture.members import HostAggregates
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
@@ -137,6 +139,20 @@ def first_zone_kept(real: Any) -> Any:
 @planted_by("changed metadata of an aggregate ignored", HostAggregates, "put", world="demands")
 def changed_metadata_ignored(real: Any) -> Any:
     return lambda self, put: real(self, [each for each in put if each.id not in self._known])
+
+
+# What is kept of the traits for one request of a batch is taken for another one, which has granular groups and the first has not.
+@planted_by("a kept answer leaves out the groups", Hosts, "cached")
+def groups_left_out(real: Any) -> Any:
+    kept: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+
+    def cached(self: Any, answer: Any, *asked: Any, is_steady: bool = False) -> Any:
+        if answer.__name__ == "_may_pass":
+            *others, groups = asked
+            asked = (*others, kept.setdefault(self._draft, {}).setdefault((*others,), groups))
+        return real(self, answer, *asked, is_steady=is_steady)
+
+    return cached
 
 
 # A disabled host qualifies as any other.

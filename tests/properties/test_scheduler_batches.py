@@ -2,18 +2,29 @@
 
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from engine.candidates.provider_index import SHARES
 from engine.choosing.choosing import Chosen, choose
 from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
-from engine.hosts import HostState
-from engine.inventories import GroupId, GroupMember, GroupPolicy, InventoryState, ProviderState, ServerGroup
+from engine.hosts import NODE, Aggregate, HostState
+from engine.inventories import (
+    AggregateId,
+    GroupId,
+    GroupMember,
+    GroupPolicy,
+    InventoryState,
+    ProviderState,
+    ServerGroup,
+)
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
+from engine.requests.spec import GranularGroup
 from tests.contracts.placement_orders import consumer, provider
 from tests.properties.bounds import BOUNDED
 
@@ -119,3 +130,165 @@ def test_a_batch_of_different_specs_is_decided_as_one_spec_after_another(seed: i
         assert type(one) is type(alone)
         if isinstance(one, Chosen):
             assert one == alone
+
+
+# A cloud of trees, pools, nodes and aggregates, and requests for all that a spec may ask.
+RICH_HOSTS = 40
+A, B, FAST = "CUSTOM_A", "CUSTOM_B", "CUSTOM_FAST"
+AGGREGATES = tuple(AggregateId(UUID(int=number + 1)) for number in range(4))
+METADATA: tuple[dict[str, str], ...] = (
+    {"filter_tenant_id": "shop"},
+    {"instance_type": "small", "max_instances_per_host": "2"},
+    {"os_type": "linux", f"trait:{A}": "required"},
+    {"ssd": "true"},
+)
+
+
+def a_rich_cloud(random: Random) -> Picture:
+    picture = Picture()
+    states: list[ProviderState] = []
+    hosts = []
+
+    def put(name: str, root: str, cell: str, **told: Any) -> None:
+        parent = None if name == root else provider(root)
+        states.append(
+            ProviderState(
+                internal=len(states) + 1,
+                id=provider(name),
+                name=name,
+                root=provider(root),
+                parent=parent,
+                cell=cell,
+                **told,
+            )
+        )
+
+    has_trees, has_pools = random.random() < 0.8, random.random() < 0.4
+    for number in range(RICH_HOSTS):
+        name, cell = f"h{number}", f"c{number % 2}"
+        traits = random.choice(((), (), (A,), (B,), (A, B)))
+        memory = InventoryState(total=random.randrange(4_000, 20_000), used=random.randrange(2_000))
+        cpus = InventoryState(total=random.randrange(2, 9), used=random.randrange(2))
+        aggregates = tuple(each for each in AGGREGATES if random.random() < 0.15)
+        is_node = random.random() < 0.1
+        if is_node:
+            gold = {"CUSTOM_GOLD": InventoryState(total=1, max_unit=1)}
+            put(name, name, cell, inventories=gold, traits=traits, aggregates=aggregates)
+        elif has_trees and random.random() < 0.3:
+            put(name, name, cell, inventories={"MEMORY_MB": memory}, traits=traits, aggregates=aggregates)
+            for part in range(2):
+                own = random.choice(((), (A,), (B,), (FAST,)))
+                put(f"{name}-{part}", name, cell, inventories={"VCPU": cpus}, traits=("HW_NUMA_ROOT", *own))
+        else:
+            inventories = {"MEMORY_MB": memory, "VCPU": cpus}
+            if random.random() < 0.3:
+                inventories["PCI_DEVICE"] = InventoryState(total=2)
+            put(name, name, cell, inventories=inventories, traits=traits, aggregates=aggregates)
+        hosts.append(
+            HostState(
+                id=provider(name),
+                name=name,
+                cell=cell,
+                kind=NODE if is_node else "",
+                projects=random.choice(((), ("shop",))) if is_node else (),
+                up=random.random() < 0.9,
+                availability_zone=f"z{number % 3}",
+                capabilities={"model": random.choice("xy")},
+            )
+        )
+    if has_pools:
+        disk = {"DISK_GB": InventoryState(total=40, used=random.randrange(30))}
+        put("pool", "pool", "", inventories=disk, traits=(SHARES,), aggregates=AGGREGATES[3:])
+    picture.apply(states)
+    picture.put_hosts(hosts)
+    named = zip(AGGREGATES, METADATA, strict=True)
+    picture.put_aggregates(
+        Aggregate(id=id_, name=f"a{number}", metadata=metadata, sequence=1)
+        for number, (id_, metadata) in enumerate(named)
+        if random.random() < 0.5
+    )
+    return picture
+
+
+def _groups(random: Random) -> dict[str, Any]:
+    """Granular groups in a third of all requests, with the sums of all."""
+    groups = [
+        GranularGroup(
+            f"{number}",
+            amounts=(("VCPU", random.randrange(1, 3)),),
+            required=random.choice(((), (), (A,), (FAST,))),
+            forbidden=random.choice(((), (), (B,))),
+            preferred=random.choice(((), (), ((FAST, 1.0),))),
+        )
+        for number in range(random.choice((0, 0, 0, 1, 2)))
+    ]
+    asked: dict[str, Any] = {"groups": tuple(groups)}
+    if len(groups) == 2:
+        asked["isolates"] = random.choice((True, False))
+        if random.random() < 0.3:
+            asked["cells"] = ("0", "1")
+    return asked
+
+
+# What a request may ask beside amounts and groups. Most ask for little of it.
+ASKED: dict[str, tuple[Any, ...]] = {
+    "required": ((A,), (B,), (A, B)),
+    "forbidden": ((A,), (B,), (FAST,)),
+    "availability_zone": ("z0", "z1"),
+    "hosts": (tuple(f"h{number}" for number in range(9)), ("c1/h1", "c1/h3", "h5")),
+    "ignore_hosts": (tuple(f"h{number}" for number in range(20)),),
+    "cell": ("c0", "c1"),
+    "extra_specs": ((("capabilities:model", "x"),), (("aggregate_instance_extra_specs:ssd", "true"),)),
+    "image_properties": ((("os_type", "linux"),), (("os_type", "windows"),)),
+    "project": ("shop", "bank"),
+    "flavor": ("small", "large"),
+    "different_hosts": (("h1", "h2"),),
+    "same_hosts": (("h3", "h4", "h6", "h7"), None),
+    "preferred": (((A, 1.0),), ((B, -1.0),)),
+    "preferred_classes": ((("PCI_DEVICE", 1.0),),),
+    "member_of": ((AGGREGATES[:2],), (AGGREGATES[1:2], AGGREGATES[2:])),
+    "forbidden_aggregates": (AGGREGATES[:1],),
+    "server_group": GROUPS,
+}
+
+
+def rich_specs(random: Random, count: int) -> Iterator[InstanceSpec]:
+    # Few values, so that specs of a batch share some of them and differ in others.
+    often = random.sample([*ASKED], 4)
+    for number in range(count):
+        asked = {
+            field: random.choice(values)
+            for field, values in ASKED.items()
+            if random.random() < (0.35 if field in often else 0.02)
+        }
+        if random.random() < 0.07:
+            yield InstanceSpec(
+                (("CUSTOM_GOLD", 1),), project=f"p{number}", is_for_nodes=random.random() < 0.5
+            )
+            continue
+        asked |= _groups(random)
+        sums = {"MEMORY_MB": 100 * random.randrange(1, 9) + number}
+        own = random.randrange(0 if asked["groups"] else 1, 3)
+        sums["VCPU"] = own + sum(group.amounts[0][1] for group in asked["groups"])
+        for resource in ("PCI_DEVICE", "DISK_GB"):
+            if random.random() < 0.1:
+                sums[resource] = 1
+        yield InstanceSpec(tuple(sums.items()), **asked)
+
+
+@settings(BOUNDED, max_examples=150)
+@example(seed=74)
+@example(seed=618)
+@example(seed=1217)
+@given(seed=st.integers(0, 2**32))
+def test_a_batch_of_requests_for_all_that_can_be_asked_is_decided_as_one_after_another(seed: int) -> None:
+    random = Random(seed)
+    specs = list(rich_specs(random, 10))
+    picture = a_rich_cloud(random)
+
+    together = choose(picture, specs, chosen_plugins(SETTINGS[0]), SALT)
+
+    for one, alone in zip(together, one_after_another(picture, specs, SETTINGS[0]), strict=True):
+        assert type(one) is type(alone), (one, alone)
+        if isinstance(one, Chosen) and isinstance(alone, Chosen):
+            assert one.choice == alone.choice

@@ -307,6 +307,12 @@ def test_a_wrong_flag_of_schedulers_is_named_before_anything_starts(
             {"MOOR_SCHEDULER_BUILD_FAILURE_WEIGHT_MULTIPLIER": "1e7"},
             r"build_failure_weight_multiplier is 10000000.0 \(.*\): .* add up to 1.*e\+07, must be at most 1e\+07",
         ),
+        # Beside what a request prefers, which counts 1000 without a setting.
+        (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_BUILD_FAILURE_WEIGHT_MULTIPLIER": "9999990"},
+            r"build_failure_weight_multiplier is 9999990.0 \(.*\): .* add up to 1.*e\+07, must be at most 1e\+07",
+        ),
         (SCHEDULER, {"MOOR_SCHEDULER_PCI_WEIGHT_MULTIPLIER": "-1"}, "pci_weight_multiplier is '-1' .* must be a number, at least 0"),
         (
             SCHEDULER,

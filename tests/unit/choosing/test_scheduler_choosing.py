@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from msgspec import structs
 
 from engine.choosing.choosing import Chosen, choose
 from engine.choosing.plugins import Plugins
-from engine.inventories import InventoryState
+from engine.hosts import Aggregate
+from engine.inventories import AggregateId, InventoryState
 from engine.picture.picture import Picture
 from engine.refusals import FunnelStep, Miss, NoValidHost
 from engine.requests import InstanceSpec
@@ -235,3 +237,12 @@ def test_a_name_in_two_cells_means_a_host_only_with_its_cell() -> None:
     assert hosts_of(ignore_hosts=("h1",)) == {"c1/free"}
     assert hosts_of(same_hosts=("c2/h1",)) == {"c2/h1"}
     assert "c1/H1" in hosts_of(different_hosts=("c2/h1", "c1/free"))
+
+
+def test_metadata_of_another_cloud_that_is_no_number_counts_as_none() -> None:
+    metadata = {"max_instances_per_host": "many", "cpu_weight_multiplier": "much"}
+    aggregate = Aggregate(id=AggregateId(UUID(int=1)), name="odd", metadata=metadata)
+    picture = a_picture(a_state("h0", aggregates=(aggregate.id,)), a_state("h1"))
+    picture.put_aggregates([aggregate])
+
+    assert sorted(names(chosen(picture, a_spec(), a_spec()))) == ["h0", "h1"]
