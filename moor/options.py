@@ -479,14 +479,19 @@ def on_bus(
 
 
 def client(
-    settings: Settings, *, operates: bool = False, project: str = "", patience_s: float = 30.0
+    settings: Settings,
+    *,
+    operates: bool = False,
+    project: str = "",
+    patience_s: float = 30.0,
+    waits: bool = False,
 ) -> "Client":
-    """A client on the bus of these settings, to be opened."""
+    """A client on the bus of these settings, to be opened; one that `waits`, also where no broker answers yet."""
     from moor.client import Client  # noqa: PLC0415 - not every command needs it
 
     # Refuses a memory bus, which is in no other process.
     broker_of(settings.bus_url)
-    return Client(settings.bus_url, project=project, patience_s=patience_s, as_operator=operates)
+    return Client(settings.bus_url, project=project, patience_s=patience_s, as_operator=operates, waits=waits)
 
 
 def run_with(opened: AbstractAsyncContextManager[G], work: Callable[[G], Awaitable[T]]) -> T:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
 
@@ -12,7 +13,7 @@ import click
 from msgspec import Struct, structs
 
 from moor.bare_metal.nodes import listing_nodes
-from moor.client import Client
+from moor.client import BrokerAway, Client, NotInTime
 from moor.client.books.auditing import FOUND, MENDED, NOT_MENDED, ORDERED, AuditResult, Finding
 from moor.client.books.rules import HeldByNova, NovaToAsk
 from moor.flags import option
@@ -24,6 +25,7 @@ from moor.options import (
     command_settings,
     run,
     say,
+    tell,
     wants_document,
 )
 from moor.settings import Settings
@@ -59,6 +61,9 @@ class Printer:
     def __init__(self) -> None:
         self._known: dict[object, Line] = {}
         self._now: dict[object, Line] = {}
+        self._is_first = True
+        # Why the last look broke off; empty if it did not.
+        self._away = ""
 
     def tell(self, finding: Finding) -> None:
         fault = finding.fault
@@ -68,13 +73,22 @@ class Printer:
             self._print(line)
         self._now[fault.key] = line
 
-    def end(self, result: AuditResult, seconds: float, *, is_first: bool) -> None:
+    def break_off(self, away: str, every: int) -> None:
+        """The look has not come to its end. What it has found is told, and what it has not is not gone."""
+        if not self._away:
+            tell(f"{away}: this look broke off, and the next one is in {every} s", "yellow")
+        self._known |= self._now
+        self._now, self._away = {}, away
+
+    def end(self, result: AuditResult, seconds: float) -> None:
+        if self._away:
+            tell("it is answered again", "yellow")
         gone = [each for key, each in self._known.items() if key not in self._now]
         for each in gone:
             if each.outcome in (FOUND, NOT_MENDED):
                 self._print(structs.replace(each, outcome="gone", why=""))
-        is_news = is_first or self._known != self._now
-        self._known, self._now = self._now, {}
+        is_news = self._is_first or self._known != self._now
+        self._known, self._now, self._is_first, self._away = self._now, {}, False, ""
         if is_news:
             self._summarize(result, seconds)
 
@@ -166,25 +180,31 @@ def audit(
             below = await stack.enter_async_context(cell_clients(settings, patience))
             nova = await stack.enter_async_context(_owner_to_ask(settings))
             ironic = await stack.enter_async_context(listing_nodes(settings))
-            is_first = True
+            look = partial(
+                moor.audit,
+                settle_s=settle,
+                heal=heal,
+                remove_strays=remove_strays,
+                cell=cell,
+                host=host,
+                cells=settings.addresses.cells,
+                below=below,
+                tell=printer.tell,
+                nova=nova,
+                ironic=ironic,
+            )
             while True:
                 began_s = time.monotonic()
-                result = await moor.audit(
-                    settle_s=settle,
-                    heal=heal,
-                    remove_strays=remove_strays,
-                    cell=cell,
-                    host=host,
-                    cells=settings.addresses.cells,
-                    below=below,
-                    tell=printer.tell,
-                    nova=nova,
-                    ironic=ironic,
-                )
-                printer.end(result, time.monotonic() - began_s, is_first=is_first)
-                if not follow:
-                    return result
-                is_first = False
+                try:
+                    result = await look()
+                except (NotInTime, BrokerAway) as away:
+                    if not follow:
+                        raise
+                    printer.break_off(str(away), every)
+                else:
+                    printer.end(result, time.monotonic() - began_s)
+                    if not follow:
+                        return result
                 await asyncio.sleep(every)
 
     _exit(run(work()), heals=heal)
@@ -198,7 +218,8 @@ async def cell_clients(settings: Settings, patience_s: float) -> AsyncIterator[M
         for cell, url in settings.addresses.cell_bus_urls.items():
             if url != settings.addresses.bus_url:
                 there = structs.replace(settings, addresses=structs.replace(settings.addresses, bus_url=url))
-                opened = client(there, operates=True, patience_s=patience_s)
+                # A broker that is away is a cell that does not answer.
+                opened = client(there, operates=True, patience_s=patience_s, waits=True)
                 below[cell] = await stack.enter_async_context(opened)
         yield below
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from bus.message import Message
 from bus.messages.audit import (
+    NAMED_MAX,
     AskBooks,
     AskCellBooks,
     AskHostBooks,
@@ -26,6 +27,7 @@ from bus.messages.audit import (
 from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, InstanceState
 from bus.workers.station import NoAnswer
 from engine.inventories import ConsumerId, ProviderId
+from kit.parts import batches_of
 from moor.client.books.views import InstanceView, OnHost
 from moor.client.bus_client import Asks, answer_of, items_of
 
@@ -123,9 +125,20 @@ class BooksReader:
     ) -> tuple[dict[ConsumerId, InstanceView], frozenset[ProviderId]]:
         """Ask again about these instances and consumers, and about what they have on `hosts`.
 
-        Return the views by id, and the hosts that could be asked. Placement is read first, since a claim is made before its
-        row, and ends after it.
+        Return the views by id, and the hosts that could be asked each time. One question names a part of the ids.
         """
+        views: dict[ConsumerId, InstanceView] = {}
+        asked = frozenset(hosts)
+        for some in batches_of(ids, NAMED_MAX):
+            found, there = await self._some_views_of(some, hosts)
+            views |= found
+            asked &= there
+        return views, asked
+
+    async def _some_views_of(
+        self, ids: Sequence[ConsumerId], hosts: Collection[ProviderId]
+    ) -> tuple[dict[ConsumerId, InstanceView], set[ProviderId]]:
+        """Placement is read first, since a claim is made before its row, and ends after it."""
         books = AskBooks(consumers=tuple(ids), new_s=self._new_s)
         rows = AskInstances(instances=tuple(ids), limit=INSTANCES_PAGE)
         asked: set[ProviderId] = set()
@@ -140,7 +153,7 @@ class BooksReader:
             )
             entries += _on_hosts(cell, found)
             asked |= {*found.asked}
-        return {view.id: view for view in _views_of(entries)}, frozenset(asked)
+        return {view.id: view for view in _views_of(entries)}, asked
 
     async def _consumers(self, after: ConsumerId | None) -> _Page:
         found = await answer_of(self.api, AskBooks(after=after), BooksFound)

@@ -11,7 +11,6 @@ from bus.messages.audit import BookEntry, SeenConsumer
 from engine.hosts import NODE
 from engine.inventories import ConsumerId, ProviderId
 from kit.errors import Operational
-from kit.parts import batches_of
 from moor.client.books.books_reader import BooksReader
 from moor.client.books.instance_rules import (
     LOST,
@@ -287,9 +286,6 @@ def _in_words(at: datetime) -> str:
 #
 # If Nova does not answer, or one of its cells is silent, the look counts for nothing.
 
-# One question to placement names as many.
-AGAIN_AT_ONCE_MAX = 200
-
 
 class AsksNova(Protocol):
     async def unknown(self, consumers: Collection[ConsumerId]) -> HoldersAsked:
@@ -394,15 +390,12 @@ class NovaBooks:
         return [each for each in faults if each.about in still]
 
     async def _unchanged(self, ids: Sequence[ConsumerId]) -> dict[ConsumerId, BookEntry]:
-        found: dict[ConsumerId, BookEntry] = {}
-        for some in batches_of(ids, AGAIN_AT_ONCE_MAX):
-            views, _ = await self._reader.views_of(some, ())
-            found |= {
-                id_: view.consumer
-                for id_, view in views.items()
-                if view.consumer is not None and is_held_by_nova(view) and self._is_as_before(view.consumer)
-            }
-        return found
+        views, _ = await self._reader.views_of(ids, ())
+        return {
+            id_: view.consumer
+            for id_, view in views.items()
+            if view.consumer is not None and is_held_by_nova(view) and self._is_as_before(view.consumer)
+        }
 
     def _is_as_before(self, consumer: BookEntry) -> bool:
         before = self._entries[consumer.id]

@@ -1,9 +1,11 @@
 """One audit: it names the cells that do not answer, drops faults that pass, and says why a mend is refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -28,11 +30,14 @@ from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.workers.station import NoAnswer
 from engine.flavors import InstanceId
 from engine.hosts import HostMode, HostSetting, HostState
+from engine.inventories import ConsumerId
 from engine.refusals import DoesNotFit, Shortfall
 from moor.client.books import instance_rules, rules
-from moor.client.books.auditing import AuditOptions, AuditResult, audited
+from moor.client.books.auditing import AuditOptions, AuditResult, audited, why_no_strays
 from moor.client.books.books_reader import NEW_S, BooksReader
+from moor.client.books.rules import NodeInIronic
 from moor.client.books.views import InstanceView, OnHost
+from moor.client.bus_client import as_received
 from tests.properties.test_audit_properties import AMOUNTS, HOSTS, NOW, PLACES, a_view
 
 pytestmark = pytest.mark.asyncio
@@ -249,3 +254,58 @@ async def test_a_claim_for_another_size_than_the_row_asks_for_is_named_and_left_
         "is for 5 DISK_GB, 512 MEMORY_MB, 2 VCPU, and its flavor web asks for 5 DISK_GB, 4096 MEMORY_MB, 2 VCPU, 1 VGPU"
     ) in finding.fault.text
     assert everyone.given == []
+
+
+class Many:
+    """Answers what each of many instances is, and takes only questions that a receiver could read."""
+
+    def __init__(self, views: Sequence[InstanceView]) -> None:
+        self._views = {each.id: each for each in views}
+
+    async def ask(self, question: Message) -> Message:
+        if isinstance(question, AskContradictions):
+            return ContradictionsFound(contradictions=())
+        if isinstance(question, AskSnapshot):
+            return SnapshotPage(providers=tuple(PLACES.providers.values()), published=LogPosition(0, 0))
+        asked = as_received(question)
+        named = asked.consumers if isinstance(asked, AskBooks) else getattr(asked, "instances", ())
+        views = [self._views[each] for each in named or self._views]
+        match asked:
+            case AskBooks():
+                return BooksFound(consumers=tuple(each.consumer for each in views if each.consumer))
+            case AskInstances():
+                return InstancesFound(instances=tuple(each.at_api for each in views if each.at_api))
+            case AskCellBooks():
+                return CellBooksFound(entries=tuple(entry for each in views for entry in each.in_cells))
+            case AskHostBooks():
+                entries = tuple(on.entry for each in views for on in each.on_hosts)
+                return HostBooksFound(entries=entries, asked=asked.hosts)
+        raise AssertionError(question)
+
+    async def send(self, message: Message) -> None:
+        raise AssertionError(message)
+
+
+def a_member(number: int, on: int) -> InstanceView:
+    text = msgspec.json.encode(a_view(on=on, grouped=True)).decode()
+    return msgspec.json.decode(text.replace(str(HARMED.id), str(UUID(int=number))), type=InstanceView)
+
+
+async def test_a_split_affinity_group_may_have_more_members_than_one_question_names() -> None:
+    many = Many([*(a_member(number, 0) for number in range(1, 301)), *(a_member(301, 1), a_member(302, 1))])
+    reader = BooksReader(many, {"c1": many}, ("c1",))
+
+    result = await audited(reader, AuditOptions(settle=timedelta(minutes=1)), clock=lambda: NOW)
+
+    found = [(each.fault.kind, each.fault.about) for each in result.findings]
+    assert found == [(instance_rules.SPLIT, ConsumerId(UUID(int=number))) for number in (301, 302)]
+
+
+async def test_why_no_strays_may_be_asked_of_more_nodes_than_one_question_names() -> None:
+    views = [a_member(number, 0) for number in range(1, 301)]
+    many = Many(views)
+    nodes = [NodeInIronic(HOSTS[0], "n", "active", each.id, is_busy=False) for each in views]
+
+    told = await why_no_strays(BooksReader(many, {"c1": many}, ("c1",)), nodes, timedelta(minutes=1))
+
+    assert len(told) == 300
