@@ -6,7 +6,7 @@ A request for several instances gets a host for each of them, or gives back what
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from uuid import UUID
@@ -480,10 +480,9 @@ class NovaNeeds:
                 return f"server group {group.definition.id} (affinity) is on {', '.join(group.hosts)}, which does not qualify"
             return structs.replace(spec, hosts=wanted)
         if policy == "anti-affinity":
+            there = self._hosts.instances.count(members)
             full = [
-                host
-                for host in group.hosts
-                if max(1, self._hosts.instances.count(host, members)) >= group.definition.max_per_host
+                host for host in group.hosts if max(1, there[host.lower()]) >= group.definition.max_per_host
             ]
             return structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, *self._names_of(full)))
         return spec
@@ -495,8 +494,7 @@ class NovaNeeds:
         found: list[GroupMember] = []
         moving = frozenset[UUID](request.instances)
         for member in group.members:
-            services = self._hosts.instances.services_of((member,))
-            hosts = self.ids(self._names_of(services))
+            hosts = self.ids(self._names_of(self._hosts.instances.count((member,))))
             if member not in moving and len(hosts) == 1:
                 (host,) = hosts
                 told = GroupMember(
@@ -508,10 +506,10 @@ class NovaNeeds:
     def _names_with(self, instances: Sequence[UUID], hosts: Mapping[UUID, ProviderId]) -> tuple[str, ...]:
         """Our names of the hosts that have one of these instances: as placement says, otherwise as computes do."""
         known = {self._hosts.name_of(hosts[each]).lower() for each in instances if each in hosts}
-        others = self._hosts.instances.services_of(each for each in instances if each not in hosts)
+        others = self._hosts.instances.count(each for each in instances if each not in hosts)
         return tuple(sorted({*known, *self._names_of(others)}))
 
-    def _names_of(self, services: Sequence[str] | frozenset[str]) -> tuple[str, ...]:
+    def _names_of(self, services: Iterable[str]) -> tuple[str, ...]:
         """Our names of the hosts of these services, as specs have them."""
         by_service = self._hosts.names.by_service
         names = {name.lower() for service in services for name in by_service.get(service.lower(), ())}

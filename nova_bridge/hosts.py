@@ -76,10 +76,9 @@ class NovaHosts:
         self._picture.put_cells_down({names[id_]: "Nova says that it does not answer" for id_ in silent})
         self._take_aggregates(cloud)
 
-    def tell_instances(self, known: InstancesByService, service: str) -> None:
+    def tell_instances(self, service: str) -> None:
         """Write what a compute told of its instances."""
-        self.instances = known
-        of_service = known.of(service)
+        of_service = self.instances.of(service)
         changed: list[HostState] = []
         names = self.names.by_service.get(service, ())
         if len(names) > 1:

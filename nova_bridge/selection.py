@@ -4,8 +4,8 @@ The allocation request is what nova-conductor puts to placement for an alternate
 On the chosen host it is claimed already.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from uuid import UUID
 
 import msgspec
@@ -141,65 +141,71 @@ class ServiceInstances(Struct, frozen=True):
         return sum(self.busy.values())
 
 
-class InstancesByService(Struct, frozen=True, dict=True):
-    services: Mapping[str, ServiceInstances] = {}
+class InstancesByService:
+    """Changed in place by each cast, and only where a cast says something new: clouds have many instances, and most casts are about one."""
 
-    @cached_property
-    def _service_of(self) -> Mapping[UUID, str]:
-        return {instance: name for name, each in self.services.items() for instance in each.busy}
+    def __init__(self, services: Mapping[str, ServiceInstances] = {}) -> None:
+        self._services: dict[str, ServiceInstances] = {}
+        # The services that have each instance: one that moves is for a while on two.
+        self._services_of: dict[UUID, tuple[str, ...]] = {}
+        for name, each in services.items():
+            self._put(name, each.busy)
 
     def of(self, service: str) -> ServiceInstances:
-        return self.services.get(service.lower(), ServiceInstances())
+        return self._services.get(service.lower(), ServiceInstances())
 
-    def services_of(self, instances: Iterable[UUID]) -> frozenset[str]:
-        """The services that have one of these instances."""
-        found = (self._service_of.get(each) for each in instances)
-        return frozenset(name for name in found if name is not None)
+    def count(self, instances: Iterable[UUID]) -> Counter[str]:
+        """How many of these instances each service has."""
+        return Counter(name for each in instances for name in self._services_of.get(each, ()))
 
-    def count(self, service: str, among: Iterable[UUID]) -> int:
-        return len(frozenset(among) & self.of(service).busy.keys())
-
-
-def updated(known: InstancesByService, args: Mapping[str, object]) -> tuple[InstancesByService, str]:
-    """After `update_instance_info`, which tells of one instance, or of all that a service has. Returns the service, too."""
-    fields = Fields(args, "")
-    service = fields.text("host_name").lower()
-    told = fields.value("instance_info")
-    name = fields.object("instance_info").text("nova_object.name")
-    if name == "InstanceList":
-        items = read_object(told, "instance_info", name).list("objects")
-        busy = dict(_instance(item, f"instance_info.objects[{number}]") for number, item in enumerate(items))
-    else:
+    def updated(self, args: Mapping[str, object]) -> str:
+        """After `update_instance_info`, which tells of one instance, or of all that a service has. Returns the service."""
+        fields = Fields(args, "")
+        service = fields.text("host_name").lower()
+        told = fields.value("instance_info")
+        name = fields.object("instance_info").text("nova_object.name")
+        if name == "InstanceList":
+            items = read_object(told, "instance_info", name).list("objects")
+            return self._put(
+                service,
+                dict(
+                    _instance(item, f"instance_info.objects[{number}]") for number, item in enumerate(items)
+                ),
+            )
         one, is_busy = _instance(told, "instance_info")
-        busy = {**known.of(service).busy, one: is_busy}
-    return _with(known, service, busy), service
+        return self._put(service, {**self.of(service).busy, one: is_busy})
 
+    def deleted(self, args: Mapping[str, object]) -> str:
+        """After `delete_instance_info`."""
+        fields = Fields(args, "")
+        service, gone = fields.text("host_name").lower(), fields.id("instance_uuid")
+        busy = self.of(service).busy
+        return self._put(service, {id_: is_busy for id_, is_busy in busy.items() if id_ != gone})
 
-def deleted(known: InstancesByService, args: Mapping[str, object]) -> tuple[InstancesByService, str]:
-    """After `delete_instance_info`."""
-    fields = Fields(args, "")
-    service, gone = fields.text("host_name").lower(), fields.id("instance_uuid")
-    busy = {id_: is_busy for id_, is_busy in known.of(service).busy.items() if id_ != gone}
-    return _with(known, service, busy), service
+    def synced(self, args: Mapping[str, object]) -> str:
+        """After `sync_instance_info`, which tells the ids of all that a service has."""
+        fields = Fields(args, "")
+        service = fields.text("host_name").lower()
+        before = self.of(service).busy
+        ids = [id_in(each, "instance_uuids") for each in fields.texts("instance_uuids")]
+        return self._put(service, {id_: before.get(id_, False) for id_ in ids})
 
-
-def synced(known: InstancesByService, args: Mapping[str, object]) -> tuple[InstancesByService, str]:
-    """After `sync_instance_info`, which tells the ids of all that a service has."""
-    fields = Fields(args, "")
-    service = fields.text("host_name").lower()
-    before = known.of(service).busy
-    ids = [id_in(each, "instance_uuids") for each in fields.texts("instance_uuids")]
-    return _with(known, service, {id_: before.get(id_, False) for id_ in ids}), service
-
-
-def _with(known: InstancesByService, service: str, busy: Mapping[UUID, bool]) -> InstancesByService:
-    if service not in known.services and len(known.services) >= SERVICES_MAX:
-        raise RefusedError("host_name", service, f"{SERVICES_MAX} services are known already")
-    if len(busy) > INSTANCES_MAX:
-        raise RefusedError(
-            "host_name", service, f"it has {len(busy)} instances, at most {INSTANCES_MAX} are kept"
-        )
-    return InstancesByService({**known.services, service: ServiceInstances(busy)})
+    def _put(self, service: str, busy: Mapping[UUID, bool]) -> str:
+        if service not in self._services and len(self._services) >= SERVICES_MAX:
+            raise RefusedError("host_name", service, f"{SERVICES_MAX} services are known already")
+        if len(busy) > INSTANCES_MAX:
+            raise RefusedError(
+                "host_name", service, f"it has {len(busy)} instances, at most {INSTANCES_MAX} are kept"
+            )
+        before = self.of(service).busy
+        for id_ in before.keys() - busy.keys():
+            others = tuple(name for name in self._services_of.pop(id_) if name != service)
+            if others:
+                self._services_of[id_] = others
+        for id_ in busy.keys() - before.keys():
+            self._services_of[id_] = (*self._services_of.get(id_, ()), service)
+        self._services[service] = ServiceInstances(busy)
+        return service
 
 
 def _instance(value: object, path: str) -> tuple[UUID, bool]:

@@ -52,7 +52,7 @@ from nova_bridge.envelope import (
 )
 from nova_bridge.hosts import NovaHosts
 from nova_bridge.request_spec import NovaRequest, NovaRequestReader
-from nova_bridge.selection import InstancesByService, deleted, synced, updated
+from nova_bridge.selection import InstancesByService
 from nova_bridge.settings import NovaSettings
 from scheduler_worker.metrics import NOVA_ANSWERED, NOVA_CALLS
 
@@ -191,12 +191,10 @@ def _fanout(unique: str, *, is_quorum: bool) -> ForeignQueue:
 # Takes what Nova tells all its schedulers by casts: the instances of each compute, and that aggregates have changed.
 
 
-_Update = Callable[[InstancesByService, Mapping[str, object]], tuple[InstancesByService, str]]
-
-_UPDATES: Mapping[str, _Update] = {
-    "update_instance_info": updated,
-    "delete_instance_info": deleted,
-    "sync_instance_info": synced,
+_UPDATES: Mapping[str, Callable[[InstancesByService, Mapping[str, object]], str]] = {
+    "update_instance_info": InstancesByService.updated,
+    "delete_instance_info": InstancesByService.deleted,
+    "sync_instance_info": InstancesByService.synced,
 }
 # All of Nova's aggregates are read from Nova: these casts only say that something changed.
 _AGGREGATES = frozenset({"update_aggregates", "delete_aggregate"})
@@ -218,8 +216,7 @@ class NovaCasts:
         if request.method in _AGGREGATES:
             self._look_again()
             return
-        known, service = _UPDATES[request.method](self._hosts.instances, request.args)
-        self._hosts.tell_instances(known, service)
+        self._hosts.tell_instances(_UPDATES[request.method](self._hosts.instances, request.args))
 
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ from uuid import UUID
 import pytest
 
 from engine.inventories import ProviderId, ResourceAmount, Share
-from nova_bridge import selection as instance_info
 from nova_bridge.cloud import NotHeard, read_notification
 from nova_bridge.envelope import HIDDEN, read_envelope
 from nova_bridge.request_spec import NovaNames, NovaRequest, NovaRequestReader
@@ -87,15 +86,13 @@ def test_each_cast_to_all_schedulers_is_read(line: Mapping[str, Any]) -> None:
 
     match envelope.method:
         case "update_instance_info":
-            known, service = instance_info.updated(known, envelope.args)
+            service = known.updated(envelope.args)
             assert service in HOSTS
             assert known.of(service).count
         case "delete_instance_info":
-            _, service = instance_info.deleted(known, envelope.args)
-            assert service in HOSTS
+            assert known.deleted(envelope.args) in HOSTS
         case "sync_instance_info":
-            _, service = instance_info.synced(known, envelope.args)
-            assert service in HOSTS
+            assert known.synced(envelope.args) in HOSTS
         case method:
             assert method in ("update_aggregates", "delete_aggregate")
             assert envelope.call is None
