@@ -51,7 +51,7 @@ from nova_bridge.envelope import (
     write_result,
 )
 from nova_bridge.hosts import NovaHosts
-from nova_bridge.request_spec import NovaRequest, NovaRequestReader
+from nova_bridge.request_spec import NovaRequestReader
 from nova_bridge.selection import InstancesByService
 from nova_bridge.settings import NovaSettings
 from scheduler_worker.metrics import NOVA_ANSWERED, NOVA_CALLS
@@ -452,34 +452,37 @@ class NovaServer(Supervised):
                 batch.append(self._waiting.popleft())
             self._deciding.start(self._decide(batch))
 
-    async def _decide(self, batch: Sequence[NovaCall]) -> None:
-        for call, decision in zip(batch, await self._decided(batch), strict=True):
-            self._answering.start(self._finish(call, decision))
-
-    async def _decided(self, batch: Sequence[NovaCall]) -> Sequence[NovaDecision]:
+    async def _decide(self, batch: Sequence[NovaCall], *, is_nova_read: bool = False) -> None:
+        """Decide these requests, and answer them. One that names a host or a cell that is not known here is decided after Nova was read; the
+        others do not wait for that.
+        """
         self._refresh()
-        early, asked = dict[NovaCall, NovaDecision](), list[tuple[NovaCall, NovaAsked]]()
+        decided, asked = dict[NovaCall, NovaDecision](), list[tuple[NovaCall, NovaAsked]]()
+        unknown: list[NovaCall] = []
         for call in batch:
             try:
-                request = await self._read(call.request)
+                request = self._reader.read(call.request.args, self._hosts.names)
             except RefusedError as refused:
-                early[call] = NovaDecision(failure=no_valid_host(str(refused)))
+                if isinstance(refused, UnknownNameError) and not is_nova_read:
+                    unknown.append(call)
+                else:
+                    decided[call] = NovaDecision(failure=no_valid_host(str(refused)))
             except Exception as bug:
                 log.exception("a request could not be read")
-                early[call] = NovaDecision(failure=no_valid_host(f"the request could not be read: {bug!r}"))
+                decided[call] = NovaDecision(failure=no_valid_host(f"the request could not be read: {bug!r}"))
             else:
                 waits = partial(self._is_waited_for, call)
                 asked.append((call, NovaAsked(request, waits, may_hold=call.is_redelivered)))
+        if unknown:
+            self._answering.start(self._decide_when_read(unknown))
         found = await self._decider.decide([each for _, each in asked]) if asked else ()
-        decided = early | {call: each for (call, _), each in zip(asked, found, strict=True)}
-        return [decided[call] for call in batch]
+        decided |= {call: each for (call, _), each in zip(asked, found, strict=True)}
+        for call, decision in decided.items():
+            self._answering.start(self._finish(call, decision))
 
-    async def _read(self, request: RpcRequest) -> NovaRequest:
-        try:
-            return self._reader.read(request.args, self._hosts.names)
-        except UnknownNameError:
-            await self._find_names()
-            return self._reader.read(request.args, self._hosts.names)
+    async def _decide_when_read(self, batch: Sequence[NovaCall]) -> None:
+        await self._find_names()
+        await self._decide(batch, is_nova_read=True)
 
     def _is_waited_for(self, call: NovaCall) -> bool:
         return self._clock() < call.ends_by

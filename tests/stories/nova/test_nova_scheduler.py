@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tests.stories.cloud import host_id
-from tests.stories.nova.nova_world import SECOND, an_instance, nova_world
+from tests.stories.nova.conductor import SELECT, asked_for, failure_of
+from tests.stories.nova.nova_world import SECOND, a_node, a_nova, an_instance, nova_world
 from tests.unit.nova.recorded import DEVICE, DEVICES, device_groups, devices_of, pci
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
@@ -55,3 +56,32 @@ async def test_devices_of_an_alias_go_where_they_are_free_and_nova_reads_which_t
     assert sorted(served) == sorted([[str(host_id(f"h2_0000:{bus}:00.0"))] for bus in ("81", "82")])
     assert all(request["allocations"][id_] == {"resources": {DEVICE: 1}} for (id_,) in served)
     assert "no host among 2" in reason
+
+
+async def test_a_request_that_names_an_unknown_host_holds_up_no_other_one() -> None:
+    async with nova_world() as world:
+        await world.add("h1")
+        async with world.scheduler():
+            strangers = [
+                await world.conductor.send(SELECT, asked_for(an_instance(), force_hosts=[name]))
+                for name in ("gone-1", "gone-2", "gone-3")
+            ]
+            (chosen,) = await world.conductor.select(an_instance())
+            answered = [
+                id_ for id_ in strangers if any(s["ending"] for s in world.conductor.heard.get(id_, ()))
+            ]
+            reasons = [failure_of(await world.conductor.until_answered(each)) for each in strangers]
+
+    assert chosen[0]["service_host"] == "h1"
+    assert answered == []
+    assert all("no such host is known" in each for each in reasons)
+
+
+async def test_a_request_that_names_a_new_host_is_decided_after_nova_was_read() -> None:
+    async with nova_world() as world:
+        await world.add("h1", "new")
+        world.known.unread, world.known.cloud = world.known.cloud, a_nova([a_node("h1")])
+        async with world.scheduler():
+            (chosen,) = await world.conductor.select(an_instance(), force_hosts=["new"])
+
+    assert [each["service_host"] for each in chosen] == ["new"]
