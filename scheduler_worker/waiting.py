@@ -227,3 +227,18 @@ class WaitingSpecs:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+def first_that_fit(waiting: Sequence[bytes], room: Mapping[bytes, int]) -> int:
+    """How many of these waiting instances are tried together; `waiting` has their specs' digests, in the order of their
+    turns.
+
+    Several of them may want the same room. So there are no more of them than the smallest room among their specs: each
+    is likely to fit, and none takes the room of an instance whose turn is earlier.
+    """
+    least = 0
+    for taken, digest in enumerate(waiting):
+        least = room[digest] if not taken else min(least, room[digest])
+        if least <= taken:
+            return taken
+    return len(waiting)

@@ -56,7 +56,7 @@ from engine.choosing.plugins import (
 from engine.hosts import INSTANCES_MAX, UNLIMITED
 from engine.inventories import ALTERNATES_MAX, Choice, ResourceAmount, ShapeSeen, Share
 from engine.picture.picture import Picture
-from engine.refusals import NoValidHost, Shortfall
+from engine.refusals import FunnelStep, NoValidHost, Shortfall
 from engine.requests.spec import InstanceSpec, needs_of
 
 ALTERNATES = 2
@@ -441,6 +441,7 @@ class Choices(dict[int, Choice]):
         metadata, no_limit = draft.picture.aggregates, instances_max or UNLIMITED
         # By the code of a host's set of aggregates; None if no aggregate has a limit of its own.
         self._limits = metadata.numbers(INSTANCES_MAX, no_limit) if INSTANCES_MAX in metadata.keys else None
+        self._draft = draft
         self.columns = draft.columns
         self._picture = draft.picture
         self._filling = filling
@@ -467,6 +468,16 @@ class Choices(dict[int, Choice]):
             found.setdefault(frozenset(parts), parts)
         others = [*found.values()][1:WAYS_OF_ALTERNATE]
         return (self[row], *[self.given(row, parts) for parts in others])
+
+    def take(self, row: int) -> Parts | None:
+        """Take the amounts for one more instance from this host's providers; None if they have no room left."""
+        filling, columns = self._filling, self.columns
+        if filling is not None and filling.flags[row]:
+            return filling.take(row)
+        root = int(columns.root[row])
+        parts = [(root, resource, amount) for resource, amount in self._spec.amounts]
+        self._draft.compounds.take(parts)
+        return parts
 
     def __missing__(self, row: int) -> Choice:
         if self._filling is not None and self._filling.flags[row]:
@@ -549,21 +560,6 @@ def room_for(picture: Picture, spec: InstanceSpec, plugins: Plugins, rows: Colle
     return together(room_on(draft, spec, plugins, found).counts, spec) if len(found) else 0
 
 
-def first_that_fit(waiting: Sequence[bytes], room: Mapping[bytes, int]) -> int:
-    """How many of these waiting instances are tried together; `waiting` has their specs' digests, in the order of their
-    turns.
-
-    Several of them may want the same room. So there are no more of them than the smallest room among their specs: each
-    is likely to fit, and none takes the room of an instance whose turn is earlier.
-    """
-    least = 0
-    for taken, digest in enumerate(waiting):
-        least = room[digest] if not taken else min(least, room[digest])
-        if least <= taken:
-            return taken
-    return len(waiting)
-
-
 def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:
     """Those of these hosts that may have room, as far as their columns say. The amounts are compared first: that is
     cheap, and most hosts that changed are still full.
@@ -601,47 +597,77 @@ def room_by_sums(hosts: Hosts, spec: InstanceSpec) -> Floats:
 
 # One host for several instances that move together, such as the members of an affinity group.
 #
-# The host must have room for all of them. Their sums tell which hosts can have room at all. Of these, the best ones for the first
-# instance are tried one after another: on each, all instances are placed in turn, as a batch of builds would be.
+# The columns say which hosts may have room for all of them: each instance qualifies by itself, and the free amounts and the
+# limits allow all. These hosts are ranked once, for the first instance. A host whose providers must be searched is filled with
+# all instances in turn, the best host first, until enough hosts are found.
 
 
-# So many hosts are tried at most.
-TRIED_MAX = 200
+# So many instances are placed at most on hosts that must be searched: each takes about a twentieth of a millisecond.
+PLACED_MAX = 40_000
 
 
 def choose_together(
     picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int, alternates: int
 ) -> list[Chosen] | NoValidHost:
     """A choice for each of these instances: all have the same host, and the same hosts as alternates, in the same order."""
-    possible = _hosts_with_room(picture, summed(specs))
-    if not possible:
-        nowhere = choose(picture, [summed(specs)], plugins, salt, 0)[0]
-        if isinstance(nowhere, NoValidHost):
-            return nowhere
-    found: list[list[Chosen]] = []
-    left, refusal = possible, NoValidHost(hosts=len(picture), steps=())
-    for _ in range(TRIED_MAX):
-        best = choose(picture, [structs.replace(specs[0], hosts=left)], plugins, salt, 0)[0]
-        if isinstance(best, NoValidHost):
-            refusal = refusal if refusal.steps else best
-            break
-        host = best.choice.name.lower()
-        there = choose(picture, [structs.replace(each, hosts=(host,)) for each in specs], plugins, salt, 0)
-        placed = [each for each in there if isinstance(each, Chosen)]
-        if len(placed) == len(specs):
-            found.append(placed)
-        else:
-            refusal = next(each for each in there if isinstance(each, NoValidHost))
-        left = tuple([name for name in left if name != host])
-        if not left or len(found) > min(alternates, ALTERNATES_MAX):
-            break
+    draft = Draft(picture, plugins.way_judges)
+    hosts = Hosts(draft, search=Searching.TOGETHER)
+    fits = hosts.present
+    for spec in dict.fromkeys(specs):
+        qualify = plugins.qualifying(hosts, spec)
+        if not qualify.any():
+            return explain(draft, spec, plugins)
+        fits = fits & qualify
+    for resource, amount in summed(specs).amounts:
+        # A pool may give a part of it.
+        fits = fits & ((hosts.free(resource) >= amount) | (hosts.shared(resource) >= 0))
+    rows = np.flatnonzero(fits)
+    with_others = Hosts(draft, rows, np.full(len(rows), len(specs) - 1))
+    rows = rows[passing(with_others, specs[0], plugins.per_instance, with_others.everyone())]
+    if not len(rows):
+        return _none_together(picture, specs, plugins)
+    weighing = weighing_by(plugins.weighers, picture.aggregates)
+    scoring = Scoring(Hosts(draft, rows), specs[0], weighing, picture.preferences(salt))
+    best = rows[scoring.best(len(rows), None).positions].tolist()
+    turns = Turns(draft, specs, plugins)
+    found = [*islice(((row, there) for row in best if (there := turns.on(row))), 1 + alternates)]
     if not found:
-        return refusal
-    first, *others = found
+        return _none_together(picture, specs, plugins, is_cut=turns.left < 0)
+    cell = draft.columns.cells.names[int(draft.columns.cell[found[0][0]])]
     return [
-        structs.replace(chosen, alternates=tuple([other[number].choice for other in others]))
-        for number, chosen in enumerate(first)
+        Chosen(cell, choice, tuple(others[:ALTERNATES_MAX]), draft.hosts, len(rows))
+        for choice, *others in zip(*(there for _, there in found), strict=True)
     ]
+
+
+class Turns:
+    """Puts all of these instances on a host in turn, to see whether it has room for them; nothing stays taken."""
+
+    def __init__(self, draft: Draft, specs: Sequence[InstanceSpec], plugins: Plugins) -> None:
+        self.left = PLACED_MAX
+        self._draft = draft
+        self._specs = specs
+        self._choices = {
+            spec: Choices(draft, spec, draft.filling(spec), plugins.instances_max)
+            for spec in dict.fromkeys(specs)
+        }
+
+    def on(self, row: int) -> list[Choice]:
+        """The choice of this host for each instance; empty if it has no room for all, or if enough was tried."""
+        if not any(self._draft.must_search(spec) for spec in self._choices):
+            return [self._choices[spec][row] for spec in self._specs]
+        self.left -= len(self._specs)
+        taken: list[Parts] = []
+        found: list[Choice] = []
+        for spec in self._specs if self.left >= 0 else ():
+            parts = self._choices[spec].take(row)
+            if not parts:
+                break
+            taken.append(parts)
+            found.append(self._choices[spec].given(row, parts))
+        for parts in taken:
+            self._draft.compounds.take([(number, resource, -amount) for number, resource, amount in parts])
+        return found if len(found) == len(self._specs) else []
 
 
 def summed(specs: Sequence[InstanceSpec]) -> InstanceSpec:
@@ -653,12 +679,16 @@ def summed(specs: Sequence[InstanceSpec]) -> InstanceSpec:
     return structs.replace(specs[0], amounts=tuple(sums.items()))
 
 
-def _hosts_with_room(picture: Picture, spec: InstanceSpec) -> tuple[str, ...]:
-    """The names of the hosts whose sums have room for the amounts, among those of its cell that the spec allows."""
-    hosts = Hosts(Draft(picture))
-    fits = (room_by_sums(hosts, spec) >= 1) & hosts.in_cell(spec.cell)
-    if spec.hosts:
-        fits &= hosts.named(spec.hosts)
-    if spec.ignore_hosts:
-        fits &= ~hosts.named(spec.ignore_hosts)
-    return tuple(sorted({picture.columns.names[row].lower() for row in np.flatnonzero(fits).tolist()}))
+def _none_together(
+    picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, *, is_cut: bool = False
+) -> NoValidHost:
+    """The funnel of the amounts of all; the hosts that have these are removed because the instances do not fit one by one."""
+    found = explain(Draft(picture, plugins.way_judges), summed(specs), plugins)
+    left = found.hosts - sum(step.removed for step in found.steps)
+    step, why = "capacity", f"they have room for each of the {len(specs)} instances, but not for all together"
+    if is_cut:
+        step, why = (
+            "search",
+            f"{PLACED_MAX} instances were tried: they may have room, to find out would cost too much",
+        )
+    return structs.replace(found, steps=(*found.steps, FunnelStep(step, left, why))) if left else found

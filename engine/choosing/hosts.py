@@ -109,8 +109,6 @@ class Draft:
         """An object that puts instances of this spec on hosts that must be searched. None if no host is compound, and
         the request has no granular groups.
         """
-        if not self.must_search(spec):
-            return None
         compounds = self.searched(has_groups=bool(spec.groups))
         return None if compounds is None else CompoundFill(compounds, spec)
 

@@ -26,7 +26,6 @@ from msgspec import structs
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.moves import MOVE_LIMITS, MoveInstance
 from bus.workers.publisher import Publisher
-from engine.choosing.choosing import first_that_fit
 from engine.choosing.explaining import in_words
 from engine.choosing.verdicts import SearchRefused
 from engine.flavors import InstanceId
@@ -64,7 +63,7 @@ from scheduler_worker.requests.moving import (
 from scheduler_worker.requests.reading import Search
 from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings
 from scheduler_worker.store import InstanceQuery, SchedulerStore, WaitingInstance
-from scheduler_worker.waiting import MoveSource, WaitingSpecs
+from scheduler_worker.waiting import MoveSource, WaitingSpecs, first_that_fit
 
 # Tries moves again that wait for room, when a host may have it: as if their orders had just come.
 #

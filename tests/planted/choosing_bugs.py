@@ -10,7 +10,7 @@ from msgspec import structs
 
 from bus.workers.handling import OutboxKey
 from cell_conductor.core import swapping
-from engine.choosing import compounds
+from engine.choosing import choosing, compounds
 from engine.choosing.choosing import AlternatePools, Choices
 from engine.choosing.filters import Flagged
 from engine.choosing.hosts import Hosts
@@ -153,6 +153,13 @@ def groups_left_out(real: Any) -> Any:
         return real(self, answer, *asked, is_steady=is_steady)
 
     return cached
+
+
+# Of the hosts for several instances that move together, only the best ones for the first instance are tried.
+@planted("few hosts tried for instances that move together", choosing.Turns, "on")
+def few_tried(real: Any, self: Any, row: int) -> Any:
+    self.left -= choosing.PLACED_MAX // 200
+    return real(self, row) if self.left > 0 else []
 
 
 # A disabled host qualifies as any other.

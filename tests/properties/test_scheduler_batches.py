@@ -7,11 +7,12 @@ from uuid import UUID
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from engine.candidates.provider_index import SHARES
-from engine.choosing.choosing import Chosen, choose
+from engine.choosing.choosing import Chosen, choose, choose_together
 from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
-from engine.hosts import NODE, Aggregate, HostState
+from engine.hosts import NODE, Aggregate, HostState, host_in_cell
 from engine.inventories import (
     AggregateId,
     GroupId,
@@ -292,3 +293,40 @@ def test_a_batch_of_requests_for_all_that_can_be_asked_is_decided_as_one_after_a
         assert type(one) is type(alone), (one, alone)
         if isinstance(one, Chosen) and isinstance(alone, Chosen):
             assert one.choice == alone.choice
+
+
+@settings(BOUNDED, max_examples=80)
+@given(seed=st.integers(0, 2**32))
+def test_instances_that_move_together_find_a_host_if_any_has_room_for_all_of_them(seed: int) -> None:
+    random = Random(seed)
+    plugins = chosen_plugins(SETTINGS[0])
+    # As the members of a group are that all move.
+    specs = [
+        structs.replace(each, server_group=None, cell="c0")
+        for each in rich_specs(random, random.randrange(1, 4))
+    ]
+    specs = [random.choice(specs) for _ in range(random.randrange(2, 5))]
+    picture = a_rich_cloud(random)
+
+    found = choose_together(picture, specs, plugins, SALT, 2)
+
+    def fit_on(name: str) -> bool:
+        there = [
+            structs.replace(each, hosts=(name,))
+            for each in specs
+            if not each.hosts or {name, host_in_cell(f"c{int(name[1:]) % 2}", name)} & {*each.hosts}
+        ]
+        chosen = choose(picture, there, plugins, SALT, 0)
+        return len(there) == len(specs) and all(isinstance(each, Chosen) for each in chosen)
+
+    able = {name for name in (f"h{number}" for number in range(RICH_HOSTS)) if fit_on(name)}
+    if isinstance(found, NoValidHost):
+        assert not able
+        assert sum(step.removed for step in found.steps) == found.hosts
+    else:
+        (name,) = {each.choice.name for each in found}
+        others = {tuple(choice.name for choice in each.alternates) for each in found}
+        assert name in able
+        assert len(others) == 1
+        assert len(*others) == min(2, len(able) - 1)
+        assert {*others.pop()} <= able - {name}

@@ -1,19 +1,20 @@
 """choose by itself: spread, alternates, reasons and plugins, where an example says more than a property."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from msgspec import structs
 
-from engine.choosing.choosing import Chosen, choose
+from engine.choosing.choosing import Chosen, choose, choose_together
 from engine.choosing.plugins import Plugins
 from engine.hosts import Aggregate
-from engine.inventories import AggregateId, InventoryState
+from engine.inventories import AggregateId, InventoryState, ProviderState
 from engine.picture.picture import Picture
 from engine.refusals import FunnelStep, Miss, NoValidHost
 from engine.requests import InstanceSpec
-from tests.contracts.placement_orders import consumer
+from tests.contracts.placement_orders import consumer, provider
 from tests.plugins import standard_plugins
 from tests.refusals import why_not
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
@@ -246,3 +247,71 @@ def test_metadata_of_another_cloud_that_is_no_number_counts_as_none() -> None:
     picture.put_aggregates([aggregate])
 
     assert sorted(names(chosen(picture, a_spec(), a_spec()))) == ["h0", "h1"]
+
+
+# Instances that move together
+
+
+def in_one_place(picture: Picture, *specs: InstanceSpec, plugins: Plugins = PLUGINS) -> list[Chosen]:
+    of_cell = [structs.replace(each, cell="c1") for each in specs]
+    found = choose_together(picture, of_cell, plugins, 0, 2)
+    assert not isinstance(found, NoValidHost), found
+    return found
+
+
+def test_instances_that_move_together_get_the_one_host_with_room_however_many_are_better_for_the_first() -> (
+    None
+):
+    fast = ("CUSTOM_FAST",)
+    better = [a_state(f"h{number}", vcpus(64)) for number in range(250)]
+    picture = a_picture(*better, a_state("last", vcpus(8), traits=fast))
+
+    found = in_one_place(picture, a_spec(2), structs.replace(a_spec(2), required=fast))
+
+    assert names(found) == ["last", "last"]
+
+
+def test_trees_with_room_for_the_sum_and_not_for_each_do_not_hide_the_one_that_has_it() -> None:
+    def a_tree(name: str, *used: int) -> list[ProviderState]:
+        cells = [
+            a_state(f"{name}-{number}", vcpus(4, used=each), root=provider(name), parent=provider(name))
+            for number, each in enumerate(used)
+        ]
+        return [a_state(name, {}), *cells]
+
+    # Three free processors and one are no room for two instances of two, and neither is the sum of more such cells.
+    cramped = [state for number in range(250) for state in a_tree(f"h{number}", 1, 3, 3, 3)]
+    picture = a_picture(*cramped, *a_tree("last", 2, 2))
+
+    found = in_one_place(picture, a_spec(2), a_spec(2))
+
+    assert names(found) == ["last", "last"]
+    assert len({amount.provider for each in found for amount in each.choice.share.amounts}) == 2
+
+
+def test_the_limit_of_instances_counts_all_that_move_together() -> None:
+    picture = a_picture(a_state("full", vcpus(64), consumers=2), a_state("roomy", vcpus(16), consumers=1))
+
+    found = in_one_place(picture, a_spec(), a_spec(), plugins=standard_plugins(instances_max=3))
+
+    assert names(found) == ["roomy", "roomy"]
+    assert not found[0].alternates
+
+
+def test_the_choice_for_several_that_move_together_costs_no_more_python_in_a_larger_cloud() -> None:
+    def calls(hosts: int) -> int:
+        picture, counted = a_picture(*(a_state(f"h{number}") for number in range(hosts))), 0
+        in_one_place(picture, a_spec(), a_spec())
+
+        def count(_frame: object, event: str, _what: object) -> None:
+            nonlocal counted
+            counted += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            in_one_place(picture, *[a_spec()] * 5)
+        finally:
+            sys.setprofile(None)
+        return counted
+
+    assert calls(2_000) < 1.1 * calls(200)

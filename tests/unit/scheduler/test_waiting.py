@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.choosing.choosing import first_that_fit
+from scheduler_worker.waiting import first_that_fit
 
 
 @given(
