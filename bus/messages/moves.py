@@ -47,8 +47,10 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     project is moved. Without it, one of any project, which needs the right to all projects.
 
     `together` names others that leave by the same order. One host is chosen with room for all of them, or none of them moves; then
-    each moves by itself, and one that cannot get there stays. The answer has their states, too. The members of an affinity group
-    leave a host in no other way. `with_group`: together with the members of its affinity group that are on its host.
+    each moves by itself, and one that cannot get there stays. The answer has their states, too, each without `together`. The
+    members of an affinity group leave a host in no other way. `with_group`: together with the members of its affinity group that
+    are on its host. Of a group with more than 100 there, 100 move by one order, to a host with room for all; an order for another
+    one then moves the next.
 
     With `wait`, the move waits if no host has room for it: until then the instance stays as it is, and can be deleted; to abort
     the move ends the wait. The move fails if it finds no room in time. An evacuation always waits, unless its `wait` says 0

@@ -17,9 +17,7 @@ from engine.choosing.plugins import BAND, Plugins, Scoring, room_on, together, w
 from engine.inventories import INSTANCES, ProviderId, QuotaState
 from engine.picture.picture import Picture
 from engine.refusals import (
-    TOGETHER_MAX,
     ExhaustedPool,
-    FunnelStep,
     HostVerdict,
     NoValidHost,
     OverLimit,
@@ -164,10 +162,6 @@ def drain_together(
     picture: Picture, host: str, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int
 ) -> Sequence[Chosen | NoValidHost]:
     """Choose one host, instead of this one, for instances that leave it together; if there is none, the same reason for all."""
-    if len(specs) > TOGETHER_MAX:
-        why = f"at most {TOGETHER_MAX} instances move together"
-        step = FunnelStep(step="together", removed=len(picture), example=why)
-        return [NoValidHost(hosts=len(picture), steps=(step,))] * len(specs)
     chosen = choose_together(picture, _not_on(host, specs), plugins, salt, alternates=0)
     return [chosen] * len(specs) if isinstance(chosen, NoValidHost) else chosen
 

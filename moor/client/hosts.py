@@ -33,6 +33,7 @@ from bus.messages.planning import AskCapabilities, CapabilitiesFound, Capability
 from engine.flavors import InstanceId
 from engine.hosts import HostMode, HostState, host_in_cell
 from engine.inventories import AggregateId, near
+from engine.refusals import TOGETHER_MAX
 from kit.process import during
 from moor.client.bus_client import (
     FOUND_AT_ONCE_MAX,
@@ -101,6 +102,8 @@ class HostMoves:
         # Each with the kinds of moves that are left for it.
         self._waiting = deque((each, tuple(kinds)) for each in states)
         self._under_way: dict[InstanceId, tuple[MoveInstance, InstanceState, tuple[MoveKind, ...]]] = {}
+        # Did the last order move so many members of a group that others may be left, which follow these?
+        self._is_cut = False
         self._changed = asyncio.Event()
         self._following = InstanceFollower(asking, self._under_way, tell=lambda _: self._changed.set())
 
@@ -132,7 +135,7 @@ class HostMoves:
     async def _make(self, at_once: int) -> None:
         allowed = at_once
         while self._waiting or self._under_way:
-            if self._waiting and self._going < allowed:
+            if self._waiting and self._going < (1 if self._is_cut else allowed):
                 if await self._order(allowed - self._going):
                     allowed = self._going
             elif self._going or not self._waiting:
@@ -176,6 +179,10 @@ class HostMoves:
             self._under_way[state.id] = (order, state, kinds[1:])
             self._stays(state, "its move goes on")
         answers = [*zip(orders, some, await self._asking.ask_all(orders), strict=True)]
+        self._is_cut = any(
+            isinstance(answer, InstancesFound) and len(answer.instances) == TOGETHER_MAX
+            for *_, answer in answers
+        )
         with_others = self._take_companions(answers)
         beyond = []
         for order, (state, kinds), answer in answers:

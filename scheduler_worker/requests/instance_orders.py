@@ -10,7 +10,14 @@ import numpy as np
 from msgspec import structs
 
 from bus.messages.audit import GiveBackInstance, MendInstance
-from bus.messages.build import BuildInstance, BuildRejected, DeleteInstance, InstancesFound, RebuildInstance
+from bus.messages.build import (
+    BuildInstance,
+    BuildRejected,
+    DeleteInstance,
+    InstancesFound,
+    InstanceState,
+    RebuildInstance,
+)
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.stored_names import NamedImage
 from bus.workers.handling import Answer, Handlers, Received, Said
@@ -185,8 +192,19 @@ async def follow_several(
             said += rejected(ask, refusal)
             continue
         told = [rows[id_].told for id_, each in verdict.items() if isinstance(each, InstanceRow)]
-        said.append(Answer(ask, InstancesFound(instances=tuple(told))))
+        said.append(
+            Answer(ask, InstancesFound(instances=tuple(told if len(told) == 1 else map(_alone, told))))
+        )
     return said
+
+
+def _alone(told: InstanceState) -> InstanceState:
+    """The state without the others that move by its order. The answer has them: named in each of a hundred states, they would be
+    too large for a message.
+    """
+    if told.move is None or not told.move.together:
+        return told
+    return structs.replace(told, move=structs.replace(told.move, together=()))
 
 
 def _look(

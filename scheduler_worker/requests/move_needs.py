@@ -47,9 +47,13 @@ Rows = Mapping[ConsumerId, InstanceRow]
 class Unit(Struct, frozen=True):
     """What one order asks for: an order for each instance that leaves by it, the one that it names first. One host is chosen for
     all of them, or none of them moves.
+
+    A group may have more members than move by one order. Then the host has room for the `followers`, too: the next order for one
+    of them finds the group there.
     """
 
     orders: tuple[MoveInstance, ...]
+    followers: tuple[MoveInstance, ...] = ()
     refusal: BuildRejected | None = None
     # The hosts that they leave.
     leaves: tuple[ProviderId, ...] = ()
@@ -63,7 +67,7 @@ class Unit(Struct, frozen=True):
     @property
     def leaving(self) -> set[ConsumerId]:
         """The members of a group that are not left behind."""
-        return {*self.deleted, *(each.instance for each in self.orders)}
+        return {*self.deleted, *(each.instance for each in (*self.orders, *self.followers))}
 
     @property
     def together(self) -> tuple[InstanceId, ...]:
@@ -131,14 +135,15 @@ def _unit(order: MoveInstance, rows: Rows, members: Sequence[InstanceId]) -> Uni
 
 def _of_all(alone: MoveInstance, others: Sequence[InstanceId]) -> Unit:
     ids = dict.fromkeys((alone.instance, *others))
-    return Unit(tuple(structs.replace(alone, instance=id_) for id_ in ids))
+    orders = tuple(structs.replace(alone, instance=id_) for id_ in ids)
+    return Unit(orders[:TOGETHER_MAX], orders[TOGETHER_MAX:])
 
 
 def _refusal(order: MoveInstance, unit: Unit) -> BuildRejected | None:
-    count = len(unit.orders)
-    if count > TOGETHER_MAX:
-        return refused(order, "together", count, f"at most {TOGETHER_MAX} instances move together")
-    if count > 1 and order.confirm_s:
+    if unit.followers and not order.with_group:
+        named = 1 + len(order.together)
+        return refused(order, "together", named, f"at most {TOGETHER_MAX} instances move by one order")
+    if unit.is_of_several and order.confirm_s:
         # Until it is confirmed, a move keeps its place on the host that it left, and new members could be nowhere.
         return refused(
             order, "confirm_s", order.confirm_s, "moves of several need no confirmation: leave it out"
@@ -181,13 +186,15 @@ class MoveNeeds(Struct, frozen=True):
     """The needs of an order to move an instance.
 
     `row` is the row that this was read from. `next_spec` is for a resize: what the instance will need, encoded. `leaving`
-    is set if the instance may stay on its host: then its own amounts there count as free.
+    is set if the instance may stay on its host: then its own amounts there count as free. `followers` are the needs of those that
+    come to the same host by later orders.
     """
 
     spec: InstanceSpec
     row: InstanceRow
     next_spec: bytes = b""
     leaving: Leaving | None = None
+    followers: tuple[InstanceSpec, ...] = ()
 
 
 # The needs for one instance, or the refusal. None if no host is to be chosen: the order was carried out before, or the instance
@@ -245,16 +252,19 @@ class MoveNeedsFinder:
             ]
         )
         return units, [
-            [
-                self._wanted_by(
-                    order,
-                    rows.get(order.instance),
-                    held.get(order.instance, ()),
-                    unit.leaving,
-                    profiles,
-                )
-                for order in unit.orders
-            ]
+            _with_followers(
+                [
+                    self._wanted_by(
+                        order,
+                        rows.get(order.instance),
+                        held.get(order.instance, ()),
+                        unit.leaving,
+                        profiles,
+                    )
+                    for order in (*unit.orders, *unit.followers)
+                ],
+                len(unit.orders),
+            )
             for unit in units
         ]
 
@@ -388,6 +398,16 @@ class MoveNeedsFinder:
     def _read(self, build: BuildInstance, order: MoveInstance) -> InstanceSpec | BuildRejected:
         read = self._reader.spec_of(structs.replace(build, request_id=order.request_id))
         return structs.replace(read, project=order.project) if isinstance(read, BuildRejected) else read
+
+
+def _with_followers(needs: list[NeedsFound], count: int) -> list[NeedsFound]:
+    """The needs of the first so many, the first of which has those of the others; or why the others cannot follow."""
+    now, later = needs[:count], needs[count:]
+    if later and isinstance(now[0], MoveNeeds):
+        why = next((each for each in later if isinstance(each, BuildRejected)), None)
+        specs = tuple(each.spec for each in later if isinstance(each, MoveNeeds))
+        now[0] = why or structs.replace(now[0], followers=specs)
+    return now
 
 
 def _flavor_with_profile(order: MoveInstance) -> Flavor | None:

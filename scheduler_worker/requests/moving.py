@@ -112,11 +112,12 @@ class MoveHostFinder:
         refusal = next((each for each in needs if isinstance(each, BuildRejected)), None)
         if refusal is not None:
             return [refusal] * len(needs)
-        specs = [each.spec for each in needs if isinstance(each, MoveNeeds)]
-        if len(specs) < len(needs):
+        found_needs = [each for each in needs if isinstance(each, MoveNeeds)]
+        if len(found_needs) < len(needs):
             return [None] * len(needs)
+        specs = [*(each.spec for each in found_needs), *found_needs[0].followers]
         found = choose_together(self._picture, specs, self._plugins, self._salt, self._alternates_max)
-        return [found] * len(needs) if isinstance(found, NoValidHost) else [*found]
+        return [found] * len(needs) if isinstance(found, NoValidHost) else [*found[: len(needs)]]
 
     def _chosen(
         self, specs: Sequence[InstanceSpec], leaving: Leaving | None = None

@@ -1,6 +1,7 @@
 """Commands that act on many things at once: on what is named or on what filters choose, never on more; and they say what was not done."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,30 @@ async def test_names_and_filters_are_not_mixed_and_one_refusal_stops_nothing(tmp
         await send(broker_at(f"unix://{tmp_path}/moorage/bus.sock"), *letters)
         deleted = await moor("dead", "delete", "--all", "--limit", "3", **here)
         assert (deleted.out.strip(), "2 dead letters are left" in deleted.err) == ("deleted 3", True)
+
+
+async def test_a_host_with_a_larger_affinity_group_than_one_order_moves_is_emptied(home: Path) -> None:
+    """All come to one host, which has room for all; what the scheduler would choose for the first hundred has not."""
+    environment = {"XDG_STATE_HOME": str(home)}
+    size = ("--host-size", "vcpus=64", "--scheduler", "instances_per_host_max=1000")
+    first, narrow, wide = (f"c1-host-0000{number}" for number in (1, 2, 3))
+    async with started("up", "--cells", "c1", "--hosts", "3", *size, **environment) as up:
+        await up.until_printed("ready")
+        await moor("group", "create", "all", "--policy", "affinity", **environment)
+        for host, *sizes in (
+            (narrow, "--vcpus", "140"),
+            (wide, "--vcpus", "1", "--ram", "100000", "--disk", "1500"),
+            (first, "--vcpus", "1", "--ram", "1", "--count", "130", "--group", "all"),
+        ):
+            done = await moor("boot", "--host", host, *sizes, **environment)
+            assert done.code == 0, done.err
+        planned = await moor_json("plan", "--drain", first, **environment)
+        assert {each["to"] for each in planned["instances"]} == {wide}
+
+        drained = await moor("host", "drain", first, **environment)
+
+        assert (drained.code, "130 of 130 instances have left" in drained.err + drained.out) == (0, True), (
+            drained
+        )
+        hosts = await moor_json("list", "--limit", "200", **environment)
+        assert Counter(each["host"] for each in hosts) == {narrow: 1, wide: 131}
