@@ -5,7 +5,8 @@ whose generation is the one that our own claims explain is not read: its use is 
 their allocations each time; their inventories, traits and aggregates now and then, and before a request is refused.
 
 What was freed is found now and then, and before a request is refused: the summaries of allocation candidates have the use of all
-providers of trees that have room, by one request for each class by which trees give room. A tree without room stays as it is known.
+providers of trees that have room, by one request for each class by which trees give room: processors first, and any other class for the
+trees that have none left. A tree without room stays as it is known.
 """
 
 import asyncio
@@ -202,8 +203,14 @@ class HttpBooks(PartGroup):
     async def _freed(self, among: AbstractSet[ProviderId]) -> list[ProviderId]:
         """Those of these providers of which not so much is in use as is known."""
         used: dict[ProviderId, Mapping[str, int]] = {}
-        for resource, amount in _room_asked(self._known.values()):
-            used |= await self._api.used_where_there_is(resource, amount)
+        left, asked = _room_asked(self._known.values()), set[tuple[str, int]]()
+        # A tree that has no room of its first class may have room of the next one.
+        while left:
+            for resource, amount in sorted({ways[0] for ways in left.values()} - asked):
+                used |= await self._api.used_where_there_is(resource, amount)
+                asked.add((resource, amount))
+            found = {self.root_of(id_) for id_ in used}
+            left = {root: ways[1:] for root, ways in left.items() if root not in found and ways[1:]}
         return sorted(
             id_
             for id_ in among & used.keys()
@@ -291,19 +298,17 @@ def _differ(known: _Known, used: Mapping[str, int]) -> bool:
     return any(ours.get(resource, 0) != amount for resource, amount in used.items())
 
 
-def _room_asked(known: Iterable[_Known]) -> list[tuple[str, int]]:
-    """The least amounts by which all trees are found that have room: for each tree one class, of its processors if it has any."""
-    by_tree: dict[ProviderId, dict[str, int]] = {}
+def _room_asked(known: Iterable[_Known]) -> dict[ProviderId, list[tuple[str, int]]]:
+    """The least amounts by which each tree is found that has room, its processors first: for most trees the first is enough."""
+    by_tree: dict[ProviderId, set[tuple[str, int]]] = {}
     for each in known:
-        of_tree = by_tree.setdefault(each.listed.root_provider_uuid, {})
         for resource, inventory in each.contents.inventories.items():
-            of_tree[resource] = max(inventory.min_unit, inventory.step_size)
-    asked: set[tuple[str, int]] = set()
-    for classes in by_tree.values():
-        resource = next((name for name in ("VCPU", "PCPU") if name in classes), min(classes, default=""))
-        if resource:
-            asked.add((resource, classes[resource]))
-    return sorted(asked)
+            least = -(-inventory.min_unit // inventory.step_size) * inventory.step_size
+            by_tree.setdefault(each.listed.root_provider_uuid, set()).add((resource, least))
+    return {
+        root: sorted(ways, key=lambda way: (way[0] != "VCPU", way[0] != "PCPU", way))
+        for root, ways in by_tree.items()
+    }
 
 
 # Claims, swaps and releases as writes of allocations over HTTP.

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
@@ -82,6 +82,16 @@ class HttpWorld:
             "PUT", f"{at}/inventories", {"resource_provider_generation": 0, "inventories": inventories}
         )
 
+    async def allocate(self, consumer: UUID, held: Mapping[ProviderId, Mapping[str, int]]) -> None:
+        """Somebody else writes what a new consumer holds."""
+        body = {
+            "allocations": {str(id_): {"resources": amounts} for id_, amounts in held.items()},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": None,
+        }
+        await self.done("PUT", f"/allocations/{consumer}", body)
+
     async def ask(self, order: Message) -> ClaimVerdict:
         (answer,) = await self.claims.ask_all((order,))
         assert isinstance(answer, ClaimAnswered)
@@ -150,6 +160,41 @@ async def test_the_picture_has_all_providers_and_what_is_in_use(kind: str) -> No
         await world.books.catch_up()
         assert len(world.picture) == 1
         assert world.free(HOST) == 6
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("freed", "limits"),
+    [
+        ("PCPU", {}),
+        ("VGPU", {}),
+        ("MEMORY_MB", {"min_unit": 3, "step_size": 2, "max_unit": 4}),
+        ("DISK_GB", {"min_unit": 4}),
+        ("VCPU", {}),
+    ],
+)
+async def test_what_others_free_is_seen_of_each_class_also_of_a_host_without_processors_left(
+    kind: str, freed: str, limits: Mapping[str, int]
+) -> None:
+    classes = {"VCPU": 4, "PCPU": 4, "MEMORY_MB": 4, "DISK_GB": 4, "VGPU": 4}
+    stays, goes = uuid4(), uuid4()
+    async with http_world(kind) as world:
+        await world.add(HOST, "host")
+        await world.add(OTHER, "other")
+        inventories = {name: {"total": total} for name, total in classes.items()}
+        inventories[freed] |= limits
+        body = {"resource_provider_generation": 1, "inventories": inventories}
+        await world.done("PUT", f"/resource_providers/{HOST}/inventories", body)
+        await world.allocate(stays, {HOST: {name: 4 for name in classes if name != freed}})
+        await world.allocate(goes, {HOST: {freed: 4}})
+        await world.books.catch_up()
+        assert world.state(HOST).inventories[freed].used == 4
+
+        await world.done("DELETE", f"/allocations/{goes}", None)
+        await world.books.catch_up()
+
+        used = {name: each.used for name, each in world.state(HOST).inventories.items()}
+        assert used == dict.fromkeys(classes, 4) | {freed: 0}
 
 
 @EACH
