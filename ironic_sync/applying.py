@@ -139,18 +139,20 @@ class NodeWriter:
                 if after != before:
                     changed.append(after)
                     befores[node] = before
-                    _log_cell(before, after)
+                    _log_news(before, after)
             if not changed:
                 return (), ()
             saved = await transaction.save(changed)
         return [(befores[row.id], row) for row in saved.rows], saved.lost
 
 
-def _log_cell(before: NodeRow, after: NodeRow) -> None:
+def _log_news(before: NodeRow, after: NodeRow) -> None:
     if after.cell_note and after.cell_note != before.cell_note:
         # Without a cell the node is never offered.
         level = logging.WARNING if NO_TABLE in after.cell_note and not after.cell else logging.INFO
         log.log(level, "node %s: %s", after.id, after.cell_note)
+    if after.trouble and after.trouble != before.trouble:
+        log.error("node %s: %s; nothing is done there without a person's order", after.id, after.trouble)
     if before.cell and after.cell != before.cell:
         log.info("node %s went from cell %r to %r", after.id, before.cell, after.cell)
 

@@ -59,7 +59,7 @@ from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.ordering import read_again, read_as_gone
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import AT_ONCE, Answer, NodeDeploy, NodeRow
-from ironic_sync.core.settling import Order, after_order
+from ironic_sync.core.settling import Order, after_order, why_not_unasked, with_unasked
 from ironic_sync.rest import HttpIronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store import NodeStore
@@ -71,6 +71,8 @@ log = logging.getLogger(__name__)
 
 # The text shown while a deploy waits for placement to reserve the node.
 UNTIL_HELD = "placement must hold the node first"
+# Within this time daemons take only so many instances off by themselves (`undeploys_unasked`).
+UNASKED_WITHIN = timedelta(hours=1)
 # So many failed tries in a row are normal: a node is often locked for seconds.
 TRIES_UNTOLD_MAX = 4
 
@@ -99,7 +101,7 @@ class _LookResult(Struct, frozen=True):
     node: Node | None
     at_us: int
     outcome: Outcome
-    # Ironic took the order to rebuild.
+    # Ironic took the order to rebuild, to take the instance off, or to clean the node.
     is_ordered: bool = False
 
 
@@ -220,7 +222,49 @@ class Deployer(PartGroup):
             self._answering.start(self._send_answers(row), node)
         if row.deploy is None or row.read_epoch != row.epoch:
             return False
+        if row.deploy.is_unasked:
+            return await self._is_allowed(row, row.deploy)
         return await self._write_result(row, row.deploy, await self._look_at(row, row.deploy))
+
+    async def _is_allowed(self, row: NodeRow, deploy: NodeDeploy) -> bool:
+        """May this daemon take an instance off that nobody told it to? If so, it is written on the row, with why.
+
+        It is noted first and counted then: daemons that ask at the same time all see the notes of each other, and never order too
+        many.
+        """
+        now = self._now()
+        if deploy.due_at is not None and deploy.due_at > now:
+            return False
+        noted = lambda row: with_unasked(row, now)  # noqa: E731 - typed by its use
+        if not await self._writer.change({row.id: self._if_still(deploy, noted)}):
+            return False
+        why_not = why_not_unasked(
+            await self._store.alarms(now - UNASKED_WITHIN), self._rules.undeploys_unasked
+        )
+        later = now + timedelta(seconds=self._rules.deploy_pauses.max_s)
+        decided = structs.replace(deploy, is_allowed=not why_not, progress=why_not, due_at=later)
+
+        def change(row: NodeRow) -> NodeRow:
+            unasked = row.unasked[:-1] if why_not else row.unasked
+            return structs.replace(row, deploy=decided, unasked=unasked)
+
+        if why_not != deploy.progress or not why_not:
+            level = logging.ERROR if why_not else logging.WARNING
+            what = (
+                f"is held: {why_not}" if why_not else "is ordered by this daemon itself, and not by a person"
+            )
+            words = "the undeploy of instance %s from node %s, of which attempt %d has ended, %s"
+            log.log(level, words, deploy.instance, row.id, deploy.attempt, what)
+        return bool(await self._writer.change({row.id: self._if_still(deploy, change)})) and not why_not
+
+    def _if_still(self, deploy: NodeDeploy, change: Callable[[NodeRow], NodeRow]) -> Change:
+        """The change, if the row has still this daemon as its owner, and this order."""
+
+        def changed(row: NodeRow) -> NodeRow | None:
+            is_ours = row.owner == self._ring.name and self._ring.may_act_on(row.id)
+            return change(row) if is_ours and row.deploy == deploy else None
+
+        return changed
 
     # Steps towards Ironic
 
@@ -233,7 +277,7 @@ class Deployer(PartGroup):
         node, at_us, is_ordered = row.node, self._writer.clock_us(), False
         seen: Seen | None = None
         try:
-            seen = Seen(await self._api.node(row.id))
+            seen = Seen(await self._api.node(row.id), row=row)
             self._asking.well()
             ordered: list[Step] = []
             while True:
@@ -253,10 +297,14 @@ class Deployer(PartGroup):
                 if not isinstance(step, ReadVifs | Validate):
                     ordered.append(step)
                 if isinstance(step, SetState | ClearInstance):
-                    is_ordered = isinstance(step, SetState) and step.target == "rebuild"
+                    is_ordered = isinstance(step, SetState) and step.target in {
+                        "rebuild",
+                        "deleted",
+                        "provide",
+                    }
                     # The time of the question: a change that happens while the answer is on its way is newer.
                     at_us = self._writer.clock_us()
-                    seen = Seen(await self._api.node(row.id), is_ordered=is_ordered)
+                    seen = Seen(await self._api.node(row.id), is_ordered=is_ordered, row=row)
                 else:
                     seen = after_step(seen, step) if result is None else structs.replace(seen, vifs=result)
         except NoLongerOurs:
@@ -326,10 +374,10 @@ class Deployer(PartGroup):
             ):
                 return None
             after = self._with_node(now, looked, row.version)
-            if looked.node is None and isinstance(outcome, Fail | Gone) and not after.is_deleted:
-                # It is doubtful that the node is gone: something else was heard of it meanwhile.
+            if _is_unsure(after, looked):
                 return None
             if looked.is_ordered:
+                # After "manage", the order that counts is "provide".
                 work = structs.replace(work, is_ordered=True)
             if is_end(work, outcome):
                 after, answer = ended(after, work, outcome, looked.node)
@@ -464,11 +512,19 @@ def _deploy_after(work: NodeDeploy, outcome: Outcome, counted: NodeDeploy, due_a
             tries = {"tries": counted.tries, "refusals": counted.refusals, "repeats": counted.repeats}
             return structs.replace(work, progress=why, due_at=due_at, **tries)
         case Note(before):
-            return structs.replace(work, before=before)
+            # Only an order that follows counts.
+            return structs.replace(work, before=before, is_ordered=False)
         case Fail(reason):
             return structs.replace(work, failure=reason, tries=0, refusals=0, repeats=0, due_at=AT_ONCE)
         case _:
             return work
+
+
+def _is_unsure(row: NodeRow, looked: _LookResult) -> bool:
+    """Whether something else was heard of the node meanwhile: then it is doubtful that it is gone, or has the instance."""
+    if looked.node is None:
+        return isinstance(looked.outcome, Fail | Gone) and not row.is_deleted
+    return isinstance(looked.outcome, Finish | Gone) and row.node != looked.node
 
 
 def _work_of(deploy: NodeDeploy) -> tuple[object, ...]:

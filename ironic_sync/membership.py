@@ -87,6 +87,8 @@ class Membership(PartGroup):
         self._renewed_at_s = 0.0
         # Where the next page of unread nodes begins: there may be thousands after a takeover.
         self._unread_after: ProviderId | None = None
+        # How many nodes could not be taken over at the last look.
+        self._stuck = 0
         self._must_compare = True
         self._ring: tuple[str, ...] = ()
         self._compared_at_s = 0.0
@@ -220,7 +222,9 @@ class Membership(PartGroup):
         # one just read, so these moves then fail.
         moves = takes(owned, await self._store.members(), self.name)
         moved = await self._move(moves)
-        if moves:
+        stuck = 0 if moved else len(moves)
+        # Rows that a daemon has locked which stands still are tried at each look, and told of once.
+        if moved or stuck > self._stuck:
             log.info(
                 "daemon %r took over %d of %d nodes without a live owner in %.2f s",
                 self.name,
@@ -229,6 +233,7 @@ class Membership(PartGroup):
                 self._clock_s() - began_at_s,
                 extra={"owners": dead},
             )
+        self._stuck = stuck
 
     async def _raise_epochs(self) -> None:
         """Raise the epochs that `overtake` was told of. Those rows were restored from a backup, so placement knows

@@ -89,7 +89,7 @@ class CleanStep(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
 
 
 # Fields of a node that need a higher microversion than the minimum.
-YOUNG_FIELDS = ("owner", "lessee", "retired")
+YOUNG_FIELDS = ("owner", "lessee", "retired", "protected")
 
 
 class NodesListed(Struct, frozen=True):
@@ -198,7 +198,7 @@ def _id_of(listed: Mapping[str, object]) -> ProviderId | None:
 # Without one the lock may just have been released, so the order is made once more; the second 409 is a refusal.
 #
 # The microversion is lowered to what the server has, if that is enough. The fields of nodes are named in each request, so
-# only those are asked for that the version has: with 1.46 a node's owner, lessee and retirement are not seen.
+# only those are asked for that the version has: with 1.46 a node's owner, lessee, protection and retirement are not seen.
 
 
 VERSION_HEADER = "X-OpenStack-Ironic-API-Version"
@@ -219,6 +219,7 @@ FIELDS: Mapping[str, int] = {
     "traits": 37,
     "fault": 42,
     "conductor_group": 46,
+    "protected": 48,
     "owner": 50,
     "retired": 61,
     "lessee": 65,

@@ -70,6 +70,13 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
             "loads Ironic less."
         ),
     ] = 10
+    undeploys_unasked: Annotated[
+        Count,
+        Meta(
+            description="On how many nodes the daemons together may in an hour take off, without an order, an instance that has ended and that "
+            "Ironic still has there. More clears up sooner; fewer loses less where Ironic's data is wrong."
+        ),
+    ] = 3
     foreign_providers: Annotated[
         Literal["leave", "take"],
         Meta(

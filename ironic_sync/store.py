@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, NodeHandover, Owned
-from ironic_sync.core.rows import NodeRow
+from ironic_sync.core.rows import Alarms, NodeRow
 from kit.errors import Transient
 
 # A row may need a report or a read (`needs_report`, `needs_read` in core/rows.py).
@@ -86,6 +86,9 @@ class NodeStore(Protocol):
         self, owner: str, limit: int, after: ProviderId | None = None, *, needs: Need | None = None
     ) -> tuple[NodeRow, ...]:
         """A page of the owner's rows; with `needs`, of those that must be reported or read."""
+
+    async def alarms(self, since: datetime) -> Alarms:
+        """Of all nodes; the orders that daemons gave by themselves count from `since` on."""
 
     async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
         """The owner's rows whose `due_at` has come, those that are due for longest first, then those due after

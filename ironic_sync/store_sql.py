@@ -18,7 +18,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Connection, String
 
 from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, NodeHandover, Owned
-from ironic_sync.core.rows import NodeRow
+from ironic_sync.core.rows import Alarms, NodeRow
 from ironic_sync.store import (
     FORGOTTEN_AFTER,
     IronicTransaction,
@@ -139,7 +139,7 @@ _READ = ("owner", "epoch", "version", "body")
 _ROW = RowColumns(
     ironic_nodes,
     *("id", "cell", "owner", "epoch", "version", "holds_instance", "due_us", "needs_report", "needs_read"),
-    "body",
+    *("is_older", "unasked_us", "body"),
 )
 LOAD = RowColumns(ironic_nodes, *_READ).lock()
 ADD = _ROW.insert("ON CONFLICT (id) DO NOTHING", returning=("id",), version="new.version + 1")
@@ -211,6 +211,8 @@ def values(row: NodeRow) -> Values:
         microseconds(due_at) if due_at else None,
         row.needs_report,
         row.needs_read,
+        row.older_than is not None,
+        None if row.unasked_at is None else microseconds(row.unasked_at),
         # These three are in columns alone, since a node changes its owner without its body.
         _encode(structs.replace(row, owner="", epoch=0, version=0)),
     )
@@ -304,6 +306,13 @@ def versions(connection: Connection) -> dict[ProviderId, int]:
     return {ProviderId(id_): version for id_, version in connection.execute(_VERSIONS)}
 
 
+def alarms(connection: Connection, since: datetime) -> Alarms:
+    has_order = ironic_nodes.c.unasked_us > microseconds(since)
+    found = sa.select(sa.func.count().filter(ironic_nodes.c.is_older), sa.func.count().filter(has_order))
+    older, unasked = connection.execute(found.where(sa.or_(ironic_nodes.c.is_older, has_order))).one()
+    return Alarms(older, unasked)
+
+
 def unread_of(connection: Connection, owner: str, limit: int, after: ProviderId | None) -> tuple[Owned, ...]:
     return owned_of(connection.execute(_page(_OWNED, owner, limit, after, "read")))
 
@@ -357,6 +366,9 @@ class SqlIronicStore:
     def __init__(
         self, url: str | Database, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings = SETTINGS
     ) -> None:
+        if not isinstance(settings, _Leasing):
+            # An operator's settings say nothing about leases.
+            settings = _Leasing(**structs.asdict(settings))
         self._database = open_database(url, pool_size=pool_size, settings=settings)
         # Of their own, so that a renewal never waits behind the rows of nodes. SQLite has one writer anyway.
         own = open_database(url, pool_size=LEASE_SESSIONS, settings=settings)
@@ -404,6 +416,7 @@ class SqlIronicStore:
             ]
             return owned_of(await GIVE.fetch(transaction, rows))
 
+    alarms = reads(alarms)
     versions = reads(versions)
     has_tables = reads(has_tables)
 

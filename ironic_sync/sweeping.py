@@ -73,6 +73,10 @@ class TooManyMissing(Operational):
     """More nodes are missing in Ironic at once than the daemon takes for deleted."""
 
 
+class IronicDisagrees(Operational):
+    """Ironic says of nodes what cannot be so by the books: a person must look at them."""
+
+
 class Sweeper(PartGroup):
     """Reads nodes from Ironic: all of them at an interval and after a gap, and those in doubt at once."""
 
@@ -219,7 +223,7 @@ class Sweeper(PartGroup):
         return rows
 
     async def _compare(
-        self, nodes: Sequence[Node], rows: Mapping[ProviderId, NodeRow], known: AbstractSet[ProviderId]
+        self, nodes: Sequence[Node], rows: dict[ProviderId, NodeRow], known: AbstractSet[ProviderId]
     ) -> None:
         changes: dict[ProviderId, Change] = {}
         for node in nodes:
@@ -229,7 +233,7 @@ class Sweeper(PartGroup):
                 continue
             if row is None or row.needs_read or row.is_deleted or row.missing_since_us or row.node != node:
                 changes[node.id] = self._change_by(row.version if row else 0, _as_found(node))
-        await self._writer.change(changes)
+        rows.update((row.id, row) for row in await self._writer.change(changes))
 
     async def _handle_unlisted(
         self, listed: AbstractSet[ProviderId], rows: Mapping[ProviderId, NodeRow]
@@ -238,7 +242,7 @@ class Sweeper(PartGroup):
         is deleted. If too many are missing, they are kept reserved instead.
         """
         known = [row for row in rows.values() if not row.is_deleted]
-        gone, held = self._decide([row for row in known if row.id not in listed], len(known))
+        gone, held = await self._decide([row for row in known if row.id not in listed], len(known))
         changes: dict[ProviderId, Change] = {
             row.id: self._change_by(row.version, held_missing) for row in held
         }
@@ -246,14 +250,21 @@ class Sweeper(PartGroup):
         await self._writer.change(changes)
         if held:
             self._say_missing(held, len(known))
+        elif in_trouble := [row for row in known if row.trouble]:
+            self._say_trouble(in_trouble)
         else:
             self._believing.well()
 
-    def _decide(self, missing: Sequence[NodeRow], known: int) -> tuple[Sequence[NodeRow], Sequence[NodeRow]]:
+    async def _decide(
+        self, missing: Sequence[NodeRow], known: int
+    ) -> tuple[Sequence[NodeRow], Sequence[NodeRow]]:
         at_us = self._steady_us()
         since_us = at_us - self._rules.belief.after_us
         self._lost_at = {node: lost_us for node, lost_us in self._lost_at.items() if lost_us > since_us}
         lost_lately = len(self._lost_at)
+        if missing and (await self._store.alarms(moment(at_us))).older:
+            # They may be younger than the backup.
+            return (), missing
         return decide_missing(
             missing,
             known=known + lost_lately,
@@ -269,6 +280,15 @@ class Sweeper(PartGroup):
             f"{self._rules.belief.after_s:g} s, or by `moor node ring missing --remove`"
         )
         log.error("%s", problem)
+        self._believing.failed(problem)
+
+    def _say_trouble(self, rows: Sequence[NodeRow]) -> None:
+        first = min(rows, key=lambda row: (row.older_than is None, row.id))
+        answer = "; `moor node ring older` lists them and takes the answer" if first.older_than else ""
+        problem = IronicDisagrees(
+            f"Ironic and the books disagree about {len(rows)} nodes, which `moor status` names; node {first.id} is one: "
+            f"{first.trouble}. Nothing is done there without a person's order{answer}"
+        )
         self._believing.failed(problem)
 
     # Nodes that changed lately
@@ -379,7 +399,7 @@ class Sweeper(PartGroup):
         missing = [row for row in missing if row.version and not row.is_deleted]
         # A daemon reads nodes of others as well.
         known = max(len(self._membership.owned), len(nodes))
-        gone, held = self._decide(missing, known)
+        gone, held = await self._decide(missing, known)
         changes = {
             node: self._change_by(rows[node].version, _as_found(answer)) for node, answer in found.items()
         }

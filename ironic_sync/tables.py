@@ -6,7 +6,7 @@ without reading or writing its body. Everything else is in the body.
 Change a table in two steps, each with its migration: first expand it, and contract it only in a later release.
 """
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, MetaData, String, Table
+from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, MetaData, String, Table, false
 
 from kit.sql.statements import Id
 
@@ -27,6 +27,10 @@ ironic_nodes = Table(
     Column("due_us", BigInteger),
     Column("needs_report", Boolean, nullable=False),
     Column("needs_read", Boolean, nullable=False),
+    # Whether Ironic tells of an older state than was known, and when a daemon last took an instance off by itself. Daemons of an
+    # older release write neither.
+    Column("is_older", Boolean, nullable=False, server_default=false()),
+    Column("unasked_us", BigInteger),
     Column("body", LargeBinary, nullable=False),
     # A notification writes its row twice: room on the page keeps the new row beside the old one.
     postgresql_with={"fillfactor": 50},

@@ -39,13 +39,18 @@ REFUSALS_MAX = 12
 # accepts every port and attaches none.
 NO_EFFECT_MAX = 4
 _CONFLICT, _MISSING = 409, 404
+# Why a delete waits although Ironic has no such instance on the node.
+FORGOTTEN = "Ironic has forgotten the instance of the node, and has not taken it off"
+# States that a node reaches without being cleaned.
+_UNCLEANED = frozenset({"enroll", "verifying", "manageable", "inspecting", "inspect wait", "inspect failed"})
 
 
 class Seen(Struct, frozen=True):
     """The node as Ironic has it now, None if Ironic does not know it; and the steps that were taken since it was read.
 
     `vifs` are the attached ports, None if they were not read since they were last changed. `is_ordered`: Ironic accepted
-    the order to rebuild.
+    the order to rebuild, to take the instance off, or to clean the node.
+    `row` is the node's row: by that, the instance of an undeploy may have been active here, and others have ended.
     """
 
     node: Node | None
@@ -53,6 +58,7 @@ class Seen(Struct, frozen=True):
     has_info: bool = False
     is_valid: bool = False
     is_ordered: bool = False
+    row: NodeRow | None = None
 
 
 class SetInstance(Struct, frozen=True):
@@ -85,7 +91,7 @@ class Validate(Struct, frozen=True):
 class SetState(Struct, frozen=True):
     """A step: order Ironic to bring the node into a provision state."""
 
-    target: Literal["active", "deleted", "abort", "rebuild"]
+    target: Literal["active", "deleted", "abort", "rebuild", "manage", "provide"]
     # A URL, an image, or its parts.
     configdrive: str | Mapping[str, Any] = ""
 
@@ -117,7 +123,9 @@ class Again(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """An outcome: store the node's provision state and its time on the row. Only then may a rebuild be ordered."""
+    """An outcome: store the node's provision state and its time on the row. Only then may a rebuild be ordered, or a node be
+    cleaned of which Ironic has forgotten the instance.
+    """
 
     before: str
 
@@ -237,7 +245,12 @@ def ended(
         how = _rebuilt(deploy, deploy.order, outcome, node)
         return with_rebuilt(row, deploy.order, how), redeployed(deploy.order, row, how)
     if isinstance(outcome, Finish):
-        done = Deployed(cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt)
+        done = Deployed(
+            cell=deploy.cell,
+            instance=deploy.instance,
+            attempt=deploy.attempt,
+            active_at=None if node is None else node.provision_updated_at,
+        )
         return structs.replace(row, deployed=done), spawned(done, row)
     if row.deployed is not None and row.deployed.instance == deploy.instance:
         row = structs.replace(row, deployed=None)
@@ -392,7 +405,10 @@ def _undeploying(  # noqa: PLR0911 - one for each kind of state
     if node is None:
         return Gone()
     if node.instance_uuid != deploy.instance:
-        return _detaching_ours(deploy, node, seen)
+        if not _is_forgotten(deploy, node, seen):
+            return _detaching_ours(deploy, node, seen)
+        if node.instance_uuid is None or not deploy.before or not _has_ended(node, seen):
+            return _confirming(deploy, node, seen)
     match provision_state(node.provision_state).undeploy:
         case "delete":
             return SetState("deleted")
@@ -406,6 +422,43 @@ def _undeploying(  # noqa: PLR0911 - one for each kind of state
             return DetachVif(seen.vifs[0]) if seen.vifs else ClearInstance()
         case _:
             return WaitForNode(_state_of(node))
+
+
+def _is_forgotten(deploy: NodeDeploy, node: Node, seen: Seen) -> bool:
+    """Whether the instance was active on the node, and nothing shows that Ironic has taken it off: then Ironic has lost what it
+    knew, as by a restore of an older backup, and the machine still runs.
+
+    It is shown by an order that Ironic accepted, or by a change of the node after the instance became active. Of the latter, a node
+    that an operator works on shows nothing: no cleaning leads there from `available`.
+    """
+    done = None if seen.row is None else seen.row.deployed
+    if done is None or (done.instance, done.attempt) != (deploy.instance, deploy.attempt):
+        return False
+    at, active_at = node.provision_updated_at, done.active_at
+    if deploy.before or deploy.is_ordered or seen.is_ordered:
+        # Ironic may be restored also while it takes the instance off.
+        return bool(deploy.before) or (at is not None and active_at is not None and at < active_at)
+    is_later = active_at is not None and at is not None and at > active_at
+    return not is_later or node.provision_state in _UNCLEANED
+
+
+def _has_ended(node: Node, seen: Seen) -> bool:
+    return seen.row is not None and any(each.instance == node.instance_uuid for each in seen.row.ended)
+
+
+def _confirming(deploy: NodeDeploy, node: Node, seen: Seen) -> Step | Outcome:
+    """The next step of a delete whose instance Ironic has forgotten: the delete is over when Ironic has cleaned the node."""
+    if not deploy.before:
+        return Note(_since(node))
+    if node.instance_uuid is not None:
+        return WaitForNode(f"{FORGOTTEN}, and says that instance {node.instance_uuid} is there")
+    match node.provision_state:
+        case None | "available":
+            return Gone() if deploy.is_ordered or seen.is_ordered else SetState("manage")
+        case "manageable":
+            return SetState("provide")
+        case _:
+            return WaitForNode(f"{FORGOTTEN}; it must clean the node first: {_state_of(node)}")
 
 
 def _detaching_ours(deploy: NodeDeploy, node: Node, seen: Seen) -> Step | Outcome:

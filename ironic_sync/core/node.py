@@ -27,6 +27,7 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     maintenance_reason: str | None = None
     fault: str | None = None
     retired: bool = False
+    protected: bool = False
     resource_class: str | None = None
     traits: tuple[str, ...] = ()
     instance_uuid: UUID | None = None
@@ -86,6 +87,7 @@ class NodeData(Struct, frozen=True, kw_only=True, gc=False):
     name: Label | None = None
     target_provision_state: Label | None = None
     maintenance_reason: Text | None = None
+    protected: bool | None = None
     shard: Label | None = None
     driver: Label | None = None
     last_error: Text | None = None
@@ -109,6 +111,7 @@ def node_of(data: NodeData) -> Node:
         maintenance_reason=data.maintenance_reason and data.maintenance_reason[:LONG_TEXT_MAX],
         fault=data.fault,
         retired=bool(data.retired),
+        protected=bool(data.protected),
         resource_class=data.resource_class,
         traits=tuple(sorted(set(data.traits))) if data.traits else (),
         instance_uuid=data.instance_uuid,
@@ -262,3 +265,13 @@ _UNKNOWN = ProvisionState("a state that is not known here", "unknown", "wait")
 
 def provision_state(name: str | None) -> ProvisionState:
     return PROVISION_STATES.get(name, _UNKNOWN)
+
+
+def is_of_nobody(node: Node) -> bool:
+    """Whether Ironic has deployed the node, or tried to, and has no instance there: the instance was removed while its deploy was
+    on the way to Ironic.
+    """
+    return node.instance_uuid is None and provision_state(node.provision_state).undeploy in {
+        "delete",
+        "abort",
+    }

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 
 from msgspec import Struct, structs
 
-from ironic_sync.core.node import Node, provision_state
+from ironic_sync.core.node import Node, is_of_nobody, provision_state
 from ironic_sync.core.rows import NodeRow, Offer
 
 MISSING = "Ironic no longer has this node, nor many others: it is held until that is believed"
@@ -38,9 +38,11 @@ def reasons_against(node: Node) -> tuple[str, ...]:
     return tuple(
         reason
         for reason in (
-            _against_state(node.provision_state),
+            _against_state(node),
             _against_maintenance(node),
             "the node is retired" if node.retired else "",
+            # Only an operator sets it, and Ironic would never take an instance off again.
+            "the node is protected" if node.protected else "",
             "power state is 'error'" if node.power_state == "error" else "",
             f"instance {node.instance_uuid} is on the node" if node.instance_uuid else "",
             f"fault is {_shown(node.fault)}" if node.fault else "",
@@ -107,6 +109,7 @@ def _against_row(row: NodeRow, kept: str) -> tuple[str, ...]:
             f"the node moves from cell {row.cell!r} to {row.cell_wanted!r}" if row.cell_wanted else "",
             f"the node is read again: {'; '.join(row.doubts)}" if row.is_doubted else "",
             f"{row.deploy.kind} of instance {row.deploy.instance} is under way" if row.deploy else "",
+            row.discord or (row.trouble if row.older_than else ""),
             _against_kept(kept) if kept else "",
         )
         if reason
@@ -117,9 +120,11 @@ def _against_kept(kept: str) -> str:
     return f"the former class {kept} is still held"
 
 
-def _against_state(state: str | None) -> str:
-    reason = provision_state(state).reserved
-    return reason and f"provision state is {_shown(state)}: {reason}"
+def _against_state(node: Node) -> str:
+    reason = provision_state(node.provision_state).reserved
+    if reason and is_of_nobody(node):
+        reason = "Ironic has deployed the node, and has no instance there"
+    return reason and f"provision state is {_shown(node.provision_state)}: {reason}"
 
 
 def _against_maintenance(node: Node) -> str:

@@ -15,9 +15,12 @@ from bus.messages.cell import (
 )
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
-from ironic_sync.core.node import Node
+from ironic_sync.core.node import Node, is_of_nobody
 from kit.times import EPOCH
 
+OF_NOBODY = "Ironic has deployed the node, and has no instance there: `moor node undeploy` releases it"
+# Said with a time behind it.
+OLDER = "Ironic was restored from a backup: it tells of the node as it was before"
 # By any clock: the daemon that writes an order and the node's owner may have two.
 AT_ONCE = EPOCH
 # The final answer about an attempt, for the conductor.
@@ -58,6 +61,8 @@ class NodeDeploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int
     # An undeploy that no conductor waits for: it removes what a late request left on the node.
     is_leftover: bool = False
+    # A person has ordered it, or it is within what daemons may order by themselves (`IronicSettings.undeploys_unasked`).
+    is_allowed: bool = False
     # The order; None for an undeploy.
     order: DeployInstance | RedeployInstance | None = None
     before: str = ""
@@ -72,6 +77,11 @@ class NodeDeploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_at: datetime | None = None
     # When the node must be read again even without a notification.
     due_at: datetime | None = None
+
+    @property
+    def is_unasked(self) -> bool:
+        """Whether it destroys an instance although no person gave an order, and nothing has allowed it yet."""
+        return self.is_leftover and not self.is_allowed
 
     @property
     def is_cleanup(self) -> bool:
@@ -92,6 +102,8 @@ class Deployed(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `gone_or_back` counts the messages to the conductor that Ironic has deleted the node since, or has it again. They are
     numbered by it: odd ones say that it is gone.
+    `active_at` is since when the node was active, by Ironic's clock: an Ironic that tells of the node as it was before that has
+    not taken the instance off, but was restored from a backup.
     """
 
     cell: str
@@ -99,6 +111,7 @@ class Deployed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int
     rebuilt: Rebuilt | None = None
     gone_or_back: int = 0
+    active_at: datetime | None = None
 
     @property
     def is_lost(self) -> bool:
@@ -115,6 +128,21 @@ class Ended(Struct, frozen=True, kw_only=True, omit_defaults=True):
     instance: InstanceId
     attempt: int
     failure: str = ""
+
+
+class Unasked(Struct, frozen=True):
+    """An order of a daemon's own to take an instance off its node, and why it gave it."""
+
+    at: datetime
+    instance: InstanceId
+    why: str
+
+
+class Alarms(Struct, frozen=True):
+    """How many nodes Ironic tells an older state of than was known, and on how many daemons lately took an instance off by themselves."""
+
+    older: int
+    unasked: int
 
 
 class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -144,6 +172,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `missing_since_us` is when Ironic was found to have lost this node together with many others: it is kept reserved, and
     counts as deleted only later, or when an operator says so.
     `is_foreign`: something else keeps the node's provider, which is left alone; `report_note` says what.
+    `older_than` is since when the node was in the state that was known here, while Ironic tells of an older one: it was restored.
+    `unasked` are the last orders to take an instance off the node that a daemon gave by itself.
     """
 
     id: ProviderId
@@ -178,6 +208,13 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended: tuple[Ended, ...] = ()
     answers: tuple[Answer, ...] = ()
     answers_at: datetime | None = None
+    older_than: datetime | None = None
+    unasked: tuple[Unasked, ...] = ()
+
+    @property
+    def unasked_at(self) -> datetime | None:
+        """When a daemon last ordered by itself that an instance be taken off the node."""
+        return self.unasked[-1].at if self.unasked else None
 
     @property
     def holds_instance(self) -> bool:
@@ -185,6 +222,35 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         daemon lives.
         """
         return self.deploy is not None or (self.node is not None and self.node.instance_uuid is not None)
+
+    @property
+    def living(self) -> Deployed | None:
+        """The instance that the books give the node to: it was made active here, and nobody has ended it. No daemon takes it
+        off by itself, whatever Ironic says.
+        """
+        done = self.deployed
+        if done is None or any(
+            each.instance == done.instance and each.attempt >= done.attempt for each in self.ended
+        ):
+            return None
+        return done
+
+    @property
+    def discord(self) -> str:
+        """What Ironic has on the node instead of its living instance; empty if there is no such disagreement."""
+        done, node = self.living, self.node
+        if done is None or node is None or self.deploy is not None or node.instance_uuid == done.instance:
+            return ""
+        has = f"instance {node.instance_uuid}" if node.instance_uuid else "no instance"
+        return f"instance {done.instance} lives here by the books, and Ironic has {has} on the node"
+
+    @property
+    def trouble(self) -> str:
+        """What Ironic says of the node that cannot be so by the books: a person must look at it. Empty if there is nothing."""
+        older = f"{OLDER} {self.older_than:%Y-%m-%d %H:%M:%S} UTC" if self.older_than else ""
+        is_alone = self.node is not None and self.deploy is None and not self.is_deleted
+        alone = OF_NOBODY if is_alone and self.node and is_of_nobody(self.node) else ""
+        return self.discord or older or alone
 
     @property
     def needs_report(self) -> bool:

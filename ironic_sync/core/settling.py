@@ -21,7 +21,17 @@ from engine.flavors import InstanceId
 from engine.hosts import NODE
 from ironic_sync.core.node import provision_state
 from ironic_sync.core.offers import CellMap, CellPlan, decide_cell, offer_of, reasons_against
-from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
+from ironic_sync.core.rows import (
+    AT_ONCE,
+    Alarms,
+    Answer,
+    Deployed,
+    Ended,
+    NodeDeploy,
+    NodeRow,
+    Rebuilt,
+    Unasked,
+)
 
 NODE_DELETED = "its bare-metal node does not exist any more: it was deleted in Ironic"
 
@@ -61,10 +71,28 @@ def after_change(before: NodeRow, changed: NodeRow, policy: NodePolicy) -> NodeR
 
     A node that placement removed stays removed while it counts as deleted, whatever is heard of it: a read decides first.
     """
-    after = settled(changed, policy)
+    after = settled(_with_age(before, changed) if policy.can_read else changed, policy)
     if _content(before) == _content(after) or (before.is_removed and after.is_deleted):
         return after
     return structs.replace(after, reported=None, is_removed=False, content_version=before.version + 1)
+
+
+def _with_age(before: NodeRow, row: NodeRow) -> NodeRow:
+    """The row that remembers since when its node was in another state, if Ironic tells now of an older one: Ironic's database was
+    restored from a backup. Until a person has answered, or Ironic's time has come again, the node counts for nothing.
+    """
+    if row.node is None or row.node == before.node or before.is_deleted:
+        return row
+    at, known = row.node.provision_updated_at, before.older_than
+    if known is None and before.node is not None:
+        known = before.node.provision_updated_at
+    is_older = known is not None and (at is None or at < known)
+    return structs.replace(row, older_than=known if is_older else None)
+
+
+def answered(row: NodeRow) -> NodeRow:
+    """The row after a person said that the node may count again as Ironic has it. Its owner reads it again."""
+    return structs.replace(row, older_than=None, doubts=(*row.doubts, ANSWERED)) if row.older_than else row
 
 
 def _content(row: NodeRow) -> tuple[object, ...]:
@@ -95,10 +123,12 @@ def with_leftover(row: NodeRow) -> NodeRow:
         or node is None
         or node.instance_uuid is None
         or row.is_deleted
+        or row.needs_read
     ):
         return row
     end = next((each for each in row.ended if each.instance == node.instance_uuid), None)
-    if end is None:
+    if end is None or row.living is not None or row.older_than is not None:
+        # Ironic's word about an ended instance is no reason to wipe one that lives: Ironic may be restored from a backup.
         return row
     is_deployed = row.deployed is not None and row.deployed.instance == end.instance
     if is_deployed and row.deployed is not None and row.deployed.attempt != end.attempt:
@@ -120,7 +150,32 @@ def with_stray(row: NodeRow, instance: InstanceId) -> NodeRow:
     """
     done = row.deployed
     attempt = done.attempt if done is not None and done.instance == instance else 0
-    return with_leftover(with_end(row, instance, attempt))
+    asked = with_leftover(with_end(row, instance, attempt))
+    deploy = asked.deploy
+    if deploy is None or not deploy.is_leftover or deploy.instance != instance:
+        return asked
+    return structs.replace(asked, deploy=structs.replace(deploy, is_allowed=True, due_at=AT_ONCE))
+
+
+UNASKED_KEPT_MAX = 5
+ANSWERED = "a person said that Ironic is right about it although it was restored"
+
+
+def with_unasked(row: NodeRow, now: datetime) -> NodeRow:
+    """The row with its undeploy noted as one that a daemon orders by itself."""
+    assert row.deploy is not None, "an order is noted when it is given"
+    instance, attempt = row.deploy.instance, row.deploy.attempt
+    why = f"attempt {attempt} of it has ended, and Ironic has it on the node"
+    return structs.replace(row, unasked=(*row.unasked, Unasked(now, instance, why))[-UNASKED_KEPT_MAX:])
+
+
+def why_not_unasked(alarms: Alarms, at_most: int) -> str:
+    """Why a daemon may not carry out an undeploy that nobody ordered, which is noted among `alarms`; empty if it may."""
+    if alarms.older:
+        return f"Ironic was restored, and {alarms.older} nodes wait for an answer: `moor node ring older`"
+    if alarms.unasked > at_most:
+        return f"daemons took instances off {at_most} nodes by themselves within an hour: `moor node undeploy` does it now"
+    return ""
 
 
 def with_lost_instance(row: NodeRow) -> NodeRow:
@@ -255,7 +310,7 @@ def _after_deploy(row: NodeRow, order: DeployInstance, now: datetime, *, can_dep
         return row, None
     if done is not None and _is_same(done, order):
         return row, spawned(done, row)
-    if reason := _why_not(row, order, can_deploy=can_deploy):
+    if reason := _why_not(row, order, can_deploy=can_deploy) or row.discord:
         # A refusal is final: by now the conductor may have tried another host.
         remembered = with_end(row, order.instance, order.attempt, reason) if row.version else row
         return remembered, spawn_failed(order, row, reason)
@@ -275,6 +330,8 @@ def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ord
             kind="undeploy",
             is_leftover=False,
             failure="",
+            before="",
+            is_ordered=False,
             tries=0,
             refusals=0,
             repeats=0,

@@ -21,6 +21,8 @@ The answers and notifications that Moorage reads are as those of Ironic 39: test
       .begin, .write, .announce, .at, .go, .forget
                           Operations are made of these; tests/ironic_clients makes further ones: create, delete, set_traits.
       .resume_work()      After a start with the nodes of a killed process: its unfinished work continues.
+      .copy(), .restore(copy)
+                          The nodes as a backup, and back to it without a word.
       .go_away(for_s, refuses=...), .come_back()
                           The API answers 503, or takes no connections.
       .published          How many notifications were published.

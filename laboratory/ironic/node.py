@@ -75,6 +75,7 @@ class SimulatedNode(Struct, frozen=True, kw_only=True):
     provision_updated_at: str | None = None
     resource_class: str | None = None
     retired: bool = False
+    protected: bool = False
     traits: tuple[str, ...] = ()
     created_at: str | None = None
     updated_at: str | None = None

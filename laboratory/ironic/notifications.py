@@ -54,7 +54,6 @@ _UNCHANGED: Mapping[str, Any] = {
     "clean_step": {},
     "deploy_step": {},
     "disable_power_off": False,
-    "protected": False,
 }
 _CONTEXT: Mapping[str, Any] = {
     **dict.fromkeys(("_context_user", "_context_project_id", "_context_system_scope", "_context_project")),

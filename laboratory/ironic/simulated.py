@@ -64,7 +64,7 @@ _PATCHED = frozenset(
     {
         *("conductor_group", "deploy_interface", "extra", "instance_info"),
         *("instance_uuid", "lessee", "maintenance", "name", "network_interface", "owner", "properties"),
-        *("resource_class", "retired", "shard"),
+        *("protected", "resource_class", "retired", "shard"),
     }
 )
 
@@ -153,6 +153,18 @@ class SimulatedIronic(Periodic):
         at_s = self._clock_s()
         for node in [*self.nodes.values()]:
             self.go(node, work.resumed(node, at_s, self.settings), at_s, self.periodic)
+
+    def copy(self) -> Sequence[SimulatedNode]:
+        """A backup of the nodes, for `restore`."""
+        return tuple(self.nodes.values())
+
+    def restore(self, copy: Iterable[SimulatedNode]) -> None:
+        """Put the nodes back to an older copy, as an operator restores Ironic's database. Nothing is announced, and no work goes on."""
+        for node in self.copy():
+            self.forget(node)
+            self.table.remove(node)
+        for node in copy:
+            self.table.add(node)
 
     @property
     def script(self) -> IronicScript:

@@ -21,6 +21,7 @@ import msgspec
 
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ProviderId
+from ironic_sync.core.node import is_of_nobody
 from ironic_sync.core.settling import with_stray
 from ironic_sync.rest import CleanStep, Console, HttpIronicApi, IronicRefused
 from kit.errors import Locked, Operational, TookTooLong, Unavailable
@@ -458,7 +459,8 @@ def _has_failed(node: NodeShown | None) -> bool:
 # `moor node undeploy`: takes instances off bare-metal nodes that Ironic has there and nobody has in the books.
 #
 # `moor audit` finds them. The command looks into the books itself, and refuses what may belong to somebody. It writes the order on
-# the daemons' rows; the node's owner undeploys, as after a late request of an abandoned deploy.
+# the daemons' rows; the node's owner undeploys, as after a late request of an abandoned deploy. Where Ironic has deployed a node for
+# nobody, there is no instance to be ended, and the order goes to Ironic itself.
 
 PATIENCE_S = 30.0
 
@@ -476,7 +478,8 @@ def undeploy(
     timeout: Timeout = WAIT_S,
     _output: Output = None,
 ) -> None:
-    """Take instances off nodes that Ironic has there and nobody has in the books: what `moor audit` calls stray on node.
+    """Take instances off nodes that Ironic has there and nobody has in the books: what `moor audit` calls stray on node, or deployed
+    for nobody.
 
     An instance that anybody has is left alone: `moor delete` takes that off. The daemons undeploy, and Ironic cleans the nodes.
     """
@@ -491,7 +494,7 @@ def undeploy(
                 fail(f"Ironic does not answer, so nothing was done: {reader.away}")
             instances = _instances_on([*found.values()])
             await _check_that_nobody_has(settings, [*found.values()], settle)
-            named = ", ".join(f"instance {instances[id_]} off {_named(node)}" for id_, node in found.items())
+            named = ", ".join(f"{_words(instances[id_])} off {_named(node)}" for id_, node in found.items())
             if not yes and not sys.stdin.isatty():
                 fail(f"nothing was done: this takes {named}. What is on the disks is lost: say so with --yes")
             if not yes and not click.confirm(f"Take {named}? What is on the disks is lost", err=True):
@@ -500,8 +503,12 @@ def undeploy(
             ids = [str(id_) for id_ in found]
 
             def is_on(node: NodeShown | None) -> bool:
-                has = node and node.ironic and node.ironic.instance_uuid
-                return node is not None and has == instances[ProviderId(node.id)]
+                if node is None or node.ironic is None:
+                    return False
+                instance = instances[ProviderId(node.id)]
+                return (
+                    is_of_nobody(node.ironic) if instance is None else node.ironic.instance_uuid == instance
+                )
 
             by_s = asyncio.get_running_loop().time() + timeout
             is_done = not wait or await until_none(is_on, reader, ids, by_s)
@@ -520,15 +527,28 @@ def _named(node: NodeShown) -> str:
     return f"node {node.name or node.id}"
 
 
-def _instances_on(nodes: Sequence[NodeShown]) -> dict[ProviderId, InstanceId]:
-    """What Ironic has on these nodes. Ends the command if one has nothing, or no daemon knows it."""
-    instances: dict[ProviderId, InstanceId] = {}
+def _words(instance: InstanceId | None) -> str:
+    return f"instance {instance}" if instance is not None else "what nobody has"
+
+
+def _instances_on(nodes: Sequence[NodeShown]) -> dict[ProviderId, InstanceId | None]:
+    """What Ironic has on these nodes, None for what nobody has. Ends the command if one has nothing, or no daemon knows it."""
+    instances: dict[ProviderId, InstanceId | None] = {}
     for each in nodes:
-        if each.ironic is None or each.ironic.instance_uuid is None:
+        node = each.ironic
+        if node is None or (node.instance_uuid is None and not is_of_nobody(node)):
             fail(f"{_named(each)} has no instance in Ironic, so nothing was done")
         if not each.daemon:
             fail(f"no daemon knows {_named(each)} yet, so nothing was done")
-        instances[ProviderId(each.id)] = InstanceId(ConsumerId(each.ironic.instance_uuid))
+        if each.lives not in (None, node.instance_uuid):
+            fail(
+                f"instance {each.lives} lives on {_named(each)} by the books; `moor delete` ends it: nothing was done"
+            )
+        if each.deploy is not None and each.deploy.kind != "undeploy":
+            fail(f"{each.deploy.kind} is under way on {_named(each)}: nothing was done")
+        instances[ProviderId(each.id)] = (
+            None if node.instance_uuid is None else InstanceId(ConsumerId(node.instance_uuid))
+        )
     return instances
 
 
@@ -540,13 +560,22 @@ async def _check_that_nobody_has(settings: Settings, nodes: Sequence[NodeShown],
     ):
         cells = settings.addresses.cells
         had = await moor.why_no_strays(seen, settle_s=settle_s, cells=cells, below=below)
+        for each in seen:
+            async for living in moor.list_instances(host=str(each.id), living=True):
+                if living.id != each.instance:
+                    fail(f"{each.words} is the host of instance {living.id} by the books: nothing was done")
     for node in seen:
         if node.instance is not None and node.instance in had:
             fail(f"{node.words} has instance {node.instance}, {had[node.instance]}: nothing was done")
 
 
-async def _undeploy(reader: NodeReader, instances: Mapping[ProviderId, InstanceId]) -> None:
+async def _undeploy(reader: NodeReader, instances: Mapping[ProviderId, InstanceId | None]) -> None:
     assert reader.rows is not None, "the daemons' database is named"
+    assert reader.api is not None, "the settings name an Ironic"
+    named = {id_: instance for id_, instance in instances.items() if instance is not None}
     async with reader.rows.transaction() as transaction:
-        rows = (await transaction.load(instances.keys())).values()
-        await transaction.save([with_stray(row, instances[row.id]) for row in rows])
+        rows = (await transaction.load(named)).values()
+        await transaction.save([with_stray(row, named[row.id]) for row in rows])
+    for id_ in instances.keys() - named.keys():
+        if (refused := await reader.api.set_provision_state(id_, "deleted")) is not None:
+            fail(f"node {id_}: Ironic refuses to release it ({refused.status}): {refused.message}")

@@ -13,9 +13,9 @@ from msgspec import Struct, structs
 from rich.markup import escape
 
 from engine.inventories import CUSTOM, ConsumerId, ProviderId
-from ironic_sync.core.node import Node, provision_state
+from ironic_sync.core.node import Node, is_of_nobody, provision_state
 from ironic_sync.core.offers import class_of
-from ironic_sync.core.rows import NodeDeploy, NodeRow
+from ironic_sync.core.rows import OF_NOBODY, NodeDeploy, NodeRow, Unasked
 from ironic_sync.rest import HttpIronicApi, UnreadableNode, ironic_api
 from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
@@ -87,6 +87,7 @@ _OFFER_FIELDS = (
     "resource_class",
     "fault",
     "retired",
+    "protected",
 )
 
 
@@ -133,6 +134,12 @@ class NodeShown(Struct, frozen=True, kw_only=True):
     deploy: DeployShown | None
     # Why the node has no cell, or not the one that the operator's tables name.
     cell_note: str = ""
+    # The instance that lives there by the daemons' books.
+    lives: UUID | None = None
+    # What daemons have taken off by themselves, and why.
+    unasked: tuple[Unasked, ...] = ()
+    # What a person must decide, since Ironic and the books disagree about the node.
+    trouble: str = ""
 
 
 class NodeReader:
@@ -337,7 +344,8 @@ async def _all_seen(api: HttpIronicApi) -> NodesInIronic:
 def seen_in_ironic(node: Node) -> NodeInIronic:
     instance = None if node.instance_uuid is None else ConsumerId(node.instance_uuid)
     is_busy = provision_state(node.provision_state).undeploy == "wait"
-    return NodeInIronic(node.id, node.name or "", node.provision_state or "none", instance, is_busy)
+    state = node.provision_state or "none"
+    return NodeInIronic(node.id, node.name or "", state, instance, is_busy, is_of_nobody(node))
 
 
 def shown(id_: ProviderId, node: Node | None, row: NodeRow | None, *, has_rows: bool = True) -> NodeShown:
@@ -352,7 +360,17 @@ def shown(id_: ProviderId, node: Node | None, row: NodeRow | None, *, has_rows: 
         offered=_offered(node, row, has_rows=has_rows),
         deploy=None if row is None or row.deploy is None else _deploy(row.deploy),
         cell_note=row.cell_note if row else "",
+        lives=row.living.instance if row and row.living else None,
+        unasked=row.unasked if row else (),
+        trouble=_trouble(node, row),
     )
+
+
+def _trouble(node: Node | None, row: NodeRow | None) -> str:
+    if row is not None and row.trouble:
+        return row.trouble
+    # Without a row, another program may keep it.
+    return OF_NOBODY if row is not None and node is not None and is_of_nobody(node) else ""
 
 
 def _offered(node: Node | None, row: NodeRow | None, *, has_rows: bool) -> Offered:
@@ -448,6 +466,7 @@ def _of_ironic(shown: NodeShown) -> list[tuple[str, str]]:
         ("fault", _red(node.fault)),
         ("last error", _red(node.last_error)),
         ("retired", "yes" if node.retired else ""),
+        ("protected", "yes" if node.protected else ""),
         ("class", escape(node.resource_class or "") or "[yellow]none[/yellow]"),
         ("traits", escape(", ".join(node.traits))),
         ("instance", str(node.instance_uuid or "")),
@@ -470,12 +489,17 @@ def _of_moorage(shown: NodeShown) -> list[tuple[str, str]]:
     rows = [
         ("cell", shown.cell),
         ("daemon", f"{escape(shown.daemon)}, epoch {shown.epoch}" if shown.daemon else ""),
+        ("trouble", _red(shown.trouble)),
         ("offered", f"[{colour}]{amount}"),
         ("kept class", offered.kept_class),
         *(
             ("" if number else "why", f"[yellow]{escape(reason)}[/yellow]")
             for number, reason in enumerate(offered.reasons)
         ),
+    ]
+    rows += [
+        ("without an order", f"{time_in_words(each.at)}: instance {each.instance} taken off: {each.why}")
+        for each in shown.unasked
     ]
     if (deploy := shown.deploy) is not None:
         rows += [
@@ -583,9 +607,12 @@ def mistakes_in(nodes: Sequence[NodeShown], flavors: Mapping[str, Flavor]) -> tu
     counts = Counter[str]()
     mistakes = []
     for each in nodes:
+        name = each.name or each.id
+        if each.trouble:
+            mistakes.append(f"node {name}: {each.trouble}")
         if each.ironic is None:
             continue
-        name, own = each.name or each.id, each.ironic.resource_class
+        own = each.ironic.resource_class
         if named := class_of(own):
             counts[named] += 1
         else:

@@ -8,18 +8,21 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated
+from uuid import UUID
 
 from msgspec import Struct
 from rich.markup import escape
 from rich.text import Text
 
 from engine.inventories import ProviderId
+from ironic_sync.core.node import Node
 from ironic_sync.core.ordering import believed_missing
 from ironic_sync.core.ring import Member, Owned, Ring, why
 from ironic_sync.core.rows import NodeRow, Offer
+from ironic_sync.core.settling import answered
 from ironic_sync.store import pages_of
 from ironic_sync.store_sql import SqlIronicStore
-from kit.times import moment
+from kit.times import EPOCH, moment
 from moor.bare_metal.nodes import NodeReader, with_rows
 from moor.client.finding import id_in
 from moor.flags import Commands, argument, option
@@ -53,19 +56,24 @@ class RingShown(Struct, frozen=True, kw_only=True):
     moving: int = 0
     # How many nodes have a provider that another service writes.
     foreign: int = 0
+    # Of how many nodes Ironic says what cannot be so by the books, and of how many of these it tells an older state.
+    in_trouble: int = 0
+    older: int = 0
 
 
 def ring_of(members: Iterable[Member], rows: Iterable[NodeRow]) -> RingShown:
     """All daemons that are members of the ring or own a node."""
     by_name = {each.name: each for each in members}
     nodes, with_instances = Counter[str](), Counter[str]()
-    missing = moving = foreign = 0
+    missing = moving = foreign = in_trouble = older = 0
     for row in rows:
         nodes[row.owner] += 1
         with_instances[row.owner] += row.holds_instance
         missing += bool(row.missing_since_us)
         moving += bool(row.cell_wanted)
         foreign += row.is_foreign
+        in_trouble += bool(row.trouble)
+        older += row.older_than is not None
     return RingShown(
         daemons=tuple(
             _daemon(name, by_name.get(name), nodes[name], with_instances[name])
@@ -75,6 +83,8 @@ def ring_of(members: Iterable[Member], rows: Iterable[NodeRow]) -> RingShown:
         missing=missing,
         moving=moving,
         foreign=foreign,
+        in_trouble=in_trouble,
+        older=older,
     )
 
 
@@ -91,6 +101,12 @@ def notes_of_ring(shown: RingShown) -> list[RingNote]:
     found = (
         RingNote(shown.untaken, "that no daemon has taken yet"),
         RingNote(shown.missing, gone, is_trouble=True),
+        RingNote(
+            shown.older,
+            "of which a restored Ironic tells an older state: `moor node ring older`",
+            is_trouble=True,
+        ),
+        RingNote(shown.in_trouble, "of which Ironic and the books disagree: `moor status`", is_trouble=True),
         RingNote(shown.moving, "that move to another cell once no consumer holds them"),
         RingNote(shown.foreign, "whose provider another service writes"),
     )
@@ -251,6 +267,75 @@ def _print_missing(found: Sequence[MissingNode], *, are_removed: bool) -> None:
         out.print(f"{each.id} {escape(each.name)} in cell {each.cell}, since {time_in_words(each.since)}")
     what = "are removed once no consumer holds them" if are_removed else "are missing"
     out.print(f"{len(found)} nodes {what}")
+
+
+class OlderNode(Struct, frozen=True, kw_only=True):
+    """A node of which Ironic tells an older state than the daemons knew: what it has there, and who lives there by the books."""
+
+    id: ProviderId
+    name: str
+    cell: str
+    older_than: datetime
+    state: str
+    instance: UUID | None
+    lives: UUID | None
+
+
+@app.verb()
+def older(
+    ironic_db: IronicDatabaseUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    go_on: Annotated[
+        bool,
+        option(
+            "--go-on",
+            help="Answer that Ironic is right about them: they count again. What lives there by the books stays nevertheless.",
+        ),
+    ] = False,
+    _output: Output = None,
+) -> None:
+    """List nodes of which Ironic tells an older state than was known: it was restored from a backup. Until a person answers, the
+    daemons take nothing off nodes by themselves, believe no node to be gone, and offer none of these.
+    """
+
+    async def find(store: SqlIronicStore) -> tuple[NodeRow, ...]:
+        rows = [row async for row in _rows(store) if row.older_than]
+        if go_on and rows:
+            async with store.transaction() as transaction:
+                locked = await transaction.load([row.id for row in rows])
+                await transaction.save([answered(row) for row in locked.values()])
+        return tuple(rows)
+
+    found = [_older(row) for row in with_rows(ironic_db, db, find)]
+    print_all(found, _OLDER, "no nodes")
+    if go_on and not wants_document():
+        out.print(f"{len(found)} nodes count again as Ironic has them")
+
+
+def _older(row: NodeRow) -> OlderNode:
+    node, lives = row.node or Node(id=row.id), row.living
+    return OlderNode(
+        id=row.id,
+        name=node.name or "",
+        cell=row.cell,
+        older_than=row.older_than or EPOCH,
+        state=node.provision_state or "none",
+        instance=node.instance_uuid,
+        lives=None if lives is None else lives.instance,
+    )
+
+
+_OLDER = Columns[OlderNode](
+    {
+        "id": lambda each: str(each.id),
+        "name": lambda each: each.name,
+        "known since": lambda each: time_in_words(each.older_than),
+        "state in ironic": lambda each: each.state,
+        "instance in ironic": lambda each: str(each.instance or ""),
+        "lives by the books": lambda each: str(each.lives or ""),
+    }
+)
 
 
 @app.verb()

@@ -15,11 +15,24 @@ from engine.flavors import Flavor, Image, InstanceId
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 from ironic_sync.core.node import Node
 from ironic_sync.core.ring import NodeHandover, Owned
-from ironic_sync.core.rows import Deployed, Ended, NodeDeploy, NodeRow, Offer, Rebuilt
+from ironic_sync.core.rows import (
+    Alarms,
+    Deployed,
+    Ended,
+    NodeDeploy,
+    NodeRow,
+    Offer,
+    Rebuilt,
+    Unasked,
+)
+from ironic_sync.settings import IronicSettings
 from ironic_sync.store import DaemonNameTaken, IronicStore, SavedRows
+from ironic_sync.store_sql import SqlIronicStore
 from kit.database_settings import DatabaseSettings
+from kit.errors import Unavailable
 from kit.sql import POOL_SIZE
 from tests.contracts.ironic_stores import STORES, open_ironic_store, open_ironic_stores
+from tests.contracts.sql_stores import migrated_database
 
 pytestmark = pytest.mark.asyncio
 EACH_STORE = pytest.mark.parametrize("kind", STORES)
@@ -405,6 +418,44 @@ async def test_a_transaction_that_stands_still_keeps_only_its_own_rows_from_movi
             await tx.load([node_id(1)])
             assert [each.id for each in await store.give(moves)] == [node_id(2)]
         assert [each.id for each in await store.give(moves)] == [node_id(1)]
+
+
+@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def test_a_frozen_daemon_is_thrown_out_of_its_transaction_before_its_lease_is_over(kind: str) -> None:
+    """With the settings that every daemon has from its environment."""
+    async with migrated_database(kind, "ironic_sync") as url, AsyncExitStack() as stack:
+        frozen, store = (SqlIronicStore(url, settings=DatabaseSettings()) for _ in range(2))
+        stack.push_async_callback(frozen.close)
+        stack.push_async_callback(store.close)
+        await save(store, a_row(1, "d1"))
+        move = NodeHandover(node_id(1), "d1", 0, "d2")
+
+        async def freeze() -> None:
+            async with frozen.transaction() as tx, asyncio.timeout(IronicSettings().lease_s):
+                await tx.load([node_id(1)])
+                while not (given := await store.give([move])):
+                    await asyncio.sleep(0.1)
+                assert [each.owner for each in given] == ["d2"]
+                await tx.save([a_row(1, "d1")])
+
+        with pytest.raises(Unavailable):
+            await freeze()
+
+
+async def test_orders_that_nobody_gave_and_nodes_of_a_restored_ironic_are_counted(store: IronicStore) -> None:
+    unasked = [Unasked(later(at_s), InstanceId(ConsumerId(UUID(int=9))), "it has ended") for at_s in (0, 60)]
+    rows = [
+        structs.replace(a_row(1), unasked=tuple(unasked)),
+        structs.replace(a_row(2, "d1"), unasked=(unasked[0],)),
+        structs.replace(a_row(3, "d2"), older_than=NOON),
+        a_row(4),
+    ]
+    saved = await save(store, *rows)
+
+    assert await store.alarms(later(-1)) == Alarms(older=1, unasked=2)
+    assert await store.alarms(later(1)) == Alarms(older=1, unasked=1)
+    await save(store, *(structs.replace(row, unasked=(), older_than=None) for row in saved.rows))
+    assert await store.alarms(later(-1)) == Alarms(older=0, unasked=0)
 
 
 # Members

@@ -117,6 +117,39 @@ def port_assumed_attached(real: Any, seen_: Any, step: Any) -> Any:
     return after
 
 
+# What ends a daemon's order by itself for a node is only whether Ironic's instance has ended, and not whether another lives there.
+@planted(
+    "a living instance wiped as the leftover of an ended one", settling, "with_leftover", world=BARE_METAL
+)
+def living_wiped(real: Any, row: NodeRow) -> NodeRow:
+    after = real(structs.replace(row, deployed=None, older_than=None))
+    return row if after.deploy is row.deploy else structs.replace(row, deploy=after.deploy)
+
+
+# A delete is over as soon as Ironic has no such instance on the node, whether it has taken it off or forgotten it.
+planted_by(
+    "a delete done since a restored Ironic has forgotten it", deploying, "_is_forgotten", world=BARE_METAL
+)(lambda _real: lambda *_: False)
+
+
+# Daemons take off by themselves as much as they like.
+planted_by("undeploys that nobody ordered without a limit", deployer, "why_not_unasked", world=BARE_METAL)(
+    lambda _real: lambda *_: ""
+)
+
+
+# What an older copy of Ironic's database says of a node counts like all that Ironic says.
+planted_by("a restored Ironic is believed", settling, "_with_age", world=BARE_METAL)(
+    lambda _real: lambda _before, row: row
+)
+
+
+# A node is offered that Ironic believes to be free while an instance lives there by the books.
+planted_by("a node sold that has a living instance", NodeRow, "discord", world=BARE_METAL)(
+    lambda _real: property(lambda _: "")
+)
+
+
 def _change(writer: NodeWriter, nodes: Iterable[ProviderId], change: Change) -> None:
     def made(row: NodeRow) -> NodeRow | None:
         return change(row) if row.version else None

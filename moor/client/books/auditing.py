@@ -54,6 +54,7 @@ from moor.client.books.rules import (
     is_claim_alone,
     lost_from_node,
     nodes_of,
+    of_nobody,
 )
 from moor.client.books.views import Fault, InstanceView, Mend, Places, Sight, name_clashes
 from moor.client.bus_client import answer_of, providers_of
@@ -344,6 +345,17 @@ class Audit:
         strays = [each.instance for each in left if each.instance is not None and self._is_of_node(each.id)]
         for some in batches_of([*dict.fromkeys((*strays, *self._lost_on_nodes))], LOOKED_AT_ONCE_MAX):
             await self._look_twice(await self._on_nodes_now(some), partial(self._on_nodes_now, some))
+        if any(each.is_of_nobody for each in left):
+            await self._look_twice(await self._of_nobody_now(), self._of_nobody_now)
+
+    async def _of_nobody_now(self) -> list[Fault]:
+        nodes = (await self._list_nodes()).values()
+        ours = {id_ for id_, each in self._places.providers.items() if each.cell}
+        return [
+            of_nobody(each)
+            for each in nodes
+            if each.is_of_nobody and each.id in ours and self._is_of_node(each.id)
+        ]
 
     async def _on_nodes_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
         nodes = await self._list_nodes()

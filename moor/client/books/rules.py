@@ -125,18 +125,22 @@ def _leak(consumer: BookEntry, sight: Sight, places: Places) -> Fault:
 # have forgotten the node for longer than its row is kept, while the instance was deleted.
 
 STRAY_ON_NODE = "stray on node"
+OF_NOBODY = "deployed for nobody"
 # At rest on its node.
 _THERE = ("active", "stopped")
 
 
 class NodeInIronic(Struct, frozen=True):
-    """A node as Ironic lists it. While `is_busy`, Ironic works on it, and its instance may be on the way."""
+    """A node as Ironic lists it. While `is_busy`, Ironic works on it, and its instance may be on the way. `is_of_nobody`: it was
+    deployed, and has no instance.
+    """
 
     id: ProviderId
     name: str
     state: str
     instance: ConsumerId | None = None
     is_busy: bool = False
+    is_of_nobody: bool = False
 
     @property
     def words(self) -> str:
@@ -189,6 +193,17 @@ def _stray(
         f"instance {instance}: Ironic has it on {node.words}, and {where}",
         advice=f"`moor node undeploy {node.id}` takes it off; what another program put there is to stay",
         version=(view and view.version,),
+    )
+
+
+def of_nobody(node: NodeInIronic) -> Fault:
+    """A node that no claim or instance ever leads back to: it would stay reserved."""
+    return Fault(
+        OF_NOBODY,
+        None,
+        f"{node.words}: Ironic has deployed it, and has no instance there",
+        advice=f"`moor node undeploy {node.id}` releases it; what another program put there is to stay",
+        version=(node.state,),
     )
 
 

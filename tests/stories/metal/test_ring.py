@@ -193,6 +193,38 @@ def test_daemons_share_all_nodes_as_the_ring_says() -> None:
     run_simulated(scenario())
 
 
+class LockedRows(MemoryIronicStore):
+    """A daemon that stands still has all rows locked until `are_free`."""
+
+    are_free = True
+
+    async def give(self, moves: Sequence[NodeHandover]) -> tuple[Owned, ...]:
+        return await super().give(moves) if self.are_free else ()
+
+
+def test_rows_that_stay_locked_are_told_of_once_and_taken_over_when_they_are_free(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        store = LockedRows(lambda: NOON + timedelta(seconds=loop.time()))
+        await filled(store)
+        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+        await until_s(5)
+        await d1.kill()
+        store.are_free = False
+        caplog.clear()
+        await until_s(5 + SETTINGS.lease_s + 100 * SETTINGS.look_s)
+        assert len([each for each in caplog.messages if "took over 0 of" in each]) == 1
+        store.are_free = True
+        await until_s(10 + SETTINGS.lease_s + 100 * SETTINGS.look_s)
+        await check_all_agree(store, d2)
+
+    run_simulated(scenario())
+
+
 def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_is_over() -> None:
     async def scenario() -> None:
         store = await filled(a_store())

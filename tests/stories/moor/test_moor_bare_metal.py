@@ -119,12 +119,6 @@ async def test_an_instance_that_only_ironic_has_is_found_by_an_audit_and_undeplo
     environment = {"XDG_STATE_HOME": str(home)}
     stray = str(UUID(int=404))
 
-    async def faults() -> list[tuple[str, str]]:
-        ran = await moor("audit", "--settle", "0", "-o", "json", **environment)
-        lines = [json.loads(line) for line in ran.out.splitlines()]
-        assert (ran.code, ran.err) == (4 if len(lines) > 1 else 0, "")
-        return [(each["fault"], each["about"]) for each in lines[:-1]]
-
     async with up(home, "--nodes", "2"):
         image = ("--image", "http://images/debian", "--image-checksum", "0a1b")
         ran = await moor_json("boot", "--flavor", "metal", "--name", "db", *image, **environment)
@@ -132,7 +126,7 @@ async def test_an_instance_that_only_ironic_has_is_found_by_an_audit_and_undeplo
         own = await moor_json("node", "show", "db", **environment)
         assert own["id"] == instance["host"]
         (other,) = {each["id"] for each in await moor_json("node", "list", **environment)} - {own["id"]}
-        assert await faults() == []
+        assert await faults(**environment) == []
 
         async with httpx.AsyncClient(base_url=ironic_url(home), headers=VERSION) as ironic:
             operations = [{"op": "add", "path": "/instance_uuid", "value": stray}]
@@ -140,7 +134,7 @@ async def test_an_instance_that_only_ironic_has_is_found_by_an_audit_and_undeplo
             deploy = {"target": "active"}
             (await ironic.put(f"/v1/nodes/{other}/states/provision", json=deploy)).raise_for_status()
             await until_state(other, "active", **environment)
-            assert await faults() == [("stray on node", stray)]
+            assert await faults(**environment) == [("stray on node", stray)]
 
             undeploy = ("node", "undeploy", "--settle", "0")
             refused = await moor(*undeploy, "--yes", "db", other, **environment)
@@ -150,7 +144,7 @@ async def test_an_instance_that_only_ironic_has_is_found_by_an_audit_and_undeplo
             assert (unsure.code, "say so with --yes" in unsure.err) == (1, True)
             done = await moor(*undeploy, "--yes", other, **environment)
             assert done.code == 0, done.err
-            assert await faults() == []
+            assert await faults(**environment) == []
             await until_state(other, "available", **environment)
             nothing = await moor(*undeploy, "--yes", other, **environment)
             assert "has no instance in Ironic, so nothing was done" in nothing.err
@@ -159,10 +153,39 @@ async def test_an_instance_that_only_ironic_has_is_found_by_an_audit_and_undeplo
             tear_down = {"target": "deleted"}
             (await ironic.put(f"/v1/nodes/{own['id']}/states/provision", json=tear_down)).raise_for_status()
             await until_state(own["id"], "available", **environment)
-            assert await faults() == [("lost", instance["id"])]
+            assert await faults(**environment) == [("lost", instance["id"])]
             # Its name stands for no node any more.
             gone = await moor("node", "power", "off", "db", **environment)
             assert (gone.code, "there is no node 'db'" in gone.err) == (1, True)
+
+
+async def test_a_node_that_ironic_has_deployed_for_nobody_is_named_and_released(home: Path) -> None:
+    """The instance was deleted while the order of a daemon that stood still was on its way to Ironic."""
+    environment = {"XDG_STATE_HOME": str(home)}
+    async with up(home, "--nodes", "1"):
+        (node,) = [each["id"] for each in await moor_json("node", "list", **environment)]
+        async with httpx.AsyncClient(base_url=ironic_url(home), headers=VERSION) as ironic:
+            order = await ironic.put(f"/v1/nodes/{node}/states/provision", json={"target": "active"})
+            order.raise_for_status()
+        await until_state(node, "active", **environment)
+
+        assert await faults(**environment) == [("deployed for nobody", "")]
+        status = await moor("status", "-o", "json", **environment)
+        assert "has no instance there: `moor node undeploy` releases it" in status.out
+        shown = await moor("node", "show", node, **environment)
+        assert "an instance runs" not in shown.out
+        assert "has no instance there" in shown.out
+        released = await moor("node", "undeploy", "--settle", "0", "--yes", node, **environment)
+        assert released.code == 0, released.err
+        await until_state(node, "available", **environment)
+        assert await faults(**environment) == []
+
+
+async def faults(**environment: str) -> list[tuple[str, str]]:
+    ran = await moor("audit", "--settle", "0", "-o", "json", **environment)
+    lines = [json.loads(line) for line in ran.out.splitlines()]
+    assert (ran.code, ran.err) == (4 if len(lines) > 1 else 0, "")
+    return [(each["fault"], each["about"]) for each in lines[:-1]]
 
 
 async def until_state(node: str, state: str, **environment: str) -> None:

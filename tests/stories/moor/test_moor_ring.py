@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from engine.inventories import ProviderId
+from engine.flavors import InstanceId
+from engine.inventories import ConsumerId, ProviderId
 from ironic_sync.core.node import Node
-from ironic_sync.core.rows import NodeRow, Offer
+from ironic_sync.core.rows import Deployed, NodeRow, Offer
 from ironic_sync.membership import Membership
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store import IronicStore
@@ -50,6 +52,38 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
 
 def node_id(number: int) -> ProviderId:
     return ProviderId(UUID(int=number))
+
+
+async def test_nodes_of_which_a_restored_ironic_tells_an_older_state_are_listed_and_answered(
+    served: Served,
+) -> None:
+    noon = datetime(2026, 3, 4, 12, tzinfo=UTC)
+    lives = Deployed(cell="c1", instance=InstanceId(ConsumerId(UUID(int=7))), attempt=1)
+    older = structs.replace(a_held_row(1, "d1"), older_than=noon, deployed=lives)
+    async with served.store.transaction() as tx:
+        await tx.save([older, a_held_row(2, "d2")])
+
+    shown = await moor_json("node", "ring", "--ironic-db", served.url)
+    assert (shown["older"], shown["in_trouble"]) == (1, 1)
+    (listed,) = await moor_json("node", "ring", "older", "--ironic-db", served.url)
+    assert listed == {
+        "id": str(node_id(1)),
+        "name": "rack-1",
+        "cell": "c1",
+        "older_than": "2026-03-04T12:00:00Z",
+        "state": "none",
+        "instance": None,
+        "lives": str(UUID(int=7)),
+    }
+    assert (await served.store.alarms(noon)).older == 1
+
+    told = await moor("node", "ring", "older", "--go-on", "--ironic-db", served.url)
+    assert told.code == 0, told.err
+    assert "1 nodes count again as Ironic has them" in told.out
+    row = (await served.store.read([node_id(1)]))[node_id(1)]
+    assert row.older_than is None
+    assert row.needs_read, "its owner looks again"
+    assert (await served.store.alarms(noon)).older == 0
 
 
 async def test_nodes_missing_in_ironic_are_shown_and_released_by_an_operator(served: Served) -> None:

@@ -1,5 +1,6 @@
 """The next step of a deploy or undeploy, for every state of the node."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -378,3 +379,73 @@ def test_the_ports_on_a_node_that_is_no_longer_ours_are_not_tried_for_ever() -> 
     assert next_step(structs.replace(WITH_PORTS, refusals=REFUSALS_MAX), there) == Gone()
     away = structs.replace(WITH_PORTS, tries=REFUSALS_MAX)
     assert next_step(away, there) == DetachVif("port-1"), "Ironic was away, and refused nothing"
+
+
+# A delete of an instance that was active here, of which Ironic knows nothing any more: it was restored from an older backup.
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+BEFORE, LATER = NOON - timedelta(hours=1), NOON + timedelta(minutes=1)
+LIVED = NodeRow(
+    id=NODE_ID,
+    version=3,
+    cell="c1",
+    deployed=Deployed(cell="c1", instance=OURS, attempt=1, active_at=NOON),
+    ended=(Ended(instance=THEIRS, attempt=1), Ended(instance=OURS, attempt=1)),
+)
+CONFIRMING = structs.replace(UNDEPLOY, before="noted")
+
+
+def forgotten(state: str | None, at: datetime | None = BEFORE, **fields: Any) -> Seen:
+    return structs.replace(
+        seen(state, provision_updated_at=at, **{"instance_uuid": None, **fields}), row=LIVED
+    )
+
+
+@pytest.mark.parametrize("at", [BEFORE, NOON, None], ids=["older", "as old", "no time"])
+@pytest.mark.parametrize("state", STATES)
+def test_no_delete_is_done_because_a_restored_ironic_has_forgotten_the_instance(
+    state: str | None, at: datetime | None
+) -> None:
+    there = forgotten(state, at)
+    assert next_step(UNDEPLOY, there) == Note(_since(there))
+    step = next_step(CONFIRMING, there)
+    assert not isinstance(step, Gone)
+    orders: dict[str | None, object] = {
+        None: SetState("manage"),
+        "available": SetState("manage"),
+        "manageable": SetState("provide"),
+    }
+    assert step == orders.get(state, step)
+    assert state in orders or isinstance(step, WaitForNode)
+
+
+def _since(there: Seen) -> str:
+    assert there.node is not None
+    at = there.node.provision_updated_at
+    return f"{there.node.provision_state} since {at.isoformat() if at else 'ever'}"
+
+
+def test_such_a_delete_is_done_when_ironic_has_cleaned_the_node_on_its_order() -> None:
+    ordered = structs.replace(CONFIRMING, is_ordered=True)
+    assert isinstance(next_step(ordered, forgotten("cleaning", LATER)), WaitForNode)
+    assert isinstance(next_step(ordered, forgotten("clean failed", LATER)), WaitForNode)
+    assert next_step(ordered, forgotten("available", LATER)) == Gone()
+
+
+def test_an_ended_instance_that_a_restored_ironic_has_there_is_taken_off_for_the_delete_and_no_other() -> (
+    None
+):
+    assert next_step(CONFIRMING, forgotten("active", instance_uuid=THEIRS)) == SetState("deleted")
+    stranger = forgotten("active", instance_uuid=NODE_ID)
+    assert isinstance(next_step(CONFIRMING, stranger), WaitForNode)
+
+
+@pytest.mark.parametrize("state", ["cleaning", "clean wait", "clean failed", "available", "active"])
+def test_what_ironic_did_since_the_instance_was_active_confirms_its_delete(state: str) -> None:
+    instance = THEIRS if state == "active" else None
+    assert next_step(UNDEPLOY, forgotten(state, LATER, instance_uuid=instance)) == Gone()
+    # An operator's work on a node that Ironic believed to be free cleans nothing.
+    assert next_step(UNDEPLOY, forgotten("manageable", LATER)) != Gone()
+    ordered = structs.replace(UNDEPLOY, is_ordered=True)
+    assert next_step(ordered, forgotten(state, NOON, instance_uuid=instance)) == Gone()
+    # It was restored while it carried out the order.
+    assert next_step(ordered, forgotten(state, BEFORE, instance_uuid=instance)) != Gone()

@@ -73,6 +73,7 @@ NEEDED = (
 USED = (
     *NEEDED,
     "name",
+    "protected",
     "target_provision_state",
     "maintenance_reason",
     "driver",

@@ -76,6 +76,7 @@ def test_a_state_that_nobody_knows_reserves_the_node(state: str) -> None:
         ({"maintenance": True}, "the node is in maintenance"),
         ({"maintenance": True, "maintenance_reason": "disk"}, "the node is in maintenance: 'disk'"),
         ({"retired": True}, "the node is retired"),
+        ({"protected": True, "provision_state": None}, "the node is protected"),
         ({"power_state": "error"}, "power state is 'error'"),
         ({"fault": "power failure"}, "fault is 'power failure'"),
         ({"instance_uuid": INSTANCE}, f"instance {INSTANCE} is on the node"),

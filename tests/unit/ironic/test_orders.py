@@ -11,12 +11,15 @@ from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
 from engine.flavors import InstanceId
 from engine.hosts import NODE
 from engine.inventories import ConsumerId
+from ironic_sync.core.offers import CellMap
 from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
 from ironic_sync.core.settling import (
     ENDED_MAX,
     NO_API,
+    NodePolicy,
     Order,
     after_order,
+    settled,
     with_end,
     with_leftover,
     with_lost_instance,
@@ -26,6 +29,7 @@ from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import OURS, THEIRS, a_deploy, a_redeploy, an_order, an_undeploy
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+POLICY = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 ACTIVE = Deployed(cell="c1", instance=OURS, attempt=1)
 
 
@@ -288,3 +292,38 @@ def test_a_rebuild_does_not_forget_what_the_conductor_was_told_of_its_node() -> 
 
     assert after_it.deployed is not None
     assert after_it.deployed.gone_or_back == 1
+
+
+# Ironic may be restored from an older backup: then it tells of a node what is not so any more.
+LIVING = Deployed(cell="c1", instance=OURS, attempt=2)
+
+
+def test_what_lives_on_a_node_by_the_books_is_not_wiped_since_ironic_has_an_ended_instance_there() -> None:
+    over = (Ended(instance=THEIRS, attempt=1), Ended(instance=OURS, attempt=1))
+    row = a_row(node=a_node(provision_state="active", instance_uuid=THEIRS), deployed=LIVING, ended=over)
+
+    after_it = settled(row, POLICY)
+
+    assert after_it.deploy is None
+    assert after_it.offer is not None
+    assert after_it.offer.reserved
+    assert any(
+        f"instance {OURS} lives here by the books, and Ironic has instance {THEIRS}" in reason
+        for reason in after_it.offer.reasons
+    )
+    # Of two that have ended, Ironic's one is taken off.
+    ended = structs.replace(row, ended=(Ended(instance=THEIRS, attempt=1), Ended(instance=OURS, attempt=2)))
+    assert settled(ended, POLICY).deploy is not None
+
+
+def test_a_node_that_ironic_believes_to_be_free_is_not_offered_while_an_instance_lives_there() -> None:
+    row = settled(a_row(deployed=LIVING), POLICY)
+
+    assert row.offer is not None
+    assert row.offer.reserved
+    assert f"instance {OURS} lives here by the books, and Ironic has no instance" in row.offer.reasons[0]
+    # Nor is it built on, if an order comes nevertheless.
+    refused, answer = after(row, an_order(THEIRS))
+    assert isinstance(answer, SpawnFailed)
+    assert "lives here by the books" in answer.reason
+    assert refused.deploy is None

@@ -526,7 +526,7 @@ async def test_a_server_that_never_answers_took_too_long() -> None:
 
 
 async def test_an_older_ironic_is_spoken_to_in_its_version_without_the_fields_it_lacks() -> None:
-    young = ("owner", "lessee", "retired", "shard")
+    young = ("owner", "lessee", "retired", "protected", "shard")
     old = {name: value for name, value in told().items() if name not in young}
     server = Server(lambda _: Answer(old), newest=46)
     api = api_of(server)

@@ -16,7 +16,7 @@ from kit.errors import Unavailable
 from moor.client.books.auditing import AuditOptions, AuditResult, audited
 from moor.client.books.books_reader import BooksReader
 from moor.client.books.instance_rules import LOST
-from moor.client.books.rules import STRAY_ON_NODE, NodeInIronic
+from moor.client.books.rules import OF_NOBODY, STRAY_ON_NODE, NodeInIronic
 from moor.client.books.views import InstanceView
 from tests.properties.test_audit_properties import HOSTS, ID, NOW, PLACES, a_view
 from tests.unit.moor.test_audit_run import Everyone
@@ -101,6 +101,19 @@ async def test_what_ironic_has_is_compared_with_the_books(
     assert [each.fault.kind for each in found] == kinds
     for each in found:
         assert "moor node undeploy" in each.why or each.fault.kind == LOST
+
+
+async def test_a_node_that_ironic_has_deployed_for_nobody_is_named_if_it_is_ours() -> None:
+    nodes = on_nodes(own=ID, other=None, unknown=None)
+    alone = {each.id: structs.replace(each, is_of_nobody=each.id != OWN) for each in nodes.values()}
+
+    (finding,) = (await audit(Books(ACTIVE), alone)).findings
+    assert (finding.fault.kind, finding.fault.about) == (OF_NOBODY, None)
+    assert f"moor node undeploy {OTHER}" in finding.why
+    books = Books(ACTIVE)
+    books.foreign = (OTHER,)
+    assert (await audit(books, alone)).findings == ()
+    assert (await audit(Books(ACTIVE), alone, nodes)).findings == ()
 
 
 async def test_what_passes_until_the_second_look_or_changed_lately_is_no_fault() -> None:
