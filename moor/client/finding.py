@@ -6,7 +6,7 @@ ids that begin so, that is an error with the list of them, and nothing is done.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, get_args
 from uuid import UUID
 
 from msgspec import Struct, structs
@@ -31,6 +31,7 @@ from moor.client.bus_client import (
     pages_of,
 )
 from moor.client.errors import Ambiguous, NotFound, Rejected
+from moor.client.requests import StateName
 
 T = TypeVar("T")
 
@@ -218,7 +219,9 @@ async def _ids_of_names(
 
 
 async def _named(asking: BusClient, texts: Sequence[str], project: str) -> list[Sequence[InstanceState]]:
-    """For each text, the instances with this name; else those whose ids begin so; else the deleted ones with this name."""
+    """For each text, the instances with this name, or of several the one that lives; else those whose ids begin so; else the deleted
+    ones with this name.
+    """
     if "" in texts:
         raise Rejected("instance", "", "the name or id of an instance is empty")
     every = AskInstances(project=project, limit=CANDIDATES_MAX + 1)
@@ -230,9 +233,47 @@ async def _named(asking: BusClient, texts: Sequence[str], project: str) -> list[
         {text: structs.replace(every, name=text) for text in texts},
     ):
         wanted = {text: question for text, question in questions.items() if not found[text]}
-        answers = await answers_of(asking, [*wanted.values()], InstancesFound)
-        found |= {text: page.instances for text, page in zip(wanted, answers, strict=True)}
+        pages = await _first_of(asking, [*wanted.values()])
+        found |= dict(zip(wanted, pages, strict=True))
+        for text, question in wanted.items():
+            some = found[text]
+            if (
+                question.living
+                and question.name
+                and len(some) > 1
+                and any(each.state in _GONE for each in some)
+            ):
+                found[text] = await _living_first(asking, question, some)
     return [found[text] for text in texts]
+
+
+# An instance that is so is hardly meant by its name, if another one has it.
+_GONE = ("error", "deleting", "deleted")
+_ALIVE = tuple(each for each in get_args(StateName) if each not in _GONE)
+
+
+async def _living_first(
+    asking: BusClient, question: AskInstances, found: Sequence[InstanceState]
+) -> Sequence[InstanceState]:
+    """The only one that lives; or all of several, those that live before the others. Thousands may have ended in error under one name."""
+    pages = await _first_of(asking, [structs.replace(question, state=state) for state in _ALIVE])
+    alive = [each for page in pages for each in page]
+    if len(alive) == 1:
+        return alive
+    return [*{each.id: each for each in (*alive, *found)}.values()][: question.limit]
+
+
+async def _first_of(asking: BusClient, questions: Sequence[AskInstances]) -> list[Sequence[InstanceState]]:
+    """The first instances that each of these questions asks for. A page of few may say that there are more."""
+    pages = await answers_of(asking, questions, InstancesFound)
+    found: list[Sequence[InstanceState]] = []
+    for question, page in zip(questions, pages, strict=True):
+        some, after = page.instances, page.next
+        while after is not None and len(some) < question.limit:
+            more = await answer_of(asking, structs.replace(question, after=after), InstancesFound)
+            some, after = (*some, *more.instances), more.next
+        found.append(some[: question.limit])
+    return found
 
 
 async def _request_named(

@@ -98,6 +98,10 @@ class NamingSession(ClientSession):
                     found[field] = await aggregate_ids(self._bus, found[field])
         return cast("BuildFields", found)
 
+    async def _id(self, named: Named) -> InstanceId:
+        with self._raising():
+            return (await instance_ids(self._bus, [named], self.project))[0]
+
 
 class InstanceCalls(NamingSession):
     """The client's methods about instances."""
@@ -223,13 +227,13 @@ class InstanceCalls(NamingSession):
         )
         return self._instances(question)
 
-    def history(self, instance: UUID) -> Listing[Change, HistoryFound]:
+    def history(self, instance: Named) -> Listing[Change, HistoryFound]:
         """The orders that an instance was given, the first one first, and how each ended."""
-        return self._listing(
-            AskHistory(instance=InstanceId(instance), project=self.project, limit=HISTORY_PAGE),
-            HistoryFound,
-            lambda page: page.changes,
-        )
+
+        async def question() -> AskHistory:
+            return AskHistory(instance=await self._id(instance), project=self.project, limit=HISTORY_PAGE)
+
+        return self._listing(question, HistoryFound, lambda page: page.changes)
 
     def _instances(self, question: AskInstances) -> Listing[InstanceState, InstancesFound]:
         return self._listing(question, InstancesFound, lambda page: page.instances)
@@ -240,16 +244,16 @@ class InstanceCalls(NamingSession):
 LOOK_S = 1.0
 
 
-class ConsoleCalls(ClientSession):
+class ConsoleCalls(NamingSession):
     """The client's methods about consoles."""
 
-    async def console(self, instance: UUID, *, start: int = -4096, limit: int = 4096) -> ConsoleFound:
+    async def console(self, instance: Named, *, start: int = -4096, limit: int = 4096) -> ConsoleFound:
         """What the guest has written to its serial console: `text`, which begins at the byte `start`; if negative, so many bytes before the end.
 
         The next part begins at `next`, and all of it has `size` bytes now. Raises `NoConsoleFound`.
         """
         question = AskConsole(
-            instance=InstanceId(instance),
+            instance=await self._id(instance),
             project=self.project,
             start=start,
             limit=min(limit, CONSOLE_BYTES_MAX),
@@ -259,7 +263,7 @@ class ConsoleCalls(ClientSession):
             raise NoConsoleFound(found.none)
         return found
 
-    async def follow_console(self, instance: UUID, *, start: int = -4096) -> AsyncGenerator[str, None]:
+    async def follow_console(self, instance: Named, *, start: int = -4096) -> AsyncGenerator[str, None]:
         """What the guest has written from the byte `start` on, and what it writes from now on, until the instance is deleted.
 
         While there is no console, as during a move, it waits for one.
@@ -270,7 +274,7 @@ class ConsoleCalls(ClientSession):
                     yield part.text
 
     async def console_parts(
-        self, instance: UUID, *, start: int = -4096, follow: bool = True
+        self, instance: Named, *, start: int = -4096, follow: bool = True
     ) -> AsyncGenerator[ConsoleFound, None]:
         """The console from the byte `start` on, each part from where the last one ended. It ends at what there is now; with `follow`
         it goes on as the guest writes, until the instance is deleted.
@@ -278,7 +282,7 @@ class ConsoleCalls(ClientSession):
         Parts may be empty. One with `none` says that there is no console now.
         """
         question = AskConsole(
-            instance=InstanceId(instance),
+            instance=await self._id(instance),
             project=self.project,
             start=start,
             limit=CONSOLE_BYTES_MAX if follow else min(abs(start), CONSOLE_BYTES_MAX),
@@ -354,8 +358,11 @@ class PlanCalls(NamingSession):
 
         With `step`, only on the hosts that this step removes; `qualify` stands for those that no step removes.
         """
-        request = build_of(flavor, self.project, fields)
-        question = AskReasons(request=request, step=step, limit=VERDICTS_PAGE)
+
+        async def question() -> AskReasons:
+            request = build_of(flavor, self.project, await self._with_ids(fields))
+            return AskReasons(request=request, step=step, limit=VERDICTS_PAGE)
+
         return self._listing(question, ReasonsFound, lambda page: page.hosts)
 
     async def plan_drain(self, host: str) -> DrainFound:
@@ -525,9 +532,6 @@ class MoveCalls(InstanceCalls):
     async def _ids(self, named: Sequence[Named], fields: MoveFields | OrderFields) -> list[InstanceId]:
         with self._raising():
             return await instance_ids(self._bus, named, fields.get("project", self.project))
-
-    async def _id(self, named: Named) -> InstanceId:
-        return (await self._ids((named,), {}))[0]
 
     async def _end(self, instance: Named, how: MoveEnd) -> SentRequest:
         state = await self.show(instance)

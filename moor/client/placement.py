@@ -48,7 +48,7 @@ from engine.refusals import NotAllowed as NotPossible
 from engine.refusals import TooCostly
 from moor.client.bus_client import readable
 from moor.client.errors import Rejected
-from moor.client.finding import Named, aggregate_ids, provider_named, unknown_with_near
+from moor.client.finding import Named, aggregate_ids, id_in, provider_named, unknown_with_near
 from moor.client.requests import ClientSession, Listing
 
 PAGE = 500
@@ -165,9 +165,13 @@ class PlacementCalls(PlacementSession):
         await self._write(DeleteProvider(id=known.id))
         return known
 
-    def list_holders(self, provider: UUID) -> Listing[ConsumerState, HoldersFound]:
+    def list_holders(self, provider: Named) -> Listing[ConsumerState, HoldersFound]:
         """The consumers that hold something of this provider. For admins."""
-        question = AskHolders(provider=ProviderId(provider), limit=1000)
+
+        async def question() -> AskHolders:
+            id_ = id_in(provider) or (await self.show_provider(provider)).id
+            return AskHolders(provider=ProviderId(id_), limit=1000)
+
         return self._listing(question, HoldersFound, lambda page: page.holders)
 
     def list_traits(self) -> Listing[str, NamesFound]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Generator,
@@ -148,7 +149,10 @@ class ClientSession:
             return await answer_of(self._bus, question, kind)
 
     def _listing(
-        self, question: Message, kind: type[P], items: Callable[[P], Iterable[T]]
+        self,
+        question: Message | Callable[[], Awaitable[Message]],
+        kind: type[P],
+        items: Callable[[P], Iterable[T]],
     ) -> "Listing[T, P]":
         return Listing(self, question, kind, items)
 
@@ -198,8 +202,13 @@ class Listing(Generic[T, P]):
     """
 
     def __init__(
-        self, session: ClientSession, question: Message, kind: type[P], items: Callable[[P], Iterable[T]]
+        self,
+        session: ClientSession,
+        question: Message | Callable[[], Awaitable[Message]],
+        kind: type[P],
+        items: Callable[[P], Iterable[T]],
     ) -> None:
+        """A function makes the question where it has to find first what its caller names."""
         self._session = session
         self._question = question
         self._kind = kind
@@ -223,9 +232,10 @@ class Listing(Generic[T, P]):
         """All pages. A page has more than its things: the cells of instances, for example."""
         with self._session._raising():
             bus = self._session._bus
-        pages = pages_of(bus, self._question, self._kind)
+        question = await self._asked()
+        pages = pages_of(bus, question, self._kind)
         while True:
-            with self._session._raising(self._question):
+            with self._session._raising(question):
                 page = await anext(pages, None)
             if page is None:
                 return
@@ -234,7 +244,10 @@ class Listing(Generic[T, P]):
     async def page(self, after: Any = None, size: int = 100) -> P:
         """The page of at most so many that begins after what the page before calls `next`; without that, the first one."""
         fields = {"limit": size, "after": after} if after else {"limit": size}
-        return await self._session._ask(structs.replace(self._question, **fields), self._kind)
+        return await self._session._ask(structs.replace(await self._asked(), **fields), self._kind)
+
+    async def _asked(self) -> Message:
+        return self._question if isinstance(self._question, Message) else await self._question()
 
     def __await__(self) -> Generator[Any, None, list[T]]:
         """All of them: `await listing`."""

@@ -1,5 +1,6 @@
 """The entries of all books about one instance, the faults that an audit finds in them, and the mends."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
@@ -202,8 +203,9 @@ def in_present_shape(share: Share, places: Places) -> Share:
     What finds no room stays where it was claimed: placement refuses it then, and says why.
     """
     amounts: list[ResourceAmount] = []
+    given = Counter[tuple[ProviderId, str]]()
     for each in share.amounts:
-        amounts += [each] if _is_there(each, places) else _found(each, share, places)
+        amounts += [each] if _is_there(each, places) else _found(each, share, places, given)
     return structs.replace(share, amounts=tuple(amounts))
 
 
@@ -212,25 +214,24 @@ def _is_there(amount: ResourceAmount, places: Places) -> bool:
     return provider is not None and amount.resource in provider.inventories
 
 
-def _found(amount: ResourceAmount, share: Share, places: Places) -> Iterator[ResourceAmount]:
-    left = amount.amount
+def _found(
+    amount: ResourceAmount, share: Share, places: Places, given: Counter[tuple[ProviderId, str]]
+) -> Iterator[ResourceAmount]:
+    """`given` is what other amounts of the share have got, of each provider and class."""
+    left, resource = amount.amount, amount.resource
     having = [
-        (each, each.inventories[amount.resource])
+        (each, _free(each.inventories[resource]) - given[each.id, resource])
         for each in places.providers.values()
-        if each.root == share.host and amount.resource in each.inventories
+        if each.root == share.host and resource in each.inventories
     ]
-    for provider, inventory in sorted(having, key=_by_room):
-        part = min(left, _free(inventory))
+    for provider, room in sorted(having, key=lambda each: (-each[1], each[0].name)):
+        part = min(left, room)
         if part > 0:
             left -= part
+            given[provider.id, resource] += part
             yield structs.replace(amount, provider=provider.id, amount=part)
     if left:
         yield structs.replace(amount, amount=left)
-
-
-def _by_room(having: tuple[ProviderState, InventoryState]) -> tuple[int, str]:
-    provider, inventory = having
-    return -_free(inventory), provider.name
 
 
 def _free(inventory: InventoryState) -> int:
