@@ -46,7 +46,7 @@ class Rows:
                 group = GroupState(id=GROUP, name="pair", policy="affinity", project="")
                 return GroupsFound(groups=(group,) if question.name == "pair" else ())
             case AskHistory():
-                return HistoryFound(instance=question.instance, changes=())
+                return HistoryFound(instance=None, changes=())
             case AskConsole():
                 return ConsoleFound(text="hello")
             case AskReasons():
