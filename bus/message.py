@@ -209,7 +209,7 @@ class Parcel(Struct, frozen=True):
 # The names of the headers that a parcel may have.
 #
 # A worker sets ours on a message that it returns to a queue or dead-letters. The broker sets its own on a parcel
-# that it dead-letters.
+# that it dead-letters. Any sender may write them all: bus/workers/authority.py says whose count.
 
 
 REASON = "moor-reason"
@@ -220,16 +220,16 @@ SENDER = "moor-sender"
 # The exchange and key that the message was first published to.
 EXCHANGE = "moor-exchange"
 KEY = "moor-key"
+EXPIRATION = "moor-expiration"
 # A unique name of a dead letter, and how often a message of a newer version was returned to wait for a newer worker.
 LETTER = "moor-letter"
 # When a worker dead-lettered the message, in ISO 8601.
 BURIED_AT = "moor-buried-at"
 WAITS = "moor-newer-waits"
 
-# Set by the broker; RabbitMQ's own names.
+# Set by the broker; RabbitMQ's own names. Beside a dead letter they say how it died last: bus/rabbit/parcels.py.
 BROKER_REASON = "x-first-death-reason"
 BROKER_QUEUE = "x-first-death-queue"
 BROKER_EXCHANGE = "x-first-death-exchange"
-# RabbitMQ gives the key in a list of tables; bus/rabbit/parcels.py reads it from there.
 BROKER_KEY = "x-first-death-key"
 DELIVERY_LIMIT = "delivery_limit"

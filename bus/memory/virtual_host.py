@@ -490,7 +490,7 @@ def _check_name(name: str) -> None:
 
 
 def _dead_letter(queue: str, stored: QueuedParcel) -> Parcel:
-    first_death = {
+    death = {
         message.BROKER_REASON: message.DELIVERY_LIMIT,
         message.BROKER_QUEUE: queue,
         message.BROKER_EXCHANGE: stored.parcel.exchange,
@@ -501,8 +501,7 @@ def _dead_letter(queue: str, stored: QueuedParcel) -> Parcel:
         exchange=DEAD,
         routing_key=queue,
         mandatory=True,
-        # Headers of an earlier dead-lettering stay: only the first is recorded.
-        headers=first_death | dict(stored.parcel.headers),
+        headers=dict(stored.parcel.headers) | death,
     )
 
 

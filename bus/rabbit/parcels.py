@@ -7,7 +7,8 @@ from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 
 from bus.broker import NAME_BYTES_MAX, Delivery
-from bus.message import BROKER_KEY, Parcel
+from bus.message import BROKER_EXCHANGE, BROKER_KEY, BROKER_QUEUE, BROKER_REASON, Parcel
+from bus.queues import DEAD
 
 _TRANSIENT, PERSISTENT = 1, 2
 # AMQP's limit, which the library enforces.
@@ -60,7 +61,7 @@ def delivery_of(queue: str, message: DeliveredMessage) -> Delivery:
                 for key, value in headers.items()
                 if isinstance(value, str | int) and not isinstance(value, bool) and key != _RETURNS
             },
-            **_first_death_key(headers),
+            **(_death(headers) if message.exchange == DEAD else {}),
         },
     )
     return Delivery(
@@ -69,14 +70,26 @@ def delivery_of(queue: str, message: DeliveredMessage) -> Delivery:
         parcel=parcel,
         returns=_returns(headers) if message.redelivered else 0,
         sender=properties.user_id or "",
+        expiration=properties.expiration or "",
     )
 
 
-def _first_death_key(headers: Mapping[str, Any]) -> dict[str, str]:
-    """The routing key under which a dead letter was first published: that of its first death, the last one in the list."""
+def _death(headers: Mapping[str, Any]) -> dict[str, str]:
+    """How the broker has dead-lettered a parcel; nothing if a worker has.
+
+    The first table is of the last death, and its reason is RabbitMQ's own. A publisher may write such tables too: then RabbitMQ has no
+    headers of a first death, and where such a table names the same queue and reason, RabbitMQ keeps what else is in it.
+    """
     match headers.get("x-death"):
-        case [*_, {"routing-keys": [str(key), *_]}]:
-            return {BROKER_KEY: key}
+        case [{} as death, *_]:
+            keys = death.get("routing-keys")
+            said = {
+                BROKER_REASON: death.get("reason"),
+                BROKER_QUEUE: death.get("queue"),
+                BROKER_EXCHANGE: death.get("exchange"),
+                BROKER_KEY: keys[0] if isinstance(keys, list) and keys else "",
+            }
+            return {name: value if isinstance(value, str) else "" for name, value in said.items()}
     return {}
 
 

@@ -2,8 +2,8 @@
 
 A message counts only if two things hold. It arrived under the routing key of its own type, and of the cell or project
 that it names. Its sender is a user whose role may send it. The broker checks part of this. It does not check the keys
-in a CC header, the key under which a queue forwards its dead letters, or the contents of a parcel. All rules follow
-from the routes of the types, bus/topology.py.
+in a CC header, the key under which a queue forwards its dead letters, the headers, or the contents of a parcel. All rules
+follow from the routes of the types, bus/topology.py.
 
 Pure: the facts about the broker are a value (`BrokerFacts`), and so is the verdict.
 """
@@ -15,10 +15,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, structs
 
-from bus.broker import Origin
+from bus import message as headers
+from bus.broker import Delivery, Origin
 from bus.definitions import key_pattern
 from bus.message import API, REPLY, Kind, Message, Scope, type_of
-from bus.queues import FEED, NO_PROJECT, Grant, application_exchange
+from bus.queues import (
+    DEAD,
+    FEED,
+    NO_PROJECT,
+    Grant,
+    application_exchange,
+    in_cell,
+    is_retry_exchange,
+    topic_pattern,
+)
 from bus.topology import (
     OF_ADMINS,
     REJECTION,
@@ -68,6 +78,59 @@ def broker_facts_of(user: str, cells: Iterable[str] | None = None) -> BrokerFact
     If this user is one of the topology's, the broker has the users of all roles, so it verifies senders.
     """
     return BrokerFacts(broker_user_of(user) is not None, None if cells is None else frozenset(cells))
+
+
+def origin_of(delivery: Delivery, facts: BrokerFacts) -> Origin:
+    """Whose message this is, where it was first published, and where its answer goes.
+
+    Who parks a message publishes it under a user of its own. So the first sender, exchange and key travel in headers, which count
+    only then (`is_parked`). Everybody else is the sender, whatever the headers say. Of a dead letter of the broker itself,
+    the exchange and the key stand in headers that its sender may have written: they count where the sender's rights
+    follow from its name. Which projects an application has, only the broker knows: under which key it sent, nobody has verified.
+    """
+    parcel = delivery.parcel
+    said = parcel.headers.get
+    has_died = headers.BROKER_REASON in parcel.headers
+    astray = str(said(headers.BROKER_QUEUE, "")) if has_died and parcel.exchange != DEAD else ""
+    if is_parked(delivery, facts):
+        sender, exchange, key, expiration = [str(said(name, "")) for name in _OF_FIRST]
+        return Origin(sender, parcel.reply_to, exchange, key, astray, expiration)
+    if parcel.exchange != DEAD:
+        exchange, key = parcel.exchange, parcel.routing_key
+        return Origin(delivery.sender, parcel.reply_to, exchange, key, astray, delivery.expiration)
+    speaker = broker_user_of(delivery.sender)
+    if speaker is not None and speaker.application:
+        return Origin(delivery.sender, parcel.reply_to)
+    exchange, key = str(said(headers.BROKER_EXCHANGE, "")), str(said(headers.BROKER_KEY, ""))
+    return Origin(delivery.sender, parcel.reply_to, exchange, key)
+
+
+# The headers by which who parks a message names its first sender, exchange, key and expiration.
+_OF_FIRST = (headers.SENDER, headers.EXCHANGE, headers.KEY, headers.EXPIRATION)
+
+
+def is_parked(delivery: Delivery, facts: BrokerFacts) -> bool:
+    """Is this what a worker has returned to its queue, or dead-lettered, or what an operator replays? Only then our headers count."""
+    parcel = delivery.parcel
+    if not (parcel.exchange == DEAD or is_retry_exchange(parcel.exchange)):
+        return False
+    # What came back too often after a retry has the headers of both: of the worker, and of the broker.
+    is_by_hand = headers.SENDER in parcel.headers or headers.BROKER_REASON not in parcel.headers
+    return is_by_hand and _may_park(delivery.sender, parcel.routing_key, facts)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _may_park(user: str, queue: str, facts: BrokerFacts) -> bool:
+    """Whether this user, verified by the broker, reads the queue, or replays dead letters. A worker of a cell reads those of its cell."""
+    speaker = broker_user_of(user)
+    if speaker is None:
+        # Where the broker has no users, nobody is another.
+        return not facts.has_users
+    if speaker.application:
+        return False
+    role = ROLES_BY_NAME[speaker.role]
+    read = [topic_pattern(in_cell(each, speaker.cell or "*")) for each in role.reads]
+    return role.operates or any(re.fullmatch(each, queue) for each in read)
 
 
 def judge_parcel(origin: Origin, facts: BrokerFacts) -> Refused | None:
@@ -120,6 +183,13 @@ def _judge_like(
     kind: type[Message], end: str, cell: str, origin: Origin, facts: BrokerFacts
 ) -> Refused | None:
     """Judge messages of this type which name this cell, and have this end (`end_of`)."""
+    if origin.expiration:
+        return Refused(
+            "AMQP's expiration must not be set: a message that expires becomes a dead letter, and nobody answers it; send it without",
+            "expiration",
+            origin.expiration,
+            is_told=True,
+        )
     destination = destination_of_like(kind, end)
     if destination.routing_key != origin.key or (
         destination.exchange != origin.exchange and not _is_by_its_own_exchange(destination.exchange, origin)

@@ -2,7 +2,9 @@
 with them (`moor dead list|show|replay|delete`).
 
 A worker buries (dead-letters) a single message, with headers that say why, where, and after how many
-attempts. The broker dead-letters a whole parcel that came back too often, and records only its queue.
+attempts. The broker dead-letters a whole parcel that came back too often or has expired, and records only its queue.
+
+A replay has the authority of the letter's first sender, and never that of the person who replays it.
 """
 
 import asyncio
@@ -17,16 +19,19 @@ from typing import Any
 from msgspec import Struct, structs
 
 from bus import message
-from bus.broker import Connection, Consuming, Delivery, Origin, Receipt, origin_of
+from bus.broker import Connection, Consuming, Delivery, Origin, Receipt
 from bus.codec import CODEC, lines_of
 from bus.message import PLAIN, Envelope, Parcel, type_of
 from bus.queues import DEAD, DEAD_QUEUE, is_retry_exchange
 from bus.topology import retry_exchange_of
 from bus.unreadable import Unreadable
+from bus.workers.authority import BrokerFacts, is_parked, judge, judge_parcel, origin_of
 from kit.errors import Failure
 
 REASON_BYTES_MAX = 2_000
 COUNT_MAX = 2**31 - 1
+# Of letters that are not replayed so many are told.
+REFUSED_TOLD_MAX = 5
 PATIENCE_S = 3.0
 LOOK_S = 0.01
 # RabbitMQ limits how much one channel may send to a quorum queue before that queue catches up. This is half of it.
@@ -34,7 +39,7 @@ WORDS_AT_ONCE = 16
 
 
 class NotReplayed(Failure):
-    """The queue of a dead letter did not accept it again. The dead letter stays."""
+    """The queue of a dead letter did not accept it again, or its sender may not send it. The dead letter stays."""
 
 
 class DeadLetter(Struct, frozen=True):
@@ -137,32 +142,40 @@ def parked_of(parcel: Parcel) -> Parked:
     """What is written beside a parked message. Only who parks may write to the exchanges for retries: elsewhere nothing counts."""
     if not is_retry_exchange(parcel.exchange):
         return NOT_PARKED
-    return Parked(_number(parcel, message.ATTEMPTS), _number(parcel, message.WAITS))
+    return Parked(_number(parcel.headers, message.ATTEMPTS), _number(parcel.headers, message.WAITS))
 
 
 def _said(origin: Origin) -> dict[str, str | int]:
-    return {message.SENDER: origin.sender, message.EXCHANGE: origin.exchange, message.KEY: origin.key}
+    first: dict[str, str | int] = {
+        message.SENDER: origin.sender,
+        message.EXCHANGE: origin.exchange,
+        message.KEY: origin.key,
+    }
+    if origin.expiration:
+        first[message.EXPIRATION] = origin.expiration
+    return first
 
 
-def read(delivery: Delivery) -> DeadLetter:
+def read(delivery: Delivery, facts: BrokerFacts) -> DeadLetter:
     """Make a dead letter from a delivery, whatever its bytes and headers are.
 
-    If this failed for a letter, an operator could not drop that letter either.
+    If this failed for a letter, an operator could not drop that letter either. Our headers count if a worker has written them.
     """
-    said = delivery.parcel.headers
+    headers = delivery.parcel.headers
+    said = headers if is_parked(delivery, facts) else {}
     types, sent_at = _contents(delivery.parcel)
-    brokers_reason = f"the broker gave up on it: {said.get(message.BROKER_REASON) or 'no reason given'}"
+    brokers_reason = f"the broker gave up on it: {headers.get(message.BROKER_REASON) or 'no reason given'}"
     return DeadLetter(
         handle=_handle(delivery.parcel),
         # A replay goes to this queue. It is taken from the key, which the broker has checked, and not from a
         # header, which may say anything.
         queue=delivery.parcel.routing_key,
         reason=str(said.get(message.REASON) or brokers_reason),
-        attempts=_number(delivery.parcel, message.ATTEMPTS),
+        attempts=_number(said, message.ATTEMPTS),
         where=str(said.get(message.WHERE, "broker")),
         type=types,
         parcel=delivery.parcel,
-        origin=origin_of(delivery),
+        origin=origin_of(delivery, facts),
         sent_at=sent_at,
         buried_at=_moment(said.get(message.BURIED_AT)),
     )
@@ -173,6 +186,7 @@ class OpenedDeadLetters(Struct):
 
     connection: Connection
     consuming: Consuming
+    facts: BrokerFacts
     # By their tags; those that were dropped or replayed are gone.
     letters: dict[int, DeadLetter]
 
@@ -196,12 +210,17 @@ class OpenedDeadLetters(Struct):
     async def replay(self, connection: Connection, tags: Sequence[int]) -> None:
         """Send these letters to their own queues again, with no attempts counted.
 
-        A letter is removed from the dead letters only when its own queue has accepted it.
+        A letter is removed from the dead letters only when its own queue has accepted it. One that its sender may not send stays, and
+        holds up no other: it may be a client's, written to stand in the way.
         """
         publishing = await connection.open_publishing()
+        refused: list[str] = []
         try:
             for tag in tags:
                 letter = self.letters[tag]
+                if why := _why_not_replayed(letter, self.facts):
+                    refused.append(f"dead letter {letter.handle} was not replayed: {why}; it stays here")
+                    continue
                 for line in _lines(letter.parcel):
                     receipt = await publishing.publish(_replayed(letter, line))
                     if receipt is not Receipt.CONFIRMED:
@@ -213,14 +232,19 @@ class OpenedDeadLetters(Struct):
                 del self.letters[tag]
         finally:
             await publishing.close()
+        if refused:
+            raise NotReplayed("; ".join(refused[:REFUSED_TOLD_MAX]))
 
 
 @asynccontextmanager
-async def open_dead_letters(connection: Connection, letters_max: int) -> AsyncIterator[OpenedDeadLetters]:
+async def open_dead_letters(
+    connection: Connection, letters_max: int, facts: BrokerFacts | None = None
+) -> AsyncIterator[OpenedDeadLetters]:
     """A context with the dead letters that are in the queue now, oldest first. They go back into the queue at its end.
 
-    Letters that another reader has are not waited for.
+    Letters that another reader has are not waited for. Without `facts` about the broker, it has no users.
     """
+    facts = facts or BrokerFacts()
     count = min(await connection.depth(DEAD_QUEUE), letters_max)
     consuming = await connection.open_consuming(DEAD_QUEUE, prefetch=max(count, 1))
     found: dict[int, Delivery] = {}
@@ -229,8 +253,8 @@ async def open_dead_letters(connection: Connection, letters_max: int) -> AsyncIt
             while len(found) < count:
                 async with asyncio.timeout(PATIENCE_S):
                     found |= {delivery.tag: delivery for delivery in await consuming.receive()}
-        letters = _told_apart({tag: read(delivery) for tag, delivery in found.items()})
-        yield OpenedDeadLetters(connection, consuming, letters)
+        letters = _told_apart({tag: read(delivery, facts) for tag, delivery in found.items()})
+        yield OpenedDeadLetters(connection, consuming, facts, letters)
     finally:
         await consuming.close()
     await _given_back(connection, len(letters))
@@ -272,10 +296,28 @@ def _told_apart(letters: Mapping[int, DeadLetter]) -> dict[int, DeadLetter]:
     return apart
 
 
-def _number(parcel: Parcel, header: str) -> int:
-    """A count in a header; 0 if the header is not a count, since any sender may have written it."""
-    value = parcel.headers.get(header, 0)
+def _number(headers: Mapping[str, str | int], header: str) -> int:
+    """A count in a header; 0 if the header is not a count."""
+    value = headers.get(header, 0)
     return value if isinstance(value, int) and 0 < value <= COUNT_MAX else 0
+
+
+def _why_not_replayed(letter: DeadLetter, facts: BrokerFacts) -> str:
+    """Why no worker would take this letter from its sender. Empty if one would, and for what cannot be read here."""
+    origin = letter.origin
+    if not facts.has_users:
+        return ""
+    if not origin.key:
+        return (
+            f"the broker itself gave it up, so nobody has verified under which key {origin.sender or 'its sender'} sent it; that one "
+            "may send it anew"
+        )
+    read = [CODEC.decode(line) for line in _lines(letter.parcel)]
+    refused = judge_parcel(origin, facts)
+    for each in read:
+        if isinstance(each, Envelope):
+            refused = refused or judge(each.message, origin, facts)
+    return "" if refused is None else refused.reason
 
 
 def _replayed(letter: DeadLetter, line: bytes) -> Parcel:

@@ -17,14 +17,14 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.broker import PREFETCH_MAX, Connection, Consuming, Delivery, Origin, origin_of
+from bus.broker import PREFETCH_MAX, Connection, Consuming, Delivery, Origin
 from bus.codec import NewerVersion, lines_of
 from bus.message import Envelope, Message, Parcel, type_of
 from bus.queues import QueueKind
 from bus.topology import broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
 from bus.workers import dead_letters, handling
-from bus.workers.authority import Refused, all_count, judge, judge_parcel, speaks_for
+from bus.workers.authority import Refused, all_count, judge, judge_parcel, origin_of, speaks_for
 from bus.workers.consuming import Subscription, consumer
 from bus.workers.dead_letters import Parked, parked_of
 from bus.workers.handling import Pace, Received, all_received, received
@@ -241,7 +241,7 @@ class Intake:
             self._take(*self._unopened.popleft())
 
     def _take(self, consuming: Consuming, delivery: Delivery) -> None:
-        origin, parked = origin_of(delivery), parked_of(delivery.parcel)
+        origin, parked = origin_of(delivery, self._facts), parked_of(delivery.parcel)
         if delivery.returns:
             self.redelivered += 1
         elif not parked.attempts and (plain := self._plain(delivery.parcel, origin)):

@@ -31,14 +31,22 @@ from typing import Generic, TypeVar
 from msgspec import Struct, structs
 
 from bus.addresses import Addresses, broker_at
-from bus.broker import Broker, Delivery, Origin, origin_of
+from bus.broker import Broker, Delivery, Origin
 from bus.codec import CODEC, Codec, known_messages
 from bus.message import Envelope, Message, type_of
 from bus.messages.hosts import HostsAlive
 from bus.queues import Grant, answers_queue, feed_queue
 from bus.settings import BusSettings
 from bus.workers import handling
-from bus.workers.authority import BrokerFacts, all_count, broker_facts_of, judge, judge_answer, judge_parcel
+from bus.workers.authority import (
+    BrokerFacts,
+    all_count,
+    broker_facts_of,
+    judge,
+    judge_answer,
+    judge_parcel,
+    origin_of,
+)
 from bus.workers.consuming import consumer, open_own
 from bus.workers.handling import Received, all_received
 from bus.workers.publisher import Outgoing, Publisher
@@ -134,7 +142,7 @@ class Asker:
                 while True:
                     deliveries = await consuming.receive()
                     for delivery in deliveries:
-                        origin = origin_of(delivery)
+                        origin = origin_of(delivery, link.facts)
                         for envelope in known_messages(delivery.parcel, codec):
                             self._take(envelope, origin)
                     await consuming.acknowledge(deliveries[-1].tag, multiple=True)
@@ -299,7 +307,7 @@ async def listen(
 
 
 def _believed(delivery: Delivery, codec: Codec, facts: BrokerFacts) -> list[Received[Message]]:
-    origin = origin_of(delivery)
+    origin = origin_of(delivery, facts)
     if (refused := judge_parcel(origin, facts)) is not None:
         log.warning("parcel ignored, key %s: %s", origin.key, refused.reason)
         return []

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.addresses import broker_at
-from bus.broker import Connection, Consuming, Delivery, Origin, Publishing, Receipt, origin_of
+from bus.broker import Connection, Consuming, Delivery, Origin, Publishing, Receipt
 from bus.codec import CODEC, encode, lines_of
 from bus.message import LINES, PLAIN, Envelope, Message, Parcel, type_of
 from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceMessage
@@ -23,7 +23,7 @@ from bus.messages.hosts import CheckHost, HostHolds, HostsAlive, HostsNotHere, H
 from bus.messages.placement import ReportInventory
 from bus.topology import CELL, DEAD, EVENTS, PLACEMENT, Binding, Objects, Queue, QueueKind, in_cell
 from bus.unreadable import Unreadable
-from bus.workers.authority import BrokerFacts, broker_facts_of, judge, judge_parcel
+from bus.workers.authority import BrokerFacts, broker_facts_of, judge, judge_parcel, origin_of
 from bus.workers.dead_letters import open_dead_letters
 from compute_sim.core.attempts import HostOrder, key_of
 from engine.flavors import Flavor, InstanceId
@@ -158,7 +158,7 @@ class Wire:
         parcel, at_s = delivery.parcel, time.monotonic()
         if parcel.exchange == DEAD:
             return [Heard(at_s, DEAD, parcel.routing_key, parcel.body)]
-        origin = origin_of(delivery)
+        origin = origin_of(delivery, self._facts)
         lines = lines_of(parcel)
         if isinstance(lines, Unreadable):
             return [Heard(at_s, parcel.exchange, parcel.routing_key, parcel.body, refused=lines.reason)]

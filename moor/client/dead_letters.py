@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from bus.broker import Connection
 from bus.queues import DEAD_QUEUE
+from bus.workers.authority import broker_facts_of
 from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
 from kit.errors import ConnectionLost
 from moor.client.errors import NotFound
@@ -101,7 +102,8 @@ class DeadLetterCalls(ClientSession):
 
     @asynccontextmanager
     async def _opened_letters(self, limit: int) -> AsyncIterator[tuple[Connection, OpenedDeadLetters]]:
-        async with self._connected() as connection, open_dead_letters(connection, limit) as opened:
+        facts = broker_facts_of(self._broker.user)
+        async with self._connected() as connection, open_dead_letters(connection, limit, facts) as opened:
             yield connection, opened
 
     @asynccontextmanager

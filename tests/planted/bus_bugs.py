@@ -23,7 +23,7 @@ from bus.topology import broker_user_of
 from bus.unix_socket import client, server
 from bus.unix_socket.client import UnixBroker, UnixConnection
 from bus.unix_socket.server import Session
-from bus.workers import consuming, dead_letters, intake
+from bus.workers import authority, consuming, dead_letters, intake
 from bus.workers.consuming import InboxConsuming
 from bus.workers.dead_letters import NOT_PARKED
 from bus.workers.intake import Intake
@@ -130,8 +130,8 @@ planted_as("an exchange of another program that exists again is no gap")(
 
 # A header that names a sender is believed on every exchange.
 @planted("the sender taken from a header", intake, "origin_of", world=ANY_CLOUD)
-def sender_taken_from_header(real: Any, delivery: Any) -> Any:
-    origin = real(delivery)
+def sender_taken_from_header(real: Any, delivery: Any, facts: Any) -> Any:
+    origin = real(delivery, facts)
     named = delivery.parcel.headers.get(message.SENDER)
     return structs.replace(origin, sender=str(named)) if named else origin
 
@@ -435,3 +435,35 @@ def closed_channel_publishes(real: Any, self: Any, parcel: Any) -> Any:
         return real(self, parcel)
     finally:
         self._over = ""
+
+
+# Our headers count beside a dead letter of anybody: an application names the operator as its sender, and who replays it obeys.
+planted_by("anybody names the sender of a dead letter", authority, "_may_park")(
+    lambda _real: lambda _user, _queue, _facts: True
+)
+
+
+# A worker of a cell names the first sender of what lies in any queue.
+@planted_by("a cell's worker names the senders of other queues' letters", authority, "_may_park")
+def any_queue_parked(real: Any) -> Any:
+    return lambda user, queue, facts: (
+        real(user, queue, facts) or bool((speaker := broker_user_of(user)) and speaker.cell)
+    )
+
+
+# What an application has written into `x-death` counts as the key under which it sent: it acts for any project.
+planted_as("an application says under which key its dead letter was sent")(
+    lambda: rewritten(authority, "origin_of", "speaker.application", "not speaker")
+)
+
+
+# A dead letter is replayed though its sender may not send what is in it.
+planted_by("a replay is not judged before it is sent", dead_letters, "_why_not_replayed")(
+    lambda _real: lambda _letter, _facts: ""
+)
+
+
+# A client lets its order expire, and is not told that it must not.
+planted_as("an order that expires is taken")(
+    lambda: rewritten(authority, "_judge_like", "if origin.expiration", "if not origin")
+)

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from bus import message as headers
-from bus.broker import Delivery, Origin, origin_of
+from bus.broker import Delivery, Origin
 from bus.message import API, EVENTS, PLACEMENT, REPLY, Kind, Message, Parcel
 from bus.messages.build import BuildInstance, DeleteInstance, InstancesFound, RebuildInstance
 from bus.messages.hosts import AskHosts, HostsAlive, HostsFound, HostsReported, SetHost
@@ -26,6 +26,7 @@ from bus.workers.authority import (
     judge,
     judge_answer,
     judge_parcel,
+    origin_of,
     speaks_for,
     wrong_reply_to,
 )
@@ -194,7 +195,7 @@ def test_a_parcel_that_was_dead_lettered_on_its_way_is_refused_from_any_sender()
         headers={headers.BROKER_REASON: "expired", headers.BROKER_QUEUE: "amq.gen-x"},
     )
 
-    origin = origin_of(Delivery(1, "placement.work", parcel, sender="moor-scheduler"))
+    origin = origin_of(Delivery(1, "placement.work", parcel, sender="moor-scheduler"), WITH_USERS)
 
     refused = judge_parcel(origin, WITH_USERS)
     assert refused is not None
@@ -205,20 +206,56 @@ FIRST = {headers.SENDER: "moor-operator", headers.EXCHANGE: API, headers.KEY: "h
 
 
 @pytest.mark.parametrize(
-    ("exchange", "first"),
+    ("sender", "queue", "is_believed"),
     [
-        ("moor.retry.scheduler", Origin("moor-operator", "", API, "host.set")),
-        (DEAD, Origin("moor-operator", "", API, "host.set")),
-        (API, Origin("moor-app-shop", "", API, "build.request.shop")),
-        (PLACEMENT, Origin("moor-app-shop", "", PLACEMENT, "build.request.shop")),
+        ("moor-scheduler", "scheduler.requests", True),
+        ("moor-scheduler", "scheduler.requests.shop", True),
+        ("moor-conductor-c1", "conductor.c1.work", True),
+        ("moor-ironic", "ironic.c1.work", True),
+        ("moor-ironic", "ironic.events", True),
+        # It replays a letter of another.
+        ("moor-operator", "scheduler.requests", True),
+        ("moor-conductor-c1", "conductor.c2.work", False),
+        ("moor-conductor-c1", "compute.c1.work", False),
+        ("moor-compute-c1", "scheduler.requests", False),
+        ("moor-placement", "scheduler.requests", False),
+        ("moor-app-shop", "scheduler.requests", False),
+        ("moor-app-shop", "scheduler.requests.shop", False),
+        ("moor-app-admin", "scheduler.requests", False),
+        ("moor-nobody", "scheduler.requests", False),
+        ("", "scheduler.requests", False),
     ],
 )
-def test_the_header_of_the_first_sender_counts_only_where_workers_alone_write(
-    exchange: str, first: Origin
+@pytest.mark.parametrize("exchange", [DEAD, "moor.retry.scheduler", API, EVENTS])
+def test_the_first_sender_is_named_by_who_reads_the_queue_or_replays(
+    sender: str, queue: str, exchange: str, *, is_believed: bool
 ) -> None:
-    parcel = Parcel(exchange, "build.request.shop", b"{}", headers=dict(FIRST))
+    parcel = Parcel(exchange, queue, b"{}", headers=dict(FIRST))
 
-    assert origin_of(Delivery(1, "q", parcel, sender="moor-app-shop")) == first
+    origin = origin_of(Delivery(1, "q", parcel, sender=sender), WITH_USERS)
+
+    is_named = is_believed and exchange in (DEAD, "moor.retry.scheduler")
+    assert (origin.sender, origin.key == "host.set") == ("moor-operator" if is_named else sender, is_named)
+
+
+@pytest.mark.parametrize(
+    ("sender", "key"),
+    [("moor-conductor-c1", "swap.c1"), ("moor-operator", "swap.c1"), ("moor-app-shop", ""), ("", "swap.c1")],
+)
+def test_the_broker_names_the_key_of_a_dead_letter_unless_its_sender_may_have_written_that(
+    sender: str, key: str
+) -> None:
+    death = {
+        headers.BROKER_REASON: "expired",
+        headers.BROKER_EXCHANGE: PLACEMENT,
+        headers.BROKER_KEY: "swap.c1",
+    }
+
+    origin = origin_of(
+        Delivery(1, "q", Parcel(DEAD, "placement.work", b"{}", headers=death), sender=sender), WITH_USERS
+    )
+
+    assert origin == Origin(sender, "", PLACEMENT if key else "", key)
 
 
 # Answers
