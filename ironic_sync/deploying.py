@@ -58,8 +58,8 @@ from ironic_sync.core.deploying import (
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.ordering import read_again, read_as_gone
 from ironic_sync.core.ring import Owned
-from ironic_sync.core.rows import AT_ONCE, Answer, NodeDeploy, NodeRow
-from ironic_sync.core.settling import Order, after_order, why_not_unasked, with_unasked
+from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, NodeDeploy, NodeRow
+from ironic_sync.core.settling import Order, after_order, node_words, why_not_unasked, with_unasked
 from ironic_sync.rest import HttpIronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store import NodeStore
@@ -151,7 +151,7 @@ class Deployer(PartGroup):
 
     def touch(self, rows: Iterable[NodeRow]) -> None:
         for row in rows:
-            if row.deploy is None and not row.answers:
+            if row.deploy is None and row.answers_at is None:
                 self._looked_by.pop(row.id, None)
                 self._last_progress.pop(row.id, None)
             elif row.owner == self._ring.name and self._looked_by.get(row.id) != _signature(row):
@@ -217,7 +217,7 @@ class Deployer(PartGroup):
             return False
         if (row.owner, row.epoch) != (self._ring.name, self._ring.owned.get(node)):
             return False
-        if row.answers and node not in self._answering:
+        if row.answers_at is not None and node not in self._answering:
             # In a task of its own: a cell's broker may be away for a long time.
             self._answering.start(self._send_answers(row), node)
         if row.deploy is None or row.read_epoch != row.epoch:
@@ -463,16 +463,34 @@ class Deployer(PartGroup):
         try:
             for answer in row.answers:
                 await self._say(answer)
-            await self._take_off(row)
+            words, done = node_words(row), row.living
+            if done is not None and words != done.told:
+                await self._say(
+                    DeployProgressed(
+                        cell=done.cell,
+                        instance=done.instance,
+                        attempt=done.attempt,
+                        host=row.id,
+                        words=words,
+                        at_rest=True,
+                    )
+                )
+                done = structs.replace(done, told=words)
+            await self._take_off(row, done)
         except Operational as problem:
             self._asking.left(problem)
 
-    async def _take_off(self, row: NodeRow) -> None:
+    async def _take_off(self, row: NodeRow, done: Deployed | None) -> None:
+        """Remove from the row what was sent. `done` is its living instance with what its conductor was told."""
+
         def change(now: NodeRow) -> NodeRow | None:
             left = tuple(each for each in now.answers if each not in row.answers)
-            if left == now.answers:
+            if now.answers_at is None:
                 return None
-            return structs.replace(now, answers=left, answers_at=now.answers_at if left else None)
+            known = done if now.deployed == row.deployed and done is not None else now.deployed
+            return structs.replace(
+                now, deployed=known, answers=left, answers_at=now.answers_at if left else None
+            )
 
         await self._writer.change({row.id: change})
 

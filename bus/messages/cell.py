@@ -387,11 +387,15 @@ class RedeployInstance(AttemptMessage, frozen=True, tag="redeploy"):
 
 
 class DeployProgressed(AttemptMessage, frozen=True, tag="deploy.progress"):
-    """The node still works on this attempt: its timeout starts again. `words` describe the work, for people."""
+    """The node still works on this attempt: its timeout starts again. `words` describe the work, for people.
+
+    `at_rest`: the instance is active, and `words` are what its node says beside that; empty if it says nothing else.
+    """
 
     ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("ironic",))
 
     words: Label = ""
+    at_rest: bool = False
 
 
 class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):

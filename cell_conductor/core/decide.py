@@ -215,7 +215,7 @@ def _answers_without_row(
     each: Input, cause: int, rules: ConductorRules
 ) -> dict[tuple[int, int], DecidedMessage]:
     """Order a host to remove what it has built for an instance that has no row: nothing waits for it."""
-    if not isinstance(each, InstanceSpawned | DeployProgressed):
+    if not isinstance(each, InstanceSpawned | DeployProgressed) or _is_at_rest(each):
         return {}
     kind = each.kind if isinstance(each, InstanceSpawned) else NODE
     order = destroy_order(rules.cell, each.instance, each.attempt, each.host, kind)
@@ -330,7 +330,10 @@ def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None
     Only nodes report progress, since their work takes long.
     """
     row = transition.row
-    if not row.is_current(progressed.attempt, progressed.host):
+    if progressed.at_rest:
+        if row.is_current(progressed.attempt, progressed.host) and row.state == "active":
+            transition.end_as("active", reason=progressed.words, changed_at=row.changed_at)
+    elif not row.is_current(progressed.attempt, progressed.host):
         transition.answer_by_destroy(progressed.attempt, progressed.host, NODE)
     elif row.state == "building":
         transition.withdraw(SPAWNS, attempt=progressed.attempt)
@@ -338,6 +341,13 @@ def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None
     elif row.state == "rebuilding":
         # It may be about an earlier rebuild, so it does not prove that this order has arrived.
         transition.wait_longer(transition.rebuild.ends_by)
+
+
+def _is_at_rest(each: Input) -> bool:
+    """Whether this only says how an active instance is: it is no reason to destroy one of which this cell knows nothing, since its
+    database may have been restored.
+    """
+    return isinstance(each, DeployProgressed) and each.at_rest
 
 
 def _on_spawn_failed(transition: Transition, failed: SpawnFailed) -> None:

@@ -39,7 +39,7 @@ def reasons_against(node: Node) -> tuple[str, ...]:
         reason
         for reason in (
             _against_state(node),
-            _against_maintenance(node),
+            against_maintenance(node),
             "the node is retired" if node.retired else "",
             # Only an operator sets it, and Ironic would never take an instance off again.
             "the node is protected" if node.protected else "",
@@ -127,7 +127,7 @@ def _against_state(node: Node) -> str:
     return reason and f"provision state is {_shown(node.provision_state)}: {reason}"
 
 
-def _against_maintenance(node: Node) -> str:
+def against_maintenance(node: Node) -> str:
     if not node.maintenance:
         return ""
     why = f": {_shown(node.maintenance_reason)}" if node.maintenance_reason else ""

@@ -112,6 +112,7 @@ class Deployed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rebuilt: Rebuilt | None = None
     gone_or_back: int = 0
     active_at: datetime | None = None
+    told: str = ""
 
     @property
     def is_lost(self) -> bool:

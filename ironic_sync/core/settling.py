@@ -20,7 +20,14 @@ from bus.messages.cell import (
 from engine.flavors import InstanceId
 from engine.hosts import NODE
 from ironic_sync.core.node import provision_state
-from ironic_sync.core.offers import CellMap, CellPlan, decide_cell, offer_of, reasons_against
+from ironic_sync.core.offers import (
+    CellMap,
+    CellPlan,
+    against_maintenance,
+    decide_cell,
+    offer_of,
+    reasons_against,
+)
 from ironic_sync.core.rows import (
     AT_ONCE,
     Alarms,
@@ -57,7 +64,7 @@ def settled(row: NodeRow, policy: NodePolicy) -> NodeRow:
     if plan != CellPlan(row.cell, row.cell_wanted, row.cell_note):
         row = structs.replace(row, cell=plan.cell, cell_wanted=plan.wanted, cell_note=plan.note)
     if policy.can_read:
-        row = with_lost_instance(with_leftover(row))
+        row = _with_words(with_lost_instance(with_leftover(row)))
     # A node that moves is reserved, so the offer is derived after the cell.
     offer = offer_of(row, policy.standard_traits)
     return row if offer == row.offer else structs.replace(row, offer=offer)
@@ -158,6 +165,8 @@ def with_stray(row: NodeRow, instance: InstanceId) -> NodeRow:
 
 
 UNASKED_KEPT_MAX = 5
+# As a message takes them.
+WORDS_MAX = 200
 ANSWERED = "a person said that Ironic is right about it although it was restored"
 
 
@@ -206,6 +215,27 @@ def with_lost_instance(row: NodeRow) -> NodeRow:
         rebuilt = done.rebuilt and structs.replace(done.rebuilt, is_active=True)
     done = structs.replace(done, gone_or_back=number, rebuilt=rebuilt)
     return structs.replace(row, deployed=done, answers=(*row.answers, answer), answers_at=AT_ONCE)
+
+
+def _with_words(row: NodeRow) -> NodeRow:
+    """The row as due, if the conductor of its living instance is to be told what the node says now."""
+    done = row.living
+    if done is None or row.answers_at is not None or node_words(row) == done.told:
+        return row
+    return structs.replace(row, answers_at=AT_ONCE)
+
+
+def node_words(row: NodeRow) -> str:
+    """What the node of a living instance says beside that; empty if it says that the instance is active, and nothing else."""
+    done, node = row.living, row.node
+    if done is None or node is None:
+        return ""
+    if row.deploy is not None or row.is_deleted or row.needs_read:
+        # An order, or a read, tells more soon.
+        return done.told
+    why = f": {node.last_error}" if node.last_error else ""
+    state = f"its node says: {node.provision_state}{why}" if node.provision_state != "active" else ""
+    return (row.trouble or state or against_maintenance(node))[:WORDS_MAX]
 
 
 def _is_there(row: NodeRow, done: Deployed) -> bool:

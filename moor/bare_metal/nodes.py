@@ -489,6 +489,7 @@ def _of_moorage(shown: NodeShown) -> list[tuple[str, str]]:
     rows = [
         ("cell", shown.cell),
         ("daemon", f"{escape(shown.daemon)}, epoch {shown.epoch}" if shown.daemon else ""),
+        ("lives here", f"instance {shown.lives}" if shown.lives else ""),
         ("trouble", _red(shown.trouble)),
         ("offered", f"[{colour}]{amount}"),
         ("kept class", offered.kept_class),

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
+from cell_conductor.core import decide
 from engine.inventories import ProviderId
 from ironic_sync import deploying as deployer
 from ironic_sync import membership, sweeping
@@ -130,6 +131,12 @@ def living_wiped(real: Any, row: NodeRow) -> NodeRow:
 planted_by(
     "a delete done since a restored Ironic has forgotten it", deploying, "_is_forgotten", world=BARE_METAL
 )(lambda _real: lambda *_: False)
+
+
+# An order to destroy answers whatever a node says of an instance that its cell does not know.
+planted_by("an instance destroyed since its node tells of it", decide, "_is_at_rest", world=BARE_METAL)(
+    lambda _real: lambda _: False
+)
 
 
 # Daemons take off by themselves as much as they like.

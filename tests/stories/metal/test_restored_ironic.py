@@ -12,6 +12,7 @@ from ironic_sync.sweeping import Sweeper
 from kit.parts import PartState, statuses
 from kit.process import Part
 from laboratory.ironic import SimulatedNode, available_nodes
+from laboratory.ironic.node import second
 from tests.stories.metal.test_deploys import IN_MEMORY, QUICK, DeploySetup, deploy_setup
 from tests.waiting import until
 
@@ -168,3 +169,40 @@ async def test_daemons_together_take_only_a_few_instances_off_by_themselves(bus:
             there, lambda row: with_stray(row, by_node[str(row.id)]) if str(row.id) in by_node else row
         )
         await there.until_free(*nodes)
+
+
+async def test_what_the_node_of_an_active_instance_says_is_told_beside_it(bus: str, books: str) -> None:
+    (node,) = available_nodes(1)
+    async with deploy_setup(bus, books, node) as there, there.daemon("d1", SWEEPS):
+        await there.until_offered(node)
+        instance = await active(there, 1)
+        before = await there.cloud.until_state(instance, "active")
+        assert before.reason == ""
+        (as_it_was,) = there.simulation.ironic.copy()
+
+        async def until_told(words: str) -> None:
+            async def is_told() -> bool:
+                state = await there.cloud.instance(instance)
+                return state is not None and (state.state, state.reason) == ("active", words)
+
+            await until(is_told, words)
+
+        later = second(there.clock())
+        failed = structs.replace(
+            as_it_was,
+            provision_state="deploy failed",
+            last_error="the disk is gone",
+            provision_updated_at=later,
+        )
+        there.simulation.ironic.restore([failed])
+        await until_told("its node says: deploy failed: the disk is gone")
+        told = await there.cloud.until_state(instance, "active")
+        assert told.changed_at == before.changed_at
+        assert [each.provision_state for each in there.nodes] == ["deploy failed"], "nothing was ordered"
+        there.simulation.ironic.restore([structs.replace(as_it_was, provision_updated_at=later)])
+        await until_told("")
+
+        there.simulation.ironic.restore(available_nodes(1, provision_updated_at=later))
+        await until_told(
+            f"instance {instance} lives here by the books, and Ironic has no instance on the node"
+        )

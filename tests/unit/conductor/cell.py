@@ -207,8 +207,12 @@ def redeployed(
     )
 
 
-def progressed(attempt: int, name: str) -> DeployProgressed:
-    return DeployProgressed(cell="c1", instance=ONE, attempt=attempt, host=host(name), words="wait call-back")
+def progressed(
+    attempt: int, name: str, words: str = "wait call-back", *, at_rest: bool = False
+) -> DeployProgressed:
+    return DeployProgressed(
+        cell="c1", instance=ONE, attempt=attempt, host=host(name), words=words, at_rest=at_rest
+    )
 
 
 # What a conductor knows of its hosts.

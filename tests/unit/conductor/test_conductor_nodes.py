@@ -132,6 +132,14 @@ CASES: dict[str, Case] = {
         (progressed(1, "n1"), ""),
         "active | one/1 n1 | n1/1",
     ],
+    "what the node of an active instance says is told, and nothing is destroyed since it is told": [
+        (progressed(1, "n1", "its node says: error", at_rest=True), ""),
+        *ON_NODE,
+        (progressed(1, "n1", "its node says: error", at_rest=True), "active n1/1: its node says: error"),
+        (progressed(2, "n2", "its node says: error", at_rest=True), ""),
+        (progressed(1, "n1", "", at_rest=True), "active n1/1"),
+        "active | one/1 n1 | n1/1",
+    ],
     "an instance whose node is back is active again and late copies change nothing": [
         *ON_NODE,
         (failed(1, "n1", number=1), "error n1/1: no image (keeps its share)"),

@@ -211,7 +211,9 @@ CELLS: tuple[Message, ...] = (
         image_properties={"trait:CUSTOM_GOLD": "required"},
         config_drive="http://drives/web",
     ),
-    DeployProgressed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, words="wait call-back"),
+    DeployProgressed(
+        cell="c1", instance=CONSUMER, attempt=2, host=ROOT, words="wait call-back", at_rest=True
+    ),
     InstanceSpawned(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, kind="ironic", number=9),
     SpawnFailed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, reason="no disk", number=9),
     InstanceDestroyed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),

@@ -11,6 +11,7 @@ from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
 from engine.flavors import InstanceId
 from engine.hosts import NODE
 from engine.inventories import ConsumerId
+from ironic_sync.core.node import PROVISION_STATES
 from ironic_sync.core.offers import CellMap
 from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
 from ironic_sync.core.settling import (
@@ -19,6 +20,7 @@ from ironic_sync.core.settling import (
     NodePolicy,
     Order,
     after_order,
+    node_words,
     settled,
     with_end,
     with_leftover,
@@ -327,3 +329,19 @@ def test_a_node_that_ironic_believes_to_be_free_is_not_offered_while_an_instance
     assert isinstance(answer, SpawnFailed)
     assert "lives here by the books" in answer.reason
     assert refused.deploy is None
+
+
+@pytest.mark.parametrize("state", sorted(PROVISION_STATES.keys() - {"active"}, key=str))
+def test_what_the_node_of_a_living_instance_says_is_to_be_told(state: str | None) -> None:
+    node = a_node(provision_state=state, instance_uuid=OURS, last_error="no power")
+    row = settled(a_row(node=node, deployed=LIVING), POLICY)
+
+    assert row.due_at == AT_ONCE
+    assert node_words(row) == f"its node says: {state}: no power"
+    told = structs.replace(row, deployed=structs.replace(LIVING, told=node_words(row)), answers_at=None)
+    assert settled(told, POLICY).answers_at is None
+    again = structs.replace(told, node=a_node(provision_state="active", instance_uuid=OURS))
+    assert settled(again, POLICY).due_at == AT_ONCE
+    assert node_words(again) == ""
+    # While an order is under way, its progress is told.
+    assert node_words(structs.replace(row, deploy=OF_THEIRS)) == ""
