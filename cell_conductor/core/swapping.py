@@ -440,7 +440,12 @@ def note_unshelved(transition: Transition) -> None:
 
 
 def end_unbuilt(transition: Transition, reason: str) -> None:
-    """End a build that no host could do: the instance ends in error, or stays offloaded if it was unshelved."""
+    """End a build that no host could do: the instance ends in error, or stays offloaded if it was unshelved. What the last host said
+    comes first: it is the cause, and often all that people see.
+    """
+    failures = transition.row.failures
+    causes = [each.reason for each in failures if not each.is_refused] or [each.reason for each in failures]
+    reason = "; ".join((*causes[-1:], reason))
     if transition.row.saved:
         end_unshelve(transition, "failed", reason)
     else:

@@ -131,7 +131,7 @@ CASES: dict[str, Case] = {
         (CLAIMED, "spawn h2/2"),
         (
             [failed(2, "h2"), failed(2, "h2")],
-            "release one/2, error: no alternate is left; h1: no image; h2: no image",
+            "release one/2, error: no image; no alternate is left; h1: no image; h2: no image",
         ),
         "error | holds nothing | on no host",
     ],
@@ -141,7 +141,7 @@ CASES: dict[str, Case] = {
         (
             FULL,
             (
-                "release one/2, error: no alternate is left; h1: no image; h2: does not fit: "
+                "release one/2, error: no image; no alternate is left; h1: no image; h2: does not fit: "
                 "VCPU of h9 asked 2, free 1"
             ),
         ),
@@ -215,7 +215,7 @@ CASES: dict[str, Case] = {
         (
             40,
             (
-                "destroy h1/1, error: the time of the request is up (keeps its share); h1: "
+                "destroy h1/1, error: not built by the deadline of the request; the time of the request is up (keeps its share); h1: "
                 "not built by the deadline of the request"
             ),
         ),
@@ -226,7 +226,7 @@ CASES: dict[str, Case] = {
         (place("h2", ends_in_s=40), "spawn h1/1"),
         (failed(1, "h1"), "swap 1 to h2/2"),
         (None, ""),
-        (40, "release one/2, error: the time of the request is up; h1: no image"),
+        (40, "release one/2, error: no image; the time of the request is up; h1: no image"),
         "error | holds nothing | on no host",
     ],
     "after a silent host and an unanswered swap both shares are released when the host is clean": [
@@ -236,7 +236,7 @@ CASES: dict[str, Case] = {
         (
             10,
             (
-                "error: the time of the request is up (keeps its share); h1: "
+                "error: no message from the host within 60 s; the time of the request is up (keeps its share); h1: "
                 "no message from the host within 60 s"
             ),
         ),
@@ -291,7 +291,7 @@ CASES: dict[str, Case] = {
     ],
     "an instance in error can be deleted": [
         (place(), "spawn h1/1"),
-        (failed(1, "h1"), "release one/1, error: no alternate is left; h1: no image"),
+        (failed(1, "h1"), "release one/1, error: no image; no alternate is left; h1: no image"),
         (REMOVE, "deleted; h1: no image"),
         "deleted | holds nothing | on no host",
     ],
@@ -311,7 +311,7 @@ CASES: dict[str, Case] = {
         (
             FULL,
             (
-                "release one/2, error: no alternate is left; h1: no image; h2: not allowed: share: "
+                "release one/2, error: no image; no alternate is left; h1: no image; h2: not allowed: share: "
                 "nonsense; h3: placement knows a later attempt, 7; h4: "
                 "the host has changed since it was chosen: h3; h5: does not fit: VCPU of h9 asked 2, "
                 "free 1"
@@ -370,7 +370,7 @@ CASES: dict[str, Case] = {
         (
             FULL,
             (
-                "release one/2, error: no alternate is left; h1: no image; h2: "
+                "release one/2, error: no image; no alternate is left; h1: no image; h2: "
                 "the host has changed since it was chosen: h2; h3: does not fit: VCPU of h9 asked 2, "
                 "free 1"
             ),
@@ -384,7 +384,7 @@ CASES: dict[str, Case] = {
         (
             FULL,
             (
-                "release one/2, error: no alternate is left; h1: no image; h2: "
+                "release one/2, error: no image; no alternate is left; h1: no image; h2: "
                 "the host has changed since it was chosen: h2; h3: does not fit: VCPU of h9 asked 2, "
                 "free 1"
             ),
@@ -398,7 +398,7 @@ CASES: dict[str, Case] = {
         (
             FULL,
             (
-                "release one/2, error: no alternate is left; h1: no image; h2: "
+                "release one/2, error: no image; no alternate is left; h1: no image; h2: "
                 "the host has changed since it was chosen: h2, h8; h3: does not fit: "
                 "VCPU of h9 asked 2, free 1"
             ),
@@ -419,7 +419,7 @@ CASES: dict[str, Case] = {
         (
             TAKEN,
             (
-                "release one/2, error: no alternate is left; h1: no image; h2: "
+                "release one/2, error: no image; no alternate is left; h1: no image; h2: "
                 "server group one (anti-affinity) has members on host h2, at most 1: one"
             ),
         ),
@@ -459,7 +459,7 @@ CASES: dict[str, Case] = {
         (
             more(4, reason="no host among 3"),
             (
-                "release one/2, error: no alternate is left: no host among 3; h1: no image; h2: "
+                "release one/2, error: no image; no alternate is left: no host among 3; h1: no image; h2: "
                 "server group one (anti-affinity) has members on host h2, at most 1: one"
             ),
         ),
@@ -483,7 +483,7 @@ CASES: dict[str, Case] = {
         (
             1,
             (
-                "release one/2, error: the time of the request is up; h1: no image; h2: "
+                "release one/2, error: no image; the time of the request is up; h1: no image; h2: "
                 "server group one (anti-affinity) has members on host h2, at most 1: one"
             ),
         ),
@@ -503,7 +503,7 @@ CASES: dict[str, Case] = {
         (place("h2", may_ask=True), "spawn h1/1"),
         (failed(1, "h1"), "swap 1 to h2/2"),
         (CLAIMED, "spawn h2/2"),
-        (failed(2, "h2"), "release one/2, error: no alternate is left; h1: no image; h2: no image"),
+        (failed(2, "h2"), "release one/2, error: no image; no alternate is left; h1: no image; h2: no image"),
         "error | holds nothing | on no host",
     ],
     "a build of no group gets as many tries as hosts were chosen for it: yes": [
@@ -518,7 +518,7 @@ CASES: dict[str, Case] = {
         (
             TAKEN,
             (
-                "release one/2, error: no alternate is left; h1: no image; h2: "
+                "release one/2, error: no image; no alternate is left; h1: no image; h2: "
                 "server group one (anti-affinity) has members on host h2, at most 1: one"
             ),
         ),

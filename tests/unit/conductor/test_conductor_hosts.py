@@ -55,7 +55,7 @@ CASES: dict[str, Case] = {
         (
             LOST,
             (
-                "destroy h1/1, error: no alternate is left (keeps its share); h1: "
+                "destroy h1/1, error: the host's heartbeats have stopped; no alternate is left (keeps its share); h1: "
                 "the host's heartbeats have stopped"
             ),
         ),
@@ -64,7 +64,10 @@ CASES: dict[str, Case] = {
     "without an alternate a lost host ends the build and a dead one frees its share at once (2)": [
         (place(), "spawn h1/1"),
         DEAD,
-        (LOST, "release one/1, error: no alternate is left; h1: the host is dead: smoke"),
+        (
+            LOST,
+            "release one/1, error: the host is dead: smoke; no alternate is left; h1: the host is dead: smoke",
+        ),
         "error | holds nothing | on no host",
     ],
     "a delete that waits for a host ends when it is dead and not when it is down": [
@@ -158,7 +161,9 @@ CASES: dict[str, Case] = {
         states(set_("h2", "down")),
         (
             failed(1, "h1"),
-            ("release one/2, error: no alternate is left; h1: no image; h2: the host is set down: smoke"),
+            (
+                "release one/2, error: no image; no alternate is left; h1: no image; h2: the host is set down: smoke"
+            ),
         ),
         "error | holds nothing | on no host",
     ],

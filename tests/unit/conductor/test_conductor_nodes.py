@@ -54,7 +54,7 @@ CASES: dict[str, Case] = {
         (
             400,
             (
-                "undeploy n1/1, error: the time of the request is up (keeps its share); n1: "
+                "undeploy n1/1, error: not built by the deadline of the request; the time of the request is up (keeps its share); n1: "
                 "not built by the deadline of the request"
             ),
         ),
@@ -72,7 +72,7 @@ CASES: dict[str, Case] = {
         (
             2700,
             (
-                "undeploy n1/1, error: no alternate is left (keeps its share); n1: "
+                "undeploy n1/1, error: no message from the host within 2700 s; no alternate is left (keeps its share); n1: "
                 "no message from the host within 2700 s"
             ),
         ),
@@ -86,7 +86,7 @@ CASES: dict[str, Case] = {
         (
             60,
             (
-                "destroy h2/2, error: no alternate is left (keeps its share); n1: "
+                "destroy h2/2, error: no message from the host within 60 s; no alternate is left (keeps its share); n1: "
                 "no message from the host within 2700 s; h2: no message from the host within 60 s"
             ),
         ),

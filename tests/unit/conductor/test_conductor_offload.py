@@ -245,7 +245,7 @@ CASES: dict[str, Case] = {
         (
             FULL,
             (
-                "release one/2, offloaded; unshelve failed no alternate is left; h2: does not fit: "
+                "release one/2, offloaded; unshelve failed does not fit: VCPU of h9 asked 2, free 1; no alternate is left; h2: does not fit: "
                 "VCPU of h9 asked 2, free 1; h3: does not fit: VCPU of h9 asked 2, free 1"
             ),
         ),
@@ -257,7 +257,10 @@ CASES: dict[str, Case] = {
         *OFFLOADED,
         (move("unshelve", number=60), "claim h2/2"),
         (CLAIMED, "spawn h2/2 one-50 from_saved"),
-        (failed(2, "h2"), "release one/2, offloaded; unshelve failed no alternate is left; h2: no image"),
+        (
+            failed(2, "h2"),
+            "release one/2, offloaded; unshelve failed no image; no alternate is left; h2: no image",
+        ),
         (move("unshelve", number=70), "claim h2/3"),
         "moving | one/2 | on no host",
     ],
@@ -274,7 +277,7 @@ CASES: dict[str, Case] = {
         (
             60,
             (
-                "destroy h2/2, offloaded (keeps its share); unshelve failed no alternate is left; "
+                "destroy h2/2, offloaded (keeps its share); unshelve failed no message from the host within 60 s; no alternate is left; "
                 "h2: no message from the host within 60 s"
             ),
         ),
@@ -293,7 +296,7 @@ CASES: dict[str, Case] = {
         (
             60,
             (
-                "destroy h3/3, offloaded (keeps its share); unshelve failed no alternate is left; "
+                "destroy h3/3, offloaded (keeps its share); unshelve failed no message from the host within 60 s; no alternate is left; "
                 "h2: no message from the host within 60 s; h3: no message from the host within 60 s"
             ),
         ),
@@ -310,7 +313,7 @@ CASES: dict[str, Case] = {
         (
             60,
             (
-                "destroy h2/2, offloaded (keeps its share); unshelve failed no alternate is left; "
+                "destroy h2/2, offloaded (keeps its share); unshelve failed no message from the host within 60 s; no alternate is left; "
                 "h2: no message from the host within 60 s"
             ),
         ),
@@ -326,14 +329,14 @@ CASES: dict[str, Case] = {
         (
             60,
             (
-                "destroy h2/2, offloaded (keeps its share); unshelve failed no alternate is left; "
+                "destroy h2/2, offloaded (keeps its share); unshelve failed no message from the host within 60 s; no alternate is left; "
                 "h2: no message from the host within 60 s"
             ),
         ),
         (
             destroyed(2, "h2"),
             (
-                "release one/2, offloaded; unshelve failed no alternate is left; h2: "
+                "release one/2, offloaded; unshelve failed no message from the host within 60 s; no alternate is left; h2: "
                 "no message from the host within 60 s"
             ),
         ),
@@ -360,7 +363,7 @@ CASES: dict[str, Case] = {
         (
             Superseded(attempt=2, ended=True),
             (
-                "release one/2, offloaded; unshelve failed no alternate is left; h2: "
+                "release one/2, offloaded; unshelve failed placement knows a later attempt, 2; no alternate is left; h2: "
                 "placement knows a later attempt, 2"
             ),
         ),
