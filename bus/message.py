@@ -215,6 +215,8 @@ class Parcel(Struct, frozen=True):
 REASON = "moor-reason"
 QUEUE = "moor-queue"
 ATTEMPTS = "moor-attempts"
+# The process that last met a bug at the message.
+FAILED_IN = "moor-failed-in"
 WHERE = "moor-where"
 SENDER = "moor-sender"
 # The exchange and key that the message was first published to.

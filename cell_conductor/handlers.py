@@ -11,6 +11,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from math import inf
 from typing import TypeVar, get_args
+from uuid import UUID
+
+from msgspec import structs
 
 from bus.message import Message
 from bus.messages.audit import AskCellBooks, CellBooksFound
@@ -25,13 +28,23 @@ from bus.messages.build import (
 from bus.messages.cell import (
     PlaceInCell,
 )
-from bus.messages.cloud import page_that_fits
+from bus.messages.cloud import RowFailed, page_that_fits
 from bus.messages.hosts import HostHolds, HostsNotHere, SetHostInCell
-from bus.messages.placement import ClaimAnswered
-from bus.workers.handling import Answer, Bury, Handlers, OutboxKey, ReadOnly, Received, Said, Tell
+from bus.messages.placement import ClaimAnswered, ReleaseClaim
+from bus.workers.handling import Answer, Bury, Handler, Handlers, OutboxKey, ReadOnly, Received, Said, Tell
 from bus.workers.publisher import Outgoing
+from bus.workers.set_aside import SET_ASIDE, FailedRows, RowWork
 from cell_conductor.core.books import entry_of
-from cell_conductor.core.decide import CellMessage, DecidedMessage, Decision, Due, HostsLost, Input, decide
+from cell_conductor.core.decide import (
+    CellMessage,
+    DecidedMessage,
+    Decision,
+    Due,
+    HostsLost,
+    Input,
+    RowGivenUp,
+    decide,
+)
 from cell_conductor.core.rows import (
     ALL_UP,
     ConductorRules,
@@ -40,16 +53,17 @@ from cell_conductor.core.rows import (
     Instance,
     Question,
     SwapAnswered,
+    concerns,
     hosts_of,
 )
 from cell_conductor.settings import ConductorPace
 from cell_conductor.store import ConductorStore, ConductorTransaction
 from engine.flavors import InstanceId
-from engine.inventories import CellName
+from engine.inventories import CellName, ConsumerId
 from kit.errors import Operational, WrongAnswer
 from kit.logs import InstanceLine, InstanceLog
 from kit.metrics import Histogram, Metric, Readings
-from kit.parts import Background, Pauses, Periodic, Retrying, Status, wait_at_most
+from kit.parts import Background, Pauses, Periodic, Retrying, Status, operational, wait_at_most
 
 M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, HostsNotHere, AskCellBooks)
 
@@ -95,6 +109,11 @@ class Decider:
             LOG.write(endings(decision.said, received))
         return decision, note
 
+    async def give_up(self, tx: ConductorTransaction, given_up: RowGivenUp) -> list[Said]:
+        rows = await tx.load((given_up.instance,))
+        decision, note = await self.decide(tx, rows, [given_up])
+        return [Tell(each.message, None, note) for each in decision.said]
+
     async def _learns_more(
         self, tx: ConductorTransaction, rows: Mapping[InstanceId, Instance], decision: Decision
     ) -> bool:
@@ -138,6 +157,42 @@ def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> 
         return said
 
     return dict.fromkeys(get_args(CellMessage), on_messages)
+
+
+def before_burial(decider: Decider, failed: FailedRows) -> Mapping[type[Message], Sequence[Handler]]:
+    """What is done before a message becomes a dead letter: its build ends, and its claim is released."""
+
+    async def end(orders: Sequence[Received[PlaceInCell]], tx: ConductorTransaction) -> list[Said]:
+        said: list[Said] = []
+        for each in orders:
+            order = each.message
+            said += await decider.give_up(tx, RowGivenUp(order.instance, SET_ASIDE, order))
+        return said
+
+    async def tell(orders: Sequence[Received[PlaceInCell]], _: ConductorTransaction) -> list[Said]:
+        """If even the row cannot be written: the API level has one."""
+        return [Tell(message) for each in orders for message in _ends_of(each.message, decider.clock())]
+
+    return {PlaceInCell: (end, tell), RowFailed: (failed.end,)}
+
+
+def _ends_of(order: PlaceInCell, now: datetime) -> tuple[InstanceFailed, ReleaseClaim]:
+    state = InstanceState(
+        id=order.instance,
+        request_id=order.request_id,
+        sequence=order.sequence + 1,
+        state="error",
+        cell=order.cell,
+        attempt=order.attempt,
+        name=order.name,
+        project=order.project,
+        reason=SET_ASIDE,
+        changed_at=now,
+    )
+    release = ReleaseClaim(
+        cell=order.cell, consumer=ConsumerId(order.instance), attempt=order.attempt, issued_at=order.issued_at
+    )
+    return InstanceFailed(cell=order.cell, instance=state), release
 
 
 def of_cell(cell: CellName, received: Sequence[Received[M]]) -> tuple[list[Received[M]], list[Said]]:
@@ -197,10 +252,12 @@ class Timers:
         ask: Ask,
         *,
         decider: Decider,
+        failed: FailedRows,
         pace: ConductorPace,
         chance: random.Random | None = None,
     ) -> None:
         self._decider = decider
+        self._rows = failed.of("do what is due", RowWork(self._try_alone, self._give_up))
         self._store = store
         self._say = say
         self._ask = ask
@@ -219,7 +276,7 @@ class Timers:
         self._checking = Periodic("do what is due", self._check, self._pause_s, chance=chance)
         self._swapping = Status("swap claims", chance=chance)
         self._sending = Status("say what was decided", chance=chance)
-        self.parts = (self._checking, self._swapping, self._sending, decider)
+        self.parts = (self._checking, self._swapping, self._sending, decider, failed)
         self._background = Background()
 
     def expect(self, rows: Sequence[Instance]) -> None:
@@ -284,15 +341,54 @@ class Timers:
 
     async def _handle_due(self) -> None:
         now, known = self._clock(), len(self._soon)
-        async with self._store.transaction() as tx:
-            rows = await tx.take_due(now, DUE_ROWS_MAX)
-            decision, note = await self._decider.decide(tx, rows, [Due(each) for each in rows])
-        self._has_more = len(rows) == DUE_ROWS_MAX
+        limit = DUE_ROWS_MAX + len(self._rows)
+        rows: Mapping[InstanceId, Instance] = {}
+        try:
+            async with self._store.transaction() as tx:
+                rows = await tx.take_due(now, limit)
+                due = self._rows.awake(rows, lambda each: each)
+                decision, note = await self._decider.decide(tx, rows, [Due(each) for each in due])
+        except Exception as problem:
+            if operational(problem) is not None or not rows:
+                raise
+            await self._rows.each(rows, self._act_on, lambda each: each)
+            return
+        self._has_more = len(rows) == limit
         now_s = asyncio.get_running_loop().time()
         self._check_by_s = now_s if self._has_more else now_s + self._pace.look_s
         self._rests_from_s = -inf if self._has_more else now_s
         # Rows saved during the check may have been missed.
         self._soon[:known] = [at for at in self._soon[:known] if at > now]
+        self._follow(decision, note)
+
+    async def _act_on(self, due: Sequence[InstanceId]) -> None:
+        async with self._store.transaction() as tx:
+            rows = await tx.load(due)
+            decision, note = await self._decider.decide(tx, rows, [Due(each) for each in rows])
+        self._follow(decision, note)
+
+    async def _try_alone(self, row: str) -> None:
+        """Do at one row what is due, with the question that follows and its answer."""
+        instance, now = InstanceId(UUID(row)), self._clock()
+        async with self._store.transaction() as tx:
+            rows = await tx.load((instance,))
+            # The same question may be asked again before its lease ends.
+            rows = {
+                id_: structs.replace(each, state_ends_at=now) if each.state == "swapping" else each
+                for id_, each in rows.items()
+            }
+            lost = [HostsLost(each.id) for each in rows.values() if concerns(each, self._decider.hosts)]
+            inputs: list[Input] = [*map(Due, rows), *lost]
+            decision, note = await self._decider.decide(tx, rows, inputs)
+        await self._send(decision.said, note)
+        if decision.swaps:
+            answered, _ = await self._answers_to(decision.swaps)
+            await self._carry_out(answered)
+
+    async def _give_up(self, row: str, why: str, tx: ConductorTransaction) -> Sequence[Said]:
+        return await self._decider.give_up(tx, RowGivenUp(InstanceId(UUID(row)), why))
+
+    def _follow(self, decision: Decision, note: OutboxKey | None) -> None:
         self._soon += self._due_soon(decision.rows)
         if decision.said:
             self._background.start(_with_status(self._sending, partial(self._send, decision.said, note)))
@@ -308,6 +404,9 @@ class Timers:
 
     async def carry_out(self, inputs: Sequence[SwapAnswered | HostsLost]) -> None:
         """Decide what follows from these inputs, save the changed rows, and send what was decided."""
+        await self._rows.each(inputs, self._carry_out, lambda each: each.instance)
+
+    async def _carry_out(self, inputs: Sequence[SwapAnswered | HostsLost]) -> None:
         decision, note = await _SAVING(self._save, inputs)
         # A refused swap tries the next alternate at once.
         self._soon += self._due_soon(decision.rows)

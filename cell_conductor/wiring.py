@@ -8,10 +8,11 @@ from uuid import uuid4
 from bus.workers.consuming import Subscription
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing
+from bus.workers.set_aside import FailedRows
 from bus.workers.station import Heartbeats, Station
 from bus.workers.worker import Worker
 from cell_conductor.core.rows import ConductorRules, DrawId
-from cell_conductor.handlers import Ask, Decider, Timers, handlers, question_handlers
+from cell_conductor.handlers import Ask, Decider, Timers, before_burial, handlers, question_handlers
 from cell_conductor.hosts import CellHostWatch, conductor_beats, host_handlers
 from cell_conductor.settings import PACE, ConductorPace, ConductorSettings
 from cell_conductor.store import ConductorStore
@@ -51,11 +52,13 @@ def conductor_parts(
         # The worker clears the notes of the timers' messages with those of its own.
         await worker.say(outgoing, notes)
 
+    failed = FailedRows(station, f"conductor.{cell}.work")
     timers = Timers(
         store,
         say,
         ask,
         decider=decider,
+        failed=failed,
         pace=pace,
         chance=station.chance,
     )
@@ -68,10 +71,12 @@ def conductor_parts(
             {
                 **handlers(decider, timers.expect),
                 **host_handlers(cell, watch.expect_setting, watch.lose),
+                **failed.handlers,
             },
             store,
             outbox=store,
             committed=timers.saved,
+            before_burial=before_burial(decider, failed),
         ),
     )
     beats = Heartbeats(

@@ -9,14 +9,15 @@ jitter a given random generator, so that a simulation can replay them.
     SharedRuns     runs a function. A caller that comes during a run shares the next run. It is no part.
     SingleFlight   shared runs as a part. Each run is retried until it succeeds.
     Background     runs tasks beside a part, one for each key.
+    RowByRow       work on rows, of which one may meet a bug: the part goes on with the others. It is no part.
 """
 
 import asyncio
 import logging
 import random
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from enum import Enum
 from itertools import count
@@ -560,6 +561,73 @@ class SingleFlight(SharedRuns):
             self.status.ended(bug)
             self._over.set()
             raise
+
+
+# Work on rows, of which any may meet a bug.
+
+
+# A row that met a bug rests for so long here, and longer after each further one: other processes try it meanwhile.
+ROW_RESTS_S_FIRST, ROW_RESTS_S_MAX = 60.0, 3600.0
+
+
+class RowByRow:
+    """Keeps a part going whose work on a row raises what only a bug raises. Operational errors are raised as ever.
+
+    If a batch meets a bug, its rows are worked on one by one. The row that raises rests, and `met_bug` is awaited with it and the
+    exception: it hands the row to other processes (bus/workers/set_aside.py).
+    """
+
+    def __init__(self, met_bug: Callable[[object, Exception], Awaitable[None]]) -> None:
+        self._met_bug = met_bug
+        # How often each row has met a bug here, and until when it rests, by the event loop's clock.
+        self._resting: dict[object, tuple[int, float]] = {}
+
+    def __len__(self) -> int:
+        """How many rows may be resting: so many more must be read, to find others behind them."""
+        return len(self._resting)
+
+    def rests(self, row: object) -> bool:
+        return not self.awake((row,), lambda each: each)
+
+    def awake(self, rows: Iterable[T], key: Callable[[T], object]) -> list[T]:
+        """Those of these rows that do not rest."""
+        if not self._resting:
+            return [*rows]
+        now_s = asyncio.get_running_loop().time()
+        return [row for row in rows if self._resting.get(key(row), (0, 0.0))[1] <= now_s]
+
+    async def each(
+        self,
+        rows: Iterable[T],
+        work: Callable[[Sequence[T]], Awaitable[object]],
+        key: Callable[[T], object],
+    ) -> None:
+        """Do the work on the rows that do not rest: on all together, and if that meets a bug, on each alone."""
+        if not (awake := self.awake(rows, key)):
+            return
+        try:
+            await work(awake)
+        except Exception as problem:
+            if operational(problem) is not None:
+                raise
+            for row in awake:
+                async with self.trying(key(row)):
+                    await work((row,))
+
+    @asynccontextmanager
+    async def trying(self, row: object) -> AsyncIterator[None]:
+        """A context with the work on one row. It swallows what only a bug raises."""
+        try:
+            yield
+        except Exception as problem:
+            if operational(problem) is not None:
+                raise
+            await self._met_bug(row, problem)
+            failures = self._resting.get(row, (0, 0.0))[0] + 1
+            rest_s = grown(ROW_RESTS_S_FIRST, ROW_RESTS_S_MAX, failures)
+            self._resting[row] = failures, asyncio.get_running_loop().time() + rest_s
+        else:
+            self._resting.pop(row, None)
 
 
 # Several parts together, and the statuses inside them.

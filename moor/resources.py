@@ -623,7 +623,8 @@ DEAD_LETTER = ResourceKind[DeadLetter](
             "attempts": lambda each: str(each.attempts or ""),
             "since": lambda each: time_in_words(each.buried_at or each.sent_at),
             "from": lambda each: each.origin.sender,
-            "reason": lambda each: each.reason,
+            # The traceback of a bug follows on further lines.
+            "reason": lambda each: each.reason.partition("\n")[0],
         },
         prose=("type", "reason"),
         numbers=("attempts",),

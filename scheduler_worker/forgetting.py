@@ -2,19 +2,20 @@
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from msgspec import structs
 
 from bus.workers.publisher import Publisher
+from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 from kit.parts import Periodic
 from scheduler_worker.core.hosts import may_be_forgotten, with_mode
 from scheduler_worker.core.instances.history import with_history
 from scheduler_worker.core.instances.lifecycle import overdue
 from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.outbox import Outbox
+from scheduler_worker.outbox import FailedInstances, Outbox
 from scheduler_worker.store import SchedulerStore
 
 log = logging.getLogger(__name__)
@@ -111,24 +112,29 @@ class Deadlines(Periodic):
         outbox: Outbox,
         publisher: Publisher,
         *,
+        failed: FailedInstances,
         poll_s: float,
         clock: Callable[[], datetime],
         chance: random.Random | None = None,
     ) -> None:
         super().__init__("end what is overdue", self._look, poll_s, chance=chance)
+        self._rows = failed.of("end what is overdue", lambda instance: self._end((instance,)))
         self._store = store
         self._outbox = outbox
         self._publisher = publisher
         self._clock = clock
 
     async def _look(self) -> None:
-        while await self._end_some() == OVERDUE_AT_ONCE:
+        while await self._end_some():
             pass
 
-    async def _end_some(self) -> int:
-        due = await self._store.overdue(self._clock(), OVERDUE_AT_ONCE)
-        if not due:
-            return 0
+    async def _end_some(self) -> bool:
+        limit = OVERDUE_AT_ONCE + len(self._rows)
+        due = await self._store.overdue(self._clock(), limit)
+        await self._rows.each(due, self._end, lambda instance: instance)
+        return len(due) == limit
+
+    async def _end(self, due: Sequence[InstanceId]) -> None:
         async with self._outbox.transaction() as transaction:
             store = await transaction.begun()
             rows = await store.lock(sorted(due))
@@ -140,4 +146,3 @@ class Deadlines(Periodic):
             await store.save(ended)
             told = await transaction.say(ended)
         await self._outbox.publish(told, self._publisher)
-        return len(due)

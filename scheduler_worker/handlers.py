@@ -27,6 +27,7 @@ from bus.messages.stored_names import AskApplications, SetApplication
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
 from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell, answering
+from bus.workers.set_aside import FailedRows
 from engine.hosts import NODE, HostFacts, HostState, cell_and_name
 from engine.inventories import ProviderId
 from engine.picture.picture import Picture
@@ -84,8 +85,9 @@ def request_handlers(
     adopter: InstanceAdopter,
     remover: HostRemover,
     know_hosts: Callable[[], Awaitable[None]],
+    failed: FailedRows,
 ) -> Handlers:
-    """Handlers of orders that clients and operators send."""
+    """Handlers of orders that clients and operators send, and of rows at which schedulers failed."""
     return {
         **builder.handlers(),
         **instance_order_handlers(
@@ -104,6 +106,7 @@ def request_handlers(
         **stored_name_orders(builder.reader),
         SetApplication: applications.on_set,
         **aggregates.handlers(),
+        **failed.handlers,
         Unreadable: ReadOnly(on_unreadable_orders),
     }
 

@@ -15,21 +15,47 @@ Messages follow from rows (scheduler_worker/core/instances/rows.py), so nothing 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from bus.message import Message
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.topology import CELL, destination_of, in_cell
-from bus.workers.handling import OutboxKey, Received, Tell
+from bus.workers.handling import OutboxKey, Received, Said, Tell
 from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.set_aside import FailedRows, RowWork
 from bus.workers.station import Station
 from engine.choosing.explaining import in_words
+from engine.flavors import InstanceId
 from kit.logs import InstanceLine, InstanceLog
-from kit.parts import Periodic
+from kit.parts import Periodic, RowByRow
+from scheduler_worker.core.instances.history import with_history
+from scheduler_worker.core.instances.lifecycle import given_up
 from scheduler_worker.core.instances.rows import InstanceRow, messages_of
 from scheduler_worker.store import OutboxNote, SchedulerStore, SchedulerTransaction
+
+# The rows of instances at which parts of a scheduler have met a bug (bus/workers/set_aside.py).
+
+
+class FailedInstances:
+    def __init__(self, failed: FailedRows, clock: Callable[[], datetime]) -> None:
+        self.rows = failed
+        self._clock = clock
+
+    def of(self, part: str, again: Callable[[InstanceId], Awaitable[object]]) -> RowByRow:
+        """Keeps the part of this name going, which does `again` to one instance what it does."""
+        return self.rows.of(part, RowWork(lambda row: again(InstanceId(UUID(row))), self._end))
+
+    async def _end(self, row: str, why: str, transaction: "OutboxTransaction") -> Sequence[Said]:
+        store = await transaction.begun()
+        known = (await store.lock([InstanceId(UUID(row))])).values()
+        ended = [(before, given_up(before, self._clock(), why)) for before in known]
+        after = [with_history(before, row, "") for before, row in ended if row is not None]
+        await store.save(after)
+        return await transaction.say(after)
+
 
 # The notes of rows whose messages may not have reached the broker, read a page at a time.
 
@@ -40,9 +66,14 @@ NOTES_PAGE = 500
 
 class OutboxNotes:
     def __init__(
-        self, store: SchedulerStore, repeated_after: timedelta, clock: Callable[[], datetime]
+        self,
+        store: SchedulerStore,
+        repeated_after: timedelta,
+        clock: Callable[[], datetime],
+        failed: FailedInstances,
     ) -> None:
         self._store = store
+        self._rows = failed.of("say what is kept", self._look_at)
         # Messages of younger notes are still on their way.
         self.repeated_after = repeated_after
         self._clock = clock
@@ -60,6 +91,27 @@ class OutboxNotes:
         if said:
             async with self._store.transaction() as transaction:
                 await transaction.confirm(said)
+
+    async def messages_of(self, note: OutboxNote) -> list[Message]:
+        """The messages of this note. None if a row of it has met a bug: then each row gets a note of its own, and the others go on."""
+        found: list[Message] = []
+        for row in note.rows:
+            if not self._rows.rests(row.id):
+                async with self._rows.trying(row.id):
+                    found += messages_of(row)
+                    continue
+            if len(note.rows) > 1:
+                async with self._store.transaction() as transaction:
+                    await transaction.note([[each] for each in note.rows])
+                    await transaction.drop_notes([note.kept])
+            return []
+        return found
+
+    async def _look_at(self, instance: InstanceId) -> None:
+        """Meet the bug again, if the instance's messages have one."""
+        async for page in self.pages():
+            for row in [each for note in page for each in note.rows if each.id == instance]:
+                messages_of(row)
 
 
 # The dispatch of messages to cells that have a broker of their own.
@@ -165,8 +217,8 @@ class CellDispatch(Periodic):
                     while len(self._under_way) >= self._under_way_max:
                         self._has_room.clear()
                         await self._has_room.wait()
-                    messages = [Outgoing(message) for row in note.rows for message in messages_of(row)]
-                    self.send([(note.kept, messages)])
+                    if messages := await self._notes.messages_of(note):
+                        self.send([(note.kept, [*map(Outgoing, messages)])])
 
 
 # The lines of a scheduler's log: requests, and decisions on instances.
@@ -351,7 +403,7 @@ class Outbox:
             for note in page:
                 ways = {self._dispatches.get(row.told.cell) for row in note.rows}
                 if ways == {None}:
-                    found += [(note.kept, message) for row in note.rows for message in messages_of(row)]
+                    found += [(note.kept, message) for message in await self._notes.messages_of(note)]
                 elif len(ways) > 1:
                     await self._note_anew(note)
             if found:

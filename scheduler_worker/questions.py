@@ -86,6 +86,11 @@ async def _instances(
     )
 
 
+BURIED = (
+    "workers failed at it, so it is among the dead letters now; what it asks for may have been done in part"
+)
+
+
 async def on_unreadable_orders(asks: Sequence[Received[Unreadable]]) -> list[Said]:
     """A build request that cannot be read is rejected like an invalid one. Any other order becomes a dead letter, for a
     person to look at, and its sender gets an answer. A message without a type may be either: it is rejected, and
@@ -108,6 +113,17 @@ async def on_unreadable_questions(asks: Sequence[Received[Unreadable]]) -> list[
     for ask in asks:
         why = _why_not(ask.message)
         said += [Answer(ask, why), Bury(ask, why.reason)]
+    return said
+
+
+async def on_buried(asks: Sequence[Received[Message]], _: object) -> list[Said]:
+    """Answer what becomes a dead letter because workers failed at it: whoever asked need not wait until its time is up."""
+    said: list[Said] = []
+    for ask in asks:
+        request_id = getattr(ask.message, "request_id", None)
+        said.append(
+            Answer(ask, BuildRejected(request_id=request_id, field="message", value="", reason=BURIED))
+        )
     return said
 
 

@@ -379,6 +379,9 @@ class SchedulerStore(Protocol):
     async def one_waiting_of_each(self, digests: Sequence[bytes]) -> Sequence[WaitingInstance]:
         """For each of these digests any waiting instance whose spec has it; for some there may be none."""
 
+    async def find_waiting(self, instances: Sequence[InstanceId]) -> Sequence[WaitingInstance]:
+        """Those of these instances that wait."""
+
     async def some_are_woken(self) -> bool: ...
 
     async def unconfirmed(

@@ -19,9 +19,12 @@ from functools import partial
 
 from msgspec import Struct
 
+from bus.message import Message
 from bus.messages.build import BuildInstance
+from bus.messages.cloud import RowFailed
 from bus.settings import BusSettings
 from bus.workers.consuming import Subscription
+from bus.workers.set_aside import FailedRows
 from bus.workers.station import FeedListener, Station, by_station
 from bus.workers.worker import Worker
 from engine.choosing.plugin_settings import chosen_plugins
@@ -46,9 +49,9 @@ from scheduler_worker.handlers import (
 )
 from scheduler_worker.host_orders import HostRemover
 from scheduler_worker.hosts import HostRegistry, HostWatch, ModeTeller
-from scheduler_worker.outbox import CellDispatch, Outbox, OutboxNotes
+from scheduler_worker.outbox import CellDispatch, FailedInstances, Outbox, OutboxNotes
 from scheduler_worker.overview import API, CloudCounter, Overviews
-from scheduler_worker.questions import Explainer, Planner
+from scheduler_worker.questions import Explainer, Planner, on_buried
 from scheduler_worker.registry import CellRegistry
 from scheduler_worker.replica import HEARD_OF_CELLS, Replica
 from scheduler_worker.requests.adopting import InstanceAdopter
@@ -270,7 +273,9 @@ class Deciders:
 class Sending:
     def __init__(self, given: Given) -> None:
         publisher = given.station.publisher
-        notes = OutboxNotes(given.store, timedelta(seconds=given.pace.unconfirmed_s), given.clock)
+        self.failed = FailedInstances(FailedRows(given.station, "scheduler.requests"), given.clock)
+        repeated_after = timedelta(seconds=given.pace.unconfirmed_s)
+        notes = OutboxNotes(given.store, repeated_after, given.clock, self.failed)
         self.dispatches = [
             CellDispatch(cells, below, publisher, notes, under_way_max=given.settings.under_way_max)
             for below, cells in given.cells_at.items()
@@ -306,13 +311,18 @@ class Queues:
                 adopter=deciders.adopter,
                 remover=deciders.remover,
                 know_hosts=known.host_watch.look_again,
+                failed=sending.failed.rows,
             ),
             outbox,
             outbox=outbox,
             batches_in_flight=given.pace.batches_in_flight,
             # Clients that know of no parcels send each request by itself.
             singly=True,
-            before_burial={BuildInstance: (deciders.burial.end_in_error, deciders.burial.release)},
+            before_burial={
+                BuildInstance: (deciders.burial.end_in_error, deciders.burial.release),
+                RowFailed: (sending.failed.rows.end,),
+                Message: (on_buried,),
+            },
         )
         overviews = Overviews(
             given.station.name,
@@ -341,6 +351,7 @@ class Queues:
                 catch_up=known.replica.catch_up,
             ),
             outbox,
+            before_burial={Message: (on_buried,)},
         )
         self.events = Worker(
             given.station,
@@ -449,7 +460,10 @@ def scheduler_parts(
     workers = _workers(given, known, deciders, sending, queues)
     return (
         Staged(
-            first, ready, workers, seen=(deciders.claimer, deciders.builder, deciders.last_filters, follower)
+            first,
+            ready,
+            workers,
+            seen=(deciders.claimer, deciders.builder, deciders.last_filters, follower, sending.failed.rows),
         ),
     )
 
@@ -468,7 +482,15 @@ def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]
         known.host_watch,
         known.aggregate_watch,
         sending.applications,
-        Deadlines(store, outbox, station.publisher, poll_s=pace.deadline_poll_s, clock=clock, chance=chance),
+        Deadlines(
+            store,
+            outbox,
+            station.publisher,
+            failed=sending.failed,
+            poll_s=pace.deadline_poll_s,
+            clock=clock,
+            chance=chance,
+        ),
         Forgetting(
             store,
             hosts,
@@ -513,6 +535,7 @@ def _workers(
             deciders.claimer,
             known.waiting,
             moves=moves,
+            failed=sending.failed,
             settings=settings,
             clock=clock,
             chance=chance,

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from bus.broker import chunks
-from bus.message import AnswerMessage, CellMessage, Kind, Route, StrictMessage
+from bus.message import AnswerMessage, CellMessage, Kind, Message, Route, StrictMessage
 from bus.messages.build import CellHeard, CellLife
 from engine.inventories import Integer, Label, Moment, Natural, ResourceClass, Value
 
@@ -117,6 +117,20 @@ class WorkerAlive(CellMessage, frozen=True, tag="worker.beat"):
     stages: StageCounts = {}
     buried: Count = 0
     has_ended: bool = False
+
+
+class RowFailed(Message, frozen=True, tag="row.failed"):
+    """A `part` of a worker has met a bug at this `row`, and went on with its other rows. It stands in the queue of the worker's own
+    role, where another process tries the row alone. If that one meets a bug, too, this is a dead letter.
+    """
+
+    ROUTE = Route(Kind.EVENT, by=("scheduler", "placement", "conductor", "compute", "ironic"))
+
+    part: Label
+    row: Label
+
+    def about(self) -> tuple[int, ...]:
+        return ()
 
 
 class WorkerHeard(Value, frozen=True):

@@ -58,7 +58,8 @@ class Subscription(Struct, Generic[Tx], frozen=True, eq=False):
     # Publishes the results of handlers, on another broker than the one that they were received on. Returned and dead-lettered
     # messages stay on the first.
     says_by: Publisher | None = None
-    # The handlers that release what was claimed for a message before it is dead-lettered. The first that succeeds is enough.
+    # The handlers that release what was claimed for a message, and answer it, before it is dead-lettered. The first that succeeds is
+    # enough. Those of `Message` are for each type that has none of its own.
     before_burial: Mapping[type[Message], Sequence[Handler]] = {}
     # Called after each commit.
     committed: Callable[[], None] = lambda: None

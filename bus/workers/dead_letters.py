@@ -113,11 +113,13 @@ def dead_letter_parcel(
 class Parked(Struct, frozen=True):
     """What whoever parked a message for another try wrote beside it; all 0 of a message that nobody has parked.
 
-    `attempts` counts how often it was tried, `waits` how often it was returned to wait for a worker of a newer release.
+    `attempts` counts how often it was tried, `waits` how often it was returned to wait for a worker of a newer release. `failed_in` is
+    the process that has met a bug at it, empty if none has.
     """
 
     attempts: int = 0
     waits: int = 0
+    failed_in: str = ""
 
 
 NOT_PARKED = Parked()
@@ -125,7 +127,11 @@ NOT_PARKED = Parked()
 
 def retry_parcel(line: bytes, queue: str, origin: Origin, parked: Parked = NOT_PARKED) -> Parcel:
     """The parcel that returns one message to its own queue, for another try."""
-    counted = {message.ATTEMPTS: parked.attempts, message.WAITS: parked.waits}
+    said: dict[str, str | int] = {
+        message.ATTEMPTS: parked.attempts,
+        message.WAITS: parked.waits,
+        message.FAILED_IN: parked.failed_in,
+    }
     return Parcel(
         exchange=retry_exchange_of(queue),
         routing_key=queue,
@@ -134,7 +140,7 @@ def retry_parcel(line: bytes, queue: str, origin: Origin, parked: Parked = NOT_P
         content_type=PLAIN,
         mandatory=True,
         reply_to=origin.reply_to,
-        headers=_said(origin) | {name: count for name, count in counted.items() if count},
+        headers=_said(origin) | {name: value for name, value in said.items() if value},
     )
 
 
@@ -142,7 +148,10 @@ def parked_of(parcel: Parcel) -> Parked:
     """What is written beside a parked message. Only who parks may write to the exchanges for retries: elsewhere nothing counts."""
     if not is_retry_exchange(parcel.exchange):
         return NOT_PARKED
-    return Parked(_number(parcel.headers, message.ATTEMPTS), _number(parcel.headers, message.WAITS))
+    failed_in = str(parcel.headers.get(message.FAILED_IN, ""))
+    return Parked(
+        _number(parcel.headers, message.ATTEMPTS), _number(parcel.headers, message.WAITS), failed_in
+    )
 
 
 def _said(origin: Origin) -> dict[str, str | int]:

@@ -1,6 +1,7 @@
 """The input and output of handlers, and the one function that decides what happens to a message whose handler failed."""
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from math import exp
@@ -13,7 +14,7 @@ from bus.message import Envelope, M_co, Message
 from bus.settings import BusSettings
 from kit.errors import Failure, Locked, Poison, TookTooLong, Unavailable
 from kit.metrics import Metric
-from kit.parts import grown
+from kit.parts import grown, operational
 
 # How long a worker lets messages gather before it begins a batch: not at all while few come, and a moment while many do.
 
@@ -102,6 +103,13 @@ PUT_BACK = Metric(
     "moor_messages_put_back", "counter", "Messages that were put back to be tried again.", _QUEUE
 )
 BURIED = Metric("moor_messages_buried", "counter", "Messages that became dead letters.", _QUEUE)
+ROWS_FAILED = Metric(
+    "moor_rows_failed",
+    "counter",
+    "Times that a part met a bug at a row, and went on with its other rows. If another process meets it there, too, the row is among the "
+    "dead letters.",
+    _PART,
+)
 REDELIVERED = Metric("moor_parcels_redelivered", "counter", "Parcels that had been delivered before.", _QUEUE)
 INTERRUPTIONS = Metric("moor_interruptions", "counter", "Times that consuming was interrupted.", _QUEUE)
 IN_HAND = Metric(
@@ -156,7 +164,7 @@ PART_FAILING = Metric("moor_part_failing", "gauge", "Whether a part fails now: 1
 METRICS = (
     INFO,
     READY,
-    *(PART_RUNS, PART_FAILURES, PART_FAILING),
+    *(PART_RUNS, PART_FAILURES, PART_FAILING, ROWS_FAILED),
     *(HANDLED, BATCHES, WAITED, TOOK, PUT_BACK, BURIED, BURIALS_WAITING),
     *(REDELIVERED, INTERRUPTIONS, IN_HAND),
     *(FED, ASKED, ASKED_AGAIN, ANSWERS_DROPPED),
@@ -166,6 +174,7 @@ METRICS = (
 Tx = TypeVar("Tx")
 # Columns and messages have room for so many characters.
 BY_LENGTH_MAX = 255
+TRACEBACK_LENGTH_MAX = 1_200
 # Under this number a store keeps messages until they are confirmed.
 OutboxKey = NewType("OutboxKey", int)
 
@@ -289,10 +298,13 @@ class OneByOne(Struct, frozen=True):
 
 
 class PutBack(Struct, frozen=True):
-    """Decision after a failure: return the message to its queue after a pause. With `counts`, one more attempt is counted."""
+    """Decision after a failure: return the message to its queue after a pause. With `counts`, one more attempt is counted; with
+    `is_bug`, this process is written beside it.
+    """
 
     delay_ms: float
     counts: bool = True
+    is_bug: bool = False
 
 
 class GiveUp(Struct, frozen=True):
@@ -302,12 +314,19 @@ class GiveUp(Struct, frozen=True):
 
 
 def after_failure(
-    problem: Exception, *, items: int, attempts: int, settings: BusSettings, others_succeed: bool = True
+    problem: Exception,
+    *,
+    items: int,
+    attempts: int,
+    settings: BusSettings,
+    others_succeed: bool = True,
+    failed_elsewhere: bool = False,
 ) -> OneByOne | PutBack | GiveUp:
     """Decide what to do with a batch of `items` messages that failed, or with one message after so many `attempts`.
 
     The worker has already retried transient errors in place. An attempt is not counted if the message is not to blame:
-    otherwise a server that does not answer would turn good messages into dead letters.
+    otherwise a server that does not answer would turn good messages into dead letters. A message at which a second process meets a
+    bug is given up at once: the first one may have been ill itself, and both are not.
     """
     if items > 1:
         return OneByOne()
@@ -315,9 +334,18 @@ def after_failure(
         return PutBack(settings.BLAMELESS_DELAY_MS, counts=False)
     if isinstance(problem, Poison):
         return GiveUp(describe(problem))
+    is_bug = operational(problem) is None
+    if is_bug and failed_elsewhere:
+        return GiveUp(f"{describe(problem)}; two processes failed at it\n{_innermost(problem)}")
     if attempts + 1 >= settings.ATTEMPTS_MAX:
-        return GiveUp(f"{describe(problem)}; {attempts + 1} attempts, none is left")
-    return PutBack(backoff_ms(attempts, settings))
+        trace = f"\n{_innermost(problem)}" if is_bug else ""
+        return GiveUp(f"{describe(problem)}; {attempts + 1} attempts, none is left{trace}")
+    return PutBack(backoff_ms(attempts, settings), is_bug=is_bug)
+
+
+def _innermost(bug: Exception) -> str:
+    """The end of the traceback, as far as the reason of a dead letter has room for it."""
+    return "".join(traceback.format_tb(bug.__traceback__))[-TRACEBACK_LENGTH_MAX:]
 
 
 def backoff_ms(tries: int, settings: BusSettings) -> float:

@@ -185,15 +185,21 @@ class Intake:
         """Note that these messages are handled. A parcel is acknowledged when all its messages are."""
         await self._complete([item.parcel for item in items])
 
-    def put_back_later(self, item: Item, delay_ms: float, *, counts: bool = True) -> None:
-        """Return one message to its queue after a pause, with one more attempt if `counts` is set.
+    def put_back_later(
+        self, item: Item, delay_ms: float, *, counts: bool = True, failed_in: str = ""
+    ) -> None:
+        """Return one message to its queue after a pause, with one more attempt if `counts` is set, and with the process in which it met
+        a bug.
 
         The other messages of its parcel do not wait for that.
         """
         self.put_back += 1
         parked = item.parcel.parked
-        counted = structs.replace(parked, attempts=parked.attempts + 1) if counts else parked
-        self._start(self._send_back(item.parcel, delay_ms, item.line, counted))
+        if counts:
+            parked = structs.replace(
+                parked, attempts=parked.attempts + 1, failed_in=failed_in or parked.failed_in
+            )
+        self._start(self._send_back(item.parcel, delay_ms, item.line, parked))
 
     def bury(self, item: Item, reason: str) -> None:
         """Dead-letter one message. It counts as done when the dead-letter queue has accepted it.

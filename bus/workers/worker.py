@@ -17,7 +17,7 @@ from typing import Any, Generic
 from msgspec import structs
 
 from bus.broker import chunks
-from bus.message import type_of
+from bus.message import Message, type_of
 from bus.unreadable import Unreadable
 from bus.workers.consuming import Subscription
 from bus.workers.handling import (
@@ -56,6 +56,7 @@ class Worker(Generic[Tx]):
         self.subscription = subscription
         # Returned and buried messages stay on the station's own broker.
         self._publisher = subscription.says_by or station.publisher
+        self._name = station.name
         self._settings = station.settings
         self._chance = station.chance
         self.intake = Intake(station, subscription, self._give_back)
@@ -228,6 +229,7 @@ class Worker(Generic[Tx]):
             attempts=attempts,
             settings=self._settings,
             others_succeed=self.batches > self._batches_when_slow,
+            failed_elsewhere=items[0].parcel.parked.failed_in not in ("", self._name),
         )
         if isinstance(problem, TookTooLong):
             self._batches_when_slow = self.batches
@@ -243,17 +245,19 @@ class Worker(Generic[Tx]):
             case OneByOne():
                 for item in items:
                     await self._handle(handler, [item])
-            case PutBack(delay_ms, counts):
-                self.intake.put_back_later(items[0], delay_ms, counts=counts)
+            case PutBack(delay_ms, counts, is_bug):
+                failed_in = self._name if is_bug else ""
+                self.intake.put_back_later(items[0], delay_ms, counts=counts, failed_in=failed_in)
             case GiveUp(reason):
                 self.intake.bury(items[0], reason)
 
     async def _give_back(self, buried: Received[Any]) -> None:
-        """Release what was claimed for a message that will be dead-lettered.
+        """Release what was claimed for a message that will be dead-lettered, and answer it.
 
         The handlers that the subscription has for its type are tried in turn, until one succeeds.
         """
-        for handler in self.subscription.before_burial.get(type(buried.message), ()):
+        before = self.subscription.before_burial
+        for handler in before.get(type(buried.message), before.get(Message, ())):
             try:
                 leaving = _Leaving(await self._in_tries(partial(self._saved_for, handler, buried)))
             except (Unavailable, Locked):

@@ -8,7 +8,7 @@ A host that was given up is never taken back. If it later reports its attempt, i
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, get_args
 
 from msgspec import Struct, structs
@@ -96,6 +96,14 @@ class HostsLost(Struct, frozen=True):
     instance: InstanceId
 
 
+class RowGivenUp(Struct, frozen=True):
+    """An input: conductors met a bug at this row, or at the order to place it, and gave it up."""
+
+    instance: InstanceId
+    reason: str
+    order: PlaceInCell | None = None
+
+
 CellMessage = (
     PlaceInCell
     | AdoptInCell
@@ -112,7 +120,9 @@ CellMessage = (
     | InstanceRedeployed
     | InstanceStopped
 )
-Input = CellMessage | Due | SwapAnswered | HostsLost
+Input = CellMessage | Due | SwapAnswered | HostsLost | RowGivenUp
+# What is given up and is no build is tried again after so long: it may be a delete or a move, and these cannot be ended by half.
+GIVEN_UP_RESTS = timedelta(days=1)
 
 
 class DecidedMessage(Struct, frozen=True, gc=False):
@@ -185,7 +195,7 @@ def decide(
         if transition.is_over:
             over[number] = row.id
         # A repeated message has only the unconfirmed messages sent again.
-        is_repeated = row is before and not isinstance(each, (Due, SwapAnswered, HostsLost))
+        is_repeated = row is before and not isinstance(each, (Due, SwapAnswered, HostsLost, RowGivenUp))
         for pending in row.outbox if is_repeated else transition.said:
             said.setdefault(
                 (number, pending.sequence), DecidedMessage(row.id, pending.sequence, pending.message, cause)
@@ -204,6 +214,8 @@ def decide(
 def _new_row(each: Input, now: datetime) -> Instance | None:
     """A row for an instance that has none yet, if this message may be the first about it."""
     match each:
+        case RowGivenUp(order=PlaceInCell() as order):
+            return _new_row(order, now)
         case PlaceInCell() | RemoveFromCell():
             # Also an order to take it over, or to give it back.
             return Instance(id=each.instance, request_id=each.request_id, state="unknown", changed_at=now)
@@ -253,6 +265,23 @@ def _on_place(transition: Transition, order: PlaceInCell) -> None:
         leave_unbuilt(transition, why)
     else:
         transition.spawn()
+
+
+def _on_given_up(transition: Transition, given_up: RowGivenUp) -> None:
+    row, order = transition.row, given_up.order
+    if order is not None:
+        if row.order is not None:
+            # It was taken: what is left to do is on the row.
+            return
+        transition.change(sequence=max(row.sequence, order.sequence), order=order, attempt=order.attempt)
+        transition.release((HeldClaim(row.id, order.attempt),))
+        if row.state == "unknown":
+            transition.end_in_error(given_up.reason)
+    elif row.state in ("building", "swapping"):
+        transition.free_share()
+        end_unbuilt(transition, given_up.reason)
+    elif row.due_at is not None:
+        transition.change(state_ends_at=transition.now + GIVEN_UP_RESTS, remind_at=None)
 
 
 def _on_remove(transition: Transition, order: RemoveFromCell) -> None:
@@ -541,5 +570,6 @@ _STEPS: Mapping[type[Input], Callable[[Transition, Any], None]] = {
     InstanceStopped: _on_stopped,
     SwapAnswered: _on_swap_answered,
     HostsLost: _on_host_lost,
+    RowGivenUp: _on_given_up,
 }
 assert {*_STEPS, Due} == {*get_args(Input)}, "each input has its step"

@@ -134,6 +134,8 @@ def _is_read(queue: Queue) -> bool:
 
 # The troubles of a cloud, and the notes that its operator should read besides. Pure.
 
+# The counter of rows at which a part of a worker has met a bug, in its heartbeats.
+ROWS_FAILED = "rows_failed."
 # A scheduler that has just started has not heard the others yet.
 HEARD_ALL_AFTER = timedelta(seconds=12)
 # Of the API level, and of each cell with hypervisors.
@@ -267,6 +269,14 @@ def _notes(overview: Overview) -> Iterator[str]:
         for each in overview.cells
         if each.waiting
     )
+    for worker in overview.workers:
+        bugs = {name: count for name, count in worker.beat.counts.items() if name.startswith(ROWS_FAILED)}
+        if bugs and worker.life == "up":
+            parts = ", ".join(name.removeprefix(ROWS_FAILED) for name in sorted(bugs))
+            yield (
+                f"{name_of(worker.beat)} has met bugs at rows, {sum(bugs.values())} times since it started ({parts}), and goes on; its log "
+                "has the tracebacks, `moor dead list` the rows that were given up"
+            )
     if overview.workers_left_out:
         yield f"workers that are not shown here: {overview.workers_left_out}"
     releases = {each.beat.release for each in overview.workers if each.life == "up"}

@@ -475,6 +475,9 @@ def _answered(request: ValidRequest, build: _Build, transaction: OutboxTransacti
 
 
 BURIED = "its request went to the dead letters before it was written down: ask again, by another id"
+BURIED_ACCEPTED = (
+    "workers failed at its request, which is among the dead letters now: ask again, by another id"
+)
 
 
 class Burial:
@@ -493,9 +496,9 @@ class Burial:
     async def end_in_error(
         self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
-        """Write the instances of these requests as failed, if no rows of theirs are there. The rows have no name, since
-        the client's text may be what the database refused. A worker that still works on a copy of the request finds the
-        rows and releases its claims.
+        """Write the instances of these requests as failed, and release their claims. New rows have no name, since the client's text may
+        be what the database refused. Rows that are there end in error while they are `accepted`: one that waits is tried by its row.
+        A worker that still works on a copy of the request finds the rows and releases its claims.
         """
         said: list[Said] = []
         now = self._clock()
@@ -510,9 +513,19 @@ class Burial:
             (acceptance,) = await store.accept([NewRequest(read.id, read.digest, ended)])
             rows = rows_or_rejection(read, acceptance)
             if isinstance(rows, BuildRejected):
-                said += await released_unless_held(ask, transaction, now)
+                said += [*rejected(ask, rows), *await released_unless_held(ask, transaction, now)]
                 continue
-            said += await transaction.say(rows, ask)
+            still = [row for row in rows if row.told.state == ACCEPTED]
+            over = {
+                row.id: row
+                for each in still
+                if (row := failed(each, now, reason=BURIED_ACCEPTED)) is not None
+            }
+            await store.save([*over.values()])
+            instances = tuple([row.id for row in rows])
+            told = BuildAccepted(request_id=read.id, instances=instances, project=ask.message.project)
+            said += [Answer(ask, told), Tell(told, ask)]
+            said += await transaction.say([over.get(row.id, row) for row in rows], ask)
         return said
 
     async def release(
@@ -523,7 +536,11 @@ class Burial:
         This is safe: without rows nobody can place their instances, not even a worker that still works on an earlier
         delivery of the same request.
         """
-        return [each for ask in asks for each in await released_unless_held(ask, transaction, self._clock())]
+        said: list[Said] = []
+        for ask in asks:
+            why = BuildRejected(request_id=ask.message.request_id, field="message", value="", reason=BURIED)
+            said += [*rejected(ask, why), *await released_unless_held(ask, transaction, self._clock())]
+        return said
 
 
 def _ended(row: InstanceRow, now: datetime) -> InstanceRow:

@@ -14,6 +14,7 @@ A worker that dies in between leaves marked rows, some of which may hold a claim
 tries these first, even if no host seems to have room for them: the claim itself may have taken that room.
 """
 
+import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -50,7 +51,7 @@ from scheduler_worker.core.instances.rows import (
     after_failed_wake,
     after_search,
 )
-from scheduler_worker.outbox import Outbox
+from scheduler_worker.outbox import FailedInstances, Outbox
 from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, NeedsFound, Unit, source_of
 from scheduler_worker.requests.moving import (
     JUST_CHANGED,
@@ -248,6 +249,7 @@ QUIET_S = 24 * 3600.0
 REST_S_MIN = 0.01
 
 _kept = msgspec.msgpack.Decoder(BuildInstance | MoveInstance).decode
+_id_of = operator.attrgetter("id")
 
 
 class Waker(Periodic):
@@ -260,6 +262,7 @@ class Waker(Periodic):
         specs: WaitingSpecs,
         *,
         moves: WaitingMoves,
+        failed: FailedInstances,
         settings: SchedulerSettings,
         clock: Callable[[], datetime],
         chance: random.Random,
@@ -272,6 +275,7 @@ class Waker(Periodic):
         self._claimer = claimer
         self._specs = specs
         self._moves = moves
+        self._rows_tried = failed.of("wake waiting instances", self._try_alone)
         self._row_wait = timedelta(seconds=pace.host_row_wait_s)
         self._lease = timedelta(seconds=pace.wake_lease_s)
         self._timeouts = Timeouts(settings.request_timeout_s, settings.node_request_timeout_s)
@@ -315,14 +319,7 @@ class Waker(Periodic):
             digests = sorted(await self._store.waiting_digests(heard))
             for start in range(0, len(digests), AT_ONCE):
                 some = await self._store.one_waiting_of_each(digests[start : start + AT_ONCE])
-                by_id = {each.id: each for each in some}
-                for row in await self._rows(some):
-                    one = by_id[row.id]
-                    if isinstance(order := _kept(one.build), MoveInstance):
-                        if (needs := await self._moves.needs_of(order, row)) is not None:
-                            self._specs.learn(one.digest, (needs[0],), needs[1])
-                    elif specs := specs_in(row.spec):
-                        self._specs.learn(one.digest, specs)
+                await self._rows_tried.each(some, self._learn, _id_of)
         except BaseException:
             # What was heard meanwhile is read with the next try, and so are all rows, if some may be missing by now.
             later = self._specs.unread
@@ -338,10 +335,13 @@ class Waker(Periodic):
             self._lease_ends = await transaction.lease_waking(self._name, now, now + self._lease)
             if self._lease_ends is not None:
                 return False
-            batch = await transaction.woken(AT_ONCE)
+            resting = len(self._rows_tried)
+            batch = self._rows_tried.awake(await transaction.woken(AT_ONCE + resting), _id_of)
             if not batch and room:
+                limit += resting
                 found = await transaction.next_waiting(sorted(room), limit)
-                batch = found[: first_that_fit([each.digest for each in found], room)]
+                awake = self._rows_tried.awake(found, _id_of)
+                batch = awake[: first_that_fit([each.digest for each in awake], room)]
                 await transaction.wake([each.id for each in batch])
                 gone = room.keys() - {each.digest for each in found} if len(found) < limit else set()
             else:
@@ -351,9 +351,26 @@ class Waker(Periodic):
             still = {each.digest for each in await self._store.one_waiting_of_each(sorted(gone))}
             for digest in gone - still:
                 self._specs.forget(digest, learned)
-        if batch:
-            await self._try(batch)
+        await self._rows_tried.each(batch, self._try, _id_of)
         return bool(batch)
+
+    async def _try_alone(self, instance: InstanceId) -> None:
+        """Try one row, as the holder of the lease would: another try at the same time makes the same claim."""
+        if batch := await self._store.find_waiting((instance,)):
+            async with self._store.transaction() as transaction:
+                await transaction.wake((instance,))
+            await self._learn(batch)
+            await self._try(batch)
+
+    async def _learn(self, some: Sequence[WaitingInstance]) -> None:
+        by_id = {each.id: each for each in some}
+        for row in await self._rows(some):
+            one = by_id[row.id]
+            if isinstance(order := _kept(one.build), MoveInstance):
+                if (needs := await self._moves.needs_of(order, row)) is not None:
+                    self._specs.learn(one.digest, (needs[0],), needs[1])
+            elif specs := specs_in(row.spec):
+                self._specs.learn(one.digest, specs)
 
     async def _try(self, woken: Sequence[WaitingInstance]) -> None:
         """Try the first of these, and those after it up to a move among builds, or a build among moves. The others stay woken, so

@@ -602,6 +602,7 @@ class SqlSchedulerStore:
     overdue = reads(find_overdue)
     waiting_digests = reads(waiting.digests_of)
     one_waiting_of_each = reads(waiting.one_of_each)
+    find_waiting = reads(waiting.find_waiting)
     some_are_woken = reads(waiting.some_are_woken)
     unconfirmed = reads(find_unconfirmed)
     hosts = reads(find_hosts)

@@ -112,6 +112,10 @@ def one_of_each(connection: Connection, digests: Sequence[bytes]) -> list[Waitin
     return found
 
 
+def find_waiting(connection: Connection, instances: Sequence[InstanceId]) -> list[WaitingInstance]:
+    return _read(connection, sa.select(*_READ).where(among(connection, table.c.id, instances)))
+
+
 def some_are_woken(connection: Connection) -> bool:
     found = connection.execute(sa.select(table.c.id).where(table.c.is_woken.is_not(None)).limit(1))
     return found.first() is not None

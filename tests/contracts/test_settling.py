@@ -120,8 +120,34 @@ async def test_one_that_always_fails_is_buried_when_its_attempts_are_used_up(
         (letter,) = await dead_letters(broker, 1)
 
     assert memory.handled == [0]
-    assert letter.reason == "RuntimeError: a bug of ours; 3 attempts, none is left"
+    assert letter.reason.splitlines()[0] == "RuntimeError: a bug of ours; 3 attempts, none is left"
     assert letter.attempts == 2
+
+
+async def test_one_at_which_two_processes_meet_a_bug_is_given_up_with_its_traceback(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+
+    def fails_here_alone(number: int) -> None:
+        if number == 1:
+            raise RuntimeError("a bug of ours " + "é" * 500)
+
+    memory = Remembering(fails_here_alone)
+    # It ends before its pause does.
+    patient = varied(SETTINGS, RETRY_DELAY_MS_FIRST=60_000, RETRY_DELAY_MS_MAX=60_000)
+    async with working(broker, memory, name="first", settings=patient) as first:
+        await send(broker, parcel(line(order(0)), line(order(1)), line(order(2))))
+        await until(lambda: first.intake.put_back > 0, "the first process has failed at it")
+        assert not first.intake.buried
+    async with working(broker, memory, name="second"):
+        (letter,) = await dead_letters(broker, 1)
+
+    assert sorted(memory.handled) == [0, 2]
+    assert letter.reason.splitlines()[0].endswith("; two processes failed at it")
+    assert "in fails_here_alone" in letter.reason
+    assert letter.where == "second"
+    assert letter.attempts == 1
 
 
 @pytest.mark.parametrize("value", [b"1", b"19", b"20", b"25", b"-1", b"1.5", b"null", b'"20"', b"9" * 30])
@@ -158,7 +184,8 @@ async def test_a_message_that_cannot_be_read_is_counted_too(under_test: BrokerUn
         await send(broker, parcel(b'{"attempts": 1.5'), parcel(b'{"message":{"type":1},"attempts":-1}'))
         letters = await dead_letters(broker, 2)
 
-    assert {letter.reason for letter in letters} == {"RuntimeError: a bug of ours; 3 attempts, none is left"}
+    said = {letter.reason.splitlines()[0] for letter in letters}
+    assert said == {"RuntimeError: a bug of ours; 3 attempts, none is left"}
 
 
 async def test_each_message_of_a_parcel_counts_by_its_own_type_and_cell(under_test: BrokerUnderTest) -> None:

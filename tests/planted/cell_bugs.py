@@ -27,6 +27,7 @@ from scheduler_worker.core.instances import lifecycle as row_mending
 from scheduler_worker.core.instances.rows import WAITING
 from scheduler_worker.host_orders import HostRemover
 from scheduler_worker.hosts import HostRegistry, ModeTeller
+from scheduler_worker.requests.building import Burial
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.waking import WaitingMoves
 from scheduler_worker.store_sql import waiting
@@ -440,3 +441,23 @@ def order_to_stop_lost(real: Any) -> Any:
 @planted_by("a stopped instance runs where it arrives", moving, "ReceiveInstance", world="power")
 def stopped_instance_runs_where_it_arrives(real: Any) -> Any:
     return lambda **fields: real(**{**fields, "stopped": False})
+
+
+# It stays `accepted`, and its claim held, until its deadline; whoever asked hears nothing.
+@planted_as("a request that is buried after it was accepted stays accepted")
+def buried_stays_accepted() -> AbstractContextManager[None]:
+    return rewritten(Burial, "end_in_error", "if row.told.state == ACCEPTED", "if False")
+
+
+# The share that the API level has claimed for it is held for ever.
+@planted_as("the claim of an order that a cell gives up stays")
+def given_up_keeps_claim() -> AbstractContextManager[None]:
+    return rewritten(
+        decide, "_on_given_up", "transition.release((HeldClaim(row.id, order.attempt),))", "pass"
+    )
+
+
+# The build of the row that is given up holds its share for ever.
+@planted_as("a build that a cell gives up keeps its share")
+def given_up_keeps_share() -> AbstractContextManager[None]:
+    return rewritten(decide, "_on_given_up", "transition.free_share()", "pass")

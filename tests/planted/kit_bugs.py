@@ -22,6 +22,7 @@ import scheduler_worker.requests.reading
 import scheduler_worker.waiting
 from bus.codec import Codec
 from bus.workers import handling, intake, running, worker
+from bus.workers.set_aside import FailedRows
 from cell_conductor.core import swapping
 from kit import health, http_server, keystone, login, metrics, parts, process, times, urls
 from kit.errors import Failure, Locked, Operational, Unavailable
@@ -429,3 +430,31 @@ def verifier_told(_real: Any, connection: Any, statement: str) -> None:
 
 # A trial of making roles makes them.
 planted_by("a trial of database roles makes them", migrations, "_undo")(lambda _real: lambda: None)
+
+
+# The part ends at the row that meets a bug, and so does the process: each that takes its place.
+@planted("a bug at one row ends the part for all rows", parts.RowByRow, "each")
+async def one_row_ends_the_part(_real: Any, _self: Any, rows: Any, work: Any, _key: Any) -> None:
+    if rows := [*rows]:
+        await work(rows)
+
+
+# The row that has met a bug is hidden: no other process tries it, and nobody is told.
+@planted("a row that meets a bug is told to nobody", FailedRows, "_met_bug")
+async def bug_told_to_nobody(_real: Any, _self: Any, _part: Any, _row: Any, _bug: Any) -> None:
+    return
+
+
+# Each process tries it until its attempts are used up.
+@planted("two processes that fail at a message are one", worker, "after_failure")
+def two_are_one(
+    real: Any,
+    problem: Any,
+    *,
+    items: Any,
+    attempts: Any,
+    settings: Any,
+    others_succeed: Any = True,
+    failed_elsewhere: Any = False,
+) -> Any:
+    return real(problem, items=items, attempts=attempts, settings=settings, others_succeed=others_succeed)

@@ -39,7 +39,13 @@ from bus.messages.cell import AdoptInCell
 from bus.topology import CELL0
 from engine.flavors import Flavor, InstanceId
 from engine.inventories import Choice, ServerGroup
-from scheduler_worker.core.instances.moves import cut_short, overdue_wait, waits_again, waits_through
+from scheduler_worker.core.instances.moves import (
+    cut_short,
+    overdue_wait,
+    wait_ended,
+    waits_again,
+    waits_through,
+)
 from scheduler_worker.core.instances.resizes import after_other_flavor, with_flavor
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
@@ -113,6 +119,13 @@ def overdue(row: InstanceRow, now: datetime) -> InstanceRow | None:
         now,
         reason=f"not placed within {waited_s:.0f} s of its acceptance: its request may be among the dead letters",
     )
+
+
+def given_up(row: InstanceRow, now: datetime, why: str) -> InstanceRow | None:
+    """The row in error, or the row whose move has failed, if the schedulers would still have to find a host for it. Otherwise None."""
+    if row.move_waits:
+        return wait_ended(row, "failed", why, now)
+    return failed(row, now, reason=why)
 
 
 def after_delete(row: InstanceRow | None, order: DeleteInstance, now: datetime) -> InstanceRow | None:

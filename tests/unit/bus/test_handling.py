@@ -6,7 +6,7 @@ from bus.message import Message
 from bus.messages.hosts import AskHosts, SetHost
 from bus.settings import BUS, BusSettings
 from bus.workers.handling import GiveUp, OneByOne, PutBack, Received, after_failure
-from kit.errors import Bug, Locked, Poison, TookTooLong, Transient, Unavailable
+from kit.errors import Bug, Interrupted, Locked, Poison, TookTooLong, Transient, Unavailable
 from tests.varied import varied
 
 SETTINGS = varied(BusSettings(), RETRY_DELAY_MS_FIRST=10, RETRY_DELAY_MS_MAX=100, ATTEMPTS_MAX=4)
@@ -26,7 +26,21 @@ def test_a_poison_message_is_dead_lettered_at_once() -> None:
 def test_anything_else_goes_back_with_growing_pauses() -> None:
     verdicts = [after_failure(ValueError("x"), items=1, attempts=n, settings=SETTINGS) for n in range(3)]
 
-    assert verdicts == [PutBack(10), PutBack(20), PutBack(40)]
+    assert verdicts == [PutBack(10, is_bug=True), PutBack(20, is_bug=True), PutBack(40, is_bug=True)]
+
+
+@pytest.mark.parametrize("problem", [ValueError("x"), AssertionError("y"), Bug("z")])
+def test_a_bug_in_a_second_process_gives_the_message_up_at_once(problem: Exception) -> None:
+    verdict = after_failure(problem, items=1, attempts=0, settings=SETTINGS, failed_elsewhere=True)
+
+    assert isinstance(verdict, GiveUp)
+    assert verdict.reason.splitlines()[0].endswith("; two processes failed at it")
+
+
+def test_a_failure_of_a_server_in_a_second_process_is_no_bug() -> None:
+    verdict = after_failure(Interrupted("x"), items=1, attempts=0, settings=SETTINGS, failed_elsewhere=True)
+
+    assert verdict == PutBack(10)
 
 
 @pytest.mark.parametrize("problem", [Locked("by others"), Unavailable("no server")])

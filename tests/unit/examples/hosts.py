@@ -18,6 +18,7 @@ from bus.messages.cloud import (
     HostCount,
     InstanceCount,
     Overview,
+    RowFailed,
     StageTimes,
     Tiles,
     WaitsForRoom,
@@ -99,6 +100,8 @@ from tests.unit.examples.values import (
     WHEN,
     X86,
 )
+
+ROW_FAILED = RowFailed(part="end what is overdue", row="0190b3d4-7e00-7000-8000-000000000001")
 
 BEAT = WorkerAlive(
     cell="c1",
@@ -212,6 +215,7 @@ HOSTS: tuple[Message, ...] = (
     ConductorAlive(cell="c1", conductor="conductor-1", trouble="its database"),
     AskCells(name="c1"),
     BEAT,
+    ROW_FAILED,
     AskOverview(once=True),
     AskTiles(in_cell="c1", skipped=5000, named=True),
     Tiles(in_cell="c1", made_at=WHEN, tiles="0f?", skipped=5000, hosts=5003, names=("h1", "h2", "h3")),

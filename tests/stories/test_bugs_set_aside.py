@@ -1,0 +1,273 @@
+"""A bug at one message or one row ends no process: what two processes fail at is set aside, its client is told, and all else goes on."""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import BuildAccepted, BuildInstance, InstanceFailed, InstanceState
+from bus.workers.dead_letters import DeadLetter, open_dead_letters
+from cell_conductor.core import decide, swapping
+from cell_conductor.core.transition import Transition
+from cell_conductor.settings import ConductorSettings
+from engine.flavors import InstanceId, Wait
+from laboratory.computes.hosts import HostSize, SimulatedHost
+from scheduler_worker import forgetting, outbox
+from scheduler_worker.claiming import claimer
+from tests.contracts.conductor_stores import open_conductor_store
+from tests.contracts.stage import SETTINGS
+from tests.planted.replacing import replaced
+from tests.stories.cloud import CONDUCTING, SMALL, Cloud, a_build, cloud, failing, instance_of
+from tests.stories.layouts import BOTH
+from tests.varied import varied
+from tests.waiting import until
+
+pytestmark = pytest.mark.asyncio
+
+# What has so many processors meets the planted bug.
+CURSED = structs.replace(SMALL, vcpus=3)
+LONG = Wait(for_s=3600)
+
+
+def is_cursed(spec: Any) -> bool:
+    amounts: dict[str, int] = dict(spec.amounts)
+    return amounts["VCPU"] == CURSED.vcpus
+
+
+@contextmanager
+def bug_in(owner: Any, name: str, is_met: Callable[..., bool]) -> Iterator[list[object]]:
+    """This function of a module raises when its arguments are such. The list has each time that it did."""
+    met: list[object] = []
+
+    def by(real: Any) -> Any:
+        def planted(*values: Any, **named: Any) -> Any:
+            if is_met(*values, **named):
+                met.append(values)
+                raise AssertionError("planted")
+            return real(*values, **named)
+
+        return planted
+
+    with replaced(owner, name, by):
+        yield met
+
+
+@asynccontextmanager
+async def two_schedulers(bus: str, books: str, vcpu: int = 8) -> AsyncIterator[Cloud]:
+    async with cloud(bus, books) as setup, AsyncExitStack() as stack:
+        await stack.enter_async_context(setup.placement())
+        for name in ("s1", "s2"):
+            await stack.enter_async_context(setup.scheduler(name))
+        await setup.add_host("h1", vcpu=vcpu)
+        await setup.until_reported("h1")
+        yield setup
+
+
+async def letters_of(setup: Cloud) -> Sequence[DeadLetter]:
+    connection = await setup.brokers.at_api("operator").connect()
+    try:
+        async with open_dead_letters(connection, letters_max=100) as opened:
+            return [*opened.letters.values()]
+    finally:
+        await connection.close()
+
+
+async def one_letter(setup: Cloud, type_: str) -> DeadLetter:
+    found: list[DeadLetter] = []
+
+    async def is_there() -> bool:
+        found[:] = [each for each in await letters_of(setup) if each.type == type_]
+        return bool(found)
+
+    await until(is_there, f"a dead letter {type_}")
+    return found[0]
+
+
+async def boot(setup: Cloud, number: int, **fields: object) -> InstanceState:
+    build = a_build(number, **fields)
+    assert isinstance(await setup.client.ask(build), BuildAccepted)
+    return await setup.until_state(instance_of(build), "active", "error")
+
+
+async def waiting(setup: Cloud, build: BuildInstance) -> InstanceId:
+    assert isinstance(await setup.client.ask(build), BuildAccepted)
+    await setup.until_state(instance_of(build), "waiting")
+    return instance_of(build)
+
+
+@BOTH
+async def test_a_request_at_which_two_schedulers_fail_is_answered_and_ends_in_error(
+    bus: str, books: str
+) -> None:
+    async with two_schedulers(bus, books) as setup:
+        # After the row is written, and the claim made.
+        with bug_in(claimer.Claimer, "_refill", lambda _, one: is_cursed(one.spec)):
+            cursed = await boot(setup, 1, flavor=CURSED)
+            other = await boot(setup, 2)
+
+        assert (cursed.state, other.state) == ("error", "active")
+        assert "dead letters" in cursed.reason
+        # The claim of the first try was given back.
+        await setup.until_used(h1=1)
+        letter = await one_letter(setup, "build.request")
+        assert letter.reason.splitlines()[0] == "AssertionError: planted; two processes failed at it"
+        assert "_refill" in letter.reason
+
+
+@BOTH
+async def test_an_instance_that_waits_and_at_which_two_schedulers_fail_ends_and_others_are_woken(
+    bus: str, books: str
+) -> None:
+    async with two_schedulers(bus, books, vcpu=4) as setup:
+        await setup.fill("h1", vcpu=4)
+        cursed = await waiting(setup, a_build(1, flavor=CURSED, wait=structs.replace(LONG, priority=9)))
+        other = await waiting(setup, a_build(2, wait=LONG))
+
+        with bug_in(claimer.Claimer, "_refill", lambda _, one: is_cursed(one.spec)) as met:
+            await setup.give_back("h1")
+            state = await setup.until_state(cursed, "error")
+            await setup.until_state(other, "active")
+
+        assert len(met) >= 2
+        assert "gave it up" in state.reason
+        await setup.until_used(h1=1)
+        letter = await one_letter(setup, "row.failed")
+        assert "two processes failed at it" in letter.reason
+        assert str(cursed).encode() in letter.parcel.body
+        # The schedulers live.
+        assert (await boot(setup, 3)).state == "active"
+
+
+@BOTH
+async def test_a_row_that_is_overdue_and_at_which_two_schedulers_fail_ends_and_others_end_too(
+    bus: str, books: str
+) -> None:
+    async with two_schedulers(bus, books, vcpu=1) as setup:
+        await setup.fill("h1", vcpu=1)
+        short = Wait(for_s=2)
+        cursed = a_build(1, wait=short)
+        with bug_in(forgetting, "overdue", lambda row, _: row.id == instance_of(cursed)):
+            await setup.send(cursed, a_build(2, wait=short))
+            ended = await setup.until_state(instance_of(a_build(2)), "error")
+            given_up = await setup.until_state(instance_of(cursed), "error")
+
+        assert "no valid host: it waited" in ended.reason
+        assert "gave it up" in given_up.reason
+        await one_letter(setup, "row.failed")
+
+
+@BOTH
+async def test_messages_of_a_row_that_cannot_be_made_hold_up_no_others(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, AsyncExitStack() as stack:
+        await stack.enter_async_context(setup.placement())
+        sweeping = varied(SETTINGS, SWEEP_S=0.05)
+        for name in ("s1", "s2"):
+            await stack.enter_async_context(setup.scheduler(name, bus=sweeping))
+        ids = [(await boot(setup, number)).id for number in (1, 2)]
+        heard = await stack.enter_async_context(setup.listening("instance.error.*"))
+
+        with bug_in(outbox, "messages_of", lambda row: row.id == ids[0]):
+            # A worker has died before it sent the messages of these two.
+            async with setup.rows.transaction() as transaction:
+                rows = [
+                    structs.replace(row, unsaid=True)
+                    for row in (await transaction.lock(sorted(ids))).values()
+                ]
+                await transaction.save(rows)
+                await transaction.note([rows])
+            letter = await one_letter(setup, "row.failed")
+            await until(
+                lambda: {each.instance.id for each in heard if isinstance(each, InstanceFailed)} == {ids[1]},
+                "the other message is sent",
+                heard,
+            )
+
+        assert "two processes failed at it" in letter.reason
+        assert (await boot(setup, 3)).state == "error"
+
+
+# In a cell with two conductors
+
+
+@asynccontextmanager
+async def two_conductors(
+    bus: str, books: str, *hosts: str, settings: ConductorSettings = CONDUCTING
+) -> AsyncIterator[Cloud]:
+    async with cloud(bus, books, scripted=()) as setup, AsyncExitStack() as stack:
+        rows = await stack.enter_async_context(open_conductor_store(books, "c1"))
+        await stack.enter_async_context(setup.placement())
+        await stack.enter_async_context(setup.scheduler())
+        for name in ("k1", "k2"):
+            await stack.enter_async_context(setup.conductor(rows, name=name, settings=settings))
+        if hosts:
+            simulated = [SimulatedHost(name=name, size=HostSize(vcpus=8)) for name in hosts]
+            await stack.enter_async_context(setup.computes(simulated, failing() if len(hosts) > 1 else None))
+            await setup.until_reported(*hosts)
+        else:
+            await setup.add_host("h1")
+            await setup.until_reported("h1")
+        yield setup
+
+
+def is_cursed_build(transition: Transition, *_: object) -> bool:
+    order = transition.row.order
+    return order is not None and order.flavor.vcpus == CURSED.vcpus
+
+
+@BOTH
+async def test_an_order_at_which_two_conductors_fail_ends_its_build(bus: str, books: str) -> None:
+    async with two_conductors(bus, books, "h0") as setup:
+        with bug_in(Transition, "spawn", is_cursed_build):
+            cursed = await boot(setup, 1, flavor=CURSED)
+            other = await boot(setup, 2)
+
+        assert (cursed.state, other.state) == ("error", "active")
+        assert "gave it up" in cursed.reason
+        await setup.until_used(h0=1)
+        await one_letter(setup, "place")
+
+
+@BOTH
+async def test_an_order_of_which_no_conductor_can_even_write_the_end_ends_its_build(
+    bus: str, books: str
+) -> None:
+    async with two_conductors(bus, books, "h0") as setup:
+        with bug_in(decide, "Transition", lambda row, *_, **__: row.id == instance_of(a_build(1))):
+            cursed = await boot(setup, 1)
+            other = await boot(setup, 2)
+
+        assert (cursed.state, other.state) == ("error", "active")
+        await setup.until_used(h0=1)
+
+
+@BOTH
+async def test_a_row_that_is_due_and_at_which_two_conductors_fail_ends_its_build(
+    bus: str, books: str
+) -> None:
+    # No compute takes the orders, so each attempt ends by its time.
+    soon = ConductorSettings(attempt_timeout_s=1)
+    async with two_conductors(bus, books, settings=soon) as setup:
+        with bug_in(decide, "_on_due", is_cursed_build):
+            cursed = await boot(setup, 1, flavor=CURSED)
+            other = await boot(setup, 2)
+
+        assert "gave it up" in cursed.reason
+        assert "no alternate is left" in other.reason
+        await one_letter(setup, "row.failed")
+
+
+@BOTH
+async def test_an_answer_of_placement_at_which_two_conductors_fail_ends_its_build(
+    bus: str, books: str
+) -> None:
+    # Builds fail on both hosts, so each instance goes on to its alternate.
+    async with two_conductors(bus, books, "h1", "h2") as setup:
+        with bug_in(swapping, "_flavor_on", is_cursed_build):
+            cursed = await boot(setup, 1, flavor=CURSED)
+            other = await boot(setup, 2)
+
+        assert "gave it up" in cursed.reason
+        assert "no alternate is left" in other.reason
+        await setup.until_used(h1=0, h2=0)
