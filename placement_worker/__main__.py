@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from bus.addresses import Addresses, addresses_for_main
 from bus.settings import BusSettings, settings_for_main
@@ -13,7 +14,7 @@ from kit.sql import DatabaseSettings, upgrade
 from placement_worker.api.service import PlacementService, ServiceOptions
 from placement_worker.settings import PLACEMENT, PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.wiring import placement_parts
+from placement_worker.wiring import placement_parts, pruner
 
 SERVING_DRAIN_S_MAX = 30.0
 
@@ -51,10 +52,12 @@ async def serve(
 ) -> None:
     """Serve placement over HTTP, until the process is told to stop."""
     store = SqlPlacementStore(db_url, settings=database)
+    # There may be no placement worker, which would publish the log.
+    prune = partial(store.prune, unpublished_too=True)
     try:
         await run_worker(
             about("placement-api", database=db_url),
-            (PlacementService(store, serving),),
+            (PlacementService(store, serving), pruner(prune, serving.settings)),
             SERVING_DRAIN_S_MAX,
             first=tables_first(upgrade, db_url, "placement_worker", database),
             health_at=health_at,

@@ -46,6 +46,8 @@ class PlacementSettings(Struct, frozen=True):
 
 # How many log entries are read at once: more would need more memory.
 FEED_ENTRIES = 500
+# A reader that asks for the changes since its cursor gets no more entries than this: then it is as cheap to read all providers.
+CHANGES_MAX = 5_000
 
 
 class FeedPace(Struct, frozen=True):

@@ -188,14 +188,16 @@ class PlacementStore(Protocol):
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
         """A page of the providers that changed since this cursor, and all members of server groups that joined or left.
 
-        None if the log does not reach back so far, or if the cursor comes from another database.
+        None if the log does not reach back so far, if it has more entries since then than are read at once, or if the cursor comes from
+        another database.
         """
 
     async def changes_since(self, since: str) -> Unpublished | None:
         """Everything that changed since this cursor, in one answer without pages. If only claims changed a provider,
         only its usage is included.
 
-        None if the log does not reach back so far, or if the cursor comes from another database.
+        None if the log does not reach back so far, if it has more entries since then than are read at once, or if the cursor comes from
+        another database.
         """
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage: ...

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from bus.workers.consuming import Subscription
@@ -60,22 +60,22 @@ def placement_parts(
         # Without a cell's broker a worker serves all others.
         set_beside((station, *of_cell), f"cell {', '.join(names)}")
         workers += of_cell
-    return (*workers, changes, _pruner(store, settings, clock, chance, prune_every_s))
+    return (*workers, changes, pruner(store.prune, settings, clock, chance, prune_every_s))
 
 
-def _pruner(
-    store: PlacementStore,
+def pruner(
+    prune_before: Callable[[datetime, datetime], Awaitable[int]],
     settings: PlacementSettings,
-    clock: Callable[[], datetime],
-    chance: random.Random,
-    every_s: float,
+    clock: Callable[[], datetime] = now,
+    chance: random.Random | None = None,
+    every_s: float = PRUNE_EVERY_S,
 ) -> Periodic:
     """Deletes consumers that ended long ago, and log entries that were published long ago."""
 
     async def prune() -> None:
         at = clock()
         # Twice the horizon, so that clocks may differ by as much as one horizon.
-        gone = await store.prune(at - 2 * settings.horizon, at - timedelta(seconds=settings.log_kept_s))
+        gone = await prune_before(at - 2 * settings.horizon, at - timedelta(seconds=settings.log_kept_s))
         log.debug("forgot %d rows", gone)
 
     return Periodic("forget what ended long ago", prune, every_s, chance=chance)

@@ -110,13 +110,8 @@ ROLES = (
     DatabaseRole(
         "placement-api",
         PLACEMENT,
-        {
-            **_PLACEMENT,
-            # What its clients write is published, and removed when it is old, by the workers; operators set quotas by these.
-            "change_log": (READ, ADD),
-            "feed": (READ,),
-            "quotas": (READ, CHANGE),
-        },
+        # Operators set quotas by the workers.
+        {**_PLACEMENT, "quotas": (READ, CHANGE)},
         numbers=("providers",),
     ),
     DatabaseRole(

@@ -73,6 +73,7 @@ T = TypeVar("T")
 
 # The process that holds this advisory lock of PostgreSQL publishes the log. Two arbitrary numbers: "moor", and the purpose.
 _LEAD = sa.text("SELECT pg_try_advisory_lock(1836019570, 1)")
+_LEAD_FOR_NOW = sa.text("SELECT pg_try_advisory_xact_lock(1836019570, 1)")
 # A SQLite file belongs to one process, so this set tells whether a file has a leader.
 _led: set[str] = set()
 
@@ -239,9 +240,19 @@ class SqlPlacementStore:
                 finally:
                     _led.discard(file.path)
 
-    async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
+    async def prune(
+        self, ended_before: datetime, logged_before: datetime, *, unpublished_too: bool = False
+    ) -> int:
+        """See `PlacementStore.prune`. With `unpublished_too`, log rows that were not published go, too, if no process leads the feed."""
+        path = self._database.path if isinstance(self._database, SqliteDatabase) else ""
         async with self._database.writing(takes_long=True) as transaction:
-            return await transaction.run(_prune, ended_before, logged_before)
+            pruned = await transaction.run(_prune, ended_before)
+        some = log.PRUNED_MAX
+        while some == log.PRUNED_MAX:
+            async with self._database.writing(takes_long=True) as transaction:
+                some = await transaction.run(_prune_log, path, logged_before, unpublished_too)
+            pruned += some
+        return pruned
 
     async def audit(self) -> tuple[str, ...]:
         with self._known.begun() as vocabulary:
@@ -252,10 +263,16 @@ class SqlPlacementStore:
         await self._database.close()
 
 
-def _prune(connection: Connection, ended_before: datetime, logged_before: datetime) -> int:
+def _prune(connection: Connection, ended_before: datetime) -> int:
     """Delete old rows, except for rows that another transaction has locked.
 
     Those are deleted another time. So nothing is waited for, and the locks need no order.
     """
     ended = consumers.prune_ended(connection, ended_before) + prune_tombstones(connection, ended_before)
-    return ended + consumers.prune_groups(connection) + prune_log(connection, logged_before)
+    return ended + consumers.prune_groups(connection)
+
+
+def _prune_log(connection: Connection, path: str, logged_before: datetime, unpublished_too: bool) -> int:  # noqa: FBT001 - `run` passes values by position
+    """`path` is that of the SQLite file. No process becomes the leader until this transaction has ended, if none is."""
+    is_led = not unpublished_too or (path in _led if path else not connection.scalar(_LEAD_FOR_NOW))
+    return prune_log(connection, logged_before, is_published=is_led)

@@ -16,6 +16,7 @@ from kit.errors import Transient
 from kit.sql import RowColumns, Transaction, among
 from placement_worker.core.ledger import Quota, QuotaBook
 from placement_worker.core.limits import QuotaKeys, counted
+from placement_worker.settings import FEED_ENTRIES
 from placement_worker.store import Holdings
 from placement_worker.store_sql import log
 from placement_worker.store_sql.names import CachedVocabulary, custom_of, existing_names
@@ -166,8 +167,14 @@ def book_entries(
 
 
 def _claimed_since(connection: Connection, since: datetime) -> frozenset[ConsumerId]:
-    entries = connection.scalars(sa.select(change_log.c.body).where(change_log.c.at >= since))
-    return frozenset(holder.consumer for body in entries for holder in log.decode(body).claimed)
+    entries = sa.select(change_log.c.position, change_log.c.body).where(change_log.c.at >= since)
+    found, after = set[ConsumerId](), 0
+    while rows := connection.execute(
+        entries.where(change_log.c.position > after).order_by(change_log.c.position).limit(FEED_ENTRIES)
+    ).all():
+        found.update(holder.consumer for row in rows for holder in log.decode(row.body).claimed)
+        after = rows[-1].position
+    return frozenset(found)
 
 
 def _read(

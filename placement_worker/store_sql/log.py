@@ -34,7 +34,7 @@ from kit.sql import (
     moment_text,
 )
 from kit.times import now
-from placement_worker.settings import FEED_ENTRIES
+from placement_worker.settings import CHANGES_MAX, FEED_ENTRIES
 from placement_worker.store import Unpublished
 from placement_worker.store_sql.names import (
     CachedNames,
@@ -224,7 +224,7 @@ async def append(transaction: Transaction, entry: LogEntry) -> None:
 # Few transactions are missed by the cursor. Later ones are read in the order of their ids, and each as a whole, so that a
 # snapshot can express how far the reading came. Then: how far the log was pruned; and whether the cursor is ahead of this
 # database, as after a restore or with a cursor of another database.
-_READ_ON_POSTGRESQL = """
+_READ = """
 WITH missed AS (
     SELECT position, body FROM change_log
     WHERE written_by = ANY(ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
@@ -255,7 +255,9 @@ _AND_USAGE = """, (
     ))
 )
 """
-_READ_WITH_USAGE = _READ_ON_POSTGRESQL + _AND_USAGE
+_READ_WITH_USAGE = _READ + _AND_USAGE
+# For a reader that wants all or nothing, so that no transaction must be whole.
+_READ_ALL, _READ_ALL_WITH_USAGE = (each.replace("WITH TIES", "ONLY") for each in (_READ, _READ_WITH_USAGE))
 
 _READ_ON_SQLITE = "SELECT position, body FROM change_log WHERE position > ? ORDER BY position LIMIT ?"
 # How far the log was pruned, and how far it has come.
@@ -269,7 +271,8 @@ _READ_USAGE = portable(
     " WHERE id = ANY ($1::text::bigint[]) ORDER BY id + 0"
 )
 
-ALL_ENTRIES = 2**62
+# So many rows are deleted by one transaction: the log may have grown for long.
+PRUNED_MAX = 10_000
 
 
 class LogRead(Struct, frozen=True):
@@ -283,17 +286,21 @@ class LogRead(Struct, frozen=True):
     is_cut: bool = False
 
 
-async def read_log(transaction: Transaction, since: str, entries_max: int = ALL_ENTRIES) -> LogRead | None:
-    """Read the entries of the change log that were not committed when this cursor was taken.
+async def read_log(transaction: Transaction, since: str, entries_max: int | None = None) -> LogRead | None:
+    """Read the entries of the change log that were not committed when this cursor was taken: at most as many as `entries_max`, and the
+    others of their transactions.
 
-    None if the log no longer has all of them, or if the cursor is of another database.
+    None if the log no longer has all of them, if the cursor is of another database, or if without `entries_max` there are too many.
     """
-    if not isinstance(transaction, PostgresTransaction):
-        return await transaction.run(_log_of_file, since, entries_max) if is_position(since) else None
-    if Snapshot.of(since) is None:
-        return None
-    (row,) = await transaction.fetch(_READ_ON_POSTGRESQL, since, entries_max)
-    return _log_of_row(row, since, entries_max)
+    limit = entries_max or CHANGES_MAX
+    if isinstance(transaction, PostgresTransaction):
+        if Snapshot.of(since) is None:
+            return None
+        (row,) = await transaction.fetch(_READ if entries_max else _READ_ALL, since, limit)
+        read = _log_of_row(row, since, limit)
+    else:
+        read = await transaction.run(_log_of_file, since, limit) if is_position(since) else None
+    return None if read is not None and read.is_cut and not entries_max else read
 
 
 def _log_of_row(row: Sequence[Any], since: str, entries_max: int) -> LogRead | None:
@@ -330,16 +337,20 @@ async def usage_since(
     session: PostgresDatabase | PostgresSession,
     vocabulary: CachedVocabulary,
     since: str,
-    entries_max: int = ALL_ENTRIES,
+    entries_max: int | None = None,
 ) -> Unpublished | None:
     """As `changes_since`, by one statement of PostgreSQL: a transaction would be three more round trips to the server. None if
     more has changed than the usage of providers.
     """
     if Snapshot.of(since) is None:
         return None
+    statement, limit = (_READ_WITH_USAGE if entries_max else _READ_ALL_WITH_USAGE), entries_max or CHANGES_MAX
     async with session.reading_each() as statements:
-        (row,) = await statements.fetch(_READ_WITH_USAGE, since, entries_max)
-        return await _usage_in(statements, vocabulary, row, _log_of_row(row, since, entries_max))
+        (row,) = await statements.fetch(statement, since, limit)
+        read = _log_of_row(row, since, limit)
+        if read is not None and read.is_cut and not entries_max:
+            return None
+        return await _usage_in(statements, vocabulary, row, read)
 
 
 async def _usage_in(
@@ -458,26 +469,37 @@ def revisions_page(connection: Connection, after: int, limit: int) -> RevisionsP
     )
 
 
-def prune_log(connection: Connection, logged_before: datetime) -> int:
-    """Delete the log rows that are published and older than this time, and note how far the log is pruned."""
+def prune_log(connection: Connection, logged_before: datetime, *, is_published: bool = True) -> int:
+    """Delete some of the log rows that are older than this time, and note how far the log is pruned. Unless the log `is_published`, by
+    whichever process, also those that were not: a later leader begins behind them, with a new term, at which readers ask what they missed.
+    """
     published, forgotten = connection.execute(sa.select(feed.c.cursor, feed.c.forgotten)).one()
+    seen = published if is_published else come_to(connection)
     on_postgresql = connection.dialect.name == "postgresql"
     number = (
         sa.cast(sa.cast(change_log.c.written_by, sa.String), sa.BigInteger)
         if on_postgresql
         else change_log.c.position
     )
+    old = sa.select(change_log.c.position).where(
+        change_log.c.at < logged_before, ~unseen_by(connection, seen)
+    )
+    some = old.order_by(change_log.c.position).limit(PRUNED_MAX)
     pruned = connection.scalars(
-        sa.delete(change_log)
-        .where(change_log.c.at < logged_before, ~unseen_by(connection, published))
-        .returning(number)
+        sa.delete(change_log).where(change_log.c.position.in_(some)).returning(number)
     ).all()
     if pruned:
         last = max(pruned)
-        reached = (
-            _forgotten_by(published, forgotten, last) if on_postgresql else max(last, int(forgotten or 0))
+        reached = str(
+            _forgotten_by(seen, forgotten, last) if on_postgresql else max(last, int(forgotten or 0))
         )
-        connection.execute(sa.update(feed).values(forgotten=str(reached)))
+        is_behind = (
+            not has_seen(published or NOTHING_SEEN, reached)
+            if on_postgresql
+            else int(published or 0) < int(reached)
+        )
+        cursor = reached if is_behind else published
+        connection.execute(sa.update(feed).values(forgotten=reached, cursor=cursor))
     return len(pruned)
 
 
@@ -485,7 +507,8 @@ def _forgotten_by(published: str, forgotten: str, last: int) -> Snapshot:
     """The snapshot that covers the transactions of all log rows pruned so far; `last` is the last one of those just
     pruned.
 
-    It is the publisher's snapshot, ended after those transactions: only rows that the publisher has seen are pruned.
+    It is the publisher's snapshot, ended after those transactions: only rows that it has seen are pruned. If nobody publishes, it is that of
+    the pruner.
     """
     seen, before = Snapshot.of(published), Snapshot.of(forgotten or NOTHING_SEEN)
     assert seen is not None

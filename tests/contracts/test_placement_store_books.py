@@ -11,9 +11,10 @@ from bus.messages.administration import ConsumerMoved, Done, WriteVerdict
 from bus.messages.audit import BookEntry, MendConsumer, MendedClaim, SeenConsumer
 from engine.refusals import Released
 from kit.sql import open_database, write_once
+from kit.times import now
 from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
 from placement_worker.store import PlacementStore
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import SqlPlacementStore, consumers
 from tests.contracts.placement_orders import (
     DB,
     GROUP,
@@ -83,6 +84,23 @@ async def test_the_consumers_that_hold_something_come_page_by_page(client: Mendi
     assert [each.id for each in found] == sorted(names)
     (ended,) = [each for each in found if each.id == names[0]]
     assert (ended.ended, ended.held, ended.host) == (True, (), None)
+
+
+async def test_which_consumers_are_new_is_read_from_the_log_in_pages(
+    client: MendingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "FEED_ENTRIES", 2)
+    began = now()
+    names = [consumer(f"c{number}") for number in range(5)]
+    for who in names:
+        await client.ask(a_claim(a_share(HOST, amounts(HOST, MEMORY_MB=1)), who))
+    await client.ask(a_release(names[0]))
+
+    found = await client.store.book_entries(names, began)
+    later = await client.store.book_entries(names, now())
+
+    assert [each.is_new for each in found] == [True] * 5
+    assert [each.is_new for each in later] == [False] * 5
 
 
 async def test_a_mend_corrects_amounts_host_and_row_at_once(client: MendingClient) -> None:

@@ -8,16 +8,17 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.placement import LogPosition
-from engine.inventories import Holder
+from bus.messages.placement import ClaimResources, LogPosition
+from engine.inventories import ConsumerId, Holder
 from engine.refusals import AlreadyClaimed, Claimed, Released, TooOld
 from kit.errors import Transient
 from kit.sql import open_database, write_once
 from placement_worker.core.claims import keys_of_orders
 from placement_worker.core.ledger import ClaimChanges, Touched
 from placement_worker.store import ChangeFeed, Unpublished
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import SqlPlacementStore, log
 from placement_worker.store_sql.log import begin_term
+from placement_worker.view import ProviderView
 from tests.contracts.placement_orders import (
     DB,
     HORIZON,
@@ -32,6 +33,7 @@ from tests.contracts.placement_orders import (
     a_release,
     a_report,
     a_share,
+    amounts,
     consumer,
     inventories,
     provider,
@@ -266,3 +268,102 @@ async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
     # An empty log does not number from the start again.
     again = await client.store.changes_page(rest.cursor, 0, 10)
     assert again is not None
+
+
+def claiming(who: ConsumerId) -> ClaimResources:
+    return a_claim(a_share(HOST, amounts(HOST, MEMORY_MB=1)), who)
+
+
+async def prune_alone(client: StoreClient, logged_before: datetime = AFTER_EVERYTHING) -> int:
+    """As an HTTP API does, which may have no placement worker beside it."""
+    assert isinstance(client.store, SqlPlacementStore)
+    return await client.store.prune(BEFORE_EVERYTHING, logged_before, unpublished_too=True)
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader of changes gets fewer than four entries of the log, and the pruner deletes two at once."""
+    monkeypatch.setattr(log, "CHANGES_MAX", 4)
+    monkeypatch.setattr(log, "PRUNED_MAX", 2)
+
+
+@pytest.mark.usefixtures("few_at_once")
+@pytest.mark.parametrize("changes_more", [False, True], ids=["usage", "providers"])
+async def test_a_reader_that_missed_more_than_is_read_at_once_is_told_to_read_all(
+    client: StoreClient, *, changes_more: bool
+) -> None:
+    since = (await client.store.snapshot_page(0, 10)).cursor
+    vms = [consumer(f"vm-{number}") for number in range(4)]
+    for each in vms[:2]:
+        await client.ask(claiming(each))
+    if changes_more:
+        await client.report(a_host("host-3"))
+    else:
+        await client.ask(claiming(vms[2]))
+
+    page, changes = await client.store.changes_page(since, 0, 10), await client.store.changes_since(since)
+    assert page is not None
+    assert names(page.providers) == (["host-1", "host-3"] if changes_more else ["host-1"])
+    assert changes is not None
+    assert [each.consumer for each in changes.claimed] == (vms[:2] if changes_more else vms[:3])
+
+    await client.ask(claiming(vms[3]))
+    assert await client.store.changes_page(since, 0, 10) is None
+    assert await client.store.changes_since(since) is None
+    assert await client.store.changes_page(page.cursor, 0, 10) is not None
+
+
+@pytest.mark.usefixtures("few_at_once")
+async def test_a_copy_of_all_providers_is_read_anew_when_too_much_has_changed(client: StoreClient) -> None:
+    view = ProviderView(client.store)
+
+    async def used() -> int:
+        state = (await view.caught_up()).get(HOST)
+        assert state is not None
+        return state.inventories["MEMORY_MB"].used
+
+    await used()
+    for number in range(3):
+        await client.ask(claiming(consumer(f"vm-{number}")))
+    assert (await used(), view.readings_of_all) == (3, 1)
+
+    for number in range(3, 9):
+        await client.ask(claiming(consumer(f"vm-{number}")))
+    assert (await used(), view.readings_of_all) == (9, 2)
+    await client.ask(a_release(consumer("vm-1")))
+    assert (await used(), view.readings_of_all) == (8, 2)
+    await view.close()
+
+
+@pytest.mark.usefixtures("few_at_once")
+async def test_a_log_that_nobody_publishes_is_pruned_by_its_age_in_parts(client: StoreClient) -> None:
+    before = (await client.store.snapshot_page(0, 10)).cursor
+    for number in range(5):
+        await client.ask(claiming(consumer(f"vm-{number}")))
+    remembered = (await client.store.snapshot_page(0, 10)).cursor
+
+    assert await prune_alone(client, BEFORE_EVERYTHING) == 0
+    assert await client.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) == 0
+    assert await prune_alone(client) >= 5
+
+    # A reader that missed some of it is told so; one that saw all goes on, and so does the next leader.
+    assert await client.store.changes_since(before) is None
+    await client.ask(a_claim(a_share(OTHER_HOST), WEB))
+    rest = await client.store.changes_since(remembered)
+    assert rest is not None
+    assert [each.consumer for each in rest.claimed] == [WEB]
+    async with client.store.lead_feed() as feed:
+        assert feed is not None
+        assert [each.consumer for each in (await feed.read()).claimed] == [WEB]
+
+
+async def test_a_log_with_a_publisher_is_pruned_by_nobody_before_it_is_published(
+    client: StoreClient, feed: ChangeFeed
+) -> None:
+    await client.ask(a_claim())
+
+    await prune_alone(client)
+
+    assert [usage.id for usage in (await feed.read()).usage] == [HOST]
+    await feed.mark(2, (await feed.read()).cursor)
+    assert await prune_alone(client) > 0

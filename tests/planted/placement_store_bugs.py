@@ -13,7 +13,7 @@ from bus.messages.placement import LogPosition
 from kit.errors import Transient
 from kit.times import now
 from placement_worker import store_sql
-from placement_worker.settings import FEED_ENTRIES
+from placement_worker.settings import CHANGES_MAX, FEED_ENTRIES
 from placement_worker.store_sql import SqlPlacementStore, claims, log, postgres_claims, trees
 from placement_worker.store_sql.log import SqlFeed
 from placement_worker.store_sql.names import VocabularyCache
@@ -44,7 +44,7 @@ async def member_lost_between_pages(real: Any, self: Any, after: int, limit: int
 
 # The log forgets old entries, published or not.
 @planted("the log is pruned before it is published", store_sql, "prune_log")
-def log_pruned_before_it_is_published(real: Any, connection: Any, logged_before: Any) -> int:
+def log_pruned_before_it_is_published(real: Any, connection: Any, logged_before: Any, **_: Any) -> int:
     published = connection.scalar(sa.select(feed.c.cursor))
     connection.execute(sa.update(feed).values(cursor=log.come_to(connection)))
     pruned: int = real(connection, logged_before)
@@ -52,11 +52,24 @@ def log_pruned_before_it_is_published(real: Any, connection: Any, logged_before:
     return pruned
 
 
+# An HTTP API takes the log for one that nobody publishes, beside the worker that does.
+@planted("the log is pruned beside its publisher", store_sql, "prune_log")
+def log_pruned_beside_its_publisher(real: Any, connection: Any, logged_before: Any, **_: Any) -> Any:
+    return real(connection, logged_before, is_published=False)
+
+
+# A reader that is far behind gets the first changes since its cursor, and takes them for all.
+@planted("of many changes since a cursor only the first are told", log, "read_log")
+async def only_first_changes_told(real: Any, transaction: Any, since: str, entries_max: Any = None) -> Any:
+    read = await real(transaction, since, entries_max or CHANGES_MAX)
+    return read if entries_max or read is None else structs.replace(read, is_cut=False)
+
+
 # A reader that is behind the pruned part of the log reads the rest as if nothing were missing.
 @planted("a pruned log is read as if it were whole", store_sql, "prune_log")
-def pruning_not_noted(real: Any, connection: Any, logged_before: Any) -> int:
+def pruning_not_noted(real: Any, connection: Any, logged_before: Any, **how: Any) -> int:
     forgotten = connection.scalar(sa.select(feed.c.forgotten))
-    pruned: int = real(connection, logged_before)
+    pruned: int = real(connection, logged_before, **how)
     connection.execute(sa.update(feed).values(forgotten=forgotten))
     return pruned
 

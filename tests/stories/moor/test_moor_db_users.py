@@ -29,7 +29,7 @@ FORBIDDEN = (
     ("moor-conductor-harbour", "SELECT 1 FROM consumers"),
     ("moor-placement", "INSERT INTO known_cells VALUES ('x', now())"),
     ("moor-placement", "DELETE FROM feed"),
-    ("moor-placement-api", "DELETE FROM change_log"),
+    ("moor-placement-api", "DELETE FROM feed"),
     ("moor-placement-api", "DELETE FROM quotas"),
     ("moor-ironic", "SELECT 1 FROM requested_instances"),
     ("moor-operator", "DELETE FROM ironic_nodes"),

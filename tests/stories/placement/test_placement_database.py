@@ -17,6 +17,7 @@ from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.tables import metadata as placement_tables
 from scheduler_worker.tables import metadata as scheduler_tables
 from tests.stories.moor.moor_process import Process, moor_json, started
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -88,3 +89,25 @@ async def test_moor_up_keeps_placements_tables_in_the_given_database(home: Path)
     assert await tables_in(apart) == PLACEMENT
     assert await tables_in(f"sqlite:///{home / 'moor.db'}") == OTHERS
     assert await providers_served("--placement-db", apart) == ["c1-host-00001", "c1-host-00002"]
+
+
+async def test_an_http_api_without_a_placement_worker_keeps_the_log_no_longer_than_workers_do(
+    home: Path,
+) -> None:
+    url = f"sqlite:///{home / 'placement.db'}"
+    async with started("run", "placement-api", "--db", url) as process:
+        await process.until_printed_to_stderr("placement is served at ")
+    with closing(sqlite3.connect(home / "placement.db")) as tables:
+        row = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, '{}')"
+        tables.executemany(
+            row, [("2020-05-17T12:00:00.000000+00:00",)] * 20 + [("2999-05-17T12:00:00.000000+00:00",)]
+        )
+        tables.commit()
+
+        async with started("run", "placement-api", "--db", url):
+
+            async def is_short() -> bool:
+                return list(tables.execute("SELECT count(*) FROM change_log")) == [(1,)]
+
+            await until(is_short, "the old entries of the log are forgotten")
+        assert list(tables.execute("SELECT cursor, forgotten FROM feed")) == [("20", "20")]
