@@ -145,12 +145,16 @@ class CellMessage(Message, frozen=True):
 class ProjectMessage(StrictMessage, frozen=True, kw_only=True):
     """A message about one project, or about all. The project's name is the last word of its routing key.
 
-    A message without a project is about all projects. Its sender needs the right to all of them.
+    A message without a project is about all projects. Its sender needs the right to all of them. With `for_member`, the answer is
+    for a member of the project: it says what a project sees (docs/bus-concepts.md), as each answer to an application of projects does.
     """
 
     SCOPE = Scope.PROJECT
 
     project: Project = ""
+    for_member: Annotated[
+        bool, Meta(description="the answer is for a member of the project: it says what a project sees")
+    ] = False
 
 
 M_co = TypeVar("M_co", bound=Message, covariant=True)

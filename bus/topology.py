@@ -90,6 +90,7 @@ __all__ = [
     "IRONIC_EVENTS",
     "IRONIC_INBOX",
     "IRONIC_TOPIC",
+    "LOCAL",
     "NO_PROJECT",
     "OF_ADMINS",
     "PLACEMENT",
@@ -352,6 +353,10 @@ class Application(Struct, frozen=True):
             asks=True,
             site=Site.API,
         )
+
+
+# On the bus of `moor up`, a client connects as this application, unless it needs an operator's rights.
+LOCAL = Application("local", admin=True)
 
 
 def user_of(role: str, cell: str = "") -> str:

@@ -422,7 +422,9 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
     except NotFound as missing:
         fail(f"the broker refused: {missing}; has `moor broker declare` been run on this broker?")
     except Refusal as refused:
-        fail(f"the broker refused: {refused}")
+        from moor.client.errors import what_to_do  # noqa: PLC0415
+
+        fail(f"the broker refused: {refused}{what_to_do(str(refused))}")
     except Failure as problem:
         fail(str(problem))
 

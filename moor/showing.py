@@ -318,6 +318,8 @@ def print_funnel(found: NoValidHost) -> None:
             (f"  {escape(each.host)}", f"[yellow]{escape(each.reason)}[/yellow]") for each in found.nearest
         ]
         out.print(lines_of(nearest))
+    for each in found.unknown:
+        out.print(f"[yellow]{escape(each)}[/yellow]")
 
 
 def facts_of_host(host: HostState) -> tuple[tuple[str, str], ...]:

@@ -7,12 +7,13 @@ to every event that it sends, so an event that is sent again after a crash is re
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from msgspec import structs
 
-from bus.message import Message
+from bus.message import Message, Scope
 from bus.messages.build import BuildAccepted, BuildRejected, InstanceEvent
 from bus.messages.stored_names import (
     ApplicationSet,
@@ -21,9 +22,9 @@ from bus.messages.stored_names import (
     KnownApplication,
     SetApplication,
 )
-from bus.topology import application_queue
+from bus.topology import LOCAL, application_queue, broker_user_of
 from bus.workers.consuming import Subscription
-from bus.workers.handling import Answer, Bury, Received, Said, Tell
+from bus.workers.handling import Answer, Bury, Handler, Handlers, ReadOnly, Received, Said, Tell, Weighed
 from bus.workers.publisher import Publisher
 from bus.workers.station import Station
 from bus.workers.worker import Worker
@@ -31,6 +32,7 @@ from kit.errors import NotFound
 from kit.parts import Background, Periodic, set_beside
 from kit.process import Part
 from scheduler_worker.core.instances.lifecycle import CellEvent
+from scheduler_worker.core.project_view import IsHost, seen_by_project
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.reading import SENT_AT, rejection
 from scheduler_worker.store import SchedulerStore
@@ -49,31 +51,78 @@ class Applications(Periodic):
         poll_s: float,
         clock: Callable[[], datetime],
         chance: random.Random | None = None,
+        *,
+        is_host: IsHost,
     ) -> None:
         super().__init__("look for applications", self.refresh, poll_s, is_needed=True, chance=chance)
+        self._is_host = is_host
         self._store = store
         self._publisher = publisher
         self._clock = clock
         self.names: frozenset[str] = frozenset()
         self._projects: frozenset[str] = frozenset()
+        self._admins = frozenset((LOCAL.name,))
 
     async def refresh(self) -> None:
         """Read all applications from the database. On return, every one that was written before the call is known."""
         applications = await self._store.applications()
         self.names = frozenset(each.name for each in applications)
         self._projects = frozenset(project for each in applications for project in each.projects)
-        self._publisher.project_of = self.project_of if self._projects else None
+        self._admins = frozenset(each.name for each in applications if each.admin)
+        if LOCAL.name not in self.names:
+            # The user of `moor up`, which registers none.
+            self._admins |= {LOCAL.name}
+        self._publisher.copy_of = self.copy_of if self._projects else None
 
-    def project_of(self, message: Message) -> str:
-        """The project on whose feed this event is published; empty if it is on none."""
+    def copy_of(self, message: Message) -> tuple[str, Message] | None:
+        """The project on whose feed this event is published, and the event as it sees it; None if it is on none."""
         match message:
             case InstanceEvent():
                 project = message.instance.project
             case BuildAccepted() | BuildRejected():
                 project = message.project
             case _:
-                return ""
-        return project if project in self._projects else ""
+                return None
+        return (project, seen_by_project(message, self._is_host)) if project in self._projects else None
+
+    def is_for_project(self, ask: Received[Message]) -> bool:
+        """Is the answer to this message for a project: for its application, or for a member?"""
+        speaker = broker_user_of(ask.sender)
+        is_projects = (
+            speaker is not None and bool(speaker.application) and speaker.application not in self._admins
+        )
+        return is_projects or getattr(ask.message, "for_member", False)
+
+    def for_projects(self, handlers: Handlers) -> Handlers:
+        """These handlers of messages of projects, with answers that tell projects what they may see."""
+        made: dict[int, Handler | ReadOnly | Weighed] = {}
+        return {
+            kind: made.setdefault(id(taker), self._for_projects(taker))
+            if kind.SCOPE is Scope.PROJECT
+            else taker
+            for kind, taker in handlers.items()
+        }
+
+    def _for_projects(self, taker: Handler | ReadOnly | Weighed) -> Handler | ReadOnly | Weighed:
+        # Only messages with the same handler are handled together.
+        if isinstance(taker, Weighed):
+            return structs.replace(taker, handle=self._said_in_public(taker.handle))
+        if isinstance(taker, ReadOnly):
+            return ReadOnly(self._said_in_public(taker.handle))
+        return self._said_in_public(taker)
+
+    def _said_in_public(
+        self, handle: Callable[..., Awaitable[Sequence[Said]]]
+    ) -> Callable[..., Awaitable[Sequence[Said]]]:
+        async def handled(asks: Sequence[Received[Any]], *transaction: OutboxTransaction) -> Sequence[Said]:
+            return [
+                structs.replace(each, message=seen_by_project(each.message, self._is_host))
+                if isinstance(each, Answer) and self.is_for_project(each.question)
+                else each
+                for each in await handle(asks, *transaction)
+            ]
+
+        return handled
 
     @property
     def has_listeners(self) -> bool:
@@ -83,8 +132,8 @@ class Applications(Periodic):
         """The copy for the feed of its project, of an event that a cell published. The publisher of this process adds
         copies only to the events that it sends itself.
         """
-        project = self.project_of(event)
-        return (Tell(event, cause, feed=project),) if project else ()
+        copy = self.copy_of(event)
+        return (Tell(copy[1], cause, feed=copy[0]),) if copy else ()
 
     async def on_set(
         self, asks: Sequence[Received[SetApplication]], transaction: OutboxTransaction

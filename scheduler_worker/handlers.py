@@ -61,6 +61,7 @@ from scheduler_worker.requests.instance_orders import (
     instance_order_handlers,
     move_end_handlers,
 )
+from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.stored_names import stored_name_orders, stored_name_questions
 from scheduler_worker.settings import SchedulerSettings
@@ -78,6 +79,7 @@ def request_handlers(
     clock: Clock,
     settings: SchedulerSettings,
     *,
+    limits: ProjectLimits,
     store: SchedulerStore,
     picture: Picture,
     aggregates: AggregateOrders,
@@ -88,13 +90,14 @@ def request_handlers(
     failed: FailedRows,
 ) -> Handlers:
     """Handlers of orders that clients and operators send, and of rows at which schedulers failed."""
-    return {
+    of_all: Handlers = {
         **builder.handlers(),
         **instance_order_handlers(
             picture,
             clock,
             know_hosts,
             RebuildImages(store, picture, builder.reader),
+            limits,
             rebuild_timeout_s=settings.node_request_timeout_s,
         ),
         **mover.handlers(),
@@ -102,13 +105,14 @@ def request_handlers(
         **move_end_handlers(picture, clock, know_hosts),
         **host_order_handlers(registry, clock),
         **remover.handlers(),
-        **group_order_handlers(clock),
+        **group_order_handlers(clock, settings.project_records_max),
         **stored_name_orders(builder.reader),
         SetApplication: applications.on_set,
         **aggregates.handlers(),
         **failed.handlers,
         Unreadable: ReadOnly(on_unreadable_orders),
     }
+    return applications.for_projects(of_all)
 
 
 def event_handlers(
@@ -152,7 +156,7 @@ def question_handlers(
     picture: Picture,
     catch_up: Callable[[], Awaitable[None]],
 ) -> Handlers:
-    return {
+    of_all: Handlers = {
         **instance_questions(store, cells),
         **history_questions(store),
         **cell_questions(store, cells, registry),
@@ -164,6 +168,7 @@ def question_handlers(
         **others,
         Unreadable: ReadOnly(on_unreadable_questions),
     }
+    return applications.for_projects(of_all)
 
 
 # Handlers of messages about hosts: a cell's reports, an operator's order, a question.

@@ -195,6 +195,22 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
             "accepts older messages, for more rows."
         ),
     ] = 24 * 3600
+    project_rate: Annotated[
+        CountOr0,
+        Meta(
+            description="How many instances a second one project may ask one scheduler for; what it has not used for a minute may come at "
+            "once; 0: any number. A further request is rejected. Operators, who name no project, have no limit. More takes larger bursts; "
+            "fewer keeps one project from filling the tables."
+        ),
+    ] = 2000
+    project_records_max: Annotated[
+        CountOr0,
+        Meta(
+            description="How many instances without a host one project may have, which are open or ended in error, and how many server "
+            "groups; 0: any number. A further request is rejected. With several schedulers it may be exceeded by a sixteenth for each. More "
+            "takes more that waits; fewer needs less room for requests that fail."
+        ),
+    ] = 100_000
     under_way_max: Annotated[
         Count,
         Meta(

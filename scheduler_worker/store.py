@@ -283,6 +283,11 @@ class SchedulerTransaction(Protocol):
         if a group with this id was deleted.
         """
 
+    async def count_groups(self, project: str, new: GroupId, limit: int) -> int:
+        """How many groups the project has, with those that were deleted and not pruned yet; counting stops at `limit`. 0 if the group
+        `new` is there.
+        """
+
     async def delete_group(self, group: GroupId, project: str, at: datetime) -> KnownGroup | None:
         """Delete the server group, if it belongs to this project; an empty project allows every group. Returns the
         deleted group, or None. No new group can have the id until `prune` removes the row.
@@ -362,6 +367,9 @@ class SchedulerStore(Protocol):
 
     async def counted(self, query: InstanceQuery) -> tuple[int, bool]:
         """How many instances are found on all pages, among the rows that are read; and whether there are rows that were not."""
+
+    async def unplaced(self, project: str, limit: int) -> int:
+        """How many instances of the project have no host and are not deleted: they are open, or in error. Counting stops at `limit`."""
 
     async def put_names_in_order(self, limit: int) -> int:
         """Complete rows that release 0.1.0 has written, so that they are found by their names. Returns how many were completed, at

@@ -33,6 +33,9 @@ metadata = MetaData(
     }
 )
 
+# As text: PostgreSQL uses the index only for a condition without parameters.
+WITHOUT_HOST = text("host = '' AND ended_at IS NULL")
+
 instances = Table(
     "requested_instances",
     metadata,
@@ -87,6 +90,13 @@ instances = Table(
         "id",
         postgresql_where=text("ended_at IS NULL"),
         sqlite_where=text("ended_at IS NULL"),
+    ),
+    # For what a project has open or in error. Nothing of a placed instance is in it.
+    Index(
+        "ix_requested_instances_without_host",
+        "project",
+        postgresql_where=WITHOUT_HOST,
+        sqlite_where=WITHOUT_HOST,
     ),
     Index(
         None, "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")

@@ -57,6 +57,7 @@ from scheduler_worker.replica import HEARD_OF_CELLS, Replica
 from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder, Burial
 from scheduler_worker.requests.cell_events import AlternatesFinder
+from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
 from scheduler_worker.requests.reading import LastFilters, RequestReader
@@ -202,6 +203,7 @@ class Deciders:
             pace=given.pace,
         )
         self.last_filters = LastFilters([each.name for each in plugins.filters])
+        self.limits = ProjectLimits(store, settings)
         self.builder = Builder(
             store,
             self.claimer,
@@ -210,6 +212,7 @@ class Deciders:
             settings,
             begin_waits=known.waiting.wrote,
             last_filters=self.last_filters,
+            limits=self.limits,
         )
         self.burial = Burial(self.reader, store, clock, settings)
         self.membership = AggregateMembership(picture, ask_all, known.replica.catch_up)
@@ -282,7 +285,12 @@ class Sending:
         ]
         self.outbox = Outbox(given.store, notes, self.dispatches)
         self.applications = Applications(
-            given.store, publisher, given.pace.hosts_poll_s, given.clock, given.chance
+            given.store,
+            publisher,
+            given.pace.hosts_poll_s,
+            given.clock,
+            given.chance,
+            is_host=given.picture.is_host,
         )
 
 
@@ -304,6 +312,7 @@ class Queues:
                 applications,
                 clock,
                 given.settings,
+                limits=deciders.limits,
                 store=store,
                 picture=picture,
                 aggregates=deciders.aggregates,

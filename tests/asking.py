@@ -13,7 +13,7 @@ from engine.hosts import HostState
 from engine.inventories import ProviderState
 from kit.errors import Unavailable
 from moor.client import Client
-from moor.client.bus_client import Asks, BusClient, as_received, items_of
+from moor.client.bus_client import Asks, BusClient, items_of
 
 
 class OnlyAsked(BusClient):
@@ -25,7 +25,7 @@ class OnlyAsked(BusClient):
         self._asking = asking
 
     async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
-        return [await self._asking.ask(as_received(each)) for each in questions]
+        return [await self._asking.ask(each) for each in self.sendable(questions)]
 
 
 def client_of(asking: Any) -> Client:

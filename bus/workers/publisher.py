@@ -25,11 +25,11 @@ from bus.settings import BusSettings
 from bus.workers import handling
 from bus.workers.sending import (
     Bucket,
+    CopyOf,
     Key,
     Link,
     Outgoing,
     ParcelSender,
-    ProjectOf,
     Waiter,
     destination,
     key_of,
@@ -92,7 +92,7 @@ class Publisher:
         # When the last alarm ended, by the event loop's clock.
         self.free_since_s = 0.0
         # If it is set, events are repeated on the feed of the project that it returns.
-        self.project_of: ProjectOf | None = None
+        self.copy_of: CopyOf | None = None
         self.answers_dropped = 0
         self._confirmed = Histogram(handling.CONFIRMED)
         self.readings: Readings = (self._confirmed,)
@@ -106,8 +106,8 @@ class Publisher:
 
         `kept` are the outbox keys of the messages. Until the future is done, `on_the_way` returns them.
         """
-        if self.project_of is not None:
-            outgoing = with_copies(outgoing, self.project_of)
+        if self.copy_of is not None:
+            outgoing = with_copies(outgoing, self.copy_of)
         waiter = Waiter(len(outgoing), asyncio.get_running_loop().create_future())
         if not outgoing:
             waiter.done.set_result(None)

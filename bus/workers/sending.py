@@ -240,16 +240,16 @@ class Bucket(Struct, eq=False):
 # Where messages go: the key by which they share parcels, their destination, and the copies for the feeds of projects.
 
 
-# Returns the project on whose feed an event is repeated; empty for none.
-ProjectOf = Callable[[Message], str]
+# Returns the project on whose feed an event is repeated, and the event as this project sees it; None if it is on none.
+CopyOf = Callable[[Message], tuple[str, Message] | None]
 
 
-def with_copies(outgoing: Sequence[Outgoing], project_of: ProjectOf) -> Sequence[Outgoing]:
+def with_copies(outgoing: Sequence[Outgoing], copy_of: CopyOf) -> Sequence[Outgoing]:
     """Add copies of events to these messages: one for the feed of the project that an event is about."""
     copies = [
-        structs.replace(each, feed=project, id="")
+        structs.replace(each, feed=copy[0], message=copy[1], id="")
         for each in outgoing
-        if not each.to and not each.feed and (project := project_of(each.message))
+        if not each.to and not each.feed and (copy := copy_of(each.message))
     ]
     return [*outgoing, *copies] if copies else outgoing
 

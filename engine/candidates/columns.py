@@ -161,6 +161,11 @@ class BitSets:
         other._words = [words.copy() for words in self._words]
         return other
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that any provider (row) has."""
+        return frozenset(self._codes)
+
     def __contains__(self, name: str) -> bool:
         """Does any provider (row) have this name?"""
         return name in self._codes

@@ -7,7 +7,7 @@ import numpy as np
 from engine.candidates.columns import Floats, Ints, Rows
 from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugins import Filter, Plugins
-from engine.inventories import capacity_of
+from engine.inventories import CUSTOM, capacity_of, near, near_in_words
 from engine.refusals import FunnelStep, Miss, NoValidHost
 from engine.requests.grammar import is_of_flavor
 from engine.requests.spec import InstanceSpec, Needs
@@ -38,7 +38,23 @@ def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
     else:
         nearest = _nearest(hosts, failed, _shortfall(hosts, spec, lacking))
         misses = [_miss(hosts, spec, plugins, at) for at in nearest]
-    return NoValidHost(hosts=int(np.count_nonzero(hosts.present)), steps=tuple(steps), nearest=tuple(misses))
+    return NoValidHost(
+        hosts=int(np.count_nonzero(hosts.present)),
+        steps=tuple(steps),
+        nearest=tuple(misses),
+        unknown=tuple(_unknown(draft, spec)),
+    )
+
+
+def _unknown(draft: Draft, spec: InstanceSpec) -> Iterator[str]:
+    """For each custom trait and class that is asked for and that no host has: the names near it that some host has."""
+    asked = {*spec.required, *dict(spec.amounts)}.union(
+        *[{*each.required, *dict(each.amounts)} for each in spec.groups]
+    )
+    known = draft.columns.traits.names | draft.picture.index.stocks.keys()
+    for name in sorted(asked - known):
+        if name.startswith(CUSTOM):
+            yield f"no host has {name}{near_in_words(near(name, known))}"
 
 
 def failures(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> tuple[Ints, Ints]:

@@ -7,6 +7,7 @@ choice its columns, and compounds.py searches the provider index where a host's 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from uuid import UUID
 
 import numpy as np
 from msgspec import Struct
@@ -284,6 +285,13 @@ class Picture:
         """
         cell, plain = cell_and_name(name)
         return self.rows_in(cell, plain) if cell and plain in self._named else self._named.get(name, ())
+
+    def is_host(self, word: str) -> bool:
+        """Is this the name of a host, in whatever letter case, or the id of one?"""
+        try:
+            return word.lower() in self._named or self.row_of(ProviderId(UUID(word))) >= 0
+        except ValueError:
+            return False
 
     def rows_in(self, cell: str, name: str) -> list[int]:
         """The rows of this cell's hosts with this name, in whatever letter case."""

@@ -55,6 +55,7 @@ from bus.messages.planning import (
     PlanFound,
 )
 from bus.messages.stored_names import GroupState, KnownApplication, NamedImage, is_image_source
+from bus.topology import LOCAL
 from bus.workers.dead_letters import DeadLetter
 from engine.flavors import (
     DeviceGroup,
@@ -72,7 +73,6 @@ from engine.flavors import (
 from engine.hosts import HostMode, HostState, host_in_cell
 from engine.inventories import InventoryState, ProviderState, QuotaState, ReportedInventory
 from engine.refusals import FunnelStep, HostVerdict, Miss, NoValidHost
-from moor.client.bus_client import LOCAL
 from moor.client.client import Client, SyncClient, SyncListing, SyncSentRequest
 from moor.client.dead_letters import group_of
 from moor.client.errors import (

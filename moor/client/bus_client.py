@@ -13,7 +13,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
-from typing import Protocol, TypeVar
+from copy import copy
+from typing import Protocol, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import structs
@@ -22,7 +23,7 @@ from bus.addresses import broker_at
 from bus.broker import Broker
 from bus.codec import CODEC, Codec, FewTypesCodec, encode
 from bus.definitions import key_pattern
-from bus.message import PARCEL_BYTES_MAX, Envelope, Message, type_of
+from bus.message import PARCEL_BYTES_MAX, Envelope, Message, ProjectMessage, type_of
 from bus.messages.build import (
     AskInstances,
     BuildRejected,
@@ -36,7 +37,7 @@ from bus.messages.hosts import AskHosts, HostsFound
 from bus.messages.moves import EndMove, MoveInstance, is_to_wait_again
 from bus.messages.placement import AskSnapshot, SnapshotPage
 from bus.settings import BusSettings
-from bus.topology import EVENTS, FEED, Application, Grant, broker_user_of, destination_of, user_of
+from bus.topology import EVENTS, FEED, LOCAL, Grant, broker_user_of, destination_of, user_of
 from bus.unreadable import Unreadable
 from bus.workers.authority import project_of
 from bus.workers.handling import Received
@@ -224,8 +225,6 @@ async def until_choosable(
         await asyncio.sleep(UNTIL_LOOK_S)
 
 
-# On the bus of `moor up`, a client connects as this application, unless it needs an operator's rights.
-LOCAL = Application("local", admin=True)
 FOUND_AT_ONCE_MAX = 200
 # Between questions whether a scheduler knows of an end, and how long they go on.
 KNOWN_PAUSES = Pauses(first_s=0.01)
@@ -237,10 +236,18 @@ CLOSED = "this client was closed"
 class BusClient:
     """Asks questions and hears events as one user of the broker."""
 
+    is_for_member = False
+
     def __init__(self, station: Station, running: asyncio.Task[None]) -> None:
         self._station = station
         self._running = running
         station.raise_refusals()
+
+    def for_member(self) -> Self:
+        """This client, whose questions are for a member of the project that they name."""
+        other = copy(self)
+        other.is_for_member = True
+        return other
 
     @property
     def trouble(self) -> str:
@@ -253,8 +260,18 @@ class BusClient:
 
     async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
         """Return the answers, in the order of the questions. Raise `NotSendable` if no receiver could read a question."""
-        sendable = [as_received(question) for question in questions]
-        return await during(self._station.ask_all(sendable), self._raise_failure())
+        return await during(self._station.ask_all(self.sendable(questions)), self._raise_failure())
+
+    def sendable(self, questions: Sequence[Message]) -> list[Message]:
+        """The questions as their receivers will decode them, and marked if they are for a member."""
+        return [
+            as_received(
+                structs.replace(each, for_member=True)
+                if self.is_for_member and isinstance(each, ProjectMessage)
+                else each
+            )
+            for each in questions
+        ]
 
     async def send(self, message: Message) -> None:
         """Publish an order that has no answer. Return when the broker has it."""
@@ -298,7 +315,9 @@ class BusClient:
         """
         speaker = broker_user_of(self._station.consuming.broker.user)
         matches = key_pattern(Grant(EVENTS, patterns)).fullmatch
-        if project and speaker is not None and speaker.application:
+        # A feed has nothing else.
+        on_feeds = any(each.startswith(("build", "instance", "*", "#")) for each in patterns)
+        if project and on_feeds and speaker is not None and speaker.application:
             # An admin application has no feed of its own and may hear all events.
             with suppress(AccessRefused):
                 async with feed_of(self._station, Grant(FEED, (project,))) as feed:

@@ -304,10 +304,12 @@ class SyncClient:
         self._thread.join()
         self._loop.close()
 
-    def of_project(self, project: str) -> Self:
-        """This client, on the same connection, for a project: its orders and questions name it."""
+    def of_project(self, project: str, *, for_member: bool = False) -> Self:
+        """This client, on the same connection, for a project: its orders and questions name it. With `for_member`, answers say
+        what a project sees: no hosts but those of its instances.
+        """
         other = copy(self)
-        other.client = self.client.of_project(project)
+        other.client = self.client.of_project(project, for_member=for_member)
         return other
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -373,7 +375,6 @@ class SyncClient:
     verdicts = _lists(Client.verdicts)
     plan_drain = _waits(Client.plan_drain)
     explain = _waits(Client.explain)
-    needs_of_no_host = _waits(Client.needs_of_no_host)
 
     create_flavor = _waits(Client.create_flavor)
     delete_flavor = _waits(Client.delete_flavor)

@@ -16,9 +16,11 @@ ClientError
 `request_id` is that of the order, if it has one. To send the order again with the same id is safe: it is done once.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
+from bus.messages import TYPES
 from bus.messages.build import InstanceState
 from engine.flavors import RequestId
 from engine.inventories import near_in_words
@@ -117,6 +119,26 @@ class BrokerRefused(ClientError):
 
 class NotAllowed(BrokerRefused):
     """The broker's user has no right to send this message, to hear these events, or to connect."""
+
+    def __init__(self, reason: str, request_id: RequestId | None = None) -> None:
+        super().__init__(f"{reason}{what_to_do(reason)}", request_id)
+
+
+# RabbitMQ's words for a key, a queue or an exchange to which an application has no right.
+_REFUSED = re.compile(r"access to (?:topic )?'?([\w.*#-]+)'? .*for user '?moor-app-", re.DOTALL)
+
+
+def what_to_do(refused: str) -> str:
+    """What an application's user can do who is refused with these words; empty if they are of something else."""
+    found = _REFUSED.search(refused)
+    if found is None:
+        return ""
+    kind = TYPES.get(found[1]) or TYPES.get(found[1].rpartition(".")[0])
+    by = () if kind is None else kind.ROUTE.by
+    if "application" in by:
+        return "; name a project of this application, by --project or MOOR_PROJECT"
+    who = "operators and admin applications" if "admin" in by else "operators"
+    return f"; this is for {who} only: ask one, or set MOOR_BUS_URL to the URL of such a user"
 
 
 class NotDone(ClientError):

@@ -1,8 +1,7 @@
 """Builds, shows, lists, moves, rebuilds and deletes instances; their consoles; and plans."""
 
 import asyncio
-import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Unpack, cast, get_args
 from uuid import UUID
@@ -25,12 +24,10 @@ from bus.messages.build import (
 from bus.messages.cell import CONSOLE_BYTES_MAX, AskConsole, ConsoleFound
 from bus.messages.moves import AskHistory, AskMoves, Change, EndMove, HistoryFound, MoveInstance, MovesFound
 from bus.messages.planning import (
-    AskCapabilities,
     AskDrain,
     AskExplanation,
     AskPlan,
     AskReasons,
-    CapabilitiesFound,
     DrainFound,
     Explanation,
     ExplanationsFound,
@@ -39,7 +36,6 @@ from bus.messages.planning import (
 )
 from bus.messages.stored_names import is_image_source
 from engine.flavors import Flavor, Image, InstanceId, JoinedGroup, RequestId
-from engine.inventories import near, near_in_words
 from engine.refusals import HostVerdict
 from moor.client.bus_client import (
     FOUND_AT_ONCE_MAX,
@@ -47,7 +43,6 @@ from moor.client.bus_client import (
     answer_of,
     answers_of,
     has_ended,
-    items_of,
     pages_of,
     rests,
     why_not_built,
@@ -336,10 +331,6 @@ VERDICTS_PAGE = 200
 EXPLANATIONS_PAGE = 100
 
 
-# The keys of extra specs that ask for a trait or an amount, of the instance or of a group.
-_ASKED = re.compile(r"(?:trait|resources)[^:]*:(CUSTOM_[A-Z0-9_]+)")
-
-
 class PlanCalls(NamingSession):
     """The client's questions about choices of hosts: before a request, and after it."""
 
@@ -386,25 +377,6 @@ class PlanCalls(NamingSession):
                 if found:
                     return structs.replace(pages[0], explanations=found, next=None)
         raise NotFound("instance and no request", instance_or_request)
-
-    async def needs_of_no_host(self, *flavors: Flavor) -> list[str]:
-        """For each custom trait and class that these flavors ask for and no host has: the names near it that some host has. For admins."""
-        asked = {*_custom_names(flavors)}
-        if not asked:
-            return []
-        with self._raising():
-            known = await items_of(
-                self._bus, AskCapabilities(limit=500), CapabilitiesFound, lambda page: page.capabilities
-            )
-        names = {each.name for each in known}
-        return [f"no host has {name}{near_in_words(near(name, names))}" for name in sorted(asked - names)]
-
-
-def _custom_names(flavors: Sequence[Flavor]) -> Iterator[str]:
-    for flavor in flavors:
-        for key, value in flavor.extra_specs.items():
-            if value != "forbidden" and (found := _ASKED.fullmatch(key)):
-                yield found[1]
 
 
 # Moves instances to other hosts, shelves and rebuilds them.

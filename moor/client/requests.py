@@ -91,6 +91,7 @@ class ClientSession:
             url, stated = _of_the_commands()
             project = stated if project is None else project
         self.project = project or ""
+        self._is_for_member = False
         self.patience_s = patience_s
         self.timeout_s = timeout_s
         self._broker = broker_at(with_user(url, operates=as_operator)) if isinstance(url, str) else url
@@ -120,17 +121,20 @@ class ClientSession:
         await asyncio.gather(*self._beside, return_exceptions=True)
         await self._stack.aclose()
 
-    def of_project(self, project: str) -> Self:
-        """This client, on the same connection, for a project: its orders and questions name it."""
+    def of_project(self, project: str, *, for_member: bool = False) -> Self:
+        """This client, on the same connection, for a project: its orders and questions name it. With `for_member`, answers say
+        what a project sees: no hosts but those of its instances.
+        """
         other = copy(self)
         other.project = project
+        other._is_for_member = for_member
         return other
 
     @property
     def _bus(self) -> BusClient:
         if self._opened is None:
             raise RuntimeError("the client is not open: use it inside `async with Client(...) as moor:`")
-        return self._opened
+        return self._opened.for_member() if self._is_for_member else self._opened
 
     def _watch(self, project: str) -> InstanceWatch:
         if project not in self._watches:

@@ -365,7 +365,7 @@ async def _emptied(
 
 async def _ask_delete(clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
     id_ = _instance_id(given.get("instance", ""))
-    state = await clouds.moor.of_project(reader.project).show(id_)
+    state = await clouds.moor.of_project(reader.project, for_member=not reader.is_admin).show(id_)
     id_ = state.id
     if state.state in ("deleting", "deleted"):
         raise PageRefused(f"Instance {id_} is {state.state} already.")

@@ -56,7 +56,7 @@ class InstancePages(PageRenderer):
 
     async def instance(self, request: Request, reader: Reader) -> Response:
         """With `now`, also how its request would be decided at this moment."""
-        moor = self._moor.of_project(reader.project)
+        moor = self._moor.of_project(reader.project, for_member=not reader.is_admin)
         id_ = request.path_params["id"]
         try:
             found = await moor.look(id_)
@@ -89,7 +89,8 @@ class InstancePages(PageRenderer):
         plan, refused = None, ""
         try:
             if any(given.values()):
-                plan = await self._moor.plan(_request_of(given, reader))
+                moor = self._moor.of_project(reader.project, for_member=not reader.is_admin)
+                plan = await moor.plan(_request_of(given, reader))
         except (PageRefused, Rejected) as problem:
             refused = str(problem)
         status = HTTPStatus.BAD_REQUEST if refused else HTTPStatus.OK

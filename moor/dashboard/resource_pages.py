@@ -226,7 +226,11 @@ class ResourcePages(PageRenderer):
         )
 
     async def _found(self, view: ListView, given: Mapping[str, str], after: Any, reader: Reader) -> Any:
-        listing = _listing(view, self._moor.of_project(reader.project), **_arguments(view, given))
+        listing = _listing(
+            view,
+            self._moor.of_project(reader.project, for_member=not reader.is_admin),
+            **_arguments(view, given),
+        )
         page = await listing.page(after, PAGE)
         for _ in range(QUESTIONS_MAX):
             # One question reads so many rows; what is asked for may come after them.
@@ -297,12 +301,13 @@ class ResourcePages(PageRenderer):
         return table_of(INSTANCES, states, INSTANCE.page_of, "no instances")
 
     async def group(self, request: Request, reader: Reader) -> Response:
-        group = await self._moor.of_project(reader.project).show_group(request.path_params["id"])
+        group = await self._moor.of_project(reader.project, for_member=not reader.is_admin).show_group(
+            request.path_params["id"]
+        )
         columns = Columns[Any](
             {
                 "member": lambda each: str(each.consumer),
-                # A member of a project is not told where others are.
-                "host": lambda each: each.host if reader.is_admin else "",
+                "host": lambda each: each.host,
             }
         )
         members = table_of(

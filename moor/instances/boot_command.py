@@ -53,7 +53,6 @@ from moor.options import (
     fail,
     flag_of,
     out,
-    tell,
     wants_document,
     with_client,
     wrong_value,
@@ -186,14 +185,10 @@ async def _boot(
         built=True,
     )
     states, in_time = await ended(moor, sent, following)
-    refused = any(each.no_valid_host is not None for each in states)
-    hints = await moor.needs_of_no_host(*flavors) if refused else []
     if wants_document():
         print_json({"request_id": str(sent.id), "instances": plain(states)})
     else:
         _print(states)
-    for hint in hints:
-        tell(hint, "yellow")
     if not in_time:
         unfinished = sum(not sent.is_over(each) for each in states)
         fail(
@@ -422,19 +417,13 @@ def plan(
     async def verdicts(moor: Client) -> list[HostVerdict]:
         return [each async for each in moor.verdicts(await asked(moor), step=step)]
 
-    async def planned(moor: Client) -> tuple[PlanFound, list[str]]:
-        build = await asked(moor)
-        found = await moor.plan(build)
-        flavors = [each for each in (build.flavor, *build.alternatives) if each is not None]
-        return found, [] if found.fit else await moor.needs_of_no_host(*flavors)
+    async def planned(moor: Client) -> PlanFound:
+        return await moor.plan(await asked(moor))
 
     if hosts:
         print_all(with_client(bus, verdicts, project=project), VERDICTS, "no hosts")
         return
-    found, hints = with_client(bus, planned, project=project)
-    print_one(found, print_plan)
-    for hint in hints:
-        tell(hint, "yellow")
+    print_one(with_client(bus, planned, project=project), print_plan)
 
 
 def _request_in(file: Path) -> BuildInstance:

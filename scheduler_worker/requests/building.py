@@ -51,6 +51,7 @@ from scheduler_worker.core.instances.rows import (
 from scheduler_worker.metrics import ACCEPTED as WAITED
 from scheduler_worker.metrics import REQUESTS
 from scheduler_worker.outbox import OutboxTransaction, rejected_line, request_line
+from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.reading import (
     SENT_AT,
     LastFilters,
@@ -114,9 +115,11 @@ class Builder:
         *,
         begin_waits: Callable[[Sequence[InstanceRow]], None],
         last_filters: LastFilters,
+        limits: ProjectLimits,
     ) -> None:
         """`begin_waits` is called after a commit, with the rows of instances that begin to wait for room."""
         self._begin_waits = begin_waits
+        self._limits = limits
         self._last_filters = last_filters
         self._counts = Counter({"accepted": 0, "rejected": 0})
         self._waited = Histogram(WAITED)
@@ -142,8 +145,13 @@ class Builder:
     ) -> list[Said]:
         now = self._clock()
         read = await self._read(asks, now)
-        valid = [each for each in read if isinstance(each, ValidRequest)]
+        valid, over = await self._limits.judged(
+            [each for each in read if isinstance(each, ValidRequest)], now
+        )
         invalid = [(ask, why) for ask, why in zip(asks, read, strict=True) if isinstance(why, BuildRejected)]
+        invalid += [(request.ask, why) for request, why in over]
+        taken = valid
+        transaction.when_committed(lambda: self._limits.written(taken))
         said = [each for ask, why in invalid for each in rejected(ask, why)]
         came_back_too_late = [ask for ask, why in invalid if why.field == SENT_AT]
         if any(request.names_others for request in valid):

@@ -19,14 +19,17 @@ from engine.inventories import ServerGroup
 from engine.picture.picture import Picture
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.reading import rejection
-from scheduler_worker.store import GroupQuery, KnownGroup, SchedulerStore
+from scheduler_worker.store import GroupQuery, KnownGroup, SchedulerStore, SchedulerTransaction
 
 MEMBERS_MAX = 1000
 
 
-def group_order_handlers(clock: Callable[[], datetime]) -> Handlers:
+def group_order_handlers(clock: Callable[[], datetime], records_max: int) -> Handlers:
+    """A project may have `records_max` groups, with those that were deleted and are not forgotten yet; 0: any number."""
+
     async def on_create(asks: Sequence[Received[CreateGroup]], transaction: OutboxTransaction) -> list[Said]:
         said: list[Said] = []
+        store = await transaction.begun()
         # All workers write the rows of several orders in one order.
         for ask in sorted(asks, key=lambda ask: ask.message.id):
             order, wrong = ask.message, _wrong(ask.message)
@@ -36,7 +39,9 @@ def group_order_handlers(clock: Callable[[], datetime]) -> Handlers:
                 project=order.project,
             )
             if wrong is None:
-                known = await (await transaction.begun()).create_group(wanted)
+                wrong = await _too_many(order, store, records_max)
+            if wrong is None:
+                known = await store.create_group(wanted)
                 wrong = None if known == wanted else _taken(ask.message, known)
             if wrong is None:
                 said.append(Answer(ask, GroupsFound(groups=(_state(wanted),))))
@@ -123,6 +128,22 @@ def _wrong(order: CreateGroup) -> BuildRejected | None:
             f"only anti-affinity reads it, and the policy is {order.policy}",
         )
     return None
+
+
+async def _too_many(
+    order: CreateGroup, store: SchedulerTransaction, records_max: int
+) -> BuildRejected | None:
+    if not (records_max and order.project):
+        return None
+    there = await store.count_groups(order.project, order.id, records_max)
+    if there < records_max:
+        return None
+    return rejection(
+        "project",
+        order.project,
+        f"project {order.project} has {there} server groups, with those that were deleted and are not forgotten yet, as many as "
+        "scheduler.project_records_max allows: use one that is there, or delete some and wait until they are forgotten",
+    )
 
 
 def _taken(order: CreateGroup, known: KnownGroup | None) -> BuildRejected:

@@ -33,7 +33,8 @@ from scheduler_worker.core.instances.moves import move_ended
 from scheduler_worker.core.instances.resizes import RebuildImage, image_as_given, rebuilt, refused
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow, is_of
 from scheduler_worker.outbox import OutboxTransaction
-from scheduler_worker.requests.reading import RequestReader, rejected
+from scheduler_worker.requests.limits import ProjectLimits
+from scheduler_worker.requests.reading import RequestReader, rejected, rejection
 from scheduler_worker.store import NameQuery, SchedulerStore, SchedulerTransaction
 
 # Rebuilds from stored images: their properties count as those of a boot's image do.
@@ -240,6 +241,7 @@ def instance_order_handlers(
     clock: Callable[[], datetime],
     know_hosts: Callable[[], Awaitable[None]],
     images: RebuildImages,
+    limits: ProjectLimits,
     *,
     rebuild_timeout_s: int,
 ) -> Handlers:
@@ -251,14 +253,22 @@ def instance_order_handlers(
         """Delete instances. Answers with each instance as its row shows it then, or with none if its request was never
         seen.
         """
-        steps = [
-            Ordered(ask.message.instance, partial(after_delete, order=ask.message, now=clock()), ask.by)
-            for ask in asks
-        ]
+        now, over = clock(), dict[InstanceId, str]()
+
+        def delete(order: DeleteInstance, row: InstanceRow | None) -> InstanceRow | None:
+            # Of an instance that is not known it leaves a row, so these have a limit.
+            if row is None and (why := limits.over_rate(order.project, 1, now)):
+                over[order.instance] = why
+                return None
+            return after_delete(row, order, now)
+
+        steps = [Ordered(ask.message.instance, partial(delete, ask.message), ask.by) for ask in asks]
         rows = await take_steps(await transaction.begun(), steps)
         said = await tell_all(rows, asks, transaction)
         for ask in asks:
-            row = rows[ask.message.instance]
+            if (row := rows.get(ask.message.instance)) is None:
+                said += rejected(ask, rejection("project", ask.message.project, over[ask.message.instance]))
+                continue
             is_hidden = row.told.request_id == NO_REQUEST or not is_of(row, ask.message.project)
             said.append(Answer(ask, InstancesFound(instances=() if is_hidden else (row.told,))))
         return said

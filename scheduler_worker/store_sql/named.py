@@ -116,6 +116,13 @@ def create_group(connection: Connection, group: KnownGroup) -> KnownGroup | None
     return None if row.deleted_at is not None else _group(row)
 
 
+def count_groups(connection: Connection, project: str, new: GroupId, limit: int) -> int:
+    if connection.scalar(sa.select(groups.c.id).where(groups.c.id == new)) is not None:
+        return 0
+    some = sa.select(groups.c.id).where(groups.c.project == project).limit(limit)
+    return int(connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0)
+
+
 def delete_group(connection: Connection, group: GroupId, project: str, at: datetime) -> KnownGroup | None:
     deleted = (
         sa.update(groups).where(groups.c.id == group, groups.c.deleted_at.is_(None)).values(deleted_at=at)

@@ -56,6 +56,7 @@ from scheduler_worker.store import (
 from scheduler_worker.store_sql import waiting
 from scheduler_worker.store_sql.finding import DECODED_MAX, count_rows, name_order, read_page, rows_to_count
 from scheduler_worker.store_sql.named import (
+    count_groups,
     count_instances,
     count_work,
     create_group,
@@ -85,7 +86,7 @@ from scheduler_worker.store_sql.named import (
     set_application,
 )
 from scheduler_worker.store_sql.waiting import find_changes, lock_moves, write_changes
-from scheduler_worker.tables import changes, instances, notes
+from scheduler_worker.tables import WITHOUT_HOST, changes, instances, notes
 from scheduler_worker.tables import instances as table
 
 _CHANGING = (
@@ -311,6 +312,16 @@ def count_found(connection: Connection, query: InstanceQuery) -> tuple[int, bool
     # One row more than may be read tells whether there are others.
     count = len(_having(query, rows[:DECODED_MAX]))
     return min(count, query.read_max), more_than or len(rows) > DECODED_MAX
+
+
+def count_unplaced(connection: Connection, project: str, limit: int) -> int:
+    """How many instances of the project have no host and are not deleted: they are open, or in error. Counting stops at `limit`."""
+    some = (
+        sa.select(table.c.id)
+        .where(table.c.project == project, WITHOUT_HOST, table.c.state != "offloaded")
+        .limit(limit)
+    )
+    return int(connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0)
 
 
 def _having(query: InstanceQuery, rows: Sequence[sa.Row[Any]]) -> tuple[InstanceRow, ...]:
@@ -566,6 +577,7 @@ class SqlSchedulerTransaction:
     save_aggregate = runs(save_aggregate)
     forget_aggregate = runs(forget_aggregate)
     create_group = runs(create_group)
+    count_groups = runs(count_groups)
     delete_group = runs(delete_group)
     create_named = runs(create_named)
     lock_named = runs(lock_named)
@@ -599,6 +611,7 @@ class SqlSchedulerStore:
     instances = reads(find)
     instance_page = reads(find_page)
     counted = reads(count_found)
+    unplaced = reads(count_unplaced)
     overdue = reads(find_overdue)
     waiting_digests = reads(waiting.digests_of)
     one_waiting_of_each = reads(waiting.one_of_each)

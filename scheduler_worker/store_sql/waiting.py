@@ -142,6 +142,10 @@ _GOES_ON = (
 _LOCK = sa.text("SELECT pg_advisory_xact_lock(1836019570, 3)")
 
 
+# Of an instance that is given orders for ever, the oldest ones are forgotten: an order takes a few numbers.
+NUMBERS_KEPT = 20_000
+
+
 def write_changes(connection: Connection, changes: Sequence[Change]) -> None:
     """Insert these changes into the history, or complete those that are there. The sender, the time and the size of an
     order stay as they were written.
@@ -159,6 +163,13 @@ def write_changes(connection: Connection, changes: Sequence[Change]) -> None:
     renewed["size"] = sa.func.coalesce(history.c.size, new.size)
     renewed["ended_at"] = sa.func.coalesce(new.ended_at, history.c.ended_at)
     rows = sorted(changes, key=lambda change: (change.instance.int, change.number))
+    if old := [each for each in rows if each.number > NUMBERS_KEPT]:
+        forgotten = sa.delete(history).where(
+            history.c.instance == sa.bindparam("of"), history.c.number <= sa.bindparam("until")
+        )
+        connection.execute(
+            forgotten, [{"of": each.instance, "until": each.number - NUMBERS_KEPT} for each in old]
+        )
     connection.execute(
         statement.on_conflict_do_update(index_elements=[*history.primary_key], set_=renewed),
         [_values(change) for change in rows],

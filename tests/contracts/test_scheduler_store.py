@@ -134,3 +134,31 @@ async def test_an_event_with_an_absurd_sequence_is_not_taken_in_passing(
 
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(1, sequence=2 + SEQUENCE_AHEAD_MAX)]) == 1
+
+
+async def test_what_a_project_has_without_a_host_is_counted_until_it_is_deleted(
+    store: SchedulerStore,
+) -> None:
+    """Not what has a host, nor what is of another project."""
+
+    def of_shop(request: NewRequest, **fields: object) -> NewRequest:
+        rows = [
+            structs.replace(row, told=structs.replace(row.told, project="shop", **fields))
+            for row in request.rows
+        ]
+        return structs.replace(request, rows=tuple(rows))
+
+    await accept(
+        store,
+        of_shop(a_request(1)),
+        of_shop(a_request(2), state="waiting"),
+        of_shop(a_request(3), state="error", cell="cell0"),
+        of_shop(a_request(4), state="error", cell="c1"),
+        of_shop(a_request(5), state="placed", cell="c1", host="h1"),
+        of_shop(a_request(6), state="offloaded", cell="c1"),
+        a_request(7),
+    )
+
+    assert await store.unplaced("shop", 10) == 4
+    assert await store.unplaced("shop", 2) == 2
+    assert await store.unplaced("bank", 10) == 0

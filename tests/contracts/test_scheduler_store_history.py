@@ -10,6 +10,7 @@ from msgspec import structs
 
 from bus.messages.moves import Change, MovePlace
 from scheduler_worker.store import ChangeQuery, SchedulerStore
+from scheduler_worker.store_sql.waiting import NUMBERS_KEPT
 from tests.contracts.scheduler_rows import LATER, NOON, a_request, accept, instance, request_id, rows_of
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store
 
@@ -96,3 +97,15 @@ async def test_moves_of_one_moment_are_all_on_some_page(store: SchedulerStore) -
 
     assert (first.number, second.number) == (5, 6)
     assert await store.changes(ChangeQuery(behind=MovePlace(NOON, second.instance))) == []
+
+
+async def test_of_an_instance_that_is_given_orders_for_ever_the_oldest_ones_are_forgotten(
+    store: SchedulerStore,
+) -> None:
+    await write(store, a_move(5), a_move(6), a_move(7, of=2), a_move(NUMBERS_KEPT + 5))
+
+    async def numbers(of: int) -> list[int]:
+        return [each.number for each in await store.changes(ChangeQuery(instance=instance(of), ended=True))]
+
+    assert await numbers(1) == [6, NUMBERS_KEPT + 5]
+    assert await numbers(2) == [7]

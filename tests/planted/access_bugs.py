@@ -1,10 +1,13 @@
-"""Planted bugs in the dashboard's access: logins, sessions, forms, and what a member may see and order."""
+"""Planted bugs in what users may see, ask for and order: the dashboard's logins, sessions, forms and members; projects and their
+limits.
+"""
 
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
 from msgspec import structs
 
+from moor.client.bus_client import BusClient
 from moor.dashboard import access, actions, service
 from moor.dashboard.access import Access, DashboardSession, OpeningToken, SessionStore
 from moor.dashboard.actions import Actions
@@ -12,6 +15,8 @@ from moor.dashboard.instance_pages import InstancePages
 from moor.dashboard.rendering import Reader
 from moor.dashboard.resource_pages import ResourcePages
 from placement_worker.api.auth import LoginTurns, RememberedChecks
+from scheduler_worker import applications
+from scheduler_worker.requests.limits import ProjectLimits
 from tests.planted.replacing import planted, planted_as, planted_by, replaced
 
 
@@ -144,6 +149,26 @@ def flood_from_one_address(
 ) -> AbstractAsyncContextManager[None]:
     turn: AbstractAsyncContextManager[None] = real(self, name, "")
     return turn
+
+
+# The answers to applications of projects, those for members, and the feeds of projects say everything of all hosts.
+planted_by("a project sees hosts", applications, "seen_by_project")(
+    lambda _real: lambda message, _is_host: message
+)
+
+
+# The dashboard asks for a member as it does for administrators.
+planted_by("a member sees hosts", BusClient, "for_member")(lambda _real: lambda self: self)
+
+
+# What a project has open or in error has no limit.
+planted_by("the limit of a project's records not counted", ProjectLimits, "_over_count")(
+    lambda _real: lambda *_: ""
+)
+
+
+# A project may ask for as much at once as it likes.
+planted_by("the rate of a project not counted", ProjectLimits, "over_rate")(lambda _real: lambda *_: "")
 
 
 # A user who acts for no project is let in, and no project means all.

@@ -7,9 +7,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from bus.message import Message, Parcel, type_of
-from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, DeleteInstance
+from bus.messages.build import (
+    AskInstances,
+    BuildAccepted,
+    BuildInstance,
+    BuildRejected,
+    DeleteInstance,
+    InstanceFailed,
+)
+from bus.messages.hosts import SetHost
+from bus.messages.planning import AskExplanation, AskPlan
 from bus.messages.stored_names import (
     ApplicationSet,
     ApplicationsFound,
@@ -18,7 +28,7 @@ from bus.messages.stored_names import (
     SetApplication,
 )
 from bus.topology import API, FEED
-from engine.flavors import InstanceId
+from engine.flavors import Flavor, InstanceId
 from tests.contracts.stage import dead_letters
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_fed
 from tests.stories.layouts import IN_MEMORY, STAGES
@@ -132,3 +142,52 @@ async def test_all_schedulers_learn_of_an_application_and_a_removed_one_gets_no_
 
             await until(is_heard, "what is registered is heard", heard)
             assert types_of(gone, heard) == []
+
+
+@STAGES
+async def test_a_feed_and_an_answer_for_a_member_tell_nothing_of_hosts_and_an_operator_is_told(
+    bus: str, books: str
+) -> None:
+    note = "fan swap by ann"
+    async with (
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        setup.listening("shop", exchange=FEED) as fed,
+    ):
+        for host in ("vault-1", "vault-2"):
+            await setup.add_host(host, vcpu=7919)
+            await setup.until_registered(host)
+        setting = SetHost(host="vault-1", mode="draining", reason=note)
+        await setup.client.ask(setting)
+        await register(setup, "a", "shop")
+        await until_fed(setup, "shop", fed)
+        large = a_build(1, project="shop", flavor=Flavor(vcpus=8000))
+        await setup.send(large)
+        await setup.until_state(instance_of(large), "error")
+
+        def secrets_in(message: Message) -> list[str]:
+            text = msgspec.json.encode(message).decode()
+            return [each for each in ("vault", "7919", note) if each in text]
+
+        failed = await until_heard(fed, InstanceFailed)
+        for question in (
+            AskPlan(project="shop", request=large),
+            AskExplanation(project="shop", instance=instance_of(large), plan_now=True),
+            AskInstances(project="shop"),
+        ):
+            told = await setup.client.ask(question)
+            shown = await setup.client.ask(structs.replace(question, for_member=True))
+            assert secrets_in(told) == ["vault", "7919", note]
+            assert secrets_in(shown) == []
+
+    assert secrets_in(failed) == []
+    assert [(each.step, each.removed) for each in failed.instance.no_valid_host.steps] == [
+        ("enabled", 1),
+        ("capacity", 1),
+    ]
+
+
+async def until_heard(heard: Sequence[Message], kind: type[Message]) -> Any:
+    await until(lambda: any(isinstance(each, kind) for each in heard), f"{kind.__name__} is heard", heard)
+    return next(each for each in heard if isinstance(each, kind))

@@ -33,6 +33,8 @@ ZERO_SAYS_SOMETHING = {
     "scheduler.move_confirm_s",
     "scheduler.moves_per_host_max",
     "scheduler.moves_per_cell_max",
+    "scheduler.project_rate",
+    "scheduler.project_records_max",
     "scheduler.alternates_max",
     "scheduler.cpu_weight_multiplier",
     "scheduler.ram_weight_multiplier",

@@ -388,6 +388,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "hosts": "how many hosts there were",
         "steps": "how many of them each filter removed",
         "nearest": "the hosts that lacked least",
+        "unknown": "for each custom trait and class that no host has, a line with the names near it",
     },
     "FunnelStep": {
         "step": "the filter's name",

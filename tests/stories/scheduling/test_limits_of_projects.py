@@ -1,0 +1,136 @@
+"""What one project may ask for has limits. A request beyond them is rejected by name before anything is written."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import (
+    AskInstances,
+    BuildAccepted,
+    BuildInstance,
+    BuildRejected,
+    DeleteInstance,
+    InstancesFound,
+)
+from bus.messages.stored_names import AskGroups, CreateGroup, DeleteGroup, GroupsFound
+from engine.flavors import InstanceId, Wait
+from engine.inventories import GroupId
+from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of
+from tests.stories.layouts import BOTH
+
+pytestmark = [pytest.mark.asyncio, BOTH]
+
+
+async def booted(setup: Cloud, number: int, project: str = "shop", **fields: object) -> BuildInstance:
+    """Build it; it must be accepted. Without a host it ends in error at once."""
+    build = a_build(number, project=project, **fields)
+    assert isinstance(await setup.client.ask(build), BuildAccepted)
+    return build
+
+
+async def refused(setup: Cloud, build: BuildInstance) -> str:
+    """Ask for it: nothing is written, and the answer is why it is rejected."""
+    answer = await setup.client.ask(build)
+    assert isinstance(answer, BuildRejected), answer
+    assert (answer.field, answer.value, answer.request_id) == ("project", "shop", build.request_id)
+    assert await setup.instance(instance_of(build)) is None
+    return answer.reason
+
+
+async def rows(setup: Cloud) -> int:
+    found = await setup.client.ask(AskInstances(limit=200))
+    assert isinstance(found, InstancesFound)
+    return len(found.instances)
+
+
+async def test_a_project_has_only_so_many_instances_that_are_open_or_in_error(bus: str, books: str) -> None:
+    """Those of other projects, those of no project, and those that have hosts do not count."""
+    settings = structs.replace(QUICK, project_records_max=5)
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(settings=settings):
+        failed = await booted(setup, 1, count=3)
+        await booted(setup, 2, count=2, wait=Wait(for_s=600))
+
+        reason = await refused(setup, a_build(3, project="shop", count=2))
+
+        assert reason.startswith("project shop has 5 instances that have no host")
+        assert "asks for 2 more: at most 5 (scheduler.project_records_max)" in reason
+        assert await rows(setup) == 5
+        await booted(setup, 4, project="bank", count=5)
+        await booted(setup, 5, project="", count=20)
+        # What was taken before is answered as it was.
+        assert isinstance(await setup.client.ask(failed), BuildAccepted)
+
+        for index in range(3):
+            await setup.client.ask(DeleteInstance(instance=instance_of(failed, index), project="shop"))
+        await setup.add_host("h1", vcpu=64)
+        await setup.until_reported("h1")
+        for number in range(10, 20):
+            build = await booted(setup, number, count=3)
+            for index in range(3):
+                await setup.until_state(instance_of(build, index), "active")
+
+
+async def test_many_requests_of_a_batch_count_together(bus: str, books: str) -> None:
+    settings = structs.replace(QUICK, project_records_max=4)
+    async with cloud(bus, books) as setup, setup.placement():
+        builds = [a_build(number, project="shop", count=2) for number in range(1, 30)]
+        await setup.send(*builds)
+        async with setup.scheduler(settings=settings):
+            answers = await setup.client.ask_all(builds)
+
+            assert sum(isinstance(each, BuildAccepted) for each in answers) == 2
+            assert await rows(setup) == 4
+
+
+async def test_a_project_may_ask_for_only_so_many_instances_a_second(bus: str, books: str) -> None:
+    """A project that has used up its rate may ask again later. A delete of what is not known counts, for it leaves a row; others do
+    not.
+    """
+    ahead = [timedelta()]
+    settings = structs.replace(QUICK, project_rate=1)
+
+    def clock() -> datetime:
+        return datetime.now(UTC) + ahead[0]
+
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(settings=settings, clock=clock):
+        first = await booted(setup, 1, count=100)
+
+        reason = await refused(setup, a_build(2, project="shop"))
+        unknown = DeleteInstance(instance=InstanceId(UUID(int=77)), project="shop")
+        answer = await setup.client.ask(unknown)
+
+        assert "may ask this scheduler for 1 a second (scheduler.project_rate)" in reason
+        assert isinstance(answer, BuildRejected)
+        assert answer.reason.startswith("project shop has asked for")
+        deleted = await setup.client.ask(DeleteInstance(instance=instance_of(first), project="shop"))
+        assert isinstance(deleted, InstancesFound)
+        assert [each.state for each in deleted.instances] == ["deleted"]
+        await booted(setup, 3, project="bank")
+
+        ahead[0] = timedelta(seconds=100)
+        await booted(setup, 4)
+        assert isinstance(await setup.client.ask(unknown), InstancesFound)
+
+
+async def test_a_project_has_only_so_many_server_groups_also_if_it_deletes_them(bus: str, books: str) -> None:
+    settings = structs.replace(QUICK, project_records_max=3)
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(settings=settings):
+        orders = [
+            CreateGroup(id=GroupId(UUID(int=number)), policy="affinity", project="shop")
+            for number in range(1, 5)
+        ]
+        for each in orders[:3]:
+            assert isinstance(await setup.client.ask(each), GroupsFound)
+        await setup.client.ask(DeleteGroup(id=orders[0].id, project="shop"))
+
+        answer = await setup.client.ask(orders[3])
+
+        assert isinstance(answer, BuildRejected)
+        assert "project shop has 3 server groups" in answer.reason
+        assert isinstance(await setup.client.ask(orders[1]), GroupsFound)
+        assert isinstance(await setup.client.ask(structs.replace(orders[3], project="bank")), GroupsFound)
+        found = await setup.client.ask(AskGroups())
+        assert isinstance(found, GroupsFound)
+        assert [each.id for each in found.groups] == [each.id for each in orders[1:]]
