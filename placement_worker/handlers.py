@@ -9,6 +9,7 @@ from functools import partial
 
 from msgspec import structs
 
+from bus.message import Message
 from bus.messages.administration import (
     AllClaimed,
     ClaimsAnswered,
@@ -55,13 +56,26 @@ from bus.messages.placement import (
     TreeKept,
 )
 from bus.messages.together import claims_of
-from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said, Tell, Weighed, answering
+from bus.workers.handling import (
+    ROWS_FAILED,
+    Answer,
+    Bury,
+    Handlers,
+    ReadOnly,
+    Received,
+    Said,
+    Tell,
+    Weighed,
+    answering,
+)
 from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.set_aside import SET_ASIDE
 from engine.candidates.budget import SearchLimits
 from engine.inventories import ConsumerId, ProviderId, ProviderState, Vocabulary
 from engine.refusals import ClaimVerdict, NotAllowed, ShapeMoved
 from kit.errors import Bug
-from kit.parts import Supervised, wait_at_most
+from kit.metrics import Readings
+from kit.parts import Supervised, operational, wait_at_most
 from placement_worker.admin_writes import question_handlers, write_handlers
 from placement_worker.candidates import Searcher, candidate_handlers
 from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
@@ -355,6 +369,26 @@ def host_shape_handlers(
     }
 
 
+async def answer_buried(asks: Sequence[Received[Message]], _: object) -> list[Said]:
+    """Refuse what becomes a dead letter because workers failed at it: whoever asked would ask for ever."""
+    refusal = NotAllowed(field="message", reason=SET_ASIDE)
+    said: list[Said] = []
+    for ask in asks:
+        match message := ask.message:
+            case ClaimResources() | SwapClaim() | ReleaseClaim():
+                answer: Message = ClaimAnswered(
+                    consumer=message.consumer, attempt=message.attempt, verdict=refusal
+                )
+            case ClaimTogether():
+                answer = ClaimsAnswered(claim=message.claim, verdict=refusal)
+            case ReportInventory():
+                answer = ReportAnswered(root=message.root, verdict=refusal)
+            case _:
+                continue
+        said.append(Answer(ask, answer))
+    return said
+
+
 async def reshape(
     tx: PlacementTransaction, sent: Sent[ReshapeHost], vocabulary: Vocabulary, now: datetime
 ) -> ReshapeVerdict:
@@ -468,6 +502,11 @@ class ChangePublisher(Supervised):
         self._publishers = publishers
         self._pace = pace
         self._written = asyncio.Event()
+        self._failed = 0
+
+    @property
+    def readings(self) -> Readings:
+        return (ROWS_FAILED.numbers({(self.status.name,): self._failed}),)
 
     def written(self) -> None:
         """Wake the publisher after a commit, so that it reads the change log at once and not at its next poll."""
@@ -491,12 +530,26 @@ class ChangePublisher(Supervised):
         """
         log.info("leading the feed", extra={"term": feed.published.term})
         loop = asyncio.get_running_loop()
+        # After a bug, the entries are published one by one: the one at which it is met is passed over.
+        entries_max = self._pace.entries_max
         while True:
             # Clear first, then read: a write during the reading is seen by the next one.
             self._written.clear()
             began_s = loop.time()
-            unpublished = await feed.read(self._pace.entries_max)
-            has_said = await self._publish(feed, unpublished)
+            unpublished = await feed.read(entries_max)
+            try:
+                has_said = await self._publish(feed, unpublished)
+            except Exception as bug:
+                if operational(bug) is not None:
+                    raise
+                if entries_max == 1:
+                    # Readers find what they miss of it: they compare all revisions now and then.
+                    self._failed += 1
+                    log.critical("an entry of the change log is passed over: %r", unpublished, exc_info=bug)
+                    await feed.mark(feed.published.position, unpublished.cursor)
+                entries_max = 1
+                continue
+            entries_max = self._pace.entries_max
             if unpublished.is_cut:
                 continue
             if self.stopping.is_set():

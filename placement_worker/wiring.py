@@ -5,6 +5,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from bus.message import Message
 from bus.workers.consuming import Subscription
 from bus.workers.station import Station, by_station
 from bus.workers.worker import Worker
@@ -12,7 +13,7 @@ from engine.inventories import standard_vocabulary
 from kit.parts import Periodic, set_beside
 from kit.process import Part
 from kit.times import now
-from placement_worker.handlers import ChangePublisher, handlers
+from placement_worker.handlers import ChangePublisher, answer_buried, handlers
 from placement_worker.settings import FEED_PACE, FeedPace, PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.view import ProviderView
@@ -48,13 +49,27 @@ def placement_parts(
     changes = ChangePublisher(store, tuple(station.publisher for station in stations), chance, pace=pace)
     answers = handlers(store, ProviderView(store), settings, vocabulary=STANDARD, clock=clock)
     workers = [
-        Worker(station, Subscription(queue, answers, store, committed=changes.written))
+        Worker(
+            station,
+            Subscription(
+                queue, answers, store, committed=changes.written, before_burial={Message: (answer_buried,)}
+            ),
+        )
         for station in stations
         for queue in QUEUES
     ]
     for station, names in by_station(cells or {}).items():
         of_cell = [
-            Worker(station, Subscription(queue, answers, store, committed=changes.written))
+            Worker(
+                station,
+                Subscription(
+                    queue,
+                    answers,
+                    store,
+                    committed=changes.written,
+                    before_burial={Message: (answer_buried,)},
+                ),
+            )
             for queue in CELLS_QUEUES
         ]
         # Without a cell's broker a worker serves all others.

@@ -13,13 +13,26 @@ from cell_conductor.core import decide, swapping
 from cell_conductor.core.transition import Transition
 from cell_conductor.settings import ConductorSettings
 from engine.flavors import InstanceId, Wait
+from engine.inventories import Share
 from laboratory.computes.hosts import HostSize, SimulatedHost
+from placement_worker import handlers as placement_handlers
 from scheduler_worker import forgetting, outbox
 from scheduler_worker.claiming import claimer
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.planted.replacing import replaced
-from tests.stories.cloud import CONDUCTING, SMALL, Cloud, a_build, cloud, failing, instance_of
+from tests.stories.cloud import (
+    CONDUCTING,
+    QUICK_PACE,
+    SMALL,
+    Cloud,
+    a_build,
+    a_host,
+    cloud,
+    failing,
+    host_id,
+    instance_of,
+)
 from tests.stories.layouts import BOTH
 from tests.varied import varied
 from tests.waiting import until
@@ -29,6 +42,7 @@ pytestmark = pytest.mark.asyncio
 # What has so many processors meets the planted bug.
 CURSED = structs.replace(SMALL, vcpus=3)
 LONG = Wait(for_s=3600)
+NOTHING = Share(host=host_id("none"), amounts=())
 
 
 def is_cursed(spec: Any) -> bool:
@@ -271,3 +285,59 @@ async def test_an_answer_of_placement_at_which_two_conductors_fail_ends_its_buil
         assert "gave it up" in cursed.reason
         assert "no alternate is left" in other.reason
         await setup.until_used(h1=0, h2=0)
+
+
+# In placement
+
+
+@asynccontextmanager
+async def two_placements(bus: str, books: str) -> AsyncIterator[Cloud]:
+    async with cloud(bus, books) as setup, AsyncExitStack() as stack:
+        for name in ("p1", "p2"):
+            await stack.enter_async_context(setup.placement(name))
+        # It compares all revisions now and then, and so finds what was passed over.
+        pace = structs.replace(QUICK_PACE, verify_every_s=0.2)
+        await stack.enter_async_context(setup.scheduler(pace=pace))
+        await setup.add_host("h1")
+        await setup.until_reported("h1")
+        yield setup
+
+
+def is_cursed_share(order: Any) -> bool:
+    return any(each.amount == CURSED.vcpus for each in getattr(order, "share", NOTHING).amounts)
+
+
+@BOTH
+async def test_a_claim_at_which_two_placement_workers_fail_is_refused(bus: str, books: str) -> None:
+    async with two_placements(bus, books) as setup:
+        with bug_in(
+            placement_handlers,
+            "decide_claims",
+            lambda _, sent, *__: any(is_cursed_share(each.order) for each in sent),
+        ):
+            cursed = await boot(setup, 1, flavor=CURSED)
+            other = await boot(setup, 2)
+
+        assert (cursed.state, other.state) == ("error", "active")
+        assert "gave it up" in cursed.reason
+        await one_letter(setup, "claim")
+        await setup.until_used(h1=1)
+
+
+@BOTH
+async def test_a_change_that_cannot_be_published_is_passed_over_and_later_ones_are_published(
+    bus: str, books: str
+) -> None:
+    async with two_placements(bus, books) as setup:
+
+        def has_cursed(unpublished: Any, _: object) -> bool:
+            return any(each.name == "cursed" for each in unpublished.providers)
+
+        with bug_in(placement_handlers, "messages_of", has_cursed) as met:
+            await setup.report(a_host("cursed"))
+            await setup.add_host("h2")
+            await setup.until_reported("h2")
+
+        # Once in a batch, and once alone.
+        assert len(met) >= 2
+        assert (await boot(setup, 1)).state == "active"
