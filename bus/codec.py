@@ -217,7 +217,7 @@ def _unreadable(
         line,
         without_nul(wrong.reason),
         kind=typed.type[:VALUE_SHOWN_MAX] if typed else "",
-        id=wrapped.id if wrapped else "",
+        id=wrapped.id[:VALUE_SHOWN_MAX] if wrapped else "",
         request_id=request_id_in(typed.request_id) if typed else None,
         field=without_nul(wrong.field),
         value=without_nul(wrong.value),

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from engine.inventories import CellName, Count, Project
+from engine.inventories import CellName, Count, Label, Project
 
 # The exchanges on which messages are published; a cell has one of its own.
 API = "moor.api"
@@ -168,11 +168,12 @@ class Envelope(Struct, Generic[M_co], frozen=True, kw_only=True, omit_defaults=T
     """
 
     message: M_co
-    id: str = ""
+    # These are copied into what follows from the message, so they are short.
+    id: Label = ""
     version: Count = 1
     sent_at: Annotated[datetime, Meta(tz=True)] | None = None
-    cause: str = ""
-    trace: str = ""
+    cause: Label = ""
+    trace: Label = ""
 
 
 def type_of(message: Message | type[Message]) -> str:

@@ -171,8 +171,8 @@ class InstanceRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     availability_zone: Label = ""
     group: JoinedGroup | None = None
     # Empty: any suitable host.
-    hosts: tuple[str, ...] = ()
-    ignore_hosts: tuple[str, ...] = ()
+    hosts: tuple[Label, ...] = ()
+    ignore_hosts: tuple[Label, ...] = ()
     # Instances of the same project: none of their hosts, and one of their hosts, as they are when the request is read.
     different_host: Neighbours = ()
     same_host: Neighbours = ()

@@ -64,7 +64,7 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     kind: MoveKind
     flavor: Flavor | None = None
     change: FlavorChange | None = None
-    hosts: Annotated[tuple[str, ...], Meta(max_length=1000)] = ()
+    hosts: Annotated[tuple[Label, ...], Meta(max_length=1000)] = ()
     # The limit from acceptance to arrival; for a move that waits, from the choice of a host. None: the scheduler's default.
     deadline_s: Integer | None = None
     # When a move that arrived confirms itself; 0: at once. None: the scheduler's default. Only `migrate` and `resize` wait.

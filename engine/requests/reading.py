@@ -7,7 +7,7 @@ client asked for.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct, structs
+from msgspec import Struct, json, structs
 
 from engine.flavors import Flavor, InstanceId, InstanceRequest, RequestProblem, parts_of
 from engine.guests import (
@@ -59,6 +59,9 @@ PRIORITY_MAX = 100
 EXTRA_SPECS_MAX = 400
 # The value of one: a page of stored images or flavors has hundreds of them.
 VALUE_LENGTH_MAX = 1_000
+# In a message. The order to the cell has them all, with the alternates and other flavors: together less than a parcel may have.
+PAIRS_BYTES_MAX = 16 * 1024
+CONFIG_DRIVE_BYTES_MAX = 128 * 1024
 NAMED_HOSTS_MAX = 1_000
 # A long value is cut to this length in an error.
 SHOWN_MAX = 200
@@ -235,6 +238,9 @@ def _problems_of_bare_metal(request: InstanceRequest, needed: Needed) -> Iterato
         yield RequestProblem("ports", ", ".join(request.ports), reason)
     if request.image is not None and not request.image.source:
         yield RequestProblem("image.source", "", "there is none: it says where the image is")
+    if (size := len(json.encode(request.config_drive))) > CONFIG_DRIVE_BYTES_MAX:
+        reason = f"it has {size} bytes, at most {CONFIG_DRIVE_BYTES_MAX} are allowed"
+        yield RequestProblem("config_drive", size, reason)
     try:
         parts_of(request.config_drive)
     except ValueError as wrong:
@@ -282,6 +288,9 @@ def _too_long(field: str, pairs: Mapping[str, str]) -> Iterator[RequestProblem]:
             if len(text) > VALUE_LENGTH_MAX:
                 reason = f"it has {len(text)} characters, at most {VALUE_LENGTH_MAX} are allowed"
                 yield RequestProblem(f"{field}.{key[:SHOWN_MAX]}", text[:SHOWN_MAX], reason)
+    if (size := len(json.encode(pairs))) > PAIRS_BYTES_MAX:
+        reason = f"together they have {size} bytes, at most {PAIRS_BYTES_MAX} are allowed"
+        yield RequestProblem(field, size, reason)
 
 
 def _in_order(aggregates: Iterable[AggregateId]) -> tuple[AggregateId, ...]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, get_args
 
-from msgspec import structs
+from msgspec import json, structs
 
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, ClaimResources, SwapClaim
@@ -63,6 +63,9 @@ from scheduler_worker.settings import PACE, SchedulerPace
 
 if TYPE_CHECKING:
     from engine.flavors import Flavor
+
+# The order to the cell has the flavor of each alternate that has another one, and must fit into a parcel.
+OTHER_FLAVORS_BYTES_MAX = 48 * 1024
 
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
@@ -345,6 +348,7 @@ class Claimer:
         taken = {each.share.host for each in (holds.choice, *holds.alternates)}
         others: list[Choice] = []
         flavors: dict[ProviderId, Flavor] = {}
+        left = OTHER_FLAVORS_BYTES_MAX
         for each in one.worse_flavors:
             pool = pools.get((holds.cell, each.spec))
             if pool is None:
@@ -360,9 +364,13 @@ class Claimer:
             start = one.instance.int % max(len(pool), 1)
             # A host can have one flavor only: the better one.
             free = [choice for choice in (*pool[start:], *pool[:start]) if choice.share.host not in taken]
-            others += free[:count]
-            taken |= {choice.share.host for choice in free[:count]}
-            flavors |= {choice.share.host: each.flavor for choice in free[:count]}
+            # The order has the flavor beside each of its hosts.
+            size = len(json.encode(each.flavor))
+            free = free[: min(count, left // size)]
+            left -= size * len(free)
+            others += free
+            taken |= {choice.share.host for choice in free}
+            flavors |= {choice.share.host: each.flavor for choice in free}
         alternates = (*holds.alternates, *others)[:ALTERNATES_MAX]
         one.outcome = structs.replace(holds, alternates=alternates, other_flavors=flavors)
 

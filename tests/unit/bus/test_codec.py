@@ -169,6 +169,86 @@ def test_every_number_that_a_message_can_have_fits_a_column() -> None:
     assert [path for path, kind in numbers.items() if kind.le is None or kind.le > 2**63 - 1] == []
 
 
+# Texts and lists of clients without a bound in their types, and what bounds them: the reading of requests
+# (engine/requests/reading.py), which answers with more words; and what an operator alone sends, of which nothing else is made.
+OF_REQUESTS = ("extra_specs", "image_properties", "image.properties", "SetImage.properties", "alternatives")
+OF_OPERATORS = ("instance.mend.", "instance.adopt.reason", "snapshot.since")
+
+
+def test_every_text_and_list_that_a_client_can_send_has_a_bound() -> None:
+    """What has none is stored, answered, and copied into orders, which may then be too large for a parcel."""
+    people = {"application", "admin", "operator"}
+    sent = [kind for kind in ALL if people & {*kind.ROUTE.by}]
+    found = {
+        path
+        for kind in (*sent, Envelope[Unreadable])
+        for path in unbounded_in(msgspec.inspect.type_info(kind), getattr(kind, "__name__", "envelope"))
+    }
+    named = {type_of(kind): kind.__name__ for kind in sent}
+    known = (
+        *OF_REQUESTS,
+        *(
+            each.replace(name, named[name])
+            for each in OF_OPERATORS
+            for name in named
+            if each.startswith(name)
+        ),
+        # As many as are asked for: at most 1,000.
+        "instance_ids",
+        "hosts",
+        # Stands for any message.
+        "Envelope.message",
+    )
+
+    assert len(found) > 20
+    assert {path for path in found if not any(each in path for each in known)} == set()
+
+
+@pytest.mark.parametrize("field", ["id", "cause", "trace"])
+@pytest.mark.parametrize("length", [256, 250_000])
+def test_a_long_text_in_an_envelope_is_refused_by_name(field: str, length: int) -> None:
+    text = "x" * length
+    for message in (b'{"type":"instance.query"}', b'{"type":"instance.active"}', b'{"type":"no.such"}'):
+        read = CODEC.decode(
+            b'{"message":' + message + b',"' + field.encode() + b'":"' + text.encode() + b'"}'
+        )
+
+        assert isinstance(read, Unreadable)
+        assert len(read.id) <= 255
+        if b"instance.query" in message:
+            assert (read.field, read.value) == (field, text[:200])
+            assert read.reason.startswith("Expected `str` of length <= 255")
+
+
+def unbounded_in(
+    kind: msgspec.inspect.Type, path: str, inside: frozenset[type] = frozenset()
+) -> Iterator[str]:
+    """The texts, lists and tables in this type that may have any length. A pattern with a last number is a bound."""
+    inspect = msgspec.inspect
+    match kind:
+        case inspect.StrType(max_length=None, pattern=pattern) if not re.search(
+            r"\d\}\)?\??\\Z$", pattern or ""
+        ):
+            yield path
+        case inspect.StructType(cls=cls, fields=fields) if cls not in inside:
+            for field in fields:
+                yield from unbounded_in(field.type, f"{path}.{field.encode_name}", inside | {cls})
+        case inspect.Metadata(type=described):
+            yield from unbounded_in(described, path, inside)
+        case inspect.UnionType(types=types):
+            for each in types:
+                yield from unbounded_in(each, path, inside)
+        case inspect.VarTupleType(item_type=item, max_length=most):
+            yield from () if most else (f"{path}[]",)
+            yield from unbounded_in(item, f"{path}[]", inside)
+        case inspect.DictType(key_type=key, value_type=value, max_length=most):
+            yield from () if most else (f"{path}{{}}",)
+            yield from unbounded_in(key, f"{path}{{key}}", inside)
+            yield from unbounded_in(value, f"{path}{{}}", inside)
+        case _:
+            return
+
+
 def numbers_in(
     kind: msgspec.inspect.Type, path: str
 ) -> Iterator[tuple[str, msgspec.inspect.IntType | msgspec.inspect.FloatType]]:

@@ -282,6 +282,18 @@ def test_what_a_request_asks_for(build: BuildInstance, read: dict[str, Any]) -> 
                 (a_build(ignore_hosts=tuple(f"h{n}" for n in range(1_001))), "ignore_hosts", 1_000),
             )
         ],
+        # As many and as long as each may be, but not all together.
+        (
+            a_build({f"trait:CUSTOM_{'X' * 60}{n}": "required" for n in range(200)}),
+            "flavor.extra_specs",
+            "17891",
+        ),
+        (
+            a_build(image_properties={f"trait:CUSTOM_{'X' * 60}{n}": "required" for n in range(200)}),
+            "image_properties",
+            "17891",
+        ),
+        (a_build(config_drive="\N{GRINNING FACE}" * 40_000), "config_drive", "160002"),
         (a_build(port_requests=(A_PORT,), count=2), "port_requests", "p-1"),
         (a_build(volume_requests=(A_VOLUME,), count=2), "volume_requests", "v-1"),
         (a_build(port_requests=(A_PORT, A_PORT)), "port_requests[1].id", "p-1"),
