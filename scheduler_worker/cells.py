@@ -225,5 +225,7 @@ def hear_cells(
                 consoles.hear(told)
             case WorkerAlive() as beat:
                 workers.hear(beat, heard.sender, heard.cell)
+                if beat.has_ended and beat.role == "conductor":
+                    cells.ended(beat.worker, beat.cell, heard.cell)
             case _:
                 hosts.hear(heard)

@@ -83,6 +83,12 @@ class CellRegistry:
             if cell.told:
                 self.look()
 
+    def ended(self, conductor: str, name: str, speaks_for: str | None = None) -> None:
+        """Forget a conductor of this cell that has ended as it should: nobody has to look after it."""
+        cell = self._cells.get(name)
+        if cell is not None and speaks_for in (None, name):
+            cell.conductors.pop(conductor, None)
+
     def look(self) -> None:
         """Tell the picture which cells are down now, and why."""
         for name, cell in self._cells.items():
@@ -131,6 +137,7 @@ class CellRegistry:
                     trouble=beat.trouble,
                 )
                 for heard_at, beat in reversed(cell.conductors.values() if cell else ())
+                if self._clock() - heard_at <= REMEMBERED_FOR
             ]
         )
 

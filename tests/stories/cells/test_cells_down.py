@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 
 import pytest
 from msgspec import structs
@@ -18,7 +19,7 @@ from bus.messages.cell import (
     SpawnInstance,
     TellConsole,
 )
-from bus.messages.cloud import AskCells, CellsFound, CellState, ConductorAlive
+from bus.messages.cloud import AskCells, CellsFound, CellState, ConductorAlive, WorkerAlive
 from bus.settings import BusSettings
 from bus.workers.consuming import Subscription
 from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell
@@ -257,3 +258,30 @@ async def test_by_setting_boots_wait_for_a_cell_that_is_down(bus: str, books: st
         await told.setup.brokers.cells["c1"].plug_in()
 
         assert await told.until_active(given) == {"h1"}
+
+
+@BACKENDS_APART
+async def test_a_conductor_that_ends_as_it_should_is_not_told_as_down(bus: str, books: str) -> None:
+    async with story(bus, books) as told, told.running():
+        at = datetime.now(UTC)
+        station = told.setup.conductors_in["c2"]
+        await told.c2_is_heard()
+        assert [each.name for each in (await told.cell("c2")).conductors] == ["scripted"]
+        beat = WorkerAlive(
+            cell="c2",
+            worker="scripted",
+            role="conductor",
+            release="0",
+            started_at=at,
+            told_at=at,
+            has_ended=True,
+        )
+        await station.publisher.send(beat)
+
+        async def is_forgotten() -> bool:
+            return not (await told.cell("c2")).conductors
+
+        await until(is_forgotten, "the cell has no conductor that anybody has to look after")
+        await told.c2_is_heard()
+        told.clock.pass_s(20 * 60)
+        assert (await told.cell("c2")).conductors == ()
