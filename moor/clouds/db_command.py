@@ -1,6 +1,7 @@
 """`moor db`: the tables of all workers, and the roles by which workers use them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from bus.addresses import Addresses
 from cell_conductor.tables import metadata as conductor_tables
 from compute_sim.tables import metadata as compute_tables
 from ironic_sync.tables import metadata as ironic_tables
+from kit.errors import Failure
 from kit.settings import without_password
 from kit.sql import RoleRights, grant_rights, make_roles, version_table
 from kit.sql import upgrade as upgrade_tables
@@ -207,11 +209,14 @@ def upgrade(
     async def work() -> None:
         for url, owners, of_cell in named:
             for owner in owners if url else ():
-                before, after = await upgrade_tables(url, owner, settings)
+                with _telling(url):
+                    before, after = await upgrade_tables(url, owner, settings)
                 what = "is up to date" if before == after else f"upgraded from {before or 'nothing'}"
                 out.print(f"{owner}{of_cell}: [green]{after}[/green] ({what})")
         for use in databases_of(addresses):
-            if granted := await grant_rights(use.url, use.owner, use.roles, settings):
+            with _telling(use.url):
+                granted = await grant_rights(use.url, use.owner, use.roles, settings)
+            if granted:
                 out.print(f"rights of {', '.join(granted)}: [green]granted[/green]")
 
     run(work())
@@ -261,7 +266,8 @@ def users(
 
     async def tried() -> None:
         for use in uses:
-            await make_roles(use.url, use.owner, use.roles, passwords, settings, is_trial=True)
+            with _telling(use.url):
+                await make_roles(use.url, use.owner, use.roles, passwords, settings, is_trial=True)
 
     # What the databases refuse must not be in the files.
     run(tried())
@@ -271,7 +277,8 @@ def users(
 
     async def work() -> None:
         for use in uses:
-            done = await make_roles(use.url, use.owner, use.roles, passwords, settings)
+            with _telling(use.url):
+                done = await make_roles(use.url, use.owner, use.roles, passwords, settings)
             made = f"made {', '.join(done.made)}" if done.made else "all were there"
             out.print(f"roles in {escape(without_password(use.url))}: [green]{made}[/green]", soft_wrap=True)
             if done.former_owners:
@@ -303,6 +310,15 @@ def _named(db: str, placement_db: str, ironic_db: str, cells: str = "") -> Addre
     if not databases_of(addresses):
         raise click.BadParameter("no database is named: give --db, MOOR_DB_URL or db_url in a file")
     return addresses
+
+
+@contextmanager
+def _telling(url: str) -> Iterator[None]:
+    """Name the database in what goes wrong with it: of several, one may be that of a variable that is set for another command."""
+    try:
+        yield
+    except Failure as problem:
+        raise Failure(f"{without_password(url)}: {problem}") from None
 
 
 def _check_postgresql(uses: tuple[DatabaseUse, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import click
 from msgspec import structs
@@ -379,7 +379,10 @@ def plan(
     ] = "",
     _output: Output = None,
 ) -> None:
-    """Show how many instances would fit, on which hosts, and why not on the others. Nothing is built."""
+    """Show how many instances would fit, on which hosts, and why not on the others. Nothing is built.
+
+    Exit code 1 if none fits; with --drain, if one of the host's instances does not.
+    """
     if drain:
         needs = {
             **structs.asdict(flavor),
@@ -394,8 +397,9 @@ def plan(
             "--step": step,
         }
         check_alone("--drain", "that asks about the instances that the host has", others)
-        print_one(with_client(bus, lambda moor: moor.plan_drain(drain)), print_drain)
-        return
+        drained = with_client(bus, lambda moor: moor.plan_drain(drain))
+        print_one(drained, print_drain)
+        _end_plan(fits=drained.fit == len(drained.instances))
     if step and not hosts:
         raise click.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
     known = _request_in(request) if request else BuildInstance()
@@ -423,7 +427,15 @@ def plan(
     if hosts:
         print_all(with_client(bus, verdicts, project=project), VERDICTS, "no hosts")
         return
-    print_one(with_client(bus, planned, project=project), print_plan)
+    found = with_client(bus, planned, project=project)
+    print_one(found, print_plan)
+    is_allowed = found.quota is None or found.quota.fit > 0
+    flavors: tuple[PlanFound | PlannedFlavor, ...] = (found, *found.alternatives)
+    _end_plan(fits=is_allowed and any(each.fit or each.is_cut for each in flavors))
+
+
+def _end_plan(*, fits: bool) -> NoReturn:
+    raise click.exceptions.Exit(0 if fits else NOT_DONE)
 
 
 def _request_in(file: Path) -> BuildInstance:

@@ -118,6 +118,20 @@ def test_a_misspelt_option_is_named(words: Words, told: str, tmp_path: Path) -> 
 
 
 def test_a_password_with_a_question_mark_is_no_option() -> None:
-    ended_ = ended([*NODES, "postgresql://moor:a?b=c@127.0.0.1:1/x"])
+    done = ended([*NODES, "postgresql://moor:a?b=c@127.0.0.1:1/x"])
 
-    assert (ended_.exit_code, "cannot connect" in ended_.output) == (1, True), ended_.output
+    assert (done.exit_code, "cannot connect" in done.output) == (1, True), done.output
+
+
+@pytest.mark.parametrize("verb", [("users", "--credentials", "{directory}/c", "--cells", "c1"), ("upgrade",)])
+def test_of_several_databases_the_one_that_refuses_is_named(verb: Words, tmp_path: Path) -> None:
+    words = ("db", *(each.format(directory=tmp_path) for each in verb))
+    file = f"sqlite:///{tmp_path}/x.db"
+    here = {} if verb[0] == "users" else {"MOOR_DB_URL": file, "MOOR_PLACEMENT_DB_URL": file}
+
+    done = ended(words, **here, MOOR_IRONIC_DB_URL="postgresql://moor_operator:s3cr7t@127.0.0.1:1/ironic")
+
+    assert (done.exit_code, "s3cr7t" in done.output) == (1, False), done.output
+    assert (
+        "postgresql+asyncpg://moor_operator:***@127.0.0.1:1/ironic: database: cannot connect" in done.output
+    )
