@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from rich.markup import escape
 
+from bus.broker import PREFETCH_MAX
 from bus.topology import FACTS
 from moor.client import (
     BuildAccepted,
@@ -27,6 +28,7 @@ from moor.client import (
     group_of,
     type_of,
 )
+from moor.client.dead_letters import LETTERS_MAX
 from moor.flags import argument, option
 from moor.options import BusUrl, Output, Project, fail, out, tell, wants_document, with_client
 from moor.resource_commands import check_not_both, commands_of, with_filters
@@ -56,14 +58,18 @@ def list_letters(
     **filters: Any,
 ) -> None:
     """List the dead letters: the queue each came from, its type, and why it is dead. Letters that differ only by ids and numbers are
-    one line, with the handle of the oldest; --each and -o json list each one.
+    one line, with the handle of the oldest; --each and -o json list each one, and -o json all that there are.
     """
 
     async def work(moor: Client) -> tuple[Sequence[DeadLetter], int]:
-        return await moor.list_dead_letters(**filters), await moor.count_dead_letters()
+        count = await moor.count_dead_letters()
+        if wants_document() and filters["limit"] == LETTERS_MAX:
+            # A program would take a part for all.
+            filters["limit"] = min(max(count, LETTERS_MAX), PREFETCH_MAX)
+        return await moor.list_dead_letters(**filters), count
 
     letters, count = with_client(bus, work, operates=True)
-    if count > filters["limit"] and not wants_document():
+    if count > filters["limit"]:
         tell(f"the oldest {filters['limit']:,} of {count:,} were read; a higher --limit reads more", "yellow")
     if each or wants_document():
         print_all(letters, DEAD_LETTER.columns, DEAD_LETTER.nothing)

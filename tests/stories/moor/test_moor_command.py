@@ -93,6 +93,22 @@ async def test_dead_letters_are_listed_shown_replayed_and_dropped(
     assert (await moor("dead", "list", "--bus", url)).out.strip() == "no dead letters"
 
 
+async def test_a_program_gets_all_dead_letters_and_is_told_of_those_that_its_limit_leaves_out(
+    served: UnixUnderTest | RabbitMQUnderTest,
+) -> None:
+    broker, url = await declared(served), served.url()
+    letters = [Parcel(DEAD, "compute.c1.work", b"{}", headers={message.REASON: "r"}) for _ in range(1_020)]
+    await send(broker, *letters)
+
+    every = await moor("dead", "list", "-o", "json", "--bus", url)
+    some = await moor("dead", "list", "-o", "json", "--limit", "20", "--bus", url)
+    shown = await moor("dead", "list", "--bus", url)
+
+    assert (len(json.loads(every.out)), every.err) == (1_020, "")
+    assert (len(json.loads(some.out)), "the oldest 20 of 1,020 were read" in some.err) == (20, True)
+    assert "the oldest 1,000 of 1,020 were read" in shown.err
+
+
 async def test_dead_letters_that_differ_by_ids_alone_are_one_line_and_decided_together(
     served: UnixUnderTest | RabbitMQUnderTest,
 ) -> None:
