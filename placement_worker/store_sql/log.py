@@ -473,7 +473,7 @@ def prune_log(connection: Connection, logged_before: datetime, *, is_published: 
     """Delete some of the log rows that are older than this time, and note how far the log is pruned. Unless the log `is_published`, by
     whichever process, also those that were not: a later leader begins behind them, with a new term, at which readers ask what they missed.
     """
-    published, forgotten = connection.execute(sa.select(feed.c.cursor, feed.c.forgotten)).one()
+    (published,) = connection.execute(sa.select(feed.c.cursor)).one()
     seen = published if is_published else come_to(connection)
     on_postgresql = connection.dialect.name == "postgresql"
     number = (
@@ -490,6 +490,10 @@ def prune_log(connection: Connection, logged_before: datetime, *, is_published: 
     ).all()
     if pruned:
         last = max(pruned)
+        # The publisher and other pruners have gone on meanwhile, perhaps: what they wrote may not go back.
+        stored = sa.select(feed.c.cursor, feed.c.forgotten).with_for_update()
+        published, forgotten = connection.execute(stored).one()
+        seen = published if is_published else come_to(connection)
         reached = str(
             _forgotten_by(seen, forgotten, last) if on_postgresql else max(last, int(forgotten or 0))
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -41,6 +42,7 @@ from tests.contracts.placement_orders import (
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient, names
 from tests.contracts.stores import STORES, open_store
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -367,3 +369,35 @@ async def test_a_log_with_a_publisher_is_pruned_by_nobody_before_it_is_published
     assert [usage.id for usage in (await feed.read()).usage] == [HOST]
     await feed.mark(2, (await feed.read()).cursor)
     assert await prune_alone(client) > 0
+
+
+@pytest.mark.parametrize("kind", STORES[1:])
+async def test_a_pruner_that_waits_takes_nothing_back_that_is_published_meanwhile(kind: str) -> None:
+    async with migrated_database(kind) as url:
+        store, other = SqlPlacementStore(url), open_database(url)
+        client = StoreClient(store)
+        await client.report(a_host("host-1"), a_host("host-2"))
+
+        async def is_waiting() -> bool:
+            async with other.reading() as transaction:
+                return bool(await transaction.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"))
+
+        async with store.lead_feed() as feed:
+            assert feed is not None
+            await feed.mark(1, (await feed.read()).cursor)
+            with suppress(LookupError):
+                async with other.writing() as first:
+                    assert await first.fetch("DELETE FROM change_log RETURNING 1")
+                    pruning = asyncio.create_task(store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING))
+                    await until(is_waiting, "the pruner waits for a row")
+                    await client.ask(a_claim())
+                    published = (await feed.read()).cursor
+                    await feed.mark(2, published)
+                    # Its delete is undone, and the pruner goes on.
+                    raise LookupError
+            assert await pruning > 0
+        async with other.reading() as transaction:
+            ((stored,),) = await transaction.fetch("SELECT cursor FROM feed")
+        assert stored == published
+        await other.close()
+        await store.close()
