@@ -368,8 +368,10 @@ class SchedulerStore(Protocol):
     async def counted(self, query: InstanceQuery) -> tuple[int, bool]:
         """How many instances are found on all pages, among the rows that are read; and whether there are rows that were not."""
 
-    async def unplaced(self, project: str, limit: int) -> int:
-        """How many instances of the project have no host and are not deleted: they are open, or in error. Counting stops at `limit`."""
+    async def unplaced(self, project: str, limit: int) -> tuple[int, int]:
+        """How many instances of the project have no host, since they are open or in error; and how many were deleted without one, and
+        are not pruned yet. Counting stops at `limit`.
+        """
 
     async def put_names_in_order(self, limit: int) -> int:
         """Complete rows that release 0.1.0 has written, so that they are found by their names. Returns how many were completed, at

@@ -35,6 +35,7 @@ metadata = MetaData(
 
 # As text: PostgreSQL uses the index only for a condition without parameters.
 WITHOUT_HOST = text("host = '' AND ended_at IS NULL")
+DELETED_UNPLACED = text("cell = 'cell0' AND ended_at IS NOT NULL")
 
 instances = Table(
     "requested_instances",
@@ -97,6 +98,13 @@ instances = Table(
         "project",
         postgresql_where=WITHOUT_HOST,
         sqlite_where=WITHOUT_HOST,
+    ),
+    # Deleted before they had a host, or before they were known.
+    Index(
+        "ix_requested_instances_deleted_unplaced",
+        "project",
+        postgresql_where=DELETED_UNPLACED,
+        sqlite_where=DELETED_UNPLACED,
     ),
     Index(
         None, "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")

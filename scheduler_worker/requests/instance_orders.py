@@ -1,5 +1,6 @@
 """Orders to delete, rebuild and mend instances: lock the rows, decide (core/instances/), write, answer."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -257,11 +258,16 @@ def instance_order_handlers(
 
         def delete(order: DeleteInstance, row: InstanceRow | None) -> InstanceRow | None:
             # Of an instance that is not known it leaves a row, so these have a limit.
-            if row is None and (why := limits.over_rate(order.project, 1, now)):
+            if row is None and (
+                why := limits.over_rate(order.project, 1, now)
+                or limits.over_count(order.project, 1, now, deletes=True)
+            ):
                 over[order.instance] = why
                 return None
             return after_delete(row, order, now)
 
+        for project, count in Counter(ask.message.project for ask in asks).items():
+            await limits.look(project, count, now)
         steps = [Ordered(ask.message.instance, partial(delete, ask.message), ask.by) for ask in asks]
         rows = await take_steps(await transaction.begun(), steps)
         said = await tell_all(rows, asks, transaction)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from bus.messages.build import BuildInstance, BuildRejected
+from bus.messages.build import BuildRejected
 from engine.flavors import RequestId, instance_id_of
 from scheduler_worker.requests.reading import ValidRequest, rejection
 from scheduler_worker.settings import SchedulerSettings
@@ -34,12 +34,13 @@ _WRITTEN = "", 0
 
 class ProjectUse(Struct):
     """What this scheduler knows of one project. `left` is how much it may take now by the rate, as of `at`; below zero, a request
-    took more than was left. `counted` were there when the database was asked last, and `since` were taken after that.
+    took more than was left. `counted` were there when the database was asked last, `deleted` were deleted without a host, and `since` were taken after that.
     """
 
     left: float
     at: datetime
     counted: int = 0
+    deleted: int = 0
     since: int = 0
     counted_at: datetime | None = None
 
@@ -64,14 +65,16 @@ class ProjectLimits:
             if project := one.ask.message.project:
                 asked[project] += one.ask.message.count
         for project, count in asked.items():
-            await self._look(project, count, now)
+            await self.look(project, count, now)
         refused: list[tuple[ValidRequest, BuildRejected]] = []
         for one in requests:
             build = one.ask.message
             # An earlier try may have claimed for it: it goes on, and releases that if it must.
             if not build.project or one.ask.attempts or one.id.int in self._recent:
                 continue
-            reason = self.over_rate(build.project, build.count, now) or self._over_count(build, now)
+            reason = self.over_rate(build.project, build.count, now) or self.over_count(
+                build.project, build.count, now
+            )
             if reason:
                 refused.append((one, rejection("project", build.project, reason, one.id)))
             else:
@@ -107,30 +110,38 @@ class ProjectLimits:
             f"{-taken.left / self._rate + 1:.0f} s"
         )
 
-    async def _look(self, project: str, asked: int, now: datetime) -> None:
+    async def look(self, project: str, asked: int, now: datetime) -> None:
         """Count what the project has, if a batch that asks for so many may bring it to its limit."""
         taken = self._taken(project, now)
         since = taken.since + asked
-        is_near = taken.counted + since > self._max or since > self._max // COUNTED_PARTS
-        if self._max and is_near and not self._is_fresh(taken, now):
-            taken.counted, taken.counted_at = await self._store.unplaced(project, self._max), now
+        is_near = max(taken.counted, taken.deleted) + since > self._max or since > self._max // COUNTED_PARTS
+        if project and self._max and is_near and not self._is_fresh(taken, now):
+            taken.counted, taken.deleted = await self._store.unplaced(project, self._max)
+            taken.counted_at = now
             taken.since = sum([count for of, count in self._recent.values() if of == project])
 
-    def _over_count(self, build: BuildInstance, now: datetime) -> str:
-        taken = self._taken(build.project, now)
-        there = taken.counted + taken.since
-        if self._max and there + build.count > self._max:
-            return (
-                f"project {build.project} has {there} instances that have no host, since they are open or ended in error, and asks for "
-                f"{build.count} more: at most {self._max} (scheduler.project_records_max); delete those in error, or wait until open ones "
-                "have hosts"
-            )
-        taken.since += build.count
-        return ""
+    def over_count(self, project: str, asked: int, now: datetime, *, deletes: bool = False) -> str:
+        """Why the project may not have so many more; empty if it may, and then they are taken. `deletes`: rows of instances that are
+        not known, and are deleted already.
+        """
+        taken = self._taken(project, now)
+        there = (0 if deletes else taken.counted) + taken.since
+        gone = taken.deleted + (taken.since + asked - 1 if deletes else 0)
+        if not (project and self._max) or max(there + asked, gone + 1) <= self._max:
+            taken.since += asked
+            return ""
+        what = (
+            f"{gone} instances that were deleted before they had a host: at most {self._max} until the oldest are forgotten, two "
+            "scheduler.horizon_s after they were deleted"
+            if gone >= self._max
+            else f"{there} instances that have no host, since they are open or ended in error, and asks for {asked} more: at most "
+            f"{self._max} (scheduler.project_records_max); delete those in error, or wait until open ones have hosts"
+        )
+        return f"project {project} has {what}"
 
     def _is_fresh(self, taken: ProjectUse, now: datetime) -> bool:
         lasts = timedelta(seconds=OVER_LIMIT_S * min(1.0, self._max / OVER_LIMIT_COUNT))
-        is_over = taken.counted >= self._max
+        is_over = max(taken.counted, taken.deleted) >= self._max
         return is_over and taken.counted_at is not None and now - taken.counted_at < lasts
 
     def _taken(self, project: str, now: datetime) -> ProjectUse:

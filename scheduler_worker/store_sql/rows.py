@@ -86,7 +86,7 @@ from scheduler_worker.store_sql.named import (
     set_application,
 )
 from scheduler_worker.store_sql.waiting import find_changes, lock_moves, write_changes
-from scheduler_worker.tables import WITHOUT_HOST, changes, instances, notes
+from scheduler_worker.tables import DELETED_UNPLACED, WITHOUT_HOST, changes, instances, notes
 from scheduler_worker.tables import instances as table
 
 _CHANGING = (
@@ -314,14 +314,12 @@ def count_found(connection: Connection, query: InstanceQuery) -> tuple[int, bool
     return min(count, query.read_max), more_than or len(rows) > DECODED_MAX
 
 
-def count_unplaced(connection: Connection, project: str, limit: int) -> int:
-    """How many instances of the project have no host and are not deleted: they are open, or in error. Counting stops at `limit`."""
-    some = (
-        sa.select(table.c.id)
-        .where(table.c.project == project, WITHOUT_HOST, table.c.state != "offloaded")
-        .limit(limit)
-    )
-    return int(connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0)
+def count_unplaced(connection: Connection, project: str, limit: int) -> tuple[int, int]:
+    def counted(*conditions: sa.ColumnElement[bool] | sa.TextClause) -> int:
+        some = sa.select(table.c.id).where(table.c.project == project, *conditions).limit(limit)
+        return int(connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0)
+
+    return counted(WITHOUT_HOST, table.c.state != "offloaded"), counted(DELETED_UNPLACED)
 
 
 def _having(query: InstanceQuery, rows: Sequence[sa.Row[Any]]) -> tuple[InstanceRow, ...]:

@@ -8,7 +8,7 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.build import BuildInstance
-from scheduler_worker.core.instances.lifecycle import SEQUENCE_AHEAD_MAX, deleted
+from scheduler_worker.core.instances.lifecycle import SEQUENCE_AHEAD_MAX, deleted, deleted_unseen
 from scheduler_worker.core.instances.rows import (
     accepted,
     failed,
@@ -158,7 +158,11 @@ async def test_what_a_project_has_without_a_host_is_counted_until_it_is_deleted(
         of_shop(a_request(6), state="offloaded", cell="c1"),
         a_request(7),
     )
+    unseen = [deleted_unseen(instance(number), NOON, "shop") for number in (8, 9, 10)]
+    async with store.transaction() as transaction:
+        await transaction.lock([each.id for each in unseen])
+        await transaction.save(unseen)
 
-    assert await store.unplaced("shop", 10) == 4
-    assert await store.unplaced("shop", 2) == 2
-    assert await store.unplaced("bank", 10) == 0
+    assert await store.unplaced("shop", 10) == (4, 3)
+    assert await store.unplaced("shop", 2) == (2, 2)
+    assert await store.unplaced("bank", 10) == (0, 0)

@@ -162,8 +162,8 @@ planted_by("a member sees hosts", BusClient, "for_member")(lambda _real: lambda 
 
 
 # What a project has open or in error has no limit.
-planted_by("the limit of a project's records not counted", ProjectLimits, "_over_count")(
-    lambda _real: lambda *_: ""
+planted_by("the limit of a project's records not counted", ProjectLimits, "over_count")(
+    lambda _real: lambda *_, **__: ""
 )
 
 

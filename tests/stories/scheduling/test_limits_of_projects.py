@@ -134,3 +134,26 @@ async def test_a_project_has_only_so_many_server_groups_also_if_it_deletes_them(
         found = await setup.client.ask(AskGroups())
         assert isinstance(found, GroupsFound)
         assert [each.id for each in found.groups] == [each.id for each in orders[1:]]
+
+
+async def test_deletes_without_a_host_do_not_make_room_without_end(bus: str, books: str) -> None:
+    """Of instances that are not known, and of those that found no host: their rows stay for two days."""
+    settings = structs.replace(QUICK, project_records_max=4)
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(settings=settings):
+        unknown, other, another = [
+            DeleteInstance(instance=InstanceId(UUID(int=number)), project="shop")
+            for number in (1001, 1002, 1003)
+        ]
+        for each in (unknown, other):
+            assert isinstance(await setup.client.ask(each), InstancesFound)
+        failed = await booted(setup, 3, count=2)
+        for index in range(2):
+            await setup.client.ask(DeleteInstance(instance=instance_of(failed, index), project="shop"))
+
+        answer = await setup.client.ask(another)
+        reason = await refused(setup, a_build(4, project="shop"))
+
+        assert isinstance(answer, BuildRejected)
+        assert answer.reason == reason
+        assert "has 4 instances that were deleted before they had a host" in reason
+        assert isinstance(await setup.client.ask(structs.replace(another, project="bank")), InstancesFound)
