@@ -20,6 +20,7 @@ OF_SOFTWARE = {
         "libvirt/test_libvirt_page.py",
         "libvirt/test_libvirt_shapes.py",
         "libvirt/test_libvirt_sharing.py",
+        "libvirt/test_libvirt_unit.py::test_a_guest_of_a_hypervisor",
         "test_benchmarks.py::test_real_guests_are_measured_and_removed",
     ),
     "MariaDB": ("stories/moor/test_moor_import_mariadb.py",),

@@ -9,7 +9,9 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,16 +26,19 @@ from engine.flavors import ConfigDriveParts, InstanceId, parts_of, with_names
 
 
 def read_console(path: Path, start: int, limit: int) -> ConsoleText:
+    """Raises `NoConsole` if there is none, and OSError."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            begin = max(0, size + start) if start < 0 else min(start, size)
-            file.seek(begin)
+            begin = file.seek(first_of(start, size))
             return ConsoleText(file.read(limit), begin, size)
     except FileNotFoundError:
         raise NoConsole("its guest has written nothing yet: it has not run here") from None
-    except OSError as error:
-        raise NoConsole(f"its console cannot be read: {error.strerror}") from error
+
+
+def first_of(start: int, size: int) -> int:
+    """Where a console is read from; a negative `start` counts from its end."""
+    return max(0, size + start) if start < 0 else min(start, size)
 
 
 # Runs the programs that make disks: what they print when they fail is the reason of the failure.
@@ -44,28 +49,56 @@ def read_console(path: Path, start: int, limit: int) -> ConsoleText:
 PATIENCE_S = 600.0
 _MEMORY_KIB = 1024 * 1024
 _LIMITED = ("sh", "-c", 'ulimit -v "$0"; exec "$@"', str(_MEMORY_KIB))
+_POLL_S = 0.1
 
 
-def run(command: Sequence[str | Path], patience_s: float = PATIENCE_S) -> str:
-    """The output of this command. Raises `WorkFailed` with the command's name and its own words."""
+def run(
+    command: Sequence[str | Path], patience_s: float = PATIENCE_S, give_up: Callable[[], None] | None = None
+) -> str:
+    """The output of this command. Raises `WorkFailed` with the command's name and its own words.
+
+    It may take `patience_s`. A copy may be of any size: with `give_up`, which is called again and again meanwhile and may raise, it may
+    take so long since it has last read or written something.
+    """
     name = Path(command[0]).name
     if shutil.which(command[0]) is None:
         raise WorkFailed(f"the program {name} is not installed on the compute")
-    try:
-        done = subprocess.run(  # noqa: S603 - a program by its name, and no shell
-            [*_LIMITED, *map(str, command)],
-            capture_output=True,
-            text=True,
-            timeout=patience_s,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        raise WorkFailed(f"{name} has not ended within {patience_s:g} s") from None
-    if done.returncode:
-        words = (done.stderr or done.stdout).strip().splitlines()
-        raise WorkFailed(f"{name}: {words[-1] if words else f'ended with code {done.returncode}'}")
-    return done.stdout
+    with subprocess.Popen(  # noqa: S603 - a program by its name, and no shell
+        [*_LIMITED, *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    ) as process:
+        try:
+            out, err = _waited_for(process, name, patience_s, give_up)
+        finally:
+            process.kill()
+    if process.returncode:
+        words = (err or out).strip().splitlines()
+        raise WorkFailed(f"{name}: {words[-1] if words else f'ended with code {process.returncode}'}")
+    return out
+
+
+def _waited_for(
+    process: "subprocess.Popen[str]", name: str, patience_s: float, give_up: Callable[[], None] | None
+) -> tuple[str, str]:
+    """What the process has printed when it has ended."""
+    done, by_s = "", time.monotonic() + patience_s
+    while True:
+        try:
+            return process.communicate(timeout=_POLL_S)
+        except subprocess.TimeoutExpired:
+            if give_up is not None:
+                give_up()
+                # How much it has read and written, in all; nothing is told of one that has just ended.
+                with suppress(OSError):
+                    if (now := Path(f"/proc/{process.pid}/io").read_text()) != done:
+                        done, by_s = now, time.monotonic() + patience_s
+            if time.monotonic() > by_s:
+                raise WorkFailed(
+                    f"{name} has not {'read or written anything' if give_up else 'ended'} within {patience_s:g} s"
+                ) from None
 
 
 GIB = 1024**3
@@ -142,14 +175,15 @@ def checked_image(path: Path, name: str) -> tuple[Literal["qcow2", "raw"], int]:
         head = file.read(80).ljust(80, b"\0")
     if other := next((each for begin, each in _OTHERS.items() if head.startswith(begin)), None):
         raise WorkFailed(f"image {name!r} has the format {other}, must be qcow2 or raw")
-    if not head.startswith(_QCOW2):
-        return "raw", info_of(path, "raw").virtual_size
+    format_: Literal["qcow2", "raw"] = "qcow2" if head.startswith(_QCOW2) else "raw"
     version, backing = struct.unpack_from(">IQ", head, 4)
     (features,) = struct.unpack_from(">Q", head, 72) if version > 2 else (0,)  # noqa: PLR2004 - the second has none
-    if backing or features & _DATA_FILE:
+    if format_ == "qcow2" and (backing or features & _DATA_FILE):
         # Its owner would read a file of the host, and so would qemu-img when it opens the image.
         raise WorkFailed(f"image {name!r} refers to another file, which no image may")
-    return "qcow2", info_of(path, "qcow2").virtual_size
+    if not (size := info_of(path, format_).virtual_size):
+        raise WorkFailed(f"image {name!r} is empty: a guest could not start from it")
+    return format_, size
 
 
 def make_overlay(disk: Path, base: Path, format_: str, size: int) -> None:
@@ -171,14 +205,30 @@ def grow(disk: Path, size: int) -> None:
         run(("qemu-img", "resize", "-q", "-f", "qcow2", disk, str(size)))
 
 
-def copy(source: Path, target: Path) -> None:
-    """Copy a disk; holes stay holes, and file systems that can share the blocks do so."""
-    run(("cp", "--sparse=always", "--reflink=auto", "--no-preserve=ownership", source, target))
+def copy(source: Path, target: Path, give_up: Callable[[], None]) -> None:
+    """Copy a disk; holes stay holes, and file systems that can share the blocks do so. The source may go afterwards."""
+    run(
+        ("cp", "--sparse=always", "--reflink=auto", "--no-preserve=ownership", source, target),
+        give_up=give_up,
+    )
+    keep_as(target, target)
 
 
-def flatten(disk: Path, target: Path) -> None:
+def flatten(disk: Path, target: Path, give_up: Callable[[], None]) -> None:
     """Write the disk, with all that it has of its image, as one file."""
-    run(("qemu-img", "convert", "-q", "-f", "qcow2", "-O", "qcow2", disk, target))
+    run(("qemu-img", "convert", "-q", "-f", "qcow2", "-O", "qcow2", disk, target), give_up=give_up)
+
+
+def keep_as(part: Path, path: Path) -> None:
+    """Have the whole file at this path, even if the machine loses power: its content first, then its name."""
+    for each in (part, path.parent):
+        number = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+        if each == part:
+            part.replace(path)
 
 
 def disk_size(name: str, virtual: int, root_gb: int, held_gb: int) -> int:
@@ -197,11 +247,24 @@ def disk_size(name: str, virtual: int, root_gb: int, held_gb: int) -> int:
 def write_whole(path: Path, text: bytes) -> None:
     """Write a file whole or not at all, even if the machine loses power."""
     part = path.with_name(f"{path.name}.part")
-    with part.open("wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    part.write_bytes(text)
+    keep_as(part, path)
+
+
+# The hypervisor may have a user of its own. What it needs is open to it whatever the umask of the compute is, and nothing else:
+# it comes through the folders, and lists none; and it, or libvirt for it, makes files its own while a guest runs.
+
+
+def make_folder(path: Path) -> None:
+    missing = [each for each in path.parents if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in (*missing, path):
+        # Of another owner's folder its owner has decided.
+        with suppress(PermissionError):
+            each.chmod(each.stat().st_mode | 0o011)
+
+
+OPEN = 0o644
 
 
 def remove_folder(folder: Path) -> None:

@@ -33,12 +33,12 @@ from compute_sim.core.attempts import (
 )
 from compute_sim.core.hosts import Host
 from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree, first_fit
-from compute_sim.drivers import ConsoleText, GuestStopped
+from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from compute_sim.libvirt.core.domains import bound_guests
 from compute_sim.libvirt.core.machine import BadXmlError
 from compute_sim.libvirt.disks import read_console
 from compute_sim.libvirt.guest_domains import GuestDomains
-from compute_sim.libvirt.guest_folders import DOWNLOADING, GuestDisks, GuestFolders
+from compute_sim.libvirt.guest_folders import DOWNLOADING, GuestDisks, GuestFolder, GuestFolders
 from compute_sim.libvirt.guest_work import GuestWork
 from compute_sim.libvirt.hypervisor import AttemptName, HostView, Hypervisor
 from compute_sim.libvirt.images import CachedImages
@@ -221,7 +221,16 @@ class LibvirtDriver:
 
     async def console(self, attempt: AttemptRecord, start: int, limit: int) -> ConsoleText:
         folder = self._folders.of(attempt.instance, attempt.attempt)
-        return await asyncio.to_thread(read_console, folder.console, start, limit)
+        return await asyncio.to_thread(self._console, folder, start, limit)
+
+    def _console(self, folder: GuestFolder, start: int, limit: int) -> ConsoleText:
+        try:
+            try:
+                return read_console(folder.console, start, limit)
+            except PermissionError:
+                return self._work.domains.console(folder, start, limit)
+        except (WorkFailed, LibvirtAway, OSError) as failed:
+            raise NoConsole(f"its console cannot be read: {in_words(failed)}") from failed
 
     def has(self, cell: str) -> list[AttemptRecord]:
         """All attempts that the host has something of, by their folders and their domains. Work that has not ended is due."""
@@ -399,7 +408,9 @@ class LibvirtDriver:
             self._why_not_seen = why
             if not why:
                 self._is_known.set()
-                self._forget_images()
+                if self._images.is_sweep_due(time.time()):
+                    # Beside the looks: by these alone a host is well.
+                    threading.Thread(target=self._forget_images, name="sweep images", daemon=True).start()
             self._looks_at = None
             self._tell()
             if self._must_look.wait(AGAIN_S if why else self._settings.look_every_s):

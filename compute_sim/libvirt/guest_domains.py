@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 import libvirt
 from msgspec import structs
 
+from compute_sim.drivers import ConsoleText
 from compute_sim.libvirt.core.domains import domain_xml, held_by
 from compute_sim.libvirt.core.layout import ADDRESS, DISK, claimed_of
 from compute_sim.libvirt.core.machine import BadXmlError, cpus_in_words
@@ -25,6 +26,7 @@ from compute_sim.libvirt.core.plans import (
     PlannedMediated,
     Taken,
 )
+from compute_sim.libvirt.disks import OPEN, first_of
 from compute_sim.libvirt.guest_folders import DISKS, GuestFolder, KeptOrder, Order, domain_name
 from compute_sim.libvirt.hypervisor import HostView, Hypervisor, SeenDomain, see_domains
 from compute_sim.libvirt.images import CachedImage
@@ -95,6 +97,8 @@ class GuestDomains:
         self._settings = settings
         # What one guest gets is decided, and defined, before the next guest is.
         self._planning = threading.Lock()
+        # Two pools of one folder may not be.
+        self._reading = threading.Lock()
 
     def define(
         self, kept: KeptOrder, folder: GuestFolder, boot: Mapping[str, CachedImage], at_step: AtStep
@@ -113,6 +117,9 @@ class GuestDomains:
             try:
                 # Before libvirt has it: `remove` relies on that.
                 folder.write("domain.xml", text.encode())
+                folder.console.touch()
+                for path in (*(each.path for each in plan.disks), plan.console_log):
+                    Path(path).chmod(OPEN)
             except OSError as error:
                 raise WorkFailed(f"{folder.domain} cannot be written: {error.strerror}") from error
             at_step("define: define")
@@ -209,6 +216,24 @@ class GuestDomains:
     def _pinned_anew(self, guest: GuestPlan) -> GuestPlan:
         others = [each for each in self.view.held if not _is_of(each, guest.instance)]
         return pinned_anew(guest, Taken(self.view.layout, others))
+
+    def console(self, folder: GuestFolder, start: int, limit: int) -> ConsoleText:
+        """A part of the console, read by libvirt: virtlogd begins a new file when one is full, and that is root's alone."""
+        top = Element("pool", type="dir")
+        SubElement(top, "name").text = f"console-{folder.domain_name}"
+        SubElement(SubElement(top, "target"), "path").text = str(folder.path)
+        with self._reading, self.hypervisor.connected() as connection:
+            pool = connection.storagePoolCreateXML(tostring(top, encoding="unicode"))
+            try:
+                volume, stream = pool.storageVolLookupByName(folder.console.name), connection.newStream()
+                size = volume.info()[1]
+                begin = first_of(start, size)
+                volume.download(stream, begin, limit)
+                text = b"".join(iter(lambda: stream.recv(limit), b""))
+                stream.finish()
+                return ConsoleText(text, begin, size)
+            finally:
+                pool.destroy()
 
     def storage_of(self, order: Order) -> Path | None:
         """The folder of the storage pool of which the guest's disks are claimed; None if they are the host's own."""

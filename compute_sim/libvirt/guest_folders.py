@@ -5,7 +5,7 @@ The order is noted when it comes, before anything is built, so a process that co
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -131,7 +131,8 @@ class GuestFolder:
     def _write_here(self, name: str, what: Struct) -> None:
         try:
             # The folder above is made at the compute's start. If it is gone, its file system is not mounted any more.
-            self.path.mkdir(exist_ok=True)
+            self.path.parent.stat()
+            disks.make_folder(self.path)
             self.write(name, msgspec.json.encode(what))
         except OSError as error:
             raise WorkFailed(f"{self.path} cannot be written: {error.strerror}") from error
@@ -200,7 +201,8 @@ class GuestFolders:
         self._path = Path(folder) / "instances" / host
 
     def begin(self) -> None:
-        self._path.mkdir(parents=True, exist_ok=True)
+        for each in (self._path.parent.parent, self._path.parent, self._path):
+            disks.make_folder(each)
 
     def check(self) -> None:
         """Raises OSError if the folder cannot be read: its file system is away, or stale."""
@@ -221,6 +223,8 @@ class GuestFolders:
 
 # The step that is come to again and again while an image is downloaded or copied, or another build does so.
 DOWNLOADING = "disks: download"
+# How often images are fetched that were removed before the guest's order named them.
+_TRIES = 5
 
 
 class GuestDisks:
@@ -253,9 +257,15 @@ class GuestDisks:
         at_step("disks: image")
         root, ephemeral, swap = _sizes(kept.order)
         if kept.image is not None:
-            base, kept = self._held(kept.image, kept, folder, at_step)
+            image = kept.image
+            base, kept = self._held(image, kept, folder, at_step)
             at_step("disks: overlay")
-            disks.make_overlay(folder.disk_at(), Path(base.path), base.format, _disk_size(base, kept.order))
+            if base is None:
+                give_up = lambda: at_step("disks: overlay")  # noqa: E731 - it is given up at each step
+                self.images.copy_saved(image.source, _user(kept), folder.disk_at(), root, give_up)
+            else:
+                size = _disk_size(base, kept.order)
+                disks.make_overlay(folder.disk_at(), Path(base.path), base.format, size)
         elif root:
             at_step("disks: overlay")
             disks.make_empty(folder.disk_at(), root)
@@ -269,14 +279,18 @@ class GuestDisks:
 
     def _held(
         self, image: Image, kept: KeptOrder, folder: GuestFolder, at_step: AtStep
-    ) -> tuple[CachedImage, KeptOrder]:
-        """The cached image, which is not removed any more since the order names it; and the order."""
-        while True:
-            base = self._cached(image.source, kept, at_step, image.checksum)
-            boot = self.boot_files(kept, at_step)
-            kept = structs.replace(kept, uses=(base.path, *(each.path for each in boot.values())))
+    ) -> tuple[CachedImage | None, KeptOrder]:
+        """The cached image, which is not removed any more since the order names it; and the order. None for the disk of the instance itself,
+        as which it was saved: that is no other guest's, so it comes into no cache.
+        """
+        is_saved = isinstance(kept.order, SpawnInstance) and kept.order.from_saved
+        for _ in range(_TRIES):
+            base = None if is_saved else self._cached(image.source, kept, at_step, image.checksum)
+            needs = [*([base] if base else []), *self.boot_files(kept, at_step).values()]
+            kept = structs.replace(kept, uses=tuple([each.path for each in needs]))
             if self.keep(kept, folder):
                 return base, kept
+        raise WorkFailed("its images push each other out of the cache: it is too small for them (images_gb)")
 
     def keep(self, kept: KeptOrder, folder: GuestFolder) -> bool:
         """Note the order, and which cached images the guest needs. Returns whether they are there."""
@@ -329,12 +343,8 @@ def _user(kept: KeptOrder) -> ImageUser:
 
 
 def _disk_size(base: CachedImage, order: Order) -> int:
-    root = _sizes(order)[0]
-    if isinstance(order, SpawnInstance) and order.from_saved and not root:
-        # It had this disk before.
-        return base.virtual_size
     left_gb = _held_gb(order) - _beside_root_gb(order.flavor)
-    return disks.disk_size(base.source, base.virtual_size, root // disks.GIB, left_gb)
+    return disks.disk_size(base.source, base.virtual_size, _sizes(order)[0] // disks.GIB, left_gb)
 
 
 def _held_gb(order: Order) -> int:
@@ -378,15 +388,17 @@ def _sizes(order: Order) -> tuple[int, int, int]:
     return root_gb * disks.GIB, flavor.ephemeral_gb * disks.GIB, flavor.swap_mb * 1024 * 1024
 
 
-def copy_disks(from_: GuestFolder, folder: GuestFolder) -> None:
-    for name in DISKS:
-        if from_.disk_at(name).exists():
-            disks.copy(from_.disk_at(name), folder.disk_at(name))
-    if from_.config_drive.exists():
-        disks.copy(from_.config_drive, folder.config_drive)
+def copy_disks(
+    from_: GuestFolder, folder: GuestFolder, give_up: Callable[[], None], names: Sequence[str] = DISKS
+) -> None:
+    """Copy these disks, and the config drive."""
+    pairs = [(from_.disk_at(name), folder.disk_at(name)) for name in names]
+    for source, target in (*pairs, (from_.config_drive, folder.config_drive)):
+        if source.exists():
+            disks.copy(source, target, give_up)
 
 
-def make_empty_copies(from_: GuestFolder, folder: GuestFolder) -> None:
+def make_empty_copies(from_: GuestFolder, folder: GuestFolder, give_up: Callable[[], None]) -> None:
     """Make the files that libvirt copies the disks into: as large, and overlays of the same images."""
     for name in DISKS:
         disk, copy = from_.disk_at(name), folder.disk_at(name)
@@ -398,5 +410,4 @@ def make_empty_copies(from_: GuestFolder, folder: GuestFolder) -> None:
             disks.make_overlay(copy, base, format_, info.virtual_size)
         else:
             disks.make_empty(copy, info.virtual_size)
-    if from_.config_drive.exists():
-        disks.copy(from_.config_drive, folder.config_drive)
+    copy_disks(from_, folder, give_up, ())

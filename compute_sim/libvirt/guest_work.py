@@ -57,7 +57,7 @@ class GuestWork:
             kept = self._begin(_kept(order), folder, at_step)
             if (source := self._disk_to_take_over(order)) is not None:
                 at_step("build: take over")
-                kept = self._take_over(kept, source, folder)
+                kept = self._take_over(kept, source, folder, at_step)
             else:
                 kept = self._disks.make(kept, folder, at_step)
             self._finish(kept, folder, at_step, stopped=order.stopped)
@@ -94,7 +94,7 @@ class GuestWork:
                 self._receive_live(kept, source, from_, folder, at_step)
                 return
             at_step("receive: copy")
-            copy_disks(from_, folder)
+            copy_disks(from_, folder, lambda: at_step("receive: copy"))
             resize_disks(folder, before.order, order)
             at_step("receive: leave")
             # Both cannot be defined in one libvirt. The source keeps its own in its folder.
@@ -109,7 +109,8 @@ class GuestWork:
             at_step("stop: save")
             if not folder.disk_at().exists():
                 raise WorkFailed("it has no disk that could be saved as an image")
-            self._disks.images.save(folder.disk_at(), folder.instance, save_as, project)
+            saves = lambda: at_step("stop: save")  # noqa: E731 - it is given up at each step
+            self._disks.images.save(folder.disk_at(), folder.instance, save_as, project, saves)
 
     def start(self, instance: InstanceId, attempt: int, at_step: AtStep) -> None:
         folder = self._there(instance, attempt)
@@ -234,13 +235,15 @@ class GuestWork:
         from_ = source.folders.of(order.instance, order.source_attempt)
         return from_ if from_.disk_at().exists() else None
 
-    def _take_over(self, kept: KeptOrder, from_: GuestFolder, folder: GuestFolder) -> KeptOrder:
+    def _take_over(
+        self, kept: KeptOrder, from_: GuestFolder, folder: GuestFolder, at_step: AtStep
+    ) -> KeptOrder:
         """Copy the disks of an evacuated instance. They are overlays of the same images, so the images are needed here, too."""
         before = from_.kept()
         if before is not None:
             kept = structs.replace(before, order=kept.order, project=kept.project, is_done=False)
             self._disks.keep(kept, folder)
-        copy_disks(from_, folder)
+        copy_disks(from_, folder, lambda: at_step("build: take over"))
         return kept
 
     def _receive_live(
@@ -252,7 +255,7 @@ class GuestWork:
         at_step: AtStep,
     ) -> None:
         at_step("live: disks")
-        make_empty_copies(from_, folder)
+        make_empty_copies(from_, folder, lambda: at_step("live: disks"))
         at_step("live: migrate")
         kept = self._define(kept, folder, at_step)
         migrate(source.domains, from_, self.domains, folder)

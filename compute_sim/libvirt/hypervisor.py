@@ -15,11 +15,13 @@ from uuid import UUID
 import libvirt
 from msgspec import Struct
 
-from compute_sim.core.hosts import Host
+from compute_sim.core.hosts import Host, aggregate_of, pools_of, read_pools
 from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt import disks
 from compute_sim.libvirt.core.domains import as_foreign, held_by
 from compute_sim.libvirt.core.layout import (
+    ADDRESS,
+    DISK,
     HostLayout,
     SharedPool,
     layout_of,
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 # The connection counts as broken after this many unanswered messages, one each KEEPALIVE_S.
 KEEPALIVE_S, KEEPALIVE_COUNT = 3, 3
 RETRY_S = 0.5
+# How long a thread waits for another one that opens the connection.
+_OTHERS_S = 5.0
 
 _AWAY = frozenset(
     {
@@ -86,6 +90,7 @@ class Hypervisor:
         self.uri = uri
         self._told = told
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
         self._connection: libvirt.virConnect | None = None
         self.why_away = "not connected yet"
         self._tried_at_s = float("-inf")
@@ -103,7 +108,12 @@ class Hypervisor:
             raise WorkFailed(f"libvirt: {error}") from error
 
     def _open(self) -> libvirt.virConnect:
-        with self._lock:
+        if (known := self._connection) is not None:
+            return known
+        # libvirt may take minutes to answer, or never do so: only one thread waits for it, and holds up nothing else.
+        if not self._opening.acquire(timeout=_OTHERS_S):
+            raise LibvirtAway(f"libvirt at {self.uri} is away: another thread waits for its answer")
+        try:
             if self._connection is not None:
                 return self._connection
             if time.monotonic() - self._tried_at_s < RETRY_S:
@@ -128,7 +138,10 @@ class Hypervisor:
             except libvirt.libvirtError as error:
                 self.why_away = str(error)
                 raise LibvirtAway(f"libvirt at {self.uri} is away: {error}") from error
-            self._connection, self.why_away = connection, ""
+            with self._lock:
+                self._connection, self.why_away = connection, ""
+        finally:
+            self._opening.release()
         self._told()
         return connection
 
@@ -211,7 +224,7 @@ def see_machine(
 def _shared(
     connection: libvirt.virConnect, host: LibvirtHost, settings: LibvirtRules, cell: str
 ) -> Iterator[SharedPool]:
-    """The storage pools and the networks that the settings name. Raises ValueError for one that libvirt does not have."""
+    """The storage pools, the networks and other pools that the settings name. Raises ValueError for one that libvirt does not have."""
     for field, texts, look_up, read in (
         ("storage_pools", settings.storage_pools, connection.storagePoolLookupByName, shared_storage),
         ("shared_networks", settings.shared_networks, connection.networkLookupByName, shared_network),
@@ -229,6 +242,12 @@ def _shared(
                     f"{field} has {offer.name!r}, which its libvirt does not have: {error}"
                 ) from error
             yield read(text, offer, cell)
+    for pool in pools_of(read_pools(settings.pools, cell), host.name):
+        if pool.resource in (DISK, ADDRESS):
+            raise ValueError(
+                f"pools has {pool.name!r} of {pool.resource}: a guest gets these of libvirt's own, so name them in storage_pools or shared_networks"
+            )
+        yield SharedPool(pool.name, pool.resource, aggregate_of(pool), pool)
 
 
 def _domain_type(machine: Machine, settings: LibvirtRules) -> str:

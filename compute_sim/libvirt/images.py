@@ -6,6 +6,10 @@ where it is from and of its version there; so a changed image is another file, a
 Several hosts and several processes may share the cache. So the files of the guests decide whether an image is needed, and not what
 a process knows; and the lock of the cache keeps a new file that names an image from the removal of that image.
 
+The cache is as large as the settings say, and hosts keep that much of their disk from guests. An image belongs to the project for which it
+was fetched, and pushes out only unneeded images of that project. A project may have half of what all others leave: so none fills the cache.
+An image of no project, such as a public one, pushes out any unneeded image.
+
 A file in the folder of images itself is public. Those of a project are in a folder of its own below: what the operator puts there,
 and the disks of its instances that were saved. A disk that was saved without a project is in the folder of
 images itself, and is for its instance alone.
@@ -17,10 +21,12 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import socket
 import stat
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -28,10 +34,11 @@ from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 from uuid import UUID, uuid4
+from weakref import WeakValueDictionary
 
 import httpx
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from compute_sim.libvirt import disks
 from compute_sim.libvirt.settings import LibvirtRules, may_connect, read_server_networks, read_servers
@@ -221,8 +228,14 @@ _NAME = re.compile(r"[\w.@:+-]{1,255}", re.ASCII)
 _DIGESTS = {32: "md5", 40: "sha1", 56: "sha224", 64: "sha256", 96: "sha384", 128: "sha512"}
 _TOLD_MAX = 64
 _CACHED = re.compile(rb"[0-9a-f]{40}")
-# Guests write what they like into it, and libvirt may keep others from reading it.
+# Guests write what they like into it, and libvirt may keep others from reading it, and its older parts (console.log.0).
 _CONSOLE = "console.log"
+# A download asks again for room after so much.
+_GRANT = 16 * CHUNK
+# The unit of `st_blocks`.
+_BLOCK = 512
+# So much of the file system stays free: a GiB, or a twentieth of a small one.
+_FREE_MIN, _FREE_PART = 1024**3, 20
 # The disk of an instance, saved by a move: the id, and the number of the move.
 _SAVED = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,19})", re.ASCII | re.IGNORECASE)
 _PROJECTS = "projects"
@@ -231,12 +244,13 @@ _NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
 
 
 class CachedImage(Struct, frozen=True):
-    """An image in the cache. `format` is empty for what is no disk: a kernel or an initramfs."""
+    """An image in the cache. `format` is empty for what is no disk: a kernel or an initramfs. `project` is empty if it is nobody's."""
 
     source: str
     path: str
     format: Literal["", "qcow2", "raw"] = ""
     virtual_size: int = 0
+    project: str = ""
 
 
 class ImageUser(Struct, frozen=True):
@@ -253,13 +267,15 @@ class CachedImages:
         self._settings = settings
         self._folder = Path(settings.folder) / "cache"
         self._lock = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
+        self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._sources: dict[str, None] = {}
-        self._forget_at_s = float("-inf")
+        self._sweep_at_s = float("-inf")
+        # For each file that is being fetched: the project, and how much it may have. Only for the holder of the cache's lock.
+        self._granted: dict[Path, tuple[str, int]] = {}
 
     def begin(self) -> None:
         """Remove what an earlier process has left half done, and read what is there."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        disks.make_folder(self._folder)
         self._settings.images_folder.mkdir(parents=True, exist_ok=True)
         with self._locked(fcntl.LOCK_EX):
             self._remove_parts()
@@ -289,18 +305,19 @@ class CachedImages:
         `give_up` is called again and again while it is fetched, and may raise. `bytes_max` is how large it may be if that is less than
         the settings say.
         """
-        with self._opened(source, user, give_up) as (version, chunks):
-            name = hashlib.sha256("\n".join((source, checksum, version, str(is_disk))).encode()).hexdigest()[
-                :40
-            ]
-            with self._alone(name, give_up):
-                found = self._touched(name)
-                if found is None:
-                    bytes_max = bytes_max or self._settings.image_bytes_max
-                    with self._part_of(self._folder / name) as part:
-                        found = self._fetch(
-                            source, checksum, chunks(), part, give_up, bytes_max=bytes_max, is_disk=is_disk
-                        )
+        # What waits for another download of it has no connection open: that would end meanwhile.
+        turn = self._alone(f"{source}\n{checksum}\n{is_disk}", give_up)
+        with turn, self._opened(source, user, give_up) as (version, project, chunks):
+            text = "\n".join((source, checksum, version, str(is_disk)))
+            path = self._folder / hashlib.sha256(text.encode()).hexdigest()[:40]
+            found = self._touched(path.name)
+            if found is None:
+                image = CachedImage(source, str(path), project=project)
+                bytes_max = bytes_max or self._settings.image_bytes_max
+                with self._part_of(path, project) as part:
+                    found = self._fetch(
+                        image, checksum, chunks(), part, give_up, bytes_max=bytes_max, is_disk=is_disk
+                    )
         if is_disk:
             self._note(source)
         return found
@@ -313,28 +330,70 @@ class CachedImages:
             write()
             return all(self._use(Path(each)) for each in needs)
 
+    def is_sweep_due(self, now_s: float) -> bool:
+        """Is it time to `forget_unused`? Any host asks, and it is once in a tenth of the time that images are kept."""
+        with self._lock:
+            is_due = now_s >= self._sweep_at_s
+            if is_due:
+                self._sweep_at_s = now_s + self._settings.images_kept_s / 10
+            return is_due
+
     def forget_unused(self, now_s: float) -> None:
-        """Remove the images that no guest has needed for a while. Any host calls it: that is looked for at most every tenth of that time.
+        """Remove the images that no guest has needed for a while. It may take long: the files of all guests are read.
+
+        Raises OSError if a file cannot be read: then it is unknown which images that guest needs, and all stay.
+        """
+        self._remove_unneeded(lambda note: now_s - note.stat().st_mtime >= self._settings.images_kept_s)
+
+    def _remove_unneeded(self, may_go: Callable[[Path], bool], enough: float = float("inf")) -> None:
+        """Remove images that no file of a guest names, the last used last, until so many bytes are free.
 
         The files of guests are read without the lock, since their folders may hang. An image that is used meanwhile stays, as its note
-        shows. Raises OSError if a file cannot be read: then it is unknown which images that guest needs, and all stay.
+        shows.
         """
-        kept_s = self._settings.images_kept_s
-        with self._lock:
-            if now_s < self._forget_at_s:
-                return
-            self._forget_at_s = now_s + kept_s / 10
-        used_at = {note: note.stat() for note in self._folder.glob("*.json")}
-        old = [note for note, known in used_at.items() if now_s - known.st_mtime >= kept_s]
-        needed = _named_in(self._folder.parent) if old else set()
+        used_at: dict[Path, int] = {}
+        for note in self._folder.glob("*.json"):
+            # Another process may have removed it.
+            with suppress(FileNotFoundError):
+                if may_go(note):
+                    used_at[note] = note.stat().st_mtime_ns
+        needed = _named_in(self._folder.parent) if used_at else set()
         with self._locked(fcntl.LOCK_EX):
             self._remove_parts()
-            # Another process may have removed it.
-            for note in filter(Path.exists, old):
+            for note in filter(Path.exists, sorted(used_at, key=used_at.__getitem__)):
                 if note.stem in needed:
                     self._use(note.with_suffix(""))
-                elif note.stat().st_mtime_ns == used_at[note].st_mtime_ns:
+                elif enough > 0 and note.stat().st_mtime_ns == used_at[note]:
+                    enough -= _size(note.with_suffix(""))
                     self._remove(note)
+
+    def _grant(self, part: Path, image: CachedImage, asked: int) -> int:
+        """Let a download have at least so many bytes more, and push out what it may. Raises `WorkFailed` if there is no room."""
+        if (room := self._room(image.project)) < asked:
+            self._remove_unneeded(lambda note: image.project in ("", _owner(note)), asked - room)
+        with self._locked(fcntl.LOCK_EX):
+            if (room := self._room(image.project)) < asked:
+                raise WorkFailed(
+                    f"image {image.source!r} does not fit into the cache of images, and disks need the others that could go: it may have "
+                    f"{self._settings.cache_bytes()} bytes (images_gb), "
+                    f"project {image.project!r} half of what others leave, and the disk must not fill up"
+                )
+            granted = min(room, max(asked, _GRANT))
+            self._granted[part] = (image.project, self._granted[part][1] + granted)
+        return granted
+
+    def _room(self, project: str) -> int:
+        """How many bytes more an image of this project may have."""
+        held = Counter[str]()
+        for path in self._folder.iterdir():
+            if path.suffix != ".json" and path not in self._granted:
+                held[_owner(Path(f"{path}.json"))] += _size(path)
+        for owner, granted in list(self._granted.values()):
+            held[owner] += granted
+        left, disk = self._settings.cache_bytes() - held.total(), shutil.disk_usage(self._folder)
+        if project:
+            left = (left + held[project]) // 2 - held[project]
+        return min(left, disk.free - min(_FREE_MIN, disk.total // _FREE_PART))
 
     def _use(self, image: Path) -> bool:
         """Note that this image is used now. Returns whether it is there."""
@@ -373,20 +432,24 @@ class CachedImages:
                 part.unlink()
 
     @contextmanager
-    def _part_of(self, target: Path) -> Iterator[Path]:
+    def _part_of(self, target: Path, project: str) -> Iterator[Path]:
         """A file of this process, to become the `target` when it is whole."""
         part = target.with_name(f"{target.name}.{uuid4().hex}.part")
         with self._locked(fcntl.LOCK_SH):
             file = part.open("xb")
             fcntl.flock(file, fcntl.LOCK_EX)
+        self._granted[part] = (project, 0)
         try:
             yield part
         finally:
+            del self._granted[part]
             file.close()
             part.unlink(missing_ok=True)
 
-    def save(self, disk: Path, instance: UUID, name: str, project: str) -> None:
-        """Save the disk of an instance of this project as the image of this name, whole or not at all."""
+    def save(self, disk: Path, instance: UUID, name: str, project: str, give_up: Callable[[], None]) -> None:
+        """Save the disk of an instance of this project as the image of this name, whole or not at all: when this has returned, the disk
+        itself may go, and the machine lose power. `give_up` is as in `image`.
+        """
         match = _SAVED.fullmatch(name)
         if match is None or UUID(match[1]) != instance:
             raise WorkFailed(
@@ -396,10 +459,18 @@ class CachedImages:
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / f".{name}.part"
         try:
-            disks.flatten(disk, part)
-            part.replace(folder / name)
+            disks.flatten(disk, part, give_up)
+            disks.keep_as(part, folder / name)
         finally:
             part.unlink(missing_ok=True)
+
+    def copy_saved(
+        self, source: str, user: ImageUser, disk: Path, size: int, give_up: Callable[[], None]
+    ) -> None:
+        """Copy the disk of an instance that was saved: it is this disk from now on, of this size; with 0, as large as before."""
+        with self._file(source, user) as (file, _):
+            disks.copy(Path(f"/proc/{os.getpid()}/fd/{file.fileno()}"), disk, give_up)
+        disks.grow(disk, size or disks.checked_image(disk, source)[1])
 
     def forget_saved(self, instance: UUID, until: int) -> None:
         """Remove the images as which moves up to this number have saved the instance, and what is left of images that were not saved
@@ -437,18 +508,18 @@ class CachedImages:
     @contextmanager
     def _opened(
         self, source: str, user: ImageUser, give_up: Callable[[], None]
-    ) -> Iterator[tuple[str, Callable[[], Iterator[bytes]]]]:
-        """The version of an image, and its content if that is asked for."""
+    ) -> Iterator[tuple[str, str, Callable[[], Iterator[bytes]]]]:
+        """The version of an image, the project that it is fetched for, and its content if that is asked for."""
         if source.startswith(("http://", "https://")):
-            with downloaded(source, self._settings, give_up) as found:
-                yield found
+            with downloaded(source, self._settings, give_up) as (version, chunks):
+                yield version, user.project, chunks
             return
         try:
             with self._file(source, user) as (file, owner):
                 known = os.fstat(file.fileno())
                 # Files of several projects may have one name.
                 version = f"{known.st_mtime_ns} {known.st_size} {owner}".rstrip()
-                yield version, lambda: iter(partial(file.read, CHUNK), b"")
+                yield version, owner, lambda: iter(partial(file.read, CHUNK), b"")
         except OSError as error:
             raise WorkFailed(f"image {source!r} cannot be read: {error.strerror}") from error
 
@@ -475,7 +546,7 @@ class CachedImages:
 
     def _fetch(
         self,
-        source: str,
+        image: CachedImage,
         checksum: str,
         chunks: Iterator[bytes],
         part: Path,
@@ -484,6 +555,7 @@ class CachedImages:
         bytes_max: int,
         is_disk: bool,
     ) -> CachedImage:
+        source = image.source
         kind, _, wanted = checksum.rpartition(":")
         kind = kind.lower() or _DIGESTS.get(len(wanted), "")
         if wanted and kind not in _DIGESTS.values():
@@ -491,7 +563,7 @@ class CachedImages:
                 f"the checksum of image {source!r} is {checksum!r}, must be md5, sha1, sha256 or sha512 in hexadecimal digits"
             )
         digest = hashlib.new(kind, usedforsecurity=False) if wanted else None
-        size = 0
+        size = room = 0
         try:
             with part.open("wb") as file:
                 for chunk in chunks:
@@ -503,27 +575,32 @@ class CachedImages:
                     if chunk.count(0) == len(chunk):
                         file.seek(len(chunk), os.SEEK_CUR)
                     else:
-                        file.write(chunk)
+                        if room < len(chunk):
+                            room += self._grant(part, image, len(chunk) - room)
+                        room -= file.write(chunk)
                     if digest is not None:
                         digest.update(chunk)
                 file.truncate(size)
                 file.flush()
+                # Here, and not only when the cache is locked: it may take long.
                 os.fsync(file.fileno())
+            if not size:
+                raise WorkFailed(f"image {source!r} is empty")
             if digest is not None and digest.hexdigest() != wanted.lower():
                 raise WorkFailed(
                     f"image {source!r} is broken: its {kind} is {digest.hexdigest()}, and must be {wanted}"
                 )
             format_, virtual = disks.checked_image(part, source) if is_disk else ("", 0)
-            target = part.with_name(part.name.partition(".")[0])
-            note = CachedImage(source, str(target), format_, virtual)  # type: ignore[arg-type]
+            image = structs.replace(image, format=format_, virtual_size=virtual)
+            part.chmod(disks.OPEN)
             with self._locked(fcntl.LOCK_EX):
-                part.replace(target)
-                disks.write_whole(target.with_name(f"{target.name}.json"), msgspec.json.encode(note))
+                disks.keep_as(part, Path(image.path))
+                disks.write_whole(Path(f"{image.path}.json"), msgspec.json.encode(image))
         except OSError as error:
             raise WorkFailed(
                 f"image {source!r} cannot be cached in {self._folder}: {error.strerror}"
             ) from error
-        return note
+        return image
 
 
 def _read(note: Path) -> CachedImage | None:
@@ -532,6 +609,18 @@ def _read(note: Path) -> CachedImage | None:
         return msgspec.json.decode(note.read_bytes(), type=CachedImage)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
+
+
+def _owner(note: Path) -> str:
+    return "" if (known := _read(note)) is None else known.project
+
+
+def _size(path: Path) -> int:
+    """How much an image takes, at least a chunk: so nobody makes the cache slow by many small ones. 0 if it is gone."""
+    try:
+        return max(path.stat().st_blocks * _BLOCK, CHUNK)
+    except FileNotFoundError:
+        return 0
 
 
 def _named_in(folder: Path) -> set[str]:
@@ -566,7 +655,11 @@ def _files_in(folder: Path) -> Iterator[Path]:
                 folders.clear()
                 continue
             seen.add(inode)
-            yield from (path for name in names if name != _CONSOLE and (path := Path(where, name)).is_file())
+            yield from (
+                path
+                for name in names
+                if not name.startswith(_CONSOLE) and (path := Path(where, name)).is_file()
+            )
 
 
 def _inode(folder: Path) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from compute_sim.core.attempts import WELL, Condition
 from compute_sim.core.hosts import Pool, tree_of_pool
 from compute_sim.core.trees import ProviderTree
 from compute_sim.handlers import ComputeStore
+from compute_sim.libvirt.disks import make_folder
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.hypervisor import HostView
 from compute_sim.libvirt.images import CachedImages
@@ -113,7 +114,7 @@ async def libvirt_parts(
 
     The attempts are stored in the database; without one, in an SQLite file in the folder.
     """
-    libvirt = structs.replace(libvirt, networks=settings.networks)
+    libvirt = structs.replace(libvirt, networks=settings.networks, pools=settings.pools)
     drivers = _drivers(libvirt, settings.cell, at_step)
     async with AsyncExitStack() as opened:
         with _used(libvirt.folder):
@@ -145,7 +146,7 @@ def _used(folder: str) -> Iterator[None]:
 def _lock(folder: str, cell: str, name: str) -> TextIO:
     """The lock of this cell's compute on the folder. The system takes it from a process that is killed."""
     path = Path(folder) / f"compute-{cell}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     file = path.open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

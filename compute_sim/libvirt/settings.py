@@ -138,7 +138,7 @@ class LibvirtSettings(Struct, frozen=True):
     folder: Annotated[
         str,
         Meta(
-            description="The folder of images, and of the instances' disks and consoles. The hypervisor must be able to read and write there. In `images` are the images that requests name by an id: public ones, and below it those of projects (projects/PROJECT), where an offload saves its image."
+            description="The folder of images, and of the instances' disks and consoles. The hypervisor must be able to come there. In `images` are the images that requests name by an id: public ones, and below it those of projects (projects/PROJECT), where an offload saves its image."
         ),
     ] = "/var/lib/moorage/libvirt"
     image_servers: Annotated[
@@ -203,6 +203,13 @@ class LibvirtSettings(Struct, frozen=True):
         CountOr0,
         Meta(
             description="How much disk this host offers; 0: the size of the file system of folder. Two computes on one disk offer a part each."
+        ),
+    ] = 0
+    images_gb: Annotated[
+        CountOr0,
+        Meta(
+            description="How much disk the cached images may take; each host keeps so much of its disk_gb from guests. 0: a tenth of disk_gb, at least 1. "
+            "A project may have half of what the others leave of it."
         ),
     ] = 0
     cpu_ratio: Annotated[
@@ -302,6 +309,7 @@ class LibvirtSettings(Struct, frozen=True):
             memory_mb=self.memory_mb or None,
             memory_reserved_mb=self.memory_reserved_mb,
             disk_gb=disk_gb,
+            disk_reserved_gb=min(self.images_gb or max(1, disk_gb // 10), disk_gb),
             cpu_ratio=self.cpu_ratio,
             memory_ratio=self.memory_ratio,
             disk_ratio=self.disk_ratio,
@@ -320,6 +328,7 @@ class LibvirtRules(LibvirtSettings, frozen=True):
 
     # Those of [compute].
     networks: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
     # How many instances of a host are built at once, and how many are worked on beside them.
     work_at_once_max: int = 4
     # How often the domains are looked at, since an event of libvirt may be lost.
@@ -330,12 +339,19 @@ class LibvirtRules(LibvirtSettings, frozen=True):
     image_s: float = 30.0
     download_s: float = 1_800.0
     image_bytes_max: int = 100 * GIB
+    # How much all cached images may have; 0: as images_gb says.
+    images_bytes_max: int = 0
     # How long a cached image is kept that no disk needs.
     images_kept_s: float = 86_400.0
 
     @classmethod
     def of(cls, settings: LibvirtSettings) -> Self:
         return cls(**structs.asdict(settings))
+
+    def cache_bytes(self) -> int:
+        """How much all cached images may have. It may wait for the folder's file system."""
+        gb = self.images_gb or max(1, (self.disk_gb or _disk_gb(Path(self.folder))) // 10)
+        return self.images_bytes_max or gb * GIB
 
     def offer(self, host: LibvirtHost, domain_type: str) -> HostOffer:
         """What a host offers of its machine. Raises ValueError, which names the setting, and OSError if the folder cannot be read."""

@@ -94,6 +94,12 @@ class HostileServer:
         while not self._ended.wait(DRIP_S):
             connection.sendall(bytes(1024 * 1024))
 
+    def _noise(self, connection: socket.socket, _: str) -> None:
+        """Its content again and again, without a length."""
+        self._send(connection, f"{_HEAD}Transfer-Encoding: chunked\r\n\r\n")
+        while not self._ended.is_set():
+            connection.sendall(f"{len(self.content):x}\r\n".encode() + self.content + b"\r\n")
+
     def _drip(self, connection: socket.socket, _: str) -> None:
         self._send(connection, f"{_HEAD}Content-Length: 1000000\r\n\r\n")
         self._drip_on(connection, "x")

@@ -10,8 +10,10 @@ from msgspec import structs
 from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
+from compute_sim.libvirt.running import shared_pools
 from compute_sim.libvirt.settings import LibvirtRules
 from tests.contracts.driver_contract import breaches
+from tests.waiting import wait_for
 
 PATIENCE_S = 60.0
 
@@ -62,3 +64,30 @@ def test_what_the_test_machine_runs_is_reserved(drivers: Drivers) -> None:
     cells = [each for each in tree.providers.values() if "HW_NUMA_ROOT" in each.traits]
     assert len(cells) == 2
     assert all(each.inventories["MEMORY_MB"].reserved > 0 for each in cells)
+
+
+def test_a_pool_of_the_compute_is_reported_once_and_shared_with_its_hosts(drivers: Drivers) -> None:
+    drivers.settings = structs.replace(
+        drivers.settings, pools=("seats:CUSTOM_LICENCE=7@t*", "no:CUSTOM_X=1@x*")
+    )
+    driver = drivers.make()
+
+    (pool,) = shared_pools([driver.view])
+    (seats,) = pool.update_provider_tree(ProviderTree(pool.root), 0.0).providers.values()
+    root = driver.update_provider_tree(ProviderTree(driver.root), 0.0).providers[driver.root]
+
+    assert (seats.name, seats.inventories["CUSTOM_LICENCE"].total) == ("-seats", 7)
+    assert seats.joins == root.joins
+    assert "CUSTOM_LICENCE" not in root.inventories
+
+
+@pytest.mark.parametrize("resource", ["DISK_GB", "IPV4_ADDRESS"])
+def test_a_pool_of_what_libvirt_gives_is_refused_by_name(drivers: Drivers, resource: str) -> None:
+    settings = structs.replace(drivers.settings, pools=(f"own:{resource}=7",))
+    driver = LibvirtDriver(settings.all_hosts()[0], settings, CachedImages(settings))
+    driver.open()
+    try:
+        wait_for(lambda: "storage_pools or shared_networks" in driver.why_not_seen)
+        assert f"pools has '-own' of {resource}" in driver.why_not_seen
+    finally:
+        driver.close()

@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance
-from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, Silent, Work, begun
+from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, Silent, Work, begun, due
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
 from engine.flavors import Flavor, Image
@@ -31,6 +31,8 @@ SMALLEST = Flavor(vcpus=1, ram_mb=32)
 class Host:
     """A host on libvirt's test driver, and orders to it."""
 
+    patience_s = PATIENCE_S
+
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
         self.settings = libvirt_settings(folder, URI, domain_type="test", **settings)
@@ -44,7 +46,7 @@ class Host:
             self.settings.all_hosts()[0], self.settings, CachedImages(self.settings), at_step=self.at_step
         )
         driver.open()
-        assert driver.wait_until_known(PATIENCE_S), driver.why_not_seen
+        assert driver.wait_until_known(self.patience_s), driver.why_not_seen
         return driver
 
     def restart(self) -> None:
@@ -81,15 +83,27 @@ class Host:
             ),
         )
 
+    def begun(self, order: HostOrder) -> AttemptRecord:
+        return begun(order, self.driver.begin(order, 0.0), 0.0)
+
+    def built(self) -> AttemptRecord:
+        """The attempt of an instance that runs."""
+        attempt = self.begun(self.spawn())
+        assert self.end_of_attempt(attempt) == ""
+        return due(attempt, WELL, self.driver.look_at(attempt, 0.0), 0.0)[0]
+
+    def libvirt(self) -> Any:
+        return libvirt_at(self.driver)
+
     def end_of(self, order: HostOrder) -> str:
         """Why the work of this order failed; empty if it did not."""
-        return self.end_of_attempt(begun(order, self.driver.begin(order, 0.0), 0.0))
+        return self.end_of_attempt(self.begun(order))
 
     def end_of_attempt(self, attempt: AttemptRecord) -> str:
         return self.end_of_work(attempt).failure
 
     def end_of_work(self, attempt: AttemptRecord) -> Work:
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + self.patience_s
         while (work := self.driver.look_at(attempt, 0.0)).left_ms:
             assert time.monotonic() < until_s, "the work does not end"
             time.sleep(0.01)
@@ -195,6 +209,8 @@ def write_wrong_images(folder: Path) -> None:
         '# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType="monolithicFlat"\nRW 2 FLAT "/etc/passwd" 0\n'
     )
     (folder / "broken").write_bytes(b"QFI\xfb" + bytes(1024))
+    (folder / "empty").touch()
+    subprocess.run((*make, folder / "nothing", "0"), check=True)
 
 
 def test_a_broken_image_is_named_with_both_digests(host: Host) -> None:
@@ -224,6 +240,9 @@ NOT_BUILT: list[tuple[dict[str, Any], str]] = [
     ({"image": Image(source="apart")}, "image 'apart' refers to another file, which no image may"),
     ({"image": Image(source="vmdk")}, "image 'vmdk' has the format vmdk, must be qcow2 or raw"),
     ({"image": Image(source="broken")}, "qemu-img: Could not open "),
+    ({"image": Image(source="empty")}, "image 'empty' is empty"),
+    ({"image": Image(source="nothing")}, "image 'nothing' is empty"),
+    ({"image": Image(source="tiny", kernel="empty")}, "image 'empty' is empty"),
     (
         {"image": Image(source="large"), "flavor": Flavor(vcpus=1, ram_mb=32, root_gb=1)},
         "image 'large' has 2 GiB, ",

@@ -2,8 +2,10 @@
 
 import asyncio
 import errno
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,9 +25,11 @@ from compute_sim.core.attempts import (
     stopped_by_itself,
 )
 from compute_sim.handlers import ComputeStore
+from compute_sim.libvirt import hypervisor
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.running import adopt
+from compute_sim.libvirt.work import LibvirtAway
 from tests.libvirt.broken_folder import BrokenFolder
 from tests.libvirt.test_libvirt_failures import PATIENCE_S, Host, libvirt_at
 from tests.waiting import wait_for
@@ -150,3 +154,31 @@ def test_a_host_whose_folder_cannot_be_made_can_be_closed(host: Host) -> None:
     with pytest.raises(OSError, match="file"):
         driver.open()
     driver.close()
+
+
+def test_a_libvirt_that_does_not_answer_holds_up_nothing_but_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hypervisor, "_OTHERS_S", 0.1)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "silent"))
+        silent.listen()
+        waiting = hypervisor.Hypervisor(f"qemu+unix:///system?socket={tmp_path / 'silent'}", lambda: None)
+
+        def connect() -> None:
+            with suppress(LibvirtAway), waiting.connected():
+                pass
+
+        first = threading.Thread(target=connect, daemon=True)
+        first.start()
+        asked, _ = silent.accept()
+        with asked:
+            with pytest.raises(LibvirtAway, match="another thread waits for its answer"), waiting.connected():
+                pass
+            closes = threading.Thread(target=waiting.close, daemon=True)
+            closes.start()
+            closes.join(PATIENCE_S)
+            assert not closes.is_alive()
+            assert first.is_alive()
+    first.join(PATIENCE_S)
+    assert not first.is_alive()

@@ -22,6 +22,7 @@ from compute_sim.libvirt.guest_folders import GuestFolder
 from compute_sim.libvirt.hypervisor import HostView
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.running import SharedByHosts
+from compute_sim.libvirt.settings import LibvirtRules
 from compute_sim.libvirt.work import WorkQueues
 from compute_sim.reporting import AttemptLister, FleetAnnouncer
 from compute_sim.store_sql import SqlComputeStore
@@ -145,14 +146,14 @@ planted_by("attempts that ended stay in the table for ever", SqlComputeStore, "f
 
 # A guest that moves to another host leaves its config drive behind.
 @planted("a guest that moves loses its config drive", guest_work, "copy_disks")
-def config_drive_not_copied(real: Any, from_: Any, folder: Any) -> None:
-    real(from_, folder)
+def config_drive_not_copied(real: Any, from_: Any, folder: Any, give_up: Any) -> None:
+    real(from_, folder, give_up)
     folder.config_drive.unlink(missing_ok=True)
 
 
 # The disks of a guest that is resized keep their sizes.
 planted_by("a resized guest keeps its disk", guest_work, "resize_disks")(
-    lambda _real: lambda _folder, _was, _flavor: None
+    lambda _real: lambda _folder, _was, _order: None
 )
 
 
@@ -229,6 +230,28 @@ def checksum_not_checked(real: Any, self: Any, source: Any, _checksum: Any, *mor
 planted_by("a tenant's URL reaches the operator's network", images, "may_connect")(
     lambda _real: lambda _server, _address, _networks: True
 )
+
+
+# The cache takes whatever is asked for, until the disk is full.
+planted_by("a project fills the cache of images", CachedImages, "_room")(
+    lambda _real: lambda _self, _project: 2**62
+)
+
+
+# What a project asks for pushes out the images of all others.
+planted_by("a project pushes out the images of others", images, "_owner")(lambda _real: lambda _note: "shop")
+
+
+# The room of the cache is sold to guests.
+@planted("the disk of the cache is sold to guests", LibvirtRules, "offer")
+def cache_sold(real: Any, self: Any, *of_host: Any) -> Any:
+    return structs.replace(real(self, *of_host), disk_reserved_gb=0)
+
+
+# The disk of an instance is saved, and lost if the machine loses power.
+@planted("a saved disk is not on stable storage", disks, "keep_as")
+def saved_disk_not_stable(_real: Any, part: Any, path: Any) -> None:
+    part.replace(path)
 
 
 # An image leaves the cache when its time is over, though disks are overlays of it.

@@ -91,6 +91,8 @@ class HostOffer(Struct, frozen=True, kw_only=True):
     memory_mb: int | None = None
     memory_reserved_mb: int = 512
     disk_gb: int = 0
+    # So much of it is not for guests.
+    disk_reserved_gb: int = 0
     cpu_ratio: Ratio = 4.0
     memory_ratio: Ratio = 1.0
     disk_ratio: Ratio = 1.0

@@ -46,7 +46,7 @@ def tree_of(layout: HostLayout, foreign: Sequence[ForeignGuest] = ()) -> Provide
 
 def _root(layout: HostLayout, foreign: Sequence[ForeignGuest]) -> TreeProvider:
     offer = layout.offer
-    inventories = {"DISK_GB": _inventory(offer.disk_gb, 0, offer.disk_ratio)}
+    inventories = {"DISK_GB": _inventory(offer.disk_gb, offer.disk_reserved_gb, offer.disk_ratio)}
     if layout.is_flat:
         inventories |= _of_cell(layout, layout.cells[0], _reserves(layout, foreign))
     return TreeProvider(

@@ -1,0 +1,71 @@
+"""A compute's driver under a user and a umask, with a libvirt that root runs: `python -m tests.libvirt.compute_of_a_user FOLDER URI USER UMASK`
+
+It builds a guest, reads its console, rebuilds it, saves its disk and destroys it, and prints a line for each.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+from compute_sim.core.attempts import AttemptRecord
+from tests.libvirt.guest_images import write_image
+from tests.libvirt.libvirt_cloud import libvirt_settings
+from tests.libvirt.test_libvirt_failures import Host
+from tests.libvirt.test_libvirt_images import FIRST, stop
+
+# It must write more than virtlogd puts into a file.
+TEXT = "guest is up" * 20 + "\r\n"
+PATIENCE_S = 100.0
+
+
+class HostOfUser(Host):
+    patience_s = PATIENCE_S
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self.folder = folder
+        self.settings = libvirt_settings(folder, uri)
+        write_image(self.settings.images_folder / "tiny", TEXT)
+        self.interrupts = {}
+        self.steps = []
+        self.driver = self._driver()
+
+
+def main(folder: str, uri: str, user: str, mask: str) -> None:
+    os.setgroups([])
+    os.setgid(int(user))
+    os.setuid(int(user))
+    os.umask(int(mask, 8))
+    host = HostOfUser(Path(folder), uri)
+    web = host.built()
+    print("built", flush=True)
+    (attempt,) = (Path(folder) / "instances" / "h1").iterdir()
+    until_read(host, web)
+    print("console read", flush=True)
+    until_s = time.monotonic() + PATIENCE_S
+    while not (attempt / "console.log.0").exists():
+        assert time.monotonic() < until_s, "virtlogd began no other file"
+        time.sleep(0.1)
+    until_read(host, web)
+    print("console read after virtlogd began another file", flush=True)
+    assert (failure := host.work_of(host.respawn(2)).failure) == "", failure
+    print("rebuilt", flush=True)
+    assert (failure := host.end_of(stop(host, 5, f"{FIRST}-5", "shop"))) == "", failure
+    print("saved", flush=True)
+    assert (failure := host.destroy()) == "", failure
+    assert not attempt.exists()
+    print("gone", flush=True)
+    host.driver.close()
+
+
+def until_read(host: Host, web: AttemptRecord) -> None:
+    """Wait until the console has the text of the guest."""
+    until_s = time.monotonic() + PATIENCE_S
+    while b"guest is up" not in asyncio.run(host.driver.console(web, -1000, 1000)).text:
+        assert time.monotonic() < until_s, "the guest has written nothing"
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
