@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, assert_never
+from uuid import UUID
 
 from msgspec import Struct, structs
 
@@ -25,6 +26,7 @@ from bus.messages.cell import (
     UndeployInstance,
 )
 from bus.workers.handling import Handlers, Received, Said, Tell
+from bus.workers.set_aside import FailedRows, RowWork
 from engine.inventories import ProviderId
 from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.deploying import (
@@ -116,9 +118,11 @@ class Deployer(PartGroup):
         ring: Ownership,
         say: Say,
         rules: DaemonRules,
+        failed: FailedRows,
         *,
         chance: random.Random | None = None,
     ) -> None:
+        self._rows = failed.of("deploy nodes", RowWork(self._try_alone, self._give_up))
         self._working = Supervised("deploy nodes", self._work_until_stopped, chance=chance)
         self._asking = Status("deploy steps", chance=chance)
         self._looking = Periodic(
@@ -205,11 +209,42 @@ class Deployer(PartGroup):
         """Take the steps of a node's order until no other can be taken at once. After a failure, the node is worked
         on again when its row is due.
         """
-        try:
-            while await self._has_worked_on(node):
-                pass
-        except Operational as problem:
-            self._asking.left(problem)
+        if self._rows.rests(node):
+            return
+        async with self._rows.trying(node):
+            try:
+                while await self._has_worked_on(node):
+                    pass
+            except Operational as problem:
+                self._asking.left(problem)
+
+    async def _try_alone(self, row: str) -> None:
+        """Work on one node at which a daemon has met a bug. Only its owner can; `Locked` has the others wait for it."""
+        node = ProviderId(UUID(row))
+        known = (await self._store.read((node,))).get(node)
+        if known is None or known.deploy is None:
+            return
+        if known.owner != self._ring.name or not self._ring.may_act_on(node) or node in self._running:
+            raise Locked(f"node {node} is for {known.owner or 'no daemon yet'} to work on")
+        while await self._has_worked_on(node):
+            pass
+
+    async def _give_up(self, row: str, why: str, _: object) -> Sequence[Said]:
+        """Fail the deploy or the rebuild of this node. What is taken off a node is tried for ever."""
+
+        def change(now: NodeRow) -> NodeRow | None:
+            work, outcome = now.deploy, Fail(why)
+            if work is None or work.kind == "undeploy" or work.failure:
+                return None
+            if not is_end(work, outcome):
+                return structs.replace(now, deploy=_deploy_after(work, outcome, work, AT_ONCE))
+            after, answer = ended(now, work, outcome, now.node)
+            if answer is None:
+                return after
+            return structs.replace(after, answers=(*after.answers, answer), answers_at=self._now())
+
+        await self._writer.change({ProviderId(UUID(row)): change})
+        return ()
 
     async def _has_worked_on(self, node: ProviderId) -> bool:
         row = (await self._store.read((node,))).get(node)
@@ -460,6 +495,10 @@ class Deployer(PartGroup):
         """Send the final answers of a row to their conductors, and remove them from the row when the broker has
         confirmed them. After a failure they stay on the row, which stays due.
         """
+        async with self._rows.trying(row.id):
+            await self._send_all(row)
+
+    async def _send_all(self, row: NodeRow) -> None:
         try:
             for answer in row.answers:
                 await self._say(answer)

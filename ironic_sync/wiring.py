@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 import os_traits
 
 from bus.messages.cell import DeployProgressed
+from bus.messages.cloud import RowFailed
 from bus.workers.consuming import Subscription
 from bus.workers.sending import Link
+from bus.workers.set_aside import FailedRows
 from bus.workers.station import Station, by_station
 from bus.workers.worker import Worker
 from ironic_sync.applying import NodeWriter
@@ -85,18 +87,33 @@ def ironic_parts(
         chance=chance,
     )
     apart = in_cells or {}
+    at = _stations_of(cells, station, apart)
+    # Any of the cells' queues will do: each daemon reads all. Without a cell there is nothing to deploy.
+    cell, there = next(iter(at.items()), ("", station))
+    failed = FailedRows(there, f"ironic.{cell}.work")
     deploying: tuple[Part, ...] = ()
     if api is not None:
 
         def say(message: Answer | DeployProgressed) -> asyncio.Future[None]:
             return apart.get(message.cell, station).publisher.send(message)
 
-        deployer = Deployer(api, writer, store, membership, say, rules, chance=chance)
+        deployer = Deployer(api, writer, store, membership, say, rules, failed, chance=chance)
         api.order_only_if(membership.may_act_on)
         writer.listen(deployer.touch)
         membership.listen(deployer)
         deploying = (deployer,)
-    orders = _order_workers(station, apart, cells, writer)
+    orders = tuple(
+        Worker(
+            there,
+            Subscription(
+                f"ironic.{cell}.work",
+                {**HANDLERS, **failed.handlers},
+                writer,
+                before_burial={RowFailed: (failed.end,)},
+            ),
+        )
+        for cell, there in at.items()
+    )
     review = Review(
         store,
         name,
@@ -109,13 +126,9 @@ def ironic_parts(
     return (events, reading, reporter, announcer, review, *orders, *deploying, membership, station)
 
 
-def _order_workers(
-    station: Station, apart: Mapping[str, Station], cells: CellMap, writer: NodeWriter
-) -> tuple[Part, ...]:
-    """Take the orders of every cell that a node may be in, each from its own broker."""
+def _stations_of(cells: CellMap, station: Station, apart: Mapping[str, Station]) -> dict[str, Station]:
+    """From where the orders of every cell come that a node may be in: each from its own broker."""
     at = dict.fromkeys(cells.names, station)
     for there, names in by_station(apart).items():
         at |= dict.fromkeys((name for name in names if name in at), there)
-    return tuple(
-        Worker(there, Subscription(f"ironic.{cell}.work", HANDLERS, writer)) for cell, there in at.items()
-    )
+    return at

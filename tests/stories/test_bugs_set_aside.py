@@ -14,7 +14,10 @@ from cell_conductor.core.transition import Transition
 from cell_conductor.settings import ConductorSettings
 from engine.flavors import InstanceId, Wait
 from engine.inventories import Share
+from ironic_sync import deploying
+from kit import parts
 from laboratory.computes.hosts import HostSize, SimulatedHost
+from laboratory.ironic import available_nodes
 from placement_worker import handlers as placement_handlers
 from scheduler_worker import forgetting, outbox
 from scheduler_worker.claiming import claimer
@@ -34,6 +37,7 @@ from tests.stories.cloud import (
     instance_of,
 )
 from tests.stories.layouts import BOTH
+from tests.stories.metal.test_deploys import deploy_setup
 from tests.varied import varied
 from tests.waiting import until
 
@@ -341,3 +345,28 @@ async def test_a_change_that_cannot_be_published_is_passed_over_and_later_ones_a
         # Once in a batch, and once alone.
         assert len(met) >= 2
         assert (await boot(setup, 1)).state == "active"
+
+
+# On bare-metal nodes, of which each has one daemon
+
+
+@BOTH
+async def test_a_deploy_at_which_its_daemon_fails_ends_and_other_nodes_are_deployed(
+    bus: str, books: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its owner is the only one that can work on it, and goes on with it after a rest.
+    monkeypatch.setattr(parts, "ROW_RESTS_S_FIRST", 0.2)
+    nodes = available_nodes(2)
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
+        await metal.until_offered(*nodes)
+        with bug_in(deploying, "next_step", lambda deploy, _: deploy.instance == instance_of(a_build(1))):
+            cursed = await metal.boot(1)
+            other = await metal.boot(2)
+            await metal.until_active(other)
+            letter = await one_letter(metal.cloud, "row.failed")
+        state = await metal.cloud.until_state(cursed, "error")
+
+        assert "gave it up" in str(state.failures)
+        assert "AssertionError: planted" in letter.reason
+        # Its node is cleaned, and offered again.
+        await metal.until_free(*[node for node in metal.nodes if metal.with_instance(other) != [node]])

@@ -11,11 +11,14 @@ from uuid import UUID
 import httpx
 from msgspec import structs
 
+from bus.memory import MemoryBroker
 from bus.messages.cell import (
     DeployProgressed,
     InstanceRedeployed,
     InstanceSpawned,
 )
+from bus.workers.set_aside import FailedRows
+from bus.workers.station import Station
 from engine.inventories import ProviderId
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.notifications import Ignored, read
@@ -193,7 +196,8 @@ class Stand:
         place.owned[self.id] = epoch
         api = HttpIronicApi("http://ironic", limits=REST, transport=self.wire)
         api.order_only_if(place.may_act_on)
-        deployer = Deployer(api, self.writer, self.store, place, self._say, settings)
+        failed = FailedRows(Station(MemoryBroker().as_user(), name), "ironic.c1.work")
+        deployer = Deployer(api, self.writer, self.store, place, self._say, settings, failed)
         place.listeners.append(deployer)
         if touches:
             self.writer.listen(deployer.touch)
