@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 
 from msgspec import Struct, structs
 
+from bus.message import Message
 from bus.messages.cell import (
     AdoptGuest,
     DestroyInstance,
@@ -32,6 +33,7 @@ from bus.messages.cell import (
 from bus.messages.hosts import CheckHost, HostsNotHere
 from bus.workers.handling import Handler, Handlers, Received, Said, Tell
 from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.set_aside import FailedRows, RowWork
 from compute_sim.core.attempts import (
     WELL,
     AttemptKey,
@@ -60,7 +62,7 @@ from compute_sim.settings import USUAL_PACE, ComputePace
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 from kit.errors import Operational
-from kit.parts import Background, Status, Supervised, wait_at_most
+from kit.parts import Background, Status, Supervised, operational, wait_at_most
 
 log = logging.getLogger(__name__)
 
@@ -556,6 +558,18 @@ SAYING_MAX = 16
 Ended = tuple[AttemptRecord, AttemptRecord]
 
 
+def _step_of(
+    attempt: AttemptRecord, driver: Driver, at_s: float
+) -> tuple[AttemptRecord, Message | None] | Exception:
+    """The attempt after this look at it, and its answer; or the bug that the look has met, of the driver perhaps."""
+    try:
+        return due(attempt, driver.condition(at_s), driver.look_at(attempt, at_s), at_s)
+    except Exception as bug:
+        if operational(bug) is not None:
+            raise
+        return bug
+
+
 class Finisher:
     """Ends attempts that are due and sends their answers, beside the worker that takes the orders."""
 
@@ -565,15 +579,18 @@ class Finisher:
         store: ComputeStore,
         publisher: Publisher,
         builds_at_once_max: int,
+        failed: FailedRows,
         *,
         pace: ComputePace = USUAL_PACE,
         chance: random.Random | None = None,
     ) -> None:
+        # Its conductor gives up an attempt of which it hears nothing, so nothing is ended here.
+        self._rows = failed.of("end attempts that are due", RowWork(self._try_alone))
         self._finishing = Supervised(
             "end attempts that are due", self._finish_until_told, is_cut_short=False, chance=chance
         )
         self._telling = Status("tell of ended attempts", chance=chance)
-        self.parts = (self._finishing, self._telling)
+        self.parts = (self._finishing, self._telling, failed)
         self._fleet = fleet
         self._store = store
         self._publisher = publisher
@@ -619,6 +636,7 @@ class Finisher:
         answers: list[Outgoing] = []
         asked: list[Ended] = []
         busy: dict[AttemptKey, float] = {}
+        bugs: dict[AttemptKey, Exception] = {}
         async with self._store.transaction() as tx:
             slots = BuildSlots(tx, self._fleet, self._builds_at_once_max)
             for attempt in await tx.due(at_s, DUE_AT_ONCE_MAX):
@@ -626,7 +644,11 @@ class Finisher:
                 if driver is None:
                     # The host was not started again: its attempt stays due for a process that has the host.
                     continue
-                after, answer = due(attempt, driver.condition(at_s), driver.look_at(attempt, at_s), at_s)
+                step = _step_of(attempt, driver, at_s)
+                if isinstance(step, Exception):
+                    bugs[attempt.key] = step
+                    continue
+                after, answer = step
                 asked.append((attempt, after))
                 if answer is not None:
                     ended.append((structs.replace(after, due_s=attempt.due_s), after))
@@ -641,8 +663,7 @@ class Finisher:
             begun = list(slots.begin_waiting({}, at_s))
             await tx.remember([before for before, _ in ended])
             await tx.save([*unheard, *begun])
-        for key, look_s in busy.items():
-            self._store.due_again((key,), look_s)
+        await self._look_later(busy, bugs, at_s)
         for before, after in asked:
             self._fleet.count_build(before, after)
         if answers:
@@ -650,6 +671,22 @@ class Finisher:
         if at_s - self._forgot_at_s > self._pace.over_kept_s / 10:
             self._forgot_at_s = at_s
             await self._store.forget(at_s - self._pace.over_kept_s)
+
+    async def _try_alone(self, row: str) -> None:
+        """Meet the bug at this attempt again, or have it end at once."""
+        host, instance, attempt = map(int, row.strip("()").split(","))
+        key, at_s = (host, instance, attempt), self._fleet.clock_s()
+        for known in (await self._store.load((key,))).values():
+            if (driver := self._fleet.get(known.host)) is not None and known.due_s is not None:
+                due(known, driver.condition(at_s), driver.look_at(known, at_s), at_s)
+        self._store.due_again((key,), at_s)
+
+    async def _look_later(
+        self, busy: Mapping[AttemptKey, float], bugs: Mapping[AttemptKey, Exception], at_s: float
+    ) -> None:
+        rests = {key: at_s + await self._rows.met_bug(key, bug) for key, bug in bugs.items()}
+        for key, look_s in (*busy.items(), *rests.items()):
+            self._store.due_again((key,), look_s)
 
     async def _say(self, ended: Sequence[Ended], answers: Sequence[Outgoing]) -> None:
         """Send the answers, and only when they are confirmed, save that they were sent."""

@@ -10,6 +10,7 @@ from bus.addresses import broker_at
 from bus.settings import BusSettings
 from bus.workers.consuming import Subscription
 from bus.workers.running import about, run_worker
+from bus.workers.set_aside import FailedRows
 from bus.workers.station import Station, process_name
 from bus.workers.worker import Worker
 from compute_sim.drivers import Driver, Reported
@@ -132,12 +133,15 @@ def compute_parts(
         fleet, station, settings, next_sequence, announcer.touch, pace=pace, chance=chance
     )
     lister = AttemptLister(fleet, store, station.publisher, settings, chance=chance)
+    failed = FailedRows(station, f"compute.{settings.cell}.work")
     watching = partial(watch_hosts, fleet, (reporter.touch, announcer.touch, lister.touch))
     return (
         Worker(
             station,
             Subscription(
-                f"compute.{settings.cell}.work", handlers(fleet, settings.builds_at_once_max), store
+                f"compute.{settings.cell}.work",
+                {**handlers(fleet, settings.builds_at_once_max), **failed.handlers},
+                store,
             ),
         ),
         Worker(
@@ -148,7 +152,9 @@ def compute_parts(
                 store,
             ),
         ),
-        Finisher(fleet, store, station.publisher, settings.builds_at_once_max, pace=pace, chance=chance),
+        Finisher(
+            fleet, store, station.publisher, settings.builds_at_once_max, failed, pace=pace, chance=chance
+        ),
         announcer,
         lister,
         GuestWatch(fleet, store, pace, chance),

@@ -622,12 +622,17 @@ class RowByRow:
         except Exception as problem:
             if operational(problem) is not None:
                 raise
-            await self._met_bug(row, problem)
-            failures = self._resting.get(row, (0, 0.0))[0] + 1
-            rest_s = grown(ROW_RESTS_S_FIRST, ROW_RESTS_S_MAX, failures)
-            self._resting[row] = failures, asyncio.get_running_loop().time() + rest_s
+            await self.met_bug(row, problem)
         else:
             self._resting.pop(row, None)
+
+    async def met_bug(self, row: object, bug: Exception) -> float:
+        """Have this row rest. Returns for how many seconds."""
+        await self._met_bug(row, bug)
+        failures = self._resting.get(row, (0, 0.0))[0] + 1
+        rest_s = grown(ROW_RESTS_S_FIRST, ROW_RESTS_S_MAX, failures)
+        self._resting[row] = failures, asyncio.get_running_loop().time() + rest_s
+        return rest_s
 
 
 # Several parts together, and the statuses inside them.

@@ -12,6 +12,7 @@ from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from cell_conductor.core import decide, swapping
 from cell_conductor.core.transition import Transition
 from cell_conductor.settings import ConductorSettings
+from compute_sim import handlers as compute_handlers
 from engine.flavors import InstanceId, Wait
 from engine.inventories import Share
 from ironic_sync import deploying
@@ -370,3 +371,26 @@ async def test_a_deploy_at_which_its_daemon_fails_ends_and_other_nodes_are_deplo
         assert "AssertionError: planted" in letter.reason
         # Its node is cleaned, and offered again.
         await metal.until_free(*[node for node in metal.nodes if metal.with_instance(other) != [node]])
+
+
+# On hosts, of which all of a cell have one compute
+
+
+def is_of_first(about: Any, *_: object, **__: object) -> bool:
+    return bool(about.instance == instance_of(a_build(1)))
+
+
+@pytest.mark.parametrize("where", ["due", "begun"])
+@BOTH
+async def test_an_attempt_at_which_the_compute_fails_ends_by_its_time_and_others_are_built(
+    bus: str, books: str, where: str
+) -> None:
+    soon = ConductorSettings(attempt_timeout_s=1)
+    async with two_conductors(bus, books, "h0", settings=soon) as setup:
+        with bug_in(compute_handlers, where, is_of_first):
+            cursed = await boot(setup, 1)
+            other = await boot(setup, 2)
+            letter = await one_letter(setup, {"due": "row.failed", "begun": "spawn"}[where])
+
+        assert (cursed.state, other.state) == ("error", "active")
+        assert "AssertionError: planted" in letter.reason
