@@ -58,7 +58,7 @@ from ironic_sync.core.deploying import (
     why_invalid,
 )
 from ironic_sync.core.node import InterfaceCheck, Node
-from ironic_sync.core.ordering import read_again, read_as_gone
+from ironic_sync.core.ordering import held_missing, read_again, read_as_gone
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, NodeDeploy, NodeRow
 from ironic_sync.core.settling import Order, after_order, node_words, why_not_unasked, with_unasked
@@ -432,7 +432,8 @@ class Deployer(PartGroup):
         is newer then.
         """
         if looked.node is None:
-            return read_as_gone(row, version, looked.at_us) or row
+            is_held = isinstance(looked.outcome, WaitForNode)
+            return (held_missing if is_held else read_as_gone)(row, version, looked.at_us) or row
         return read_again(row, looked.node, version, looked.at_us) or row
 
     def _pause(self, outcome: Outcome, tries: int) -> timedelta:

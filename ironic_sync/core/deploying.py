@@ -41,6 +41,7 @@ NO_EFFECT_MAX = 4
 _CONFLICT, _MISSING = 409, 404
 # Why a delete waits although Ironic has no such instance on the node.
 FORGOTTEN = "Ironic has forgotten the instance of the node, and has not taken it off"
+NO_NODE = "Ironic has lost the node and others, or was restored: `moor node ring missing --remove` says that it is gone"
 # States that a node reaches without being cleaned.
 _UNCLEANED = frozenset({"enroll", "verifying", "manageable", "inspecting", "inspect wait", "inspect failed"})
 
@@ -401,9 +402,10 @@ def _since(node: Node) -> str:
 def _undeploying(  # noqa: PLR0911 - one for each kind of state
     deploy: NodeDeploy, seen: Seen
 ) -> Step | Outcome:
-    node = seen.node
+    node, row = seen.node, seen.row
     if node is None:
-        return Gone()
+        is_in_doubt = row is not None and row.missing_since_us and _was_active(deploy, row)
+        return WaitForNode(NO_NODE) if is_in_doubt else Gone()
     if node.instance_uuid != deploy.instance:
         if not _is_forgotten(deploy, node, seen):
             return _detaching_ours(deploy, node, seen)
@@ -431,15 +433,20 @@ def _is_forgotten(deploy: NodeDeploy, node: Node, seen: Seen) -> bool:
     It is shown by an order that Ironic accepted, or by a change of the node after the instance became active. Of the latter, a node
     that an operator works on shows nothing: no cleaning leads there from `available`.
     """
-    done = None if seen.row is None else seen.row.deployed
-    if done is None or (done.instance, done.attempt) != (deploy.instance, deploy.attempt):
+    if seen.row is None or not _was_active(deploy, seen.row):
         return False
-    at, active_at = node.provision_updated_at, done.active_at
+    done = seen.row.deployed
+    at, active_at = node.provision_updated_at, None if done is None else done.active_at
     if deploy.before or deploy.is_ordered or seen.is_ordered:
         # Ironic may be restored also while it takes the instance off.
         return bool(deploy.before) or (at is not None and active_at is not None and at < active_at)
     is_later = active_at is not None and at is not None and at > active_at
     return not is_later or node.provision_state in _UNCLEANED
+
+
+def _was_active(deploy: NodeDeploy, row: NodeRow) -> bool:
+    done = row.deployed
+    return done is not None and (done.instance, done.attempt) == (deploy.instance, deploy.attempt)
 
 
 def _has_ended(node: Node, seen: Seen) -> bool:

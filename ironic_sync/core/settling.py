@@ -438,6 +438,9 @@ def _is_on(row: NodeRow, order: UndeployInstance | RedeployInstance) -> bool:
     done, node = row.deployed, row.node
     if done is not None and done.instance == order.instance:
         return _is_same(done, order)
+    if row.living is not None:
+        # It came after the order's attempt was off the node, whatever a restored Ironic says.
+        return False
     return node is not None and node.instance_uuid == order.instance and row.cell == order.cell
 
 

@@ -133,6 +133,14 @@ planted_by(
 )(lambda _real: lambda *_: False)
 
 
+# A late order to take an instance off a node that a restored Ironic has there wipes the one that lives there by the books.
+@planted("a living instance wiped by a late undeploy of another", settling, "_is_on", world=BARE_METAL)
+def living_wiped_by_late_order(real: Any, row: NodeRow, order: Any) -> bool:
+    done = row.deployed
+    is_other = done is not None and done.instance != order.instance
+    return bool(real(structs.replace(row, deployed=None) if is_other else row, order))
+
+
 # An order to destroy answers whatever a node says of an instance that its cell does not know.
 planted_by("an instance destroyed since its node tells of it", decide, "_is_at_rest", world=BARE_METAL)(
     lambda _real: lambda _: False

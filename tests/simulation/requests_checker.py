@@ -112,16 +112,17 @@ class RequestsChecker:
             )
 
     def _check_same(self, before: InstanceRow | None, row: InstanceRow) -> None:
-        """Check that an end is not written again with other details. Two later changes are right: a delete that came
-        before its request learns the project, and an instance in error whose host was silent about its rebuild learns
-        how that ended.
+        """Check that an end is not written again with other details. Three later changes are right: a delete that came
+        before its request learns the project, an instance in error whose host was silent about its rebuild learns
+        how that ended, and an active one learns what its node says.
         """
         assert before is not None, "a row with an earlier state exists"
         if before.told.request_id == NO_REQUEST or row.told.state not in ("active", "error"):
             return
         if before.told.rebuild != row.told.rebuild:
             return
-        if (before.told.host, before.told.reason) != (row.told.host, row.told.reason):
+        is_told_more = row.told.state == "active" or before.told.reason == row.told.reason
+        if before.told.host != row.told.host or not is_told_more:
             self._findings.breaks(
                 "every request ends once",
                 f"{short_id(row.id)} is {row.told.state} on {row.told.host!r} now, and was on {before.told.host!r}",

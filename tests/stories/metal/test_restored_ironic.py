@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from engine.flavors import InstanceId
+from ironic_sync.core.ordering import believed_missing
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import answered, with_stray
 from ironic_sync.sweeping import Sweeper
@@ -206,3 +207,31 @@ async def test_what_the_node_of_an_active_instance_says_is_told_beside_it(bus: s
         await until_told(
             f"instance {instance} lives here by the books, and Ironic has no instance on the node"
         )
+
+
+async def test_a_delete_on_a_node_younger_than_the_backup_waits_until_a_person_says_that_it_is_gone(
+    bus: str, books: str
+) -> None:
+    old, young = available_nodes(2)
+    async with deploy_setup(bus, books, old, young) as there, there.daemon("d1", SWEEPS) as parts:
+        await there.until_offered(old, young)
+        backup = [each for each in there.simulation.ironic.copy() if each.uuid == old.uuid]
+        there.end_work()
+        await active(there, 1, hosts=(old.uuid,))
+        instance = await active(there, 2, hosts=(young.uuid,))
+        there.simulation.ironic.restore(backup)
+        await until_swept(parts)
+        assert (await there.row(old)).older_than
+        assert (await there.row(young)).missing_since_us
+
+        await there.delete(instance)
+
+        async def is_held() -> bool:
+            deploy = (await there.row(young)).deploy
+            return deploy is not None and "says that it is gone" in deploy.progress
+
+        await until(is_held, "the delete is held")
+        await until_swept(parts)
+        assert await is_held()
+        await change_rows(there, believed_missing)
+        await there.cloud.until_state(instance, "deleted")

@@ -318,6 +318,16 @@ def test_what_lives_on_a_node_by_the_books_is_not_wiped_since_ironic_has_an_ende
     assert settled(ended, POLICY).deploy is not None
 
 
+def test_a_late_undeploy_of_one_that_is_over_takes_no_other_off_although_ironic_has_that_one_there() -> None:
+    row = a_row(node=a_node(provision_state="active", instance_uuid=THEIRS), deployed=LIVING)
+
+    after_it, answer = after(row, an_undeploy(THEIRS))
+
+    assert isinstance(answer, InstanceDestroyed)
+    assert after_it.deploy is None
+    assert settled(after_it, POLICY).deploy is None
+
+
 def test_a_node_that_ironic_believes_to_be_free_is_not_offered_while_an_instance_lives_there() -> None:
     row = settled(a_row(deployed=LIVING), POLICY)
 
