@@ -292,36 +292,36 @@ async def read_log(transaction: Transaction, since: str, entries_max: int | None
 
     None if the log no longer has all of them, if the cursor is of another database, or if without `entries_max` there are too many.
     """
-    limit = entries_max or CHANGES_MAX
-    if isinstance(transaction, PostgresTransaction):
-        if Snapshot.of(since) is None:
-            return None
-        (row,) = await transaction.fetch(_READ if entries_max else _READ_ALL, since, limit)
-        read = _log_of_row(row, since, limit)
-    else:
-        read = await transaction.run(_log_of_file, since, limit) if is_position(since) else None
-    return None if read is not None and read.is_cut and not entries_max else read
-
-
-def _log_of_row(row: Sequence[Any], since: str, entries_max: int) -> LogRead | None:
-    now, count, last, bodies, forgotten, is_ahead, *_ = row
-    if is_ahead or not has_seen(since, forgotten or ""):
+    if not isinstance(transaction, PostgresTransaction):
+        return await transaction.run(_log_of_file, since, entries_max) if is_position(since) else None
+    if Snapshot.of(since) is None:
         return None
-    is_cut = count >= entries_max
+    (row,) = await transaction.fetch(_READ if entries_max else _READ_ALL, since, entries_max or CHANGES_MAX)
+    return _log_of_row(row, since, entries_max)
+
+
+def _log_of_row(row: Sequence[Any], since: str, entries_max: int | None) -> LogRead | None:
+    now, count, last, bodies, forgotten, is_ahead, *_ = row
+    is_cut = count >= (entries_max or CHANGES_MAX)
+    if is_ahead or not has_seen(since, forgotten or "") or (is_cut and not entries_max):
+        return None
     snapshot = Snapshot.of(now)
     assert snapshot is not None, f"PostgreSQL's own snapshot can be parsed: {now!r}"
     cursor = str(snapshot.before(last + 1)) if is_cut else now
     return LogRead(cursor, _joined(bodies), is_cut)
 
 
-def _log_of_file(connection: Connection, since: str, entries_max: int) -> LogRead | None:
+def _log_of_file(connection: Connection, since: str, entries_max: int | None) -> LogRead | None:
     driver, position = driver_of(connection), int(since)
     forgotten, last = driver.execute(_REACH_ON_SQLITE).fetchone()
     pruned = int(forgotten or 0)
     if not pruned <= position <= max(pruned, last):
         return None
-    rows = driver.execute(_READ_ON_SQLITE, (position, entries_max)).fetchall() if last > position else []
-    is_cut = len(rows) == entries_max
+    limit = entries_max or CHANGES_MAX
+    rows = driver.execute(_READ_ON_SQLITE, (position, limit)).fetchall() if last > position else []
+    is_cut = len(rows) == limit
+    if is_cut and not entries_max:
+        return None
     cursor = rows[-1][0] if is_cut else max(pruned, last)
     return LogRead(str(cursor), _joined([body for _, body in rows]), is_cut)
 
@@ -344,13 +344,11 @@ async def usage_since(
     """
     if Snapshot.of(since) is None:
         return None
-    statement, limit = (_READ_WITH_USAGE if entries_max else _READ_ALL_WITH_USAGE), entries_max or CHANGES_MAX
     async with session.reading_each() as statements:
-        (row,) = await statements.fetch(statement, since, limit)
-        read = _log_of_row(row, since, limit)
-        if read is not None and read.is_cut and not entries_max:
-            return None
-        return await _usage_in(statements, vocabulary, row, read)
+        (row,) = await statements.fetch(
+            _READ_WITH_USAGE if entries_max else _READ_ALL_WITH_USAGE, since, entries_max or CHANGES_MAX
+        )
+        return await _usage_in(statements, vocabulary, row, _log_of_row(row, since, entries_max))
 
 
 async def _usage_in(
