@@ -26,7 +26,7 @@ from engine.inventories import AggregateId, GroupId, ProviderId, ServerGroup
 from scheduler_worker.core.aggregates import KeptAggregate
 from scheduler_worker.core.hosts import HostLoad
 from scheduler_worker.core.instances.lifecycle import CellEvent
-from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.rows import InstanceRow, Turn
 
 
 class NewRequest(Struct, frozen=True):
@@ -179,6 +179,7 @@ class WaitingInstance(Struct, frozen=True):
     id: InstanceId
     digest: bytes
     build: bytes
+    turn: Turn
 
 
 class KnownCell(Struct, frozen=True):

@@ -450,7 +450,13 @@ def scheduler_parts(
         picture=Picture() if picture is None else picture,
         plugins=_plugins_of(settings),
     )
-    follower = SettingsFollower(settings, lambda fresh: given.plugins.become(_plugins_of(fresh)))
+
+    def take(fresh: SchedulerSettings) -> None:
+        given.plugins.become(_plugins_of(fresh))
+        # Other limits may let in what waits.
+        given.picture.touched.add_all()
+
+    follower = SettingsFollower(settings, take)
     known = Knowledge(given)
     deciders = Deciders(given, known)
     sending = Sending(given)

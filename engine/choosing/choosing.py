@@ -30,14 +30,14 @@ rotation, so that the instances of a failed host do not all go to one other host
 """
 
 import heapq
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
 
-from engine.candidates.columns import Floats, Rows
+from engine.candidates.columns import Rows
 from engine.choosing.compounds import CompoundFill, Parts, ProviderAmount
 from engine.choosing.explaining import explain
 from engine.choosing.hosts import Draft, Hosts, Leaving, Searching
@@ -49,8 +49,6 @@ from engine.choosing.plugins import (
     Weighing,
     alike,
     passing,
-    room_on,
-    together,
     weighing_by,
 )
 from engine.hosts import INSTANCES_MAX, UNLIMITED
@@ -530,69 +528,6 @@ class Choices(dict[int, Choice]):
             return self._instances_max
         limit = int(self._limits[self.columns.aggregates[row]])
         return 0 if limit == UNLIMITED else limit
-
-
-# Finds which waiting instances might fit now. Only hosts that changed are checked, so that this costs no search of all
-# hosts.
-
-
-# So many hosts are searched alone before all are.
-SEARCHED_FIRST = 64
-
-
-def hosts_with_room(
-    picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, among: Collection[int] | None
-) -> list[set[int]]:
-    """For each spec, the rows of the hosts that may have room, as far as their columns say; no provider is searched
-    yet. `among` names the rows to look at; None stands for all.
-    """
-    draft = Draft(picture, plugins.way_judges)
-    rows = np.arange(draft.columns.rows) if among is None else np.array(sorted(among), dtype=np.intp)
-    return [set(_by_columns(draft, spec, plugins, rows).tolist()) for spec in specs]
-
-
-def room_for(picture: Picture, spec: InstanceSpec, plugins: Plugins, rows: Collection[int]) -> int:
-    """How many instances of the spec fit on these hosts together, as far as the picture says. That may be too few,
-    since not all compound hosts are searched; 0 only if none fits.
-    """
-    draft = Draft(picture, plugins.way_judges)
-    found = _qualifying_rows(draft, spec, plugins, np.array(sorted(rows), dtype=np.intp))
-    return together(room_on(draft, spec, plugins, found).counts, spec) if len(found) else 0
-
-
-def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:
-    """Those of these hosts that may have room, as far as their columns say. The amounts are compared first: that is
-    cheap, and most hosts that changed are still full.
-    """
-    rows = rows[room_by_sums(Hosts(draft, rows), spec) >= 1]
-    if not len(rows):
-        return rows
-    hosts = Hosts(draft, rows, search=Searching.LATER)
-    return rows[passing(hosts, spec, plugins.filters, hosts.everyone())]
-
-
-def _qualifying_rows(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:
-    """Those of these hosts that qualify. Compound hosts with the most room by their columns are searched first, one by
-    one; all are searched only if none of the first ones qualifies.
-    """
-    rows = _by_columns(draft, spec, plugins, rows)
-    filling = draft.filling(spec)
-    if filling is None or not len(rows):
-        return rows
-    searched = rows[filling.flags[rows]]
-    most_first = (-room_by_sums(Hosts(draft, searched), spec)).argsort(kind="stable")
-    likely = searched[most_first[:SEARCHED_FIRST]].tolist()
-    with_room = [*rows[~filling.flags[rows]].tolist(), *(row for row in likely if filling.ways(row))]
-    if with_room or len(likely) == len(searched):
-        return np.array(with_room, dtype=np.intp)
-    hosts = Hosts(draft, rows, search=Searching.TOGETHER)
-    return rows[passing(hosts, spec, plugins.filters, hosts.everyone())]
-
-
-def room_by_sums(hosts: Hosts, spec: InstanceSpec) -> Floats:
-    """How many times the amounts fit into the sums of each host, or into its pools; -1 for a row without a host."""
-    room = [np.maximum(hosts.free(each), hosts.shared(each)) / amount for each, amount in spec.amounts]
-    return np.where(hosts.present, np.min(room, axis=0), -1)
 
 
 # One host for several instances that move together, such as the members of an affinity group.

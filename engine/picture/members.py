@@ -27,7 +27,7 @@ LEFT_MAX = 100_000
 class GroupMembers:
     """The members of all server groups, by group."""
 
-    def __init__(self, member_left: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, member_left: Callable[[GroupId], None] = lambda _: None) -> None:
         """`member_left` is called when a group has lost a member, or a member has moved to another host."""
         self._member_left = member_left
         self._members: dict[ConsumerId, GroupMember] = {}
@@ -104,8 +104,8 @@ class GroupMembers:
 
     def drop(self, choices: Iterable[tuple[ConsumerId, int]]) -> None:
         for consumer, attempt in choices:
-            if self.held.pop((consumer, attempt), None) is not None:
-                self._member_left()
+            if (member := self.held.pop((consumer, attempt), None)) is not None:
+                self._member_left(member.group)
 
     # Questions
 
@@ -126,7 +126,7 @@ class GroupMembers:
         member = self._members.pop(consumer, None)
         if member is None:
             return
-        self._member_left()
+        self._member_left(member.group)
         of_group = self._by_group[member.group]
         del of_group[consumer]
         if not of_group:
@@ -251,11 +251,14 @@ class HostAggregates:
 
 
 class TouchedHosts:
-    """Hosts by their rows in the picture. `everything`: a change that may concern any host."""
+    """Hosts by their rows in the picture. `everything`: a change that may concern any host. A member that left one of the
+    `groups` may leave room to others of the group on any host.
+    """
 
     def __init__(self) -> None:
         self.is_watched = False
         self.rows: set[int] = set()
+        self.groups: set[GroupId] = set()
         self.everything = False
         self._tell: Callable[[], None] = lambda: None
 
@@ -266,8 +269,7 @@ class TouchedHosts:
     def watch(self, *, watches: bool) -> None:
         """Begin to record changes, or stop. The changes recorded so far are forgotten."""
         self.is_watched = watches
-        self.rows.clear()
-        self.everything = False
+        self.take()
 
     def add(self, rows: Iterable[int]) -> None:
         if self.is_watched:
@@ -281,11 +283,15 @@ class TouchedHosts:
             self.everything = True
             self._tell()
 
-    def take(self) -> set[int] | None:
-        """The rows that are recorded, which are then forgotten; None if any host may have changed."""
-        taken = None if self.everything else set(self.rows)
-        self.rows.clear()
-        self.everything = False
+    def add_group(self, group: GroupId) -> None:
+        if self.is_watched and group not in self.groups:
+            self.groups.add(group)
+            self._tell()
+
+    def take(self) -> tuple[set[int] | None, set[GroupId]]:
+        """The rows that are recorded, or None if any host may have changed; and the groups. All are then forgotten."""
+        taken = None if self.everything else self.rows, self.groups
+        self.rows, self.groups, self.everything = set(), set(), False
         return taken
 
 

@@ -68,8 +68,7 @@ class Picture:
         self.columns = PictureColumns()
         self.trees = Trees()
         self.touched = TouchedHosts()
-        # A member that left its group may leave room to others of the group on any host.
-        self.groups = GroupMembers(self.touched.add_all)
+        self.groups = GroupMembers(self.touched.add_group)
         self.aggregates = HostAggregates()
         self._named: dict[str, set[int]] = {}
         # The names of several hosts.
@@ -113,6 +112,8 @@ class Picture:
 
     def use(self, usages: Collection[ProviderUsage]) -> bool:
         """Merge usages. Returns whether the states of providers that they are based on are all known."""
+        if self.touched.is_watched:
+            self._touch_users_of_pools(usages)
         news, has_all = self.trees.merge_usages(usages)
         tree_with = self.trees.with_provider.get
         self._use(
@@ -354,6 +355,9 @@ class Picture:
     def _write_changed(self) -> None:
         """Write what merged states of providers have changed."""
         trees, used = self.trees.take_changes()
+        if any(tree.row < 0 for tree, _ in used):
+            # It shares with other hosts, and nobody knows any more what it had free.
+            self.touched.add_all()
         for tree in trees:
             self._write_row(tree)
         of, consumers_of = self.trees.used, self.trees.consumers_of
@@ -386,19 +390,26 @@ class Picture:
             self.columns.consumers[[*consumers]] = [*consumers.values()]
 
     def _touch_used(self, tree: Tree, used: Mapping[str, int]) -> None:
-        """Note which hosts may have room again, after the usage of this tree has changed: all hosts if it is a pool's
-        tree. A host with child providers may in any case, a host of one provider only if less of a class is used than
-        before.
+        """Note whether the host may have room again, after the usage of this tree has changed. A host with child providers
+        may in any case, a host of one provider only if less of a class is used than before.
         """
-        if tree.row < 0:
-            # It shares with other hosts.
-            self.touched.add_all()
-        elif len(tree.providers) > 1 or any(
+        if len(tree.providers) > 1 or any(
             amount < self.columns.stocks[resource].used[tree.row]
             for resource, amount in used.items()
             if resource in tree.classes
         ):
             self.touched.add((tree.row,))
+
+    def _touch_users_of_pools(self, usages: Iterable[ProviderUsage]) -> None:
+        """Note which hosts share pools of which less will be used than before."""
+        index, users = self.index, self.sharing.users
+        for usage in usages:
+            row = index.row_of(usage.id) if users else None
+            if row in users and any(
+                usage.used.get(resource, 0) < used
+                for resource, used in self.trees.used(index.state(row)).items()
+            ):
+                self.touched.add(users[row].tolist())
 
     def _write_row(self, tree: Tree) -> None:
         """Write all columns of a host, since more than its usage has changed."""

@@ -438,6 +438,9 @@ def kept_order(
         if isinstance(each, MoveNeeds):
             source = source_of(each.row.told, each, order.kind)
             same += [encoded(each.spec).hex(), source.cell, source.host, str(source.may_stay)]
+            # What an instance holds counts as free for it alone.
+            held = () if each.leaving is None else each.leaving.held
+            same += sorted(f"{amount.provider} {amount.resource} {amount.amount}" for amount in held)
     return KeptRequest(hashlib.sha256("\n".join(same).encode()).digest(), _encoded(order))
 
 

@@ -287,42 +287,30 @@ class Mover:
         units, wanted = await self._needs.find([ask.message for ask in asks])
         chosen = await self._hosts.find(wanted)
         room = await room_for_moves(await transaction.begun(), self._settings)
-        begun: dict[InstanceId, InstanceRow | None] = {}
+        begun: dict[InstanceId, tuple[InstanceRow, MoveNeeds | None] | None] = {}
         steps_of = []
         for ask, unit, needs, found in zip(asks, units, wanted, chosen, strict=True):
-            # Instances that move together count as one move.
-            rooms = [room, *[None for _ in unit.orders[1:]]]
             kept = partial(kept_order, unit, ask.message, needs)
             steps_of.append(
                 [
                     (
                         order.instance,
                         partial(
-                            self._moved, unit, order, (there, _if_needed(each)), kept, room=at, begun=begun
+                            self._moved, unit, order, (there, _if_needed(each)), kept, room=room, begun=begun
                         ),
                     )
-                    for order, each, there, at in zip(unit.orders, needs, found, rooms, strict=True)
+                    for order, each, there in zip(unit.orders, needs, found, strict=True)
                 ]
             )
         said = await follow_several(asks, steps_of, transaction)
-        rows = [row for row in begun.values() if row is not None]
+        there = [each for each in begun.values() if each is not None]
+        rows = [row for row, _ in there]
         transaction.when_committed(lambda: self._unclaimed.hold([row for row in rows if row.choices]))
-        by_id = {
-            order.instance: needs_of_one
-            for unit, needs in zip(units, wanted, strict=True)
-            for order, needs_of_one in zip(unit.orders, needs, strict=True)
-        }
+        # With the needs by which it begins to wait: a later order of the batch for the same instance has others.
         waits = [
-            (
-                row.id,
-                row.kept.digest,
-                needs_of_one.spec,
-                source_of(row.told, needs_of_one, row.told.move.kind),
-            )
-            for row in rows
-            if row.kept is not None
-            and row.told.move is not None
-            and isinstance(needs_of_one := by_id[row.id], MoveNeeds)
+            (row, its.spec, source_of(row.told, its, row.told.move.kind))
+            for row, its in there
+            if row.kept is not None and row.told.move is not None and its is not None
         ]
         if waits:
             transaction.when_committed(lambda: self._waiting.wrote_moves(waits))
@@ -336,8 +324,8 @@ class Mover:
         kept: Callable[[MoveInstance], KeptRequest],
         row: InstanceRow | None,
         *,
-        room: MoveRoom | None,
-        begun: dict[InstanceId, InstanceRow | None],
+        room: MoveRoom,
+        begun: dict[InstanceId, tuple[InstanceRow, MoveNeeds | None] | None],
     ) -> InstanceRow | BuildRejected:
         """The row after the order to move it, or the refusal. A row whose move begins by this order, or waits, is added to
         `begun`. If one of several that move together is refused, None stands there for each of them.
@@ -350,15 +338,18 @@ class Mover:
             self._last_filters.no_host(verdict)
             verdict = self._without_host(row, order, verdict, kept, unit.together)
         if isinstance(verdict, InstanceRow) and row is not None and verdict.told is not row.told:
-            refusal = None if room is None or verdict.move_waits else room.take(verdict, order)
+            # Instances that move together count as one move.
+            counts = order is unit.orders[0] and not verdict.move_waits
+            refusal = room.take(verdict, order) if counts else None
             if refusal is None:
                 if verdict.choices and not verdict.move_waits:
                     verdict = self._with_wait(verdict, order, kept)
-                if begun.get(verdict.id, verdict) is not None:
-                    begun[verdict.id] = verdict
+                if begun.get(verdict.id, found) is not None:
+                    begun[verdict.id] = verdict, found[1]
                 return verdict
             verdict = refusal
         if unit.is_of_several and isinstance(verdict, BuildRejected):
+            room.give_back(unit.orders[0])
             begun.update(dict.fromkeys(each.instance for each in unit.orders))
         return verdict
 

@@ -14,6 +14,7 @@ A worker that dies in between leaves marked rows, some of which may hold a claim
 tries these first, even if no host seems to have room for them: the claim itself may have taken that room.
 """
 
+import asyncio
 import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -106,11 +107,12 @@ class WaitingMoves:
         _, ((needs, *_),) = await self._needs.find([order], _as_new([order]))
         if isinstance(needs, MoveNeeds):
             return needs.spec, source_of(row.told, needs, order.kind)
-        # It is not possible now. When a host seems to have room, it is tried, and ends.
+        # It is not possible now. When a host seems to have any room at all, it is tried, and ends.
         spec = decoded(row.current_spec)
         if spec is None:
             return None
-        return spec, MoveSource(row.told.cell, row.told.host, order.kind == "evacuate")
+        any_room = InstanceSpec(tuple([(each, 1) for each in spec.classes]), cell=row.told.cell)
+        return any_room, MoveSource(row.told.cell, row.told.host, order.kind == "evacuate")
 
     async def try_again(self, batch: Sequence[tuple[WaitingInstance, MoveInstance]]) -> None:
         rows = await self._rows([id_ for _, order in batch for id_ in (order.instance, *order.together)])
@@ -203,6 +205,7 @@ class WaitingMoves:
                 for waited, after in verdicts
                 if isinstance(after, InstanceRow) and after is not rows.get(after.id)
             ]
+        room.give_back(unit.orders[0])
         after = [self._without_host(waited, problem) for waited, _ in verdicts if waited is not None]
         before = [waited for waited, _ in verdicts if waited is not None]
         return problem, [row for row, was in zip(after, before, strict=True) if row is not was]
@@ -301,14 +304,22 @@ class Waker(Periodic):
         await self._read()
         if not self._specs:
             return
-        room = self._specs.room()
+        room = await self._room()
         if not room and not await self._store.some_are_woken():
             return
         while await self._wake_some(room):
-            room = self._specs.room()
+            room = await self._room()
         if self._lease_ends is None:
             async with self._store.transaction() as transaction:
                 await transaction.release_waking(self._name)
+
+    async def _room(self) -> dict[bytes, int]:
+        """Judge piece after piece, and let other tasks run in between, until some have room or nothing is left to judge."""
+        room = self._specs.room()
+        while not room and self._specs.is_judging:
+            await asyncio.sleep(0)
+            room = self._specs.room()
+        return room
 
     async def _read(self) -> None:
         """Learn the specs of the waiting rows that other workers wrote."""
@@ -328,7 +339,7 @@ class Waker(Periodic):
 
     async def _wake_some(self, room: dict[bytes, int]) -> bool:
         """Search hosts for some of the waiting instances. Returns whether to go on, because some were tried."""
-        learned = self._specs.learned()
+        learned, goes_on = self._specs.learned(room), False
         limit = min(AT_ONCE, sum(room.values()))
         async with self._store.transaction() as transaction:
             now = self._clock()
@@ -340,7 +351,10 @@ class Waker(Periodic):
             if not batch and room:
                 limit += resting
                 found = await transaction.next_waiting(sorted(room), limit)
-                awake = self._rows_tried.awake(found, _id_of)
+                self._specs.read(found, learned)
+                ready = [each for each in found if self._specs.may_be_tried(each.turn)]
+                goes_on = len(ready) < len(found)
+                awake = self._rows_tried.awake(ready, _id_of)
                 batch = awake[: first_that_fit([each.digest for each in awake], room)]
                 await transaction.wake([each.id for each in batch])
                 gone = room.keys() - {each.digest for each in found} if len(found) < limit else set()
@@ -352,7 +366,7 @@ class Waker(Periodic):
             for digest in gone - still:
                 self._specs.forget(digest, learned)
         await self._rows_tried.each(batch, self._try, _id_of)
-        return bool(batch)
+        return bool(batch) or goes_on
 
     async def _try_alone(self, instance: InstanceId) -> None:
         """Try one row, as the holder of the lease would: another try at the same time makes the same claim."""
@@ -368,9 +382,9 @@ class Waker(Periodic):
             one = by_id[row.id]
             if isinstance(order := _kept(one.build), MoveInstance):
                 if (needs := await self._moves.needs_of(order, row)) is not None:
-                    self._specs.learn(one.digest, (needs[0],), needs[1])
+                    self._specs.learn(one.digest, (needs[0],), one.turn, needs[1])
             elif specs := specs_in(row.spec):
-                self._specs.learn(one.digest, specs)
+                self._specs.learn(one.digest, specs, one.turn)
 
     async def _try(self, woken: Sequence[WaitingInstance]) -> None:
         """Try the first of these, and those after it up to a move among builds, or a build among moves. The others stay woken, so

@@ -23,7 +23,7 @@ from scheduler_worker.tables import changes as history
 from scheduler_worker.tables import waiting as table
 from scheduler_worker.tables import waking
 
-_READ = (table.c.id, table.c.digest, table.c.build)
+_READ = (table.c.id, table.c.digest, table.c.build, table.c.precedence, table.c.since)
 _IN_TURN = (table.c.precedence, table.c.since, table.c.id)
 # In one statement. SQLite allows 500.
 _LOOKUPS_MAX = 100
@@ -37,8 +37,8 @@ def list_waiting(connection: Connection, rows: Sequence[InstanceRow]) -> None:
         [
             {
                 "id": row.id,
-                "precedence": -row.told.waiting.priority,
-                "since": row.told.waiting.since or row.issued_at,
+                "precedence": row.turn[0],
+                "since": row.turn[1],
                 "digest": row.kept.digest,
                 "build": row.kept.build,
             }
@@ -101,11 +101,15 @@ def digests_of(connection: Connection, instances: Collection[InstanceId] | None)
 
 
 def one_of_each(connection: Connection, digests: Sequence[bytes]) -> list[WaitingInstance]:
-    """Thousands may wait with one digest, so each is looked up by itself; the lookups of many are one statement."""
+    """The first in turn of each. Thousands may wait with one digest, so each is looked up by itself; the lookups of many
+    are one statement.
+    """
     found: list[WaitingInstance] = []
     for start in range(0, len(digests), _LOOKUPS_MAX):
         lookups = [
-            sa.select(sa.select(*_READ).where(table.c.digest == digest).limit(1).subquery())
+            sa.select(
+                sa.select(*_READ).where(table.c.digest == digest).order_by(*_IN_TURN).limit(1).subquery()
+            )
             for digest in digests[start : start + _LOOKUPS_MAX]
         ]
         found += _read(connection, sa.union_all(*lookups))
@@ -123,7 +127,8 @@ def some_are_woken(connection: Connection) -> bool:
 
 def _read(connection: Connection, query: sa.Select[Any] | sa.CompoundSelect[Any]) -> list[WaitingInstance]:
     return [
-        WaitingInstance(InstanceId(id_), digest, build) for id_, digest, build in connection.execute(query)
+        WaitingInstance(InstanceId(id_), digest, build, (precedence, since))
+        for id_, digest, build, precedence, since in connection.execute(query)
     ]
 
 

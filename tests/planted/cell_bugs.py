@@ -19,6 +19,7 @@ from cell_conductor.store_sql import LOAD, SqlConductorTransaction
 from compute_sim.core import attempts
 from engine.choosing.filters import CellUp
 from engine.picture.members import TouchedHosts
+from engine.picture.picture import Picture
 from kit.sql.databases import KeyStatement
 from placement_worker.core import swaps
 from scheduler_worker import forgetting
@@ -378,6 +379,28 @@ planted_by(
 
 # A host that changed is not recorded, so nothing that waits is tried when it has room again.
 planted_by("a wake-up lost", TouchedHosts, "add", world=ANY_CLOUD)(lambda _real: lambda *_: None)
+
+
+# A member that leaves its server group wakes none of the others that wait.
+planted_by("a member that leaves wakes nobody", TouchedHosts, "add_group")(lambda _real: lambda *_: None)
+
+
+# Room that becomes free in a pool is not seen by those that wait for it.
+planted_by("a pool that has room again wakes nobody", Picture, "_touch_users_of_pools")(
+    lambda _real: lambda *_: None
+)
+
+
+# What waits for a host that it names is left out when that host has room.
+planted_by("what names its host is not woken", WaitingSpecs, "_near")(
+    lambda real: lambda self, spec, rows: set() if spec.hosts else real(self, spec, rows)
+)
+
+
+# Room goes to what was found first, though others wait longer that are not judged yet.
+planted_by("room goes to what was found first", WaitingSpecs, "may_be_tried")(
+    lambda _real: lambda _self, _turn: True
+)
 
 
 # The deadline of an instance that waits for room is not noticed; only accepted instances end by theirs.

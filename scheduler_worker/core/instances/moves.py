@@ -422,6 +422,7 @@ class MoveRoom:
         # A name counts only inside its cell.
         self._hosts: Counter[tuple[str, str]] = Counter()
         self._cells: Counter[str] = Counter()
+        self._taken: dict[object, tuple[str, str, Sequence[str]]] = {}
         for each in going:
             self._count(each.what, each.cell, (each.source, each.destination))
 
@@ -440,13 +441,19 @@ class MoveRoom:
                         f"host {host} has {going} moves under way, at most {self._host_max}: ask again later"
                     )
                     return refused(order, MOVES_PER_HOST, self._host_max, why)
-        self._count(move.kind, told.cell, hosts)
+        self._taken[order.request_id, order.instance] = taken = move.kind, told.cell, hosts
+        self._count(*taken)
         return None
 
-    def _count(self, kind: str, cell: str, hosts: Iterable[str]) -> None:
-        self._cells[cell] += 1
-        if kind not in _BESIDE_HOSTS:
-            self._hosts.update({(cell, host) for host in hosts if host})
+    def give_back(self, order: MoveInstance) -> None:
+        """Count the move of this order no more, if it was counted: the instances that were to move with it do not."""
+        if (taken := self._taken.pop((order.request_id, order.instance), None)) is not None:
+            self._count(*taken, times=-1)
+
+    def _count(self, kind: str, cell: str, hosts: Iterable[str], times: int = 1) -> None:
+        self._cells[cell] += times
+        for each in {(cell, host) for host in hosts if host and kind not in _BESIDE_HOSTS}:
+            self._hosts[each] += times
 
 
 def move_ended(

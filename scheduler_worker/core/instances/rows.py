@@ -105,6 +105,10 @@ class KeptMove(Struct, frozen=True, array_like=True):
     priority: int
 
 
+# Of what waits: the priority, negated, and since when. The lowest goes first.
+Turn = tuple[int, datetime]
+
+
 class InstanceRow(Struct, frozen=True):
     """One instance as the scheduler's database keeps it.
 
@@ -166,6 +170,13 @@ class InstanceRow(Struct, frozen=True):
     def is_open(self) -> bool:
         """Is the request accepted or waiting, and nothing decided yet?"""
         return self.told.state in (ACCEPTED, WAITING)
+
+    @property
+    def turn(self) -> Turn:
+        waiting = self.told.waiting
+        return (
+            (0, self.issued_at) if waiting is None else (-waiting.priority, waiting.since or self.issued_at)
+        )
 
     @property
     def move_waits(self) -> bool:
