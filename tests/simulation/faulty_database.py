@@ -367,7 +367,7 @@ def _watch_books(books: Any, transaction: "FaultyTransaction") -> None:
                 observer.locks(kind, after=tuple(locked))
                 locked.setdefault(kind, set()).update(new)
             if kind == "consumers":
-                orders[:] = keys.orders
+                orders[:] = [each for each in keys.owned if isinstance(each, ClaimOrder)]
             return await real(keys)
 
         setattr(books, name, lock)
