@@ -114,6 +114,9 @@ def is_parked(delivery: Delivery, facts: BrokerFacts) -> bool:
     parcel = delivery.parcel
     if not (parcel.exchange == DEAD or is_retry_exchange(parcel.exchange)):
         return False
+    if headers.BROKER_REASON not in parcel.headers and parcel.exchange == DEAD and not delivery.sender:
+        # Written there by a process that owns its broker: an application has no right to write to the dead letters.
+        return True
     # What came back too often after a retry has the headers of both: of the worker, and of the broker.
     is_by_hand = headers.SENDER in parcel.headers or headers.BROKER_REASON not in parcel.headers
     return is_by_hand and _may_park(delivery.sender, parcel.routing_key, facts)

@@ -314,11 +314,12 @@ def _number(headers: Mapping[str, str | int], header: str) -> int:
 def _why_not_replayed(letter: DeadLetter, facts: BrokerFacts) -> str:
     """Why no worker would take this letter from its sender. Empty if one would, and for what cannot be read here."""
     origin = letter.origin
-    if not facts.has_users:
+    # Where a process owns its broker, letters have no sender: whoever reads them then knows whether that counts.
+    if not (facts.has_users and origin.sender):
         return ""
     if not origin.key:
         return (
-            f"the broker itself gave it up, so nobody has verified under which key {origin.sender or 'its sender'} sent it; that one "
+            f"the broker itself gave it up, so nobody has verified under which key {origin.sender} sent it; that one "
             "may send it anew"
         )
     read = [CODEC.decode(line) for line in _lines(letter.parcel)]
