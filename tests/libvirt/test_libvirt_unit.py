@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -66,16 +67,12 @@ def test_others_read_what_a_hypervisor_needs_and_nothing_else(host: Host, tmp_pa
 @pytest.mark.skipif(
     os.getuid() != 0, reason="libvirtd gives a guest's files to a hypervisor's user if root runs it"
 )
-def test_a_guest_of_a_hypervisor_with_a_user_of_its_own_starts_and_its_console_is_read(
-    tmp_path: Path,
-) -> None:
-    for each in (tmp_path, *tmp_path.parents[:2]):
-        each.chmod(0o755)
-    folder = tmp_path / "guests"
-    folder.mkdir()
-    os.chown(folder, COMPUTE_ID, COMPUTE_ID)
-    with SystemLibvirtd() as libvirtd:
-        words = (str(folder), libvirtd.uri, str(COMPUTE_ID), oct(umask_of(UNIT)))
+def test_a_guest_of_a_hypervisor_with_a_user_of_its_own_starts_and_its_console_is_read() -> None:
+    # Others do not come to pytest's folders.
+    with SystemLibvirtd() as libvirtd, tempfile.TemporaryDirectory(prefix="moorage-guests-") as folder:
+        Path(folder).chmod(0o711)
+        os.chown(folder, COMPUTE_ID, COMPUTE_ID)
+        words = (folder, libvirtd.uri, str(COMPUTE_ID), oct(umask_of(UNIT)))
         done = subprocess.run(
             [sys.executable, "-m", "tests.libvirt.compute_of_a_user", *words],
             cwd=ROOT,
