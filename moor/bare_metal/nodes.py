@@ -586,7 +586,7 @@ RESOURCES = "resources:"
 
 
 async def notes_on_nodes(moor: Client | None, settings: Settings) -> tuple[str, Sequence[str]]:
-    """Why nodes are not known, or only as they were last heard; and the mistakes in the Ironic that the settings name, each as a
+    """Why nodes are not known, or only as they were last heard, and how many are held; and the mistakes in the Ironic that the settings name, each as a
     sentence. Without a client that a scheduler answers, classes are not compared with flavors.
     """
     if not settings.ironic_url and not settings.addresses.ironic_db_url:
@@ -600,7 +600,12 @@ async def notes_on_nodes(moor: Client | None, settings: Settings) -> tuple[str, 
     if moor is not None:
         with suppress(ClientError):
             flavors = {each.name: each async for each in moor.list_flavors()}
-    return reader.trouble, (*reader.of_unreadable, *mistakes_in(nodes, flavors))
+    wrong = sum(bool(each.trouble) for each in nodes)
+    disagrees = (
+        f"Ironic and the books disagree about {wrong} bare-metal nodes: they are held" if wrong else ""
+    )
+    trouble = "; ".join(filter(None, (reader.trouble, disagrees)))
+    return trouble, (*reader.of_unreadable, *mistakes_in(nodes, flavors))
 
 
 def mistakes_in(nodes: Sequence[NodeShown], flavors: Mapping[str, Flavor]) -> tuple[str, ...]:

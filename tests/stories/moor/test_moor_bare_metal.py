@@ -172,6 +172,8 @@ async def test_a_node_that_ironic_has_deployed_for_nobody_is_named_and_released(
         assert await faults(**environment) == [("deployed for nobody", "")]
         status = await moor("status", "-o", "json", **environment)
         assert "has no instance there: `moor node undeploy` releases it" in status.out
+        assert "Ironic and the books disagree about 1 bare-metal nodes" in status.out
+        assert status.code == 1
         shown = await moor("node", "show", node, **environment)
         assert "an instance runs" not in shown.out
         assert "has no instance there" in shown.out
