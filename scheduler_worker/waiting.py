@@ -24,6 +24,7 @@ a worker that may not search just now. The digest of a spec stands for it.
 
 import asyncio
 import heapq
+import logging
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -45,6 +46,8 @@ from kit.parts import grown
 from scheduler_worker.core.instances.history import specs_in
 from scheduler_worker.core.instances.rows import WAITING, InstanceRow, Turn
 from scheduler_worker.store import WaitingInstance
+
+log = logging.getLogger(__name__)
 
 # After a search that failed although a host seemed to have room, the next one waits: at first so long, then longer.
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.2, 10.0
@@ -357,7 +360,12 @@ class WaitingSpecs:
         for spec in specs:
             near = rows if rows is None else self._near(spec, rows)
             if near is None or near:
-                found.update(*hosts_with_room(self._picture, [spec], self._plugins, near))
+                try:
+                    found.update(*hosts_with_room(self._picture, [spec], self._plugins, near))
+                except Exception:
+                    # Its instances are tried, and set aside one by one if they meet the bug, too.
+                    log.exception("the hosts with room for a spec that waits could not be judged")
+                    found.update(range(self._picture.columns.rows) if near is None else near)
         return found
 
     def _near(self, spec: InstanceSpec, rows: set[int]) -> set[int]:
@@ -373,7 +381,11 @@ class WaitingSpecs:
         # Hosts for one flavor may be hosts for another, too: the sum would count them twice.
         if not known.rows:
             return 0
-        count = max(room_for(self._picture, spec, self._plugins, known.rows) for spec in known.specs)
+        try:
+            count = max(room_for(self._picture, spec, self._plugins, known.rows) for spec in known.specs)
+        except Exception:
+            log.exception("the room for a spec that waits could not be judged: its instances are tried")
+            return 1
         if not count and self._own_rows(known) & known.rows:
             count = 1
         if not count:

@@ -341,6 +341,7 @@ class Waker(Periodic):
         """Search hosts for some of the waiting instances. Returns whether to go on, because some were tried."""
         learned, goes_on = self._specs.learned(room), False
         limit = min(AT_ONCE, sum(room.values()))
+        found: Sequence[WaitingInstance] = ()
         async with self._store.transaction() as transaction:
             now = self._clock()
             self._lease_ends = await transaction.lease_waking(self._name, now, now + self._lease)
@@ -366,6 +367,9 @@ class Waker(Periodic):
             for digest in gone - still:
                 self._specs.forget(digest, learned)
         await self._rows_tried.each(batch, self._try, _id_of)
+        for digest in {each.digest for each in (*found, *batch) if self._rows_tried.rests(each.id)}:
+            # Room for what rests is no reason to look again at once.
+            self._specs.failed(digest, may_pass=True)
         return bool(batch) or goes_on
 
     async def _try_alone(self, instance: InstanceId) -> None:

@@ -21,6 +21,7 @@ from laboratory.computes.hosts import HostSize, SimulatedHost
 from laboratory.ironic import available_nodes
 from placement_worker import handlers as placement_handlers
 from scheduler_worker import forgetting, outbox
+from scheduler_worker import waiting as scheduler_waiting
 from scheduler_worker.claiming import claimer
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
@@ -157,6 +158,27 @@ async def test_an_instance_that_waits_and_at_which_two_schedulers_fail_ends_and_
         assert str(cursed).encode() in letter.parcel.body
         # The schedulers live.
         assert (await boot(setup, 3)).state == "active"
+
+
+@pytest.mark.parametrize("question", ["room_for", "hosts_with_room"])
+@BOTH
+async def test_a_spec_whose_room_cannot_be_judged_is_tried_and_holds_up_no_others(
+    bus: str, books: str, question: str
+) -> None:
+    def is_asked(_: object, specs: Any, *__: object) -> bool:
+        return any(map(is_cursed, specs if isinstance(specs, Sequence) else (specs,)))
+
+    async with two_schedulers(bus, books, vcpu=4) as setup:
+        await setup.fill("h1", vcpu=4)
+        cursed = await waiting(setup, a_build(1, flavor=CURSED, wait=LONG))
+        other = await waiting(setup, a_build(2, wait=LONG))
+
+        with bug_in(scheduler_waiting, question, is_asked) as met:
+            await setup.give_back("h1")
+            await setup.until_state(cursed, "active")
+            await setup.until_state(other, "active")
+
+        assert met
 
 
 @BOTH
