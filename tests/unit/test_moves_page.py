@@ -40,6 +40,9 @@ def test_the_docstring_names_the_next_steps_that_there_are() -> None:
     for each in found_steps():
         tried[each[0]].add(each[1])
     assert drawn.keys() == tried.keys()
+    # A line of which no step is read would agree with everything.
+    leads_on = {step for step in STEPS if tried[step] - {step}}
+    assert {step for step in STEPS if drawn[step] - {step}} == leads_on
     for step, after in drawn.items():
         assert after <= tried[step] | {step}, f"{step} does not lead to {after - tried[step]}"
 
