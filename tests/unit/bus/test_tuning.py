@@ -59,6 +59,8 @@ ZERO_SAYS_SOMETHING = {
     # All of the machine, nothing reserved, CPU 0, or no NUMA cells; names and folders may be called 0.
     "libvirt.network",
     "libvirt.flat",
+    # A tenth of the disk.
+    "libvirt.images_gb",
     "libvirt.cpus_shared",
     "libvirt.cpus_dedicated",
     "libvirt.memory_mb",
