@@ -13,7 +13,7 @@ from kit.health import HEALTH_VARIABLE
 from kit.sql import DatabaseSettings, upgrade
 from placement_worker.api.service import PlacementService, ServiceOptions
 from placement_worker.settings import PLACEMENT, PlacementSettings
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import placement_parts, pruner
 
 SERVING_DRAIN_S_MAX = 30.0
@@ -26,7 +26,7 @@ async def run(
     database: DatabaseSettings | None = None,
     health_at: str = "",
 ) -> None:
-    store = SqlPlacementStore(addresses.placement_db, settings=database)
+    store = PlacementStore(addresses.placement_db, settings=database)
     station, cells = stations_at(addresses, "placement", settings=bus)
     try:
         await run_worker(
@@ -51,7 +51,7 @@ async def serve(
     db_url: str, serving: ServiceOptions, database: DatabaseSettings | None = None, health_at: str = ""
 ) -> None:
     """Serve placement over HTTP, until the process is told to stop."""
-    store = SqlPlacementStore(db_url, settings=database)
+    store = PlacementStore(db_url, settings=database)
     # There may be no placement worker, which would publish the log.
     prune = partial(store.prune, unpublished_too=True)
     try:

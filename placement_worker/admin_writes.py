@@ -72,7 +72,8 @@ from placement_worker.core.provider_writes import (
     keys_of_name_writes,
     keys_of_provider_writes,
 )
-from placement_worker.store import AdminDecision, PlacementStore, PlacementTransaction
+from placement_worker.store import AdminDecision
+from placement_worker.store_sql import PlacementStore, PlacementTransaction
 
 Verdicts = tuple[WriteVerdict, ...]
 WriteBatch = Callable[[PlacementTransaction, Sequence[Any], Vocabulary, datetime], Awaitable[Verdicts]]

@@ -98,7 +98,9 @@ from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.core.owners import cells_leaving_tombstones, room_for_tombstones
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.settings import FEED_PACE, FeedPace, PlacementSettings
-from placement_worker.store import ChangeFeed, PlacementStore, PlacementTransaction, Unpublished
+from placement_worker.store import Unpublished
+from placement_worker.store_sql import PlacementStore, PlacementTransaction
+from placement_worker.store_sql.log import ChangeFeed
 from placement_worker.view import KnownNames, ProviderView, bytes_of, how_many_fit
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,8 @@ from bus.messages.placement import SnapshotPage
 from engine.inventories import ProviderId, ProviderState, ProviderUsage, Vocabulary
 from engine.picture.columns import KnownProviders
 from kit.parts import Retrying, SharedRuns
-from placement_worker.store import PlacementStore, Unpublished
+from placement_worker.store import Unpublished
+from placement_worker.store_sql import PlacementStore
 
 log = logging.getLogger(__name__)
 

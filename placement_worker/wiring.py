@@ -15,7 +15,7 @@ from kit.process import Part
 from kit.times import now
 from placement_worker.handlers import ChangePublisher, answer_buried, handlers
 from placement_worker.settings import FEED_PACE, FeedPace, PlacementSettings
-from placement_worker.store import PlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.view import ProviderView
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from bus.workers.station import close_all, stations_at
 from kit.health import HEALTH_VARIABLE
 from kit.sql import DatabaseSettings, upgrade
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
-from scheduler_worker.store_sql import SqlSchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
 
@@ -22,7 +22,7 @@ async def run(
     database: DatabaseSettings | None = None,
     health_at: str = "",
 ) -> None:
-    store = SqlSchedulerStore(addresses.db_url, settings=database)
+    store = SchedulerStore(addresses.db_url, settings=database)
     station, cells = stations_at(addresses, "scheduler", asks=True, settings=bus)
     try:
         await run_worker(

@@ -48,7 +48,7 @@ from scheduler_worker.core.aggregates import (
 )
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.reading import rejected, rejection
-from scheduler_worker.store import SchedulerStore, SchedulerTransaction
+from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
 
 # Adds hosts to an aggregate and removes them. Placement stores which hosts these are: each provider names its
 # aggregates.

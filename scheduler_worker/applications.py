@@ -35,7 +35,7 @@ from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.project_view import IsHost, seen_by_project
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.reading import SENT_AT, rejection
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 
 # How far an operator's clock may be ahead of ours: an order with a later time would make all orders after it outdated.
 AHEAD_MAX = timedelta(minutes=5)

@@ -26,7 +26,8 @@ from kit.parts import Background, mark_seen
 from scheduler_worker.core.instances.rows import UNANSWERED
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.registry import CellRegistry
-from scheduler_worker.store import InstanceQuery, SchedulerStore
+from scheduler_worker.store import InstanceQuery
+from scheduler_worker.store_sql import SchedulerStore
 
 # So many questions may wait for cells at once.
 WAITING_MAX = 200

@@ -20,7 +20,7 @@ from kit.parts import Periodic, Status
 from scheduler_worker.cell_questions import ConsoleRelay
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.registry import CellRegistry
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 
 # Looks which cells are down, tells it in health and metrics, and keeps in the database when each was last heard.
 

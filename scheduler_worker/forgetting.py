@@ -16,7 +16,7 @@ from scheduler_worker.core.instances.history import with_history
 from scheduler_worker.core.instances.lifecycle import overdue
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import FailedInstances, Outbox
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 
 log = logging.getLogger(__name__)
 

@@ -65,7 +65,8 @@ from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.stored_names import stored_name_orders, stored_name_questions
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import HostQuery, SchedulerStore
+from scheduler_worker.store import HostQuery
+from scheduler_worker.store_sql import SchedulerStore
 
 log = logging.getLogger(__name__)
 

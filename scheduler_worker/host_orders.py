@@ -24,7 +24,8 @@ from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.overview import use_of
 from scheduler_worker.requests.reading import rejection
-from scheduler_worker.store import ChangeQuery, HostQuery, InstanceQuery, SchedulerStore
+from scheduler_worker.store import ChangeQuery, HostQuery, InstanceQuery
+from scheduler_worker.store_sql import SchedulerStore
 
 log = logging.getLogger(__name__)
 

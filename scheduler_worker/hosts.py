@@ -43,7 +43,8 @@ from scheduler_worker.core.hosts import (
     word_for_cell,
 )
 from scheduler_worker.metrics import HOST_NAME_CLASHES
-from scheduler_worker.store import HostQuery, HostVersion, SchedulerStore
+from scheduler_worker.store import HostQuery, HostVersion
+from scheduler_worker.store_sql import SchedulerStore
 
 log = logging.getLogger(__name__)
 

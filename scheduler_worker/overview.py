@@ -54,7 +54,7 @@ from scheduler_worker.metrics import (
     WAITING_OLDEST,
 )
 from scheduler_worker.registry import CellRegistry
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 
 # How much all hosts and pools of each cell have of each resource class, and how much of that is in use.
 

@@ -53,7 +53,8 @@ from scheduler_worker.core.instances.rows import HostDecision, InstanceRow, is_o
 from scheduler_worker.registry import CellRegistry
 from scheduler_worker.requests.reading import RequestReader, joined_group, rejected, rejection
 from scheduler_worker.requests.stored_names import with_named
-from scheduler_worker.store import ChangeQuery, InstanceQuery, SchedulerStore
+from scheduler_worker.store import ChangeQuery, InstanceQuery
+from scheduler_worker.store_sql import SchedulerStore
 
 # The fields that a question and the store's query have in common.
 _ASKED = tuple(name for name in InstanceQuery.__struct_fields__ if name in AskInstances.__struct_fields__)

@@ -63,7 +63,7 @@ from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedSha
 from scheduler_worker.requests.reading import LastFilters, RequestReader
 from scheduler_worker.requests.waking import WaitingMoves, Waker
 from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings, filters_of, weighers_of
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.waiting import WaitingSpecs
 
 # The connections, the database and the settings that all parts of a scheduler worker are made of.

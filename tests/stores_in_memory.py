@@ -6,8 +6,8 @@ from datetime import datetime
 from cell_conductor.store_sql import SqlConductorStore
 from ironic_sync.store_sql import SqlIronicStore
 from kit.times import now
-from placement_worker.store_sql import SqlPlacementStore
-from scheduler_worker.store_sql import SqlSchedulerStore
+from placement_worker.store_sql import PlacementStore
+from scheduler_worker.store_sql import SchedulerStore
 from tests.sqlite_memory import MemoryDatabase, Tables
 
 # 1970 is this day of SQLite.
@@ -15,13 +15,13 @@ _EPOCH_DAY = 2_440_587.5
 _DAY_S = 86_400
 
 
-class MemoryPlacementStore(SqlPlacementStore):
+class MemoryPlacementStore(PlacementStore):
     def __init__(self) -> None:
         self.tables = Tables("placement_worker")
         super().__init__(MemoryDatabase(self.tables))
 
 
-class MemorySchedulerStore(SqlSchedulerStore):
+class MemorySchedulerStore(SchedulerStore):
     def __init__(self) -> None:
         super().__init__(MemoryDatabase(Tables("scheduler_worker")))
 

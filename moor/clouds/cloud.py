@@ -45,9 +45,9 @@ from laboratory.ironic import (
 )
 from moor.clouds.db_command import IRONIC, OTHERS, PLACEMENT
 from moor.worker_settings import CloudSettings
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import placement_parts
-from scheduler_worker.store_sql import SqlSchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
 RESOURCE_CLASS = "baremetal"
@@ -198,7 +198,7 @@ class RunningCloud:
         self._broker, self._database_url = broker, database_url
         self._as_user, self._stack = as_user, stack
         database = plan.settings.database
-        self.placement = SqlPlacementStore(placement_url, settings=database)
+        self.placement = PlacementStore(placement_url, settings=database)
         stack.push_async_callback(self.placement.close)
 
     async def make_workers(self) -> None:
@@ -206,7 +206,7 @@ class RunningCloud:
         self.placement_at = at = self._station("placement")
         self._add("placement", at, placement_parts((at,), self.placement, settings.placement))
         at = self._station("scheduler")
-        rows = SqlSchedulerStore(self._database_url, settings=settings.database)
+        rows = SchedulerStore(self._database_url, settings=settings.database)
         self._stack.push_async_callback(rows.close)
         self._add("scheduler", at, scheduler_parts(at, rows, settings.scheduler))
         for cell in self.plan.cells:

@@ -85,7 +85,7 @@ from moor.placement.placement_api_options import ApiFlags, serving_of
 from moor.settings import GENERAL, Settings
 from moor.worker_settings import PLACEMENT, CloudSettings
 from placement_worker.api.service import PlacementService, ServiceOptions
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 
 DEFAULT_CELLS = ("harbour", "island")
 JOURNAL = "bus.journal"
@@ -224,7 +224,7 @@ def _dashboard(settings: Settings, web: DashboardOptions, broker: MemoryBroker) 
     return service
 
 
-def _placement_api(serving: ServiceOptions, store: SqlPlacementStore) -> PlacementService:
+def _placement_api(serving: ServiceOptions, store: PlacementStore) -> PlacementService:
     try:
         service = PlacementService(store, serving)
     except BadAddressError as taken:

@@ -10,7 +10,7 @@ from placement_worker.api import allocations, candidates, names, providers, quer
 from placement_worker.api.routing import Backend, Handler, HttpRoute
 from placement_worker.api.values import Reply, Request
 from placement_worker.candidates import Searcher
-from placement_worker.store import PlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.view import KnownNames, ProviderView
 
 _RULE = "placement:resource_providers"

@@ -35,7 +35,7 @@ from placement_worker.api.values import (
     not_found,
     version_text,
 )
-from placement_worker.store import PlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.view import KnownNames, ProviderReplica, ProviderView
 
 Handler = Callable[[Request], Awaitable[Reply]]

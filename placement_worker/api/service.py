@@ -60,7 +60,7 @@ from placement_worker.api.values import (
     version_text,
 )
 from placement_worker.settings import PlacementSettings
-from placement_worker.store import PlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 

@@ -1,6 +1,10 @@
-"""Placement's tables in SQL: on PostgreSQL for many workers, on SQLite for one process with everything.
+"""Placement's store in SQL: on PostgreSQL for many workers, on SQLite for one process with everything.
 
 Most statements are the same for both. Only claims are written by each database's own statements.
+
+Each writer takes its locks in one order: quotas, in the order of projects; server groups; consumers (inserted if missing, then locked); tree roots and
+sharing providers in the order of their internal ids. It reads what it decides on only after the last lock: a statement
+that locks and reads at once would judge the state from before its wait.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -34,13 +38,13 @@ from placement_worker.core.ledger import (
     TreeChanges,
 )
 from placement_worker.core.limits import QuotaKeys
-from placement_worker.store import ChangeFeed, Holdings, Unpublished
+from placement_worker.store import Holdings, Unpublished
 from placement_worker.store_sql import consumers, log
 from placement_worker.store_sql.audit import audit, recount
 from placement_worker.store_sql.claims import ClaimLocks, QuotaCache, SqliteClaims
 from placement_worker.store_sql.consumers import lock_quotas, quotas_page, recount_quotas, write_quotas
 from placement_worker.store_sql.log import (
-    SqlFeed,
+    ChangeFeed,
     begin_term,
     changes_page,
     changes_since,
@@ -78,13 +82,16 @@ _LEAD_FOR_NOW = sa.text("SELECT pg_try_advisory_xact_lock(1836019570, 1)")
 _led: set[str] = set()
 
 
-class SqlPlacementTransaction:
+class PlacementTransaction:
+    """One transaction on placement's tables: all or nothing. Its writes appear in the change log when it commits."""
+
     def __init__(
         self, transaction: Transaction, claims: ClaimLocks[Any], vocabulary: CachedVocabulary
     ) -> None:
         self._transaction = transaction
         # Claims are written by each database's own statements: the class of `claims` says how.
         self.lock_claims = claims.lock
+        """Lock all rows that a batch of orders, or of administrators' writes of allocations, needs, then read them."""
         self.decided_at_once = claims.decided_at_once
         self.write_claims = claims.write
         self._vocabulary = vocabulary
@@ -92,31 +99,49 @@ class SqlPlacementTransaction:
         self.writes_quotas = False
 
     tombstones = runs(consumers.tombstones)
+    """How many rows of consumers each of these cells has that a release left before any claim. Counting stops at `limit`."""
 
     async def lock_quotas(self, keys: QuotaKeys) -> QuotaBook:
+        """Lock the quotas of these projects, then read them. A project without limits gets a quota that counts what it uses;
+        claims wait meanwhile. In a transaction this comes before all other locks.
+        """
         self.writes_quotas = True
         return await lock_quotas(self._transaction, self._vocabulary, keys)
 
     write_quotas = runs(write_quotas)
+    """Write the limits of these quotas, all of which are locked; delete those without a limit."""
 
     async def recount(self) -> None:
+        """Correct the numbers that follow from consumers' holdings: usages of providers and of quotas, counts of consumers by
+        host, and the table of holders.
+
+        It locks the trees that have a wrong number, and must be alone in its transaction.
+        """
         # Quotas are locked before trees.
         await self._transaction.run(recount_quotas, self._vocabulary)
         await log.append(self._transaction, await self._transaction.run(recount))
 
     async def lock_trees(self, keys: ForestKeys) -> Forest:
+        """Lock the trees of the named providers, then read them whole. A transaction that also needs `lock_claims`
+        calls that first.
+        """
         forest, self._locked = await lock_trees(self._transaction, self._vocabulary, keys)
         return forest
 
     async def write_trees(self, changes: TreeChanges) -> None:
+        """Write whole providers with their usage. `write_claims` in the same transaction must not write the usage of
+        these again.
+        """
         if changes.trees:
             changed, gone = await write_trees(self._transaction, self._vocabulary, changes, self._locked)
             await log.append(self._transaction, log.LogEntry(providers=changed, gone=gone))
 
     lock_names = runs(lock_names)
+    """Lock these custom names of classes and traits, as far as they exist, then read which providers use them."""
     write_names = runs(write_names)
 
     async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
+        """All providers of these trees, ordered by internal id."""
         numbers = await self._transaction.run(numbers_of, roots)
         stored = await read_trees_of(self._transaction, self._vocabulary, numbers)
         return tuple([state_of(one, self._vocabulary) for one in stored])
@@ -135,7 +160,7 @@ def _reads_by(
     classes and traits.
     """
 
-    async def read(self: "SqlPlacementStore", /, *values: P.args, **named: P.kwargs) -> T:
+    async def read(self: "PlacementStore", /, *values: P.args, **named: P.kwargs) -> T:
         database = self._database
         with self._known.begun() as vocabulary:
             async with database.reading_by_keys() if by_keys else database.reading() as transaction:
@@ -157,7 +182,7 @@ def _reads_named(
     return _reads_by(run, by_keys=False)
 
 
-class SqlPlacementStore:
+class PlacementStore:
     """Placement's store in SQL. Its tables must exist: `kit.sql.upgrade(url, "placement_worker")` creates them."""
 
     # Tests put a faulty class here, to see that they would notice.
@@ -172,7 +197,8 @@ class SqlPlacementStore:
         self._limited = QuotaCache()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
+    async def transaction(self) -> AsyncIterator[PlacementTransaction]:
+        """Commits at a normal exit, rolls back on any exception. Each step may raise `Transient`: try again."""
         providers = CachedProviders(self._providers)
         with self._known.begun() as vocabulary:
             async with self._database.writing() as transaction:
@@ -181,26 +207,53 @@ class SqlPlacementStore:
                     if isinstance(transaction, PostgresTransaction)
                     else SqliteClaims(transaction, vocabulary.classes, providers, self._limited)
                 )
-                begun = SqlPlacementTransaction(transaction, claims, vocabulary)
+                begun = PlacementTransaction(transaction, claims, vocabulary)
                 yield begun
         providers.committed()
         if begun.writes_quotas:
             self._limited.known = None
 
+    # What readers with a copy of the providers in memory ask.
+
     snapshot_page = _reads_by(snapshot_page)
     changes_page = _reads_by(changes_page)
+    """A page of the providers that changed since this cursor, and all members of server groups that joined or left.
+
+    None if the log does not reach back so far, if it has more entries since then than are read at once, or if the cursor comes from
+    another database.
+    """
     _changes_since = _reads_by(changes_since)
     revisions_page = reads(revisions_page)
     members_page = reads(consumers.members_page)
+    """The members of all server groups, a page at a time. `after` is the `next` of the page before."""
+
+    # What only the database has, and no copy of the providers in memory: which consumer holds what, and custom names.
 
     holders_of = _reads_named(consumers.holders_of)
+    """Consumers that hold something of this provider, each with everything it holds, ordered by id."""
     books_page = _reads_named(consumers.books_page)
+    """A page of the consumers that hold something, in the order of their ids."""
     book_entries = _reads_named(consumers.book_entries)
+    """The named consumers that have a row, as `BookEntry`s in the order of their ids.
+
+    An entry `is_new` if the change log has a claim of its consumer since `new_since`.
+    """
     usages = _reads_named(consumers.usages)
+    """The holdings of a project's consumers, summed up by consumer type. If `user` is given, only that user's
+    consumers count.
+    """
     custom_names = reads(custom_names)
+    """A page of the custom names of this kind that follow `after`, sorted by bytes."""
     quotas = reads(quotas_page)
+    """The quota of this project, if it has one; or if no project is named, a page of all that follow `after`."""
 
     async def changes_since(self, since: str) -> Unpublished | None:
+        """Everything that changed since this cursor, in one answer without pages. If only claims changed a provider,
+        only its usage is included.
+
+        None if the log does not reach back so far, if it has more entries since then than are read at once, or if the cursor comes from
+        another database.
+        """
         if isinstance(self._database, PostgresDatabase):
             with self._known.begun() as vocabulary:
                 if (usage := await usage_since(self._database, vocabulary, since)) is not None:
@@ -208,10 +261,12 @@ class SqlPlacementStore:
         return await self._changes_since(since)
 
     async def consumer(self, which: ConsumerId) -> ConsumerState | None:
+        """The state of a consumer; None if it holds nothing."""
         found = await self.holdings(which)
         return None if found is None else found.consumer
 
     async def holdings(self, which: ConsumerId) -> Holdings | None:
+        """A consumer, with the generations of the providers that it holds something of; None if it holds nothing."""
         return await _READ_AGAIN(self._holdings, which)
 
     async def _holdings(self, which: ConsumerId) -> Holdings | None:
@@ -221,6 +276,9 @@ class SqlPlacementStore:
 
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
+        """Become the leader that publishes the change log, for as long as this context is open; None if another process
+        leads.
+        """
         match self._database:
             case PostgresDatabase() as postgres:
                 async with postgres.dedicated() as session:
@@ -228,7 +286,7 @@ class SqlPlacementStore:
                         leads = await transaction.run(Connection.scalar, _LEAD)
                         begun = await transaction.run(begin_term) if leads else None
                     # The lock outlives the transaction: it belongs to the connection, which is closed at the end.
-                    yield SqlFeed(session, self._known, *begun) if begun else None
+                    yield ChangeFeed(session, self._known, *begun) if begun else None
             case SqliteDatabase() as file:
                 if file.path in _led:
                     yield None
@@ -236,14 +294,26 @@ class SqlPlacementStore:
                 _led.add(file.path)
                 try:
                     begun = await write_once(file, begin_term)
-                    yield SqlFeed(file, self._known, *begun)
+                    yield ChangeFeed(file, self._known, *begun)
                 finally:
                     _led.discard(file.path)
 
     async def prune(
         self, ended_before: datetime, logged_before: datetime, *, unpublished_too: bool = False
     ) -> int:
-        """See `PlacementStore.prune`. With `unpublished_too`, log rows that were not published go, too, if no process leads the feed."""
+        """Delete ended consumers, tombstones, published log rows older than these times. With `unpublished_too`, log rows that were
+        not published go, too, if no process leads the feed.
+
+        Server groups without members are deleted, too. Returns how many rows were deleted.
+
+        When a tombstone is deleted, the shapes of its tree are forgotten, and a new tree with the same root counts from
+        the start. Messages for the old tree were sent before that. For an unknown consumer they are refused as too old;
+        for a known one, mostly by their attempt.
+
+        Three kinds of messages are not refused if they were under way for this whole time: a swap, a claim with a later
+        attempt of an ended consumer, and a report. The first two are judged by the free amounts, if the new tree happens
+        to have the shape that they name. The report creates the old tree again.
+        """
         path = self._database.path if isinstance(self._database, SqliteDatabase) else ""
         async with self._database.writing(takes_long=True) as transaction:
             pruned = await transaction.run(_prune, ended_before)
@@ -255,6 +325,7 @@ class SqlPlacementStore:
         return pruned
 
     async def audit(self) -> tuple[str, ...]:
+        """One sentence for each place where the data contradicts itself; empty if there is none."""
         with self._known.begun() as vocabulary:
             async with self._database.reading(takes_long=True) as transaction:
                 return await transaction.run(audit, vocabulary)

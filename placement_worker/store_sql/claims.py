@@ -161,7 +161,10 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         return structs.replace(ledger, classes=classes)
 
     async def decided_at_once(self, keys: ClaimKeys, decide: DecideAllocations) -> AdminDecision | None:  # noqa: ARG002 - only PostgreSQL has use for it
-        """See `PlacementTransaction.decided_at_once`."""
+        """Decide a claim of one new consumer by rows that are not locked, then write and commit it, if it is granted and was
+        decided by what is still true. None if nothing was written: these keys are of anything else, it was not granted, the rows
+        have changed, or the store has no use for it. Then the transaction goes on as if this was never called. It comes first.
+        """
         return None
 
     async def write(self, changes: ClaimChanges) -> None:

@@ -535,8 +535,10 @@ UPDATE feed SET position = $2, cursor = $3 FROM lazily WHERE term = $1 RETURNING
 _MARK_ON_SQLITE = "UPDATE feed SET position = ?2, cursor = ?3 WHERE term = ?1 RETURNING 1"
 
 
-class SqlFeed:
-    """Reads the change log for the one worker that publishes it, until another worker takes over."""
+class ChangeFeed:
+    """The change log, as the one process reads it that publishes it, until another one takes over. Each process that becomes
+    the leader starts a new term.
+    """
 
     def __init__(
         self,
@@ -547,11 +549,17 @@ class SqlFeed:
     ) -> None:
         self._session = session
         self._known = known
+        # The position in the change log of the last message that is known to be published.
         self.published = published
         self._cursor = cursor
 
     async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
-        """Read the next changes to publish. All of them come from one database snapshot."""
+        """Read committed entries that are not marked as published yet: as many as `entries_max`, or a few more. All of them come
+        from one database snapshot.
+
+        Entries of one transaction come together, and so do those that an earlier reading had to skip. An entry that
+        commits late is found by a later reading.
+        """
         with self._known.begun() as vocabulary:
             if isinstance(self._session, PostgresSession):
                 usage = await usage_since(self._session, vocabulary, self._cursor, entries_max)
@@ -563,6 +571,7 @@ class SqlFeed:
                 return await _unpublished(transaction, vocabulary, read)
 
     async def mark(self, position: int, cursor: str) -> None:
+        """Note that everything up to this cursor is published, the last of it at this position."""
         term = self.published.term
         if isinstance(self._session, PostgresSession):
             marked = await self._session.alone(_MARK_ON_POSTGRESQL, term, position, cursor)

@@ -34,13 +34,8 @@ from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.instance_orders import follow
 from scheduler_worker.requests.reading import RequestReader, rejection
-from scheduler_worker.store import (
-    AdoptedRow,
-    GroupQuery,
-    HostQuery,
-    InstanceQuery,
-    SchedulerStore,
-)
+from scheduler_worker.store import AdoptedRow, GroupQuery, HostQuery, InstanceQuery
+from scheduler_worker.store_sql import SchedulerStore
 
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 _encoded = msgspec.msgpack.Encoder().encode

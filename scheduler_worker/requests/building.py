@@ -67,15 +67,8 @@ from scheduler_worker.requests.reading import (
 )
 from scheduler_worker.requests.stored_names import read_requests
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import (
-    Acceptance,
-    InstancesTaken,
-    Known,
-    NewRequest,
-    OtherContent,
-    SchedulerStore,
-    SchedulerTransaction,
-)
+from scheduler_worker.store import Acceptance, InstancesTaken, Known, NewRequest, OtherContent
+from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
 
 # Releases of claims that a request may have made, and that no row of an instance needs.
 

@@ -45,7 +45,8 @@ from scheduler_worker.core.instances.resizes import still_accepted
 from scheduler_worker.core.instances.rows import BUILDING, DELETED, InstanceRow
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.instance_orders import Ordered, take_steps
-from scheduler_worker.store import InstanceQuery, SchedulerStore
+from scheduler_worker.store import InstanceQuery
+from scheduler_worker.store_sql import SchedulerStore
 
 Rows = Mapping[InstanceId, InstanceRow]
 

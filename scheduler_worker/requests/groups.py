@@ -19,7 +19,8 @@ from engine.inventories import ServerGroup
 from engine.picture.picture import Picture
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.reading import rejection
-from scheduler_worker.store import GroupQuery, KnownGroup, SchedulerStore, SchedulerTransaction
+from scheduler_worker.store import GroupQuery, KnownGroup
+from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
 
 MEMBERS_MAX = 1000
 

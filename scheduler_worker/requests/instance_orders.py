@@ -36,7 +36,8 @@ from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow, is_of
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.reading import RequestReader, rejected, rejection
-from scheduler_worker.store import NameQuery, SchedulerStore, SchedulerTransaction
+from scheduler_worker.store import NameQuery
+from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
 
 # Rebuilds from stored images: their properties count as those of a boot's image do.
 #

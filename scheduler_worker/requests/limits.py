@@ -17,7 +17,8 @@ from bus.messages.build import BuildRejected
 from engine.flavors import RequestId, instance_id_of
 from scheduler_worker.requests.reading import ValidRequest, rejection
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import InstanceQuery, SchedulerStore
+from scheduler_worker.store import InstanceQuery
+from scheduler_worker.store_sql import SchedulerStore
 
 # So much of a minute's rate may come at once.
 BURST_S = 60.0

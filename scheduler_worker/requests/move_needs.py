@@ -32,7 +32,8 @@ from scheduler_worker.core.instances.resizes import as_in_change, flavor_after, 
 from scheduler_worker.core.instances.rows import DELETED, DELETING, InstanceRow, KeptRequest, is_of
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.requests.stored_names import stored_profiles
-from scheduler_worker.store import InstanceQuery, SchedulerStore
+from scheduler_worker.store import InstanceQuery
+from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.waiting import MoveSource
 
 # Orders to move several instances at once: which instances one order moves, and why they may not move that way.

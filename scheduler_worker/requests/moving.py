@@ -51,7 +51,7 @@ from scheduler_worker.requests.move_needs import (
 )
 from scheduler_worker.requests.reading import LastFilters
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import SchedulerTransaction
+from scheduler_worker.store_sql import SchedulerTransaction
 from scheduler_worker.waiting import WaitingSpecs
 
 # The hosts that are chosen for orders to move instances.

@@ -46,7 +46,8 @@ from kit.metrics import Labels, Readings, limited
 from scheduler_worker.core.instances.history import encoded
 from scheduler_worker.core.instances.rows import DELETED, FIRST_ATTEMPT, InstanceRow
 from scheduler_worker.metrics import NO_VALID_HOST
-from scheduler_worker.store import GroupQuery, InstanceQuery, KnownGroup, SchedulerStore
+from scheduler_worker.store import GroupQuery, InstanceQuery, KnownGroup
+from scheduler_worker.store_sql import SchedulerStore
 
 # Rejections of requests, with the reason. The client gets a rejection as a reply, and an event says the same, for clients
 # that use a plain AMQP library and wait for no reply.

@@ -40,7 +40,8 @@ from engine.requests.reading import EXTRA_SPECS_MAX
 from engine.requests.spec import PROFILE, profile_to_find, with_profile, without_profile
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.reading import RequestReader, ValidRequest, names_stored, rejection
-from scheduler_worker.store import NameQuery, SchedulerStore
+from scheduler_worker.store import NameQuery
+from scheduler_worker.store_sql import SchedulerStore
 
 # In place of a flavor that is not stored: its request is accepted, and none is built.
 _NO_FLAVOR = Flavor(vcpus=1)

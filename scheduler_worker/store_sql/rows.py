@@ -1,16 +1,13 @@
-"""The store: an instance's columns, the statements that run most often, and the codec between the columns and the instance.
+"""An instance's columns, the statements that run most often, and the codec between the columns and the instance.
 
 Some values are packed into one column, because a column of its own costs as much as a whole pack. These are the values
 that are written once and that no query names; the order to the cell, together with the decision for a host; and the
 reasons of failures.
 """
 
-import asyncio
 import struct
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import partial
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -24,26 +21,18 @@ from bus.messages.build import InstanceState
 from bus.messages.cell import AdoptInCell, PlaceInCell
 from bus.workers.handling import OutboxKey
 from engine.flavors import InstanceId, RequestId
-from engine.hosts import HostState
-from kit.errors import Bug, Transient
+from kit.errors import Transient
 from kit.sql import (
-    Database,
-    DatabaseSettings,
     RowColumns,
     Transaction,
     Values,
     among,
-    open_database,
-    reads,
-    runs,
 )
-from scheduler_worker.core.hosts import HostLoad
 from scheduler_worker.core.instances.history import has_named
 from scheduler_worker.core.instances.lifecycle import CellEvent, adopted
 from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
-    AdoptedRow,
     InstancePage,
     InstanceQuery,
     InstancesTaken,
@@ -51,41 +40,8 @@ from scheduler_worker.store import (
     NewRequest,
     OtherContent,
     OutboxNote,
-    SchedulerTransaction,
 )
-from scheduler_worker.store_sql import waiting
 from scheduler_worker.store_sql.finding import DECODED_MAX, count_rows, name_order, read_page, rows_to_count
-from scheduler_worker.store_sql.named import (
-    count_groups,
-    count_instances,
-    count_work,
-    create_group,
-    create_named,
-    delete_group,
-    delete_named,
-    find_aggregates,
-    find_applications,
-    find_cells,
-    find_groups,
-    find_hosts,
-    find_loads,
-    find_named,
-    find_versions,
-    forget_aggregate,
-    forget_hosts,
-    lock_aggregates,
-    lock_hosts,
-    lock_named,
-    lock_orders,
-    prune_groups,
-    save_aggregate,
-    save_cells,
-    save_hosts,
-    save_loads,
-    save_named,
-    set_application,
-)
-from scheduler_worker.store_sql.waiting import find_changes, lock_moves, write_changes
 from scheduler_worker.tables import DELETED_UNPLACED, WITHOUT_HOST, changes, instances, notes
 from scheduler_worker.tables import instances as table
 
@@ -408,7 +364,7 @@ def _read(connection: Connection, query: sa.Select[Any]) -> list[InstanceRow]:
 #
 # Two workers that accept the same request conflict at the row of its first instance, since a request id and a place in
 # the request are unique together. Two requests that name the same instance conflict at the row of that instance. Usually
-# nothing conflicts, and `SqlSchedulerTransaction.accept` is done after one insert.
+# nothing conflicts, and `SchedulerTransaction.accept` is done after one insert.
 
 
 async def judge_conflicts(transaction: Transaction, new: Sequence[NewRequest]) -> list[Acceptance]:
@@ -481,173 +437,3 @@ async def _adopt(
     if instead:
         await transaction.run(forget, [each[0] for each in instead])
         await ADD.change(transaction, instead)
-
-
-# The store: what is not here stands in waiting.py and named.py.
-
-
-# All workers lock rows in this order.
-_by_id = attrgetter("id.int")
-
-
-class SqlSchedulerTransaction:
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
-
-    async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
-        added = [each for request in requests for each in values_of_new(request.digest, request.rows)]
-        # In the order of ids, so that no two workers wait for each other.
-        added.sort(key=lambda values: values[0].int)
-        if await ADD.change(self._transaction, added) == len(added):
-            return [Known(request.rows) for request in requests]
-        return await judge_conflicts(self._transaction, requests)
-
-    async def adopt(self, rows: Sequence[AdoptedRow]) -> Sequence[InstanceId]:
-        # One by one: the first row of two that conflict counts, and there are few of them in a batch.
-        return [
-            each.row.id
-            for each in sorted(rows, key=lambda adopted: adopted.row.id.int)
-            if not await ADD.change(self._transaction, [new_values(each.row, each.number, each.digest)])
-        ]
-
-    lease_waking = runs(waiting.lease)
-    lease_counting = runs(partial(waiting.lease, number=waiting.COUNTING))
-    release_waking = runs(waiting.release_waking)
-    next_waiting = runs(waiting.next_waiting)
-
-    wake = runs(partial(waiting.wake, is_woken=True))
-    woken = runs(waiting.woken)
-    let_wait = runs(partial(waiting.wake, is_woken=None))
-
-    async def unlist(self, instances: Sequence[InstanceId]) -> None:
-        if instances:
-            await self._transaction.run(waiting.unlist, instances)
-
-    async def _list(self, rows: Sequence[InstanceRow]) -> None:
-        if begun := [row for row in rows if row.kept is not None and row.told.waiting is not None]:
-            await self._transaction.run(waiting.list_waiting, begun)
-        await self.unlist([row.id for row in rows if row.has_waited])
-
-    async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
-        return {row.id: row for row in map(row_of, await LOCK.fetch(self._transaction, instances))}
-
-    async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
-        if not rows:
-            return {}
-        decided = sorted(rows, key=_by_id)
-        others: Mapping[InstanceId, InstanceRow] = {}
-        if await DECIDE.change(self._transaction, [values(row) for row in decided]) < len(decided):
-            stored = await self.lock([row.id for row in decided])
-            others = {row.id: stored[row.id] for row in decided if stored[row.id].told != row.told}
-        await self._list([row for row in decided if row.id not in others])
-        return others
-
-    async def save(self, rows: Sequence[InstanceRow]) -> None:
-        new = [row for row in rows if row.told.request_id == NO_REQUEST]
-        known = [row for row in rows if row.told.request_id != NO_REQUEST]
-        added = [new_values(row, None, b"") for row in sorted(new, key=_by_id)]
-        if await ADD.change(self._transaction, added) < len(added):
-            # Another worker has just accepted the request of this delete, whose row must not be overwritten.
-            raise Transient("a deleted instance without a row has got one from its request meanwhile")
-        if (written := await WRITE.change(self._transaction, [values(row) for row in known])) < len(known):
-            raise Bug(f"only {written} of {len(known)} locked instances were written")
-        await self._list(known)
-        if changes := [change for row in rows for change in row.history]:
-            await self._transaction.run(write_changes, changes)
-
-    async def apply_events(self, events: Sequence[CellEvent]) -> int:
-        ordered = sorted(events, key=lambda event: event.instance.id.int)
-        return await APPLY_EVENTS.change(self._transaction, [event_values(event) for event in ordered])
-
-    lock_moves = runs(lock_moves)
-    lock_hosts = runs(lock_hosts)
-
-    async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
-        await save_hosts(self._transaction, hosts, at)
-
-    async def save_loads(self, loads: Sequence[HostLoad]) -> int:
-        return await save_loads(self._transaction, loads)
-
-    forget_hosts = runs(forget_hosts)
-    save_cells = runs(save_cells)
-    set_application = runs(set_application)
-    lock_aggregates = runs(lock_aggregates)
-    save_aggregate = runs(save_aggregate)
-    forget_aggregate = runs(forget_aggregate)
-    create_group = runs(create_group)
-    count_groups = runs(count_groups)
-    delete_group = runs(delete_group)
-    create_named = runs(create_named)
-    lock_named = runs(lock_named)
-    save_named = runs(save_named)
-    delete_named = runs(delete_named)
-
-    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
-        found = await NOTE.fetch(self._transaction, [note_values(rows) for rows in groups])
-        # Notes are inserted, and get their numbers, in the order of the groups.
-        return sorted([OutboxKey(number) for (number,) in found])
-
-    async def confirm(self, said: Sequence[OutboxKey]) -> None:
-        dropped = await DROP_NOTES.fetch(self._transaction, {*said})
-        await CONFIRM.change(self._transaction, confirmed_in(dropped))
-
-    async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
-        await DROP_NOTES.fetch(self._transaction, {*names})
-
-
-class SqlSchedulerStore:
-    def __init__(self, url: str | Database, *, settings: DatabaseSettings | None = None) -> None:
-        self._database = open_database(url, settings=settings)
-        # Of this process; on PostgreSQL, workers that wait would hold sessions.
-        self._ordering = asyncio.Lock()
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[SchedulerTransaction]:
-        async with self._database.writing() as transaction:
-            yield SqlSchedulerTransaction(transaction)
-
-    instances = reads(find)
-    instance_page = reads(find_page)
-    counted = reads(count_found)
-    unplaced = reads(count_unplaced)
-    overdue = reads(find_overdue)
-    waiting_digests = reads(waiting.digests_of)
-    one_waiting_of_each = reads(waiting.one_of_each)
-    find_waiting = reads(waiting.find_waiting)
-    some_are_woken = reads(waiting.some_are_woken)
-    unconfirmed = reads(find_unconfirmed)
-    hosts = reads(find_hosts)
-    host_versions = reads(find_versions)
-    host_loads = reads(find_loads)
-    changes = reads(find_changes)
-    cells = reads(find_cells)
-    instance_counts = reads(count_instances)
-    work_counts = reads(count_work)
-    applications = reads(find_applications)
-    aggregates = reads(find_aggregates)
-
-    @asynccontextmanager
-    async def ordering_aggregates(self) -> AsyncIterator[None]:
-        async with self._ordering:
-            if self._database.dialect != "postgresql":
-                # One process has all workers of an SQLite file.
-                yield
-                return
-            async with self._database.writing() as transaction:
-                await transaction.run(lock_orders)
-                yield
-
-    groups = reads(find_groups)
-    named = reads(find_named)
-
-    async def prune(self, ended_before: datetime, limit: int) -> int:
-        async with self._database.writing() as transaction:
-            await transaction.run(prune_groups, ended_before)
-            return await transaction.run(prune, ended_before, limit)
-
-    async def put_names_in_order(self, limit: int) -> int:
-        async with self._database.writing() as transaction:
-            return await transaction.run(put_names_in_order, limit)
-
-    async def close(self) -> None:
-        await self._database.close()

@@ -21,9 +21,9 @@ from engine.flavors import Flavor, InstanceId
 from engine.hosts import HostState
 from kit.process import run_until
 from laboratory.at_rest import Asked, problems_of
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from scheduler_worker.store import InstanceQuery
-from scheduler_worker.store_sql import SqlSchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 from tests.adversity.worker_process import BUS
 from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
@@ -69,8 +69,8 @@ class CloudOn(Generic[B]):
     def __init__(self, under_test: B, database_url: str, cells: Sequence[str], sizes: dict[str, str]) -> None:
         self.under_test = under_test
         self.cells = tuple(cells)
-        self.books = SqlPlacementStore(database_url)
-        self._rows = SqlSchedulerStore(database_url)
+        self.books = PlacementStore(database_url)
+        self._rows = SchedulerStore(database_url)
         # Longer than any worker's timeout: on a busy machine eight processes take a while to start.
         patient = structs.replace(BUS, answer_timeout_ms=PATIENCE_S * 1000)
         self.client = Station(under_test.broker(user_of("operator")), "client", settings=patient, asks=True)

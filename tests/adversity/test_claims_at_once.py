@@ -25,7 +25,7 @@ from bus.messages.administration import (
 )
 from engine.inventories import ProviderId
 from engine.refusals import DoesNotFit
-from placement_worker.store_sql import SqlPlacementStore, postgres_claims
+from placement_worker.store_sql import PlacementStore, postgres_claims
 from tests.contracts.admin_client import AdminClient, allocations, holding
 from tests.contracts.placement_orders import amounts, consumer, inventories, provider
 from tests.contracts.sql_stores import as_owner, migrated_database
@@ -41,7 +41,7 @@ class Placement:
 
     def __init__(self, url: str, driver: Any) -> None:
         self.driver = driver
-        self._stores = [SqlPlacementStore(url) for _ in range(2)]
+        self._stores = [PlacementStore(url) for _ in range(2)]
         self.first, self.second = map(AdminClient, self._stores)
 
     async def claim(self, name: str, *hosts: ProviderId, by: AdminClient | None = None) -> WriteVerdict:

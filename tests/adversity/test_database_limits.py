@@ -29,7 +29,7 @@ from kit.process import Part, run_until
 from kit.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade
 from kit.times import now
 from placement_worker.settings import FeedPace, PlacementSettings
-from placement_worker.store_sql import SqlPlacementStore, SqlPlacementTransaction
+from placement_worker.store_sql import PlacementStore, PlacementTransaction
 from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.placement_orders import a_claim, a_host, a_release, consumer
@@ -67,13 +67,13 @@ BUS = varied(
 CLAIMS, TRIES = 20, 12
 
 
-class CountingStore(SqlPlacementStore):
+class CountingStore(PlacementStore):
     """Counts the transactions that were begun."""
 
     begun = 0
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
+    async def transaction(self) -> AsyncIterator[PlacementTransaction]:
         self.begun += 1
         async with super().transaction() as transaction:
             yield transaction
@@ -87,7 +87,7 @@ class Scene:
         self.store = CountingStore(url, settings=LIMITS)
         stack.push_async_callback(self.store.close)
         # For preparation and checks: with the limits of deployments, which a busy machine keeps.
-        self.patient = SqlPlacementStore(url)
+        self.patient = PlacementStore(url)
         stack.push_async_callback(self.patient.close)
 
     async def open(self) -> None:

@@ -21,7 +21,7 @@ from kit.sql import open_database
 from placement_worker import tables
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimOrder, Sent
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import (
     HORIZON,
     NOON,
@@ -57,7 +57,7 @@ async def url() -> AsyncIterator[str]:
 
 
 async def test_groups_are_kept_while_six_connections_claim_swap_and_release(url: str) -> None:
-    store, run = SqlPlacementStore(url, pool_size=WORKERS), _Run()
+    store, run = PlacementStore(url, pool_size=WORKERS), _Run()
     try:
         await StoreClient(store).report(*[a_host(name, VCPU=50) for name in HOSTS])
         async with asyncio.TaskGroup() as workers:
@@ -84,7 +84,7 @@ class _Run:
         self.faults: list[str] = []
 
 
-async def _work(store: SqlPlacementStore, url: str, run: _Run, chance: random.Random) -> None:
+async def _work(store: PlacementStore, url: str, run: _Run, chance: random.Random) -> None:
     for _ in range(BATCHES_PER_WORKER):
         orders = [_any_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
         for _ in range(TRIES_MAX):
@@ -110,7 +110,7 @@ async def _work(store: SqlPlacementStore, url: str, run: _Run, chance: random.Ra
     run.faults += await _crowded(url)
 
 
-async def _ask(store: SqlPlacementStore, orders: Sequence[ClaimOrder]) -> tuple[ClaimVerdict, ...]:
+async def _ask(store: PlacementStore, orders: Sequence[ClaimOrder]) -> tuple[ClaimVerdict, ...]:
     async with store.transaction() as tx:
         ledger = await tx.lock_claims(keys_of_orders(orders))
         decision = decide_claims(ledger, [Sent(order) for order in orders], NOON, HORIZON)

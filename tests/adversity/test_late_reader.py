@@ -19,8 +19,8 @@ from kit.sql import open_database
 from kit.times import now
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import Sent
-from placement_worker.store import ChangeFeed, PlacementTransaction
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore, PlacementTransaction
+from placement_worker.store_sql.log import ChangeFeed
 from tests.contracts.placement_orders import (
     DB,
     HORIZON,
@@ -50,7 +50,7 @@ async def url() -> AsyncIterator[str]:
 
 @pytest_asyncio.fixture
 async def client(url: str) -> AsyncIterator[StoreClient]:
-    store = SqlPlacementStore(url)
+    store = PlacementStore(url)
     client = StoreClient(store)
     await client.report(a_host("host-1"), a_host("host-2"))
     yield client
@@ -150,7 +150,7 @@ async def test_who_did_not_see_what_was_committed_late_and_forgotten_is_told_so(
 async def test_of_two_processes_one_publishes_and_the_other_takes_over_when_it_ends(
     client: StoreClient, url: str
 ) -> None:
-    other = SqlPlacementStore(url)
+    other = PlacementStore(url)
     try:
         async with client.store.lead_feed() as feed:
             assert feed is not None
@@ -167,7 +167,7 @@ async def test_of_two_processes_one_publishes_and_the_other_takes_over_when_it_e
 async def test_whoever_publishes_and_loses_its_connection_leads_no_longer(
     client: StoreClient, url: str
 ) -> None:
-    other = SqlPlacementStore(url)
+    other = PlacementStore(url)
     try:
         async with client.store.lead_feed() as feed:
             assert feed is not None

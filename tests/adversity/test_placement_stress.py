@@ -24,7 +24,7 @@ from kit.sql import open_database
 from placement_worker import tables
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimOrder, Sent
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import (
     HORIZON,
     NOON,
@@ -66,7 +66,7 @@ async def url() -> AsyncIterator[str]:
 
 
 async def test_six_connections_never_break_the_books(url: str) -> None:
-    run = await _run(SqlPlacementStore(url, pool_size=WORKERS), url)
+    run = await _run(PlacementStore(url, pool_size=WORKERS), url)
 
     assert run.faults == []
     # A run without collisions would prove nothing.
@@ -84,7 +84,7 @@ class _Run:
         self.faults: list[str] = []
 
 
-async def _run(store: SqlPlacementStore, url: str) -> _Run:
+async def _run(store: PlacementStore, url: str) -> _Run:
     run = _Run()
     try:
         client = StoreClient(store)
@@ -115,7 +115,7 @@ def _a_host_with_a_numa_node(name: str) -> ReportInventory:
     )
 
 
-async def _work(store: SqlPlacementStore, run: _Run, chance: random.Random) -> None:
+async def _work(store: PlacementStore, run: _Run, chance: random.Random) -> None:
     for _ in range(BATCHES_PER_WORKER):
         orders = [_any_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
         for _ in range(TRIES_MAX):
@@ -128,7 +128,7 @@ async def _work(store: SqlPlacementStore, run: _Run, chance: random.Random) -> N
             run.faults.append(f"no success in {TRIES_MAX} tries")
 
 
-async def _ask(store: SqlPlacementStore, run: _Run, orders: Sequence[ClaimOrder]) -> None:
+async def _ask(store: PlacementStore, run: _Run, orders: Sequence[ClaimOrder]) -> None:
     async with store.transaction() as tx:
         ledger = await tx.lock_claims(keys_of_orders(orders))
         decision = decide_claims(ledger, [Sent(order) for order in orders], NOON, HORIZON)

@@ -22,7 +22,7 @@ from kit.errors import Transient
 from placement_worker.admin_writes import write_quotas
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimOrder, Sent
-from placement_worker.store_sql import SqlPlacementStore, consumers
+from placement_worker.store_sql import PlacementStore, consumers
 from tests.contracts.placement_orders import (
     HORIZON,
     NOON,
@@ -105,7 +105,7 @@ async def stressed(url: str) -> Run:
     connection = await asyncpg.connect(
         make_url(as_owner(url)).set(drivername="postgresql").render_as_string(hide_password=False)
     )
-    stores = [SqlPlacementStore(url, pool_size=2) for _ in range(WORKERS)]
+    stores = [PlacementStore(url, pool_size=2) for _ in range(WORKERS)]
     try:
         await connection.execute("TRUNCATE consumers, holders, quotas; DROP TABLE IF EXISTS looks CASCADE")
         await connection.execute("DROP FUNCTION IF EXISTS look CASCADE")
@@ -128,7 +128,7 @@ async def stressed(url: str) -> Run:
     return run
 
 
-async def operate(store: SqlPlacementStore, run: Run) -> None:
+async def operate(store: PlacementStore, run: Run) -> None:
     for limit in (LIMIT, LIMIT, None, LIMIT, None, LIMIT):
         await asyncio.sleep(0.15)
         order = SetQuota(project="shop", limits={INSTANCES: limit})
@@ -143,7 +143,7 @@ async def operate(store: SqlPlacementStore, run: Run) -> None:
     run.has_its_limits = True
 
 
-async def work(store: SqlPlacementStore, run: Run, chance: random.Random) -> None:
+async def work(store: PlacementStore, run: Run, chance: random.Random) -> None:
     # The last limit counts anew what is used. So on a fast machine, too, much must be claimed after it.
     left = BATCHES
     while left:

@@ -10,7 +10,7 @@ from engine.inventories import ReportedProvider
 from kit.errors import Transient
 from placement_worker.core.ledger import Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import (
     HOST,
     OTHER_HOST,
@@ -34,7 +34,7 @@ FELLED = a_report(removed=(HOST,))
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[StoreClient]:
     async with migrated_database("postgresql") as url:
-        store = SqlPlacementStore(url)
+        store = PlacementStore(url)
         yield StoreClient(store)
         assert await store.audit() == ()
         await store.close()

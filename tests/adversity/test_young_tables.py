@@ -17,10 +17,10 @@ from engine.refusals import Claimed
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store_sql import SqlIronicStore
 from kit.sql import upgrade
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from scheduler_worker.core.hosts import HostLoad
 from scheduler_worker.core.instances.lifecycle import deleted
-from scheduler_worker.store_sql import SqlSchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 from tests.contracts import placement_orders as placement
 from tests.contracts import scheduler_rows as scheduler
 from tests.contracts import test_conductor_store as conductor
@@ -43,7 +43,7 @@ async def change_in_a_cell(store: SqlConductorStore, numbers: range) -> None:
     await conductor.save(store, *(conductor.a_row(number, due_s=20) for number in numbers))
 
 
-async def add_to_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None:
+async def add_to_the_scheduler(store: SchedulerStore, numbers: range) -> None:
     new = [scheduler.a_placed(scheduler.a_request(number, number)) for number in numbers]
     async with store.transaction() as transaction:
         await transaction.accept(new)
@@ -59,13 +59,13 @@ def reporting_host(number: int) -> HostState:
     )
 
 
-async def write_loads(store: SqlSchedulerStore, numbers: range, report: int) -> None:
+async def write_loads(store: SchedulerStore, numbers: range, report: int) -> None:
     loads = [HostLoad(ProviderId(UUID(int=number)), 1, 0, report, 7, 1, 0) for number in numbers]
     async with store.transaction() as transaction:
         assert await transaction.save_loads(loads) == len(loads)
 
 
-async def change_in_the_scheduler(store: SqlSchedulerStore, numbers: range) -> None:
+async def change_in_the_scheduler(store: SchedulerStore, numbers: range) -> None:
     async with store.transaction() as transaction:
         assert await transaction.apply_events([scheduler.an_active(number) for number in numbers]) == len(
             numbers
@@ -92,11 +92,11 @@ async def change_nodes(store: SqlIronicStore, numbers: range) -> None:
         assert not (await transaction.save([*rows.values()])).lost
 
 
-async def add_hosts(store: SqlPlacementStore, numbers: range) -> None:
+async def add_hosts(store: PlacementStore, numbers: range) -> None:
     await StoreClient(store).report(*(placement.a_host(f"host-{number}") for number in numbers))
 
 
-async def add_hosts_in_use(store: SqlPlacementStore, numbers: range) -> None:
+async def add_hosts_in_use(store: PlacementStore, numbers: range) -> None:
     await add_hosts(store, numbers)
     claims = [a_claim_on(number, f"stays-{number}") for number in numbers]
     assert all(isinstance(each, Claimed) for each in await StoreClient(store).ask(*claims))
@@ -106,7 +106,7 @@ def a_claim_on(number: int, who: str) -> ClaimResources:
     return placement.a_claim(placement.a_share(placement.provider(f"host-{number}")), placement.consumer(who))
 
 
-async def claim_and_release(store: SqlPlacementStore, numbers: range) -> None:
+async def claim_and_release(store: PlacementStore, numbers: range) -> None:
     client = StoreClient(store)
     who = [placement.consumer(f"server-{number}") for number in numbers]
     claims = [a_claim_on(number, f"server-{number}") for number in numbers]
@@ -117,9 +117,9 @@ async def claim_and_release(store: SqlPlacementStore, numbers: range) -> None:
 
 
 CASES: dict[str, tuple[Callable[[str], Any], Deed, Deed]] = {
-    "placement_worker": (SqlPlacementStore, add_hosts_in_use, claim_and_release),
+    "placement_worker": (PlacementStore, add_hosts_in_use, claim_and_release),
     "cell_conductor": (lambda url: SqlConductorStore(url, "c1"), add_to_a_cell, change_in_a_cell),
-    "scheduler_worker": (SqlSchedulerStore, add_to_the_scheduler, change_in_the_scheduler),
+    "scheduler_worker": (SchedulerStore, add_to_the_scheduler, change_in_the_scheduler),
     "ironic_sync": (SqlIronicStore, add_nodes, change_nodes),
 }
 
@@ -150,7 +150,7 @@ async def test_to_become_active_on_the_chosen_host_writes_no_index() -> None:
     async with empty_database("postgresql") as url:
         await upgrade(url, "scheduler_worker")
         await _without_autovacuum(url, "requested_instances")
-        store = SqlSchedulerStore(url)
+        store = SchedulerStore(url)
         try:
             await add_to_the_scheduler(store, numbers)
             async with store.transaction() as transaction:
@@ -171,7 +171,7 @@ async def test_claims_write_no_index_of_providers() -> None:
     async with empty_database("postgresql") as url:
         await upgrade(url, "placement_worker")
         await _without_autovacuum(url, "providers")
-        store, reader = SqlPlacementStore(url), await _connected(url)
+        store, reader = PlacementStore(url), await _connected(url)
         try:
             await add_hosts(store, numbers)
             await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")

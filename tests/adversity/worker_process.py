@@ -50,20 +50,20 @@ async def parts_of(kind: str, cell: str, stack: AsyncExitStack) -> tuple[Part, .
 
 def _placement(station: Station, database: str, stack: AsyncExitStack) -> tuple[Part, ...]:
     from placement_worker.settings import PlacementSettings
-    from placement_worker.store_sql import SqlPlacementStore
+    from placement_worker.store_sql import PlacementStore
     from placement_worker.wiring import placement_parts
 
-    books = SqlPlacementStore(database)
+    books = PlacementStore(database)
     stack.push_async_callback(books.close)
     return placement_parts((station,), books, PlacementSettings())
 
 
 def _scheduler(station: Station, database: str, stack: AsyncExitStack) -> tuple[Part, ...]:
     from scheduler_worker.settings import SchedulerPace, SchedulerSettings
-    from scheduler_worker.store_sql import SqlSchedulerStore
+    from scheduler_worker.store_sql import SchedulerStore
     from scheduler_worker.wiring import scheduler_parts
 
-    rows = SqlSchedulerStore(database)
+    rows = SchedulerStore(database)
     stack.push_async_callback(rows.close)
     instances_max = int(os.environ.get("INSTANCES_PER_HOST_MAX", "50"))
     settings = SchedulerSettings(

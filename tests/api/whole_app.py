@@ -13,7 +13,7 @@ from kit.health import Listen
 from placement_worker.api.auth import Authentication, BelievedToken
 from placement_worker.api.policy import policy_named
 from placement_worker.api.service import PlacementService, ServiceOptions
-from placement_worker.store import PlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.contracts.stores import open_store
 
 Version = tuple[int, int]

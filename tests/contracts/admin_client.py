@@ -18,7 +18,7 @@ from engine.refusals import ClaimVerdict
 from kit.errors import Transient
 from placement_worker.admin_writes import TRIES_MAX, WriteBatcher
 from placement_worker.core.ledger import ClaimOrder, Sent
-from placement_worker.store import PlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import NOON, VOCABULARY, inventories, provider
 from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import open_store

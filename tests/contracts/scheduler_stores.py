@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from scheduler_worker.store import SchedulerStore
-from scheduler_worker.store_sql import SqlSchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 from tests.contracts.sql_stores import migrated_database
 from tests.stores_in_memory import MemorySchedulerStore
 
@@ -20,7 +19,7 @@ async def open_scheduler_store(kind: str) -> AsyncIterator[SchedulerStore]:
         return
 
     async with migrated_database(kind, "scheduler_worker") as url:
-        store = SqlSchedulerStore(url)
+        store = SchedulerStore(url)
         try:
             yield store
         finally:

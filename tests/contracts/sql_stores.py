@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from kit.sql import POOL_SIZE, upgrade
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.contracts.worker_roles import ROLE_OF, give_rights
 
 WORKER = "placement_worker"
@@ -33,9 +33,9 @@ _making = asyncio.Lock()
 
 
 @asynccontextmanager
-async def open_sql_store(kind: str, *, pool_size: int = POOL_SIZE) -> AsyncIterator[SqlPlacementStore]:
+async def open_sql_store(kind: str, *, pool_size: int = POOL_SIZE) -> AsyncIterator[PlacementStore]:
     async with migrated_database(kind) as url:
-        store = SqlPlacementStore(url, pool_size=pool_size)
+        store = PlacementStore(url, pool_size=pool_size)
         try:
             yield store
         finally:

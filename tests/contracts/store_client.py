@@ -9,7 +9,7 @@ from engine.refusals import ClaimVerdict
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.store import PlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import HORIZON, NOON, VOCABULARY, a_release
 
 

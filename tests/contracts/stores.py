@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from placement_worker.store import PlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.contracts.sql_stores import open_sql_store
 from tests.stores_in_memory import MemoryPlacementStore
 

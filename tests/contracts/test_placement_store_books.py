@@ -13,8 +13,7 @@ from engine.refusals import Released
 from kit.sql import open_database, write_once
 from kit.times import now
 from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
-from placement_worker.store import PlacementStore
-from placement_worker.store_sql import SqlPlacementStore, consumers
+from placement_worker.store_sql import PlacementStore, consumers
 from tests.contracts.placement_orders import (
     DB,
     GROUP,
@@ -134,7 +133,7 @@ WRONG = (
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 async def test_a_recount_brings_the_numbers_in_line_and_tells_the_pictures(kind: str, statement: str) -> None:
     async with migrated_database(kind) as url:
-        store = SqlPlacementStore(url)
+        store = PlacementStore(url)
         try:
             client = MendingClient(store)
             await client.report(a_host("host-1"), a_host("host-2"))

@@ -16,9 +16,9 @@ from kit.errors import Transient
 from kit.sql import open_database, write_once
 from placement_worker.core.claims import keys_of_orders
 from placement_worker.core.ledger import ClaimChanges, Touched
-from placement_worker.store import ChangeFeed, Unpublished
-from placement_worker.store_sql import SqlPlacementStore, log
-from placement_worker.store_sql.log import begin_term
+from placement_worker.store import Unpublished
+from placement_worker.store_sql import PlacementStore, log
+from placement_worker.store_sql.log import ChangeFeed, begin_term
 from placement_worker.view import ProviderView
 from tests.contracts.placement_orders import (
     DB,
@@ -182,7 +182,7 @@ async def test_a_new_leader_starts_a_new_term_where_the_last_one_marked(client: 
 async def test_a_leader_whose_term_is_over_publishes_nothing_more(kind: str) -> None:
     """It may not notice that the server has ended its session, and another process leads."""
     async with migrated_database(kind) as url:
-        store, database = SqlPlacementStore(url), open_database(url)
+        store, database = PlacementStore(url), open_database(url)
         async with store.lead_feed() as feed:
             assert feed is not None
             await write_once(database, begin_term)
@@ -278,7 +278,7 @@ def claiming(who: ConsumerId) -> ClaimResources:
 
 async def prune_alone(client: StoreClient, logged_before: datetime = AFTER_EVERYTHING) -> int:
     """As an HTTP API does, which may have no placement worker beside it."""
-    assert isinstance(client.store, SqlPlacementStore)
+    assert isinstance(client.store, PlacementStore)
     return await client.store.prune(BEFORE_EVERYTHING, logged_before, unpublished_too=True)
 
 
@@ -374,7 +374,7 @@ async def test_a_log_with_a_publisher_is_pruned_by_nobody_before_it_is_published
 @pytest.mark.parametrize("kind", STORES[1:])
 async def test_a_pruner_that_waits_takes_nothing_back_that_is_published_meanwhile(kind: str) -> None:
     async with migrated_database(kind) as url:
-        store, other = SqlPlacementStore(url), open_database(url)
+        store, other = PlacementStore(url), open_database(url)
         client = StoreClient(store)
         await client.report(a_host("host-1"), a_host("host-2"))
 

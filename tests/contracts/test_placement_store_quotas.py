@@ -27,7 +27,7 @@ from placement_worker.core.allocation_writes import (
     keys_of_mends,
 )
 from placement_worker.core.ledger import ClaimChanges, keys_of_shares
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import (
     CLEANUP,
     DB,
@@ -178,7 +178,7 @@ async def test_a_write_counts_for_its_project_though_a_later_one_of_its_batch_is
 @pytest.mark.parametrize("books", STORES[1:])
 async def test_a_worker_that_does_not_know_of_a_first_limit_yet_tries_again(books: str) -> None:
     async with migrated_database(books) as url:
-        one, other = SqlPlacementStore(url), SqlPlacementStore(url)
+        one, other = PlacementStore(url), PlacementStore(url)
         ours, theirs = StoreClient(one), StoreClient(other)
         await ours.report(a_host("host-1"))
         await ours.ask(claiming("a"))

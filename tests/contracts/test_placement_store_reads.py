@@ -11,7 +11,7 @@ from sqlalchemy.engine import make_url
 
 from engine.inventories import ConsumerId
 from kit.sql import PostgresSession
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.view import ProviderView
 from tests.contracts import placement_orders as orders
 from tests.contracts.sql_stores import as_owner, migrated_database
@@ -24,10 +24,10 @@ READERS = 4
 
 
 @asynccontextmanager
-async def a_reader() -> AsyncIterator[tuple[str, SqlPlacementStore, StoreClient]]:
+async def a_reader() -> AsyncIterator[tuple[str, PlacementStore, StoreClient]]:
     """A store with a host of which WEB holds something; and another store that writes."""
     async with migrated_database("postgresql") as url:
-        reader, writer = SqlPlacementStore(url), SqlPlacementStore(url)
+        reader, writer = PlacementStore(url), PlacementStore(url)
         try:
             client = StoreClient(writer)
             await client.report_one(orders.a_host("host-1", VCPU=4))

@@ -13,7 +13,7 @@ from bus.messages.placement import ClaimResources
 from engine.refusals import Claimed, DoesNotFit
 from placement_worker.core.claims import keys_of_orders
 from placement_worker.core.ledger import ClaimKeys, Ledger
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.store_sql.postgres_claims import PostgresClaims
 from tests.contracts import placement_orders as orders
 from tests.contracts.sql_stores import as_owner, migrated_database
@@ -57,7 +57,7 @@ def _for_asyncpg(url: str) -> str:
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-class _ListingStore(SqlPlacementStore):
+class _ListingStore(PlacementStore):
     postgres_claims = _Listed
 
 
@@ -65,7 +65,7 @@ class _ListingStore(SqlPlacementStore):
 async def a_cloud() -> AsyncIterator[tuple[str, StoreClient]]:
     """The database, and a client that has not seen the host yet."""
     async with migrated_database("postgresql") as url:
-        store, first = _ListingStore(url), SqlPlacementStore(url)
+        store, first = _ListingStore(url), PlacementStore(url)
         try:
             await StoreClient(first).report_one(orders.a_host("host-1", VCPU=4))
             yield url, StoreClient(store)

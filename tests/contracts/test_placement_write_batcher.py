@@ -12,7 +12,7 @@ from engine.inventories import ConsumerId
 from kit.errors import Transient
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.core.ledger import ClaimChanges
-from placement_worker.store import PlacementTransaction
+from placement_worker.store_sql import PlacementTransaction
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import HOST, NOON, VOCABULARY, WEB, amounts, consumer
 
@@ -37,7 +37,7 @@ class Troubled:
                 await write_claims(changes)
                 self._happens(changes)
 
-            tx.write_claims = troubled  # type: ignore[method-assign]
+            tx.write_claims = troubled
             yield tx
 
 

@@ -7,10 +7,8 @@ import pytest_asyncio
 
 from scheduler_worker.core.instances.lifecycle import deleted, heard
 from scheduler_worker.core.instances.rows import ERROR, failed
-from scheduler_worker.store import (
-    OutboxNote,
-    SchedulerStore,
-)
+from scheduler_worker.store import OutboxNote
+from scheduler_worker.store_sql import SchedulerStore
 from tests.contracts.scheduler_rows import (
     LATER,
     NOON,

@@ -17,8 +17,8 @@ from kit.sql import open_database, read_once
 from scheduler_worker.core.instances.history import encoded
 from scheduler_worker.core.instances.lifecycle import deleted_unseen
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow, accepted
-from scheduler_worker.store import InstanceQuery, NewRequest, SchedulerStore
-from scheduler_worker.store_sql import SqlSchedulerStore
+from scheduler_worker.store import InstanceQuery, NewRequest
+from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.store_sql.rows import find_page
 from tests.contracts.scheduler_rows import LATER, NOON, accept, instance, request_id, save
 from tests.contracts.scheduler_stores import STORES
@@ -95,7 +95,7 @@ def rows() -> list[InstanceRow]:
 @pytest_asyncio.fixture(params=STORES)
 async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     async with migrated_database(request.param, "scheduler_worker") as url:
-        store = SqlSchedulerStore(url)
+        store = SchedulerStore(url)
         all_rows = rows()
         for number in range(16):
             some = tuple(all_rows[number * 5 : number * 5 + 5])
@@ -138,7 +138,7 @@ async def walked(store: SchedulerStore, query: InstanceQuery) -> tuple[list[Inst
 
 
 async def test_all_pages_together_have_what_is_asked_for_in_its_order(url: str) -> None:
-    store = SqlSchedulerStore(url)
+    store = SchedulerStore(url)
     try:
         for order, backwards, (asked, fits) in product(ORDERS, (False, True), BY_CONDITION.values()):
             there = [row for row in rows() if fits(row) and (order != "host" or row.told.state != DELETED)]
@@ -156,7 +156,7 @@ async def test_all_pages_together_have_what_is_asked_for_in_its_order(url: str) 
 
 
 async def test_a_page_of_a_rare_state_ends_where_the_reading_ends_and_the_next_one_goes_on(url: str) -> None:
-    store = SqlSchedulerStore(url)
+    store = SchedulerStore(url)
     try:
         query = InstanceQuery(state="error", limit=100, read_max=READ_MAX)
         first = await store.instance_page(query)
@@ -171,7 +171,7 @@ async def test_a_page_of_a_rare_state_ends_where_the_reading_ends_and_the_next_o
 
 
 async def test_a_page_behind_an_instance_that_is_gone_is_none(url: str) -> None:
-    store = SqlSchedulerStore(url)
+    store = SchedulerStore(url)
     try:
         assert await store.instance_page(InstanceQuery(order="name", after=instance(999))) is None
         # Ids have their place, whether there is a row or not.
@@ -232,7 +232,7 @@ async def test_rows_of_release_0_1_0_are_found_by_their_names_once_these_are_in_
             await transaction.run(_forget_orders)
     finally:
         await database.close()
-    store = SqlSchedulerStore(url)
+    store = SchedulerStore(url)
     try:
         assert await store.instances(InstanceQuery(name="web-2")) == []
 

@@ -14,8 +14,8 @@ from kit.errors import Transient
 from kit.times import now
 from placement_worker import store_sql
 from placement_worker.settings import CHANGES_MAX, FEED_ENTRIES
-from placement_worker.store_sql import SqlPlacementStore, claims, log, postgres_claims, trees
-from placement_worker.store_sql.log import SqlFeed
+from placement_worker.store_sql import PlacementStore, claims, log, postgres_claims, trees
+from placement_worker.store_sql.log import ChangeFeed
 from placement_worker.store_sql.names import VocabularyCache
 from placement_worker.store_sql.rows import NO_BASE, ClaimRows
 from placement_worker.tables import consumers, feed
@@ -23,20 +23,20 @@ from tests.planted.replacing import planted, planted_as, planted_by, replaced
 
 
 # A page begins with the row that the page before it ended with.
-@planted("a page of holders repeats the last row of the one before", SqlPlacementStore, "holders_of")
+@planted("a page of holders repeats the last row of the one before", PlacementStore, "holders_of")
 async def holder_repeated(real: Any, self: Any, provider: Any, after: Any, limit: int) -> Any:
     page = await real(self, provider, after, limit)
     return await real(self, provider, UUID(int=after.int - 1), limit) if after and page else page
 
 
 # A page of quotas begins with the row that the page before it ended with.
-@planted("a page of quotas repeats the last row of the one before", SqlPlacementStore, "quotas")
+@planted("a page of quotas repeats the last row of the one before", PlacementStore, "quotas")
 async def quota_repeated(real: Any, self: Any, project: str, after: str, limit: int) -> Any:
     return await real(self, project, after[:-1], limit)
 
 
 # A page of members names as the next one a row too far.
-@planted("a member of a group is lost between two pages", SqlPlacementStore, "members_page")
+@planted("a member of a group is lost between two pages", PlacementStore, "members_page")
 async def member_lost_between_pages(real: Any, self: Any, after: int, limit: int) -> Any:
     page = await real(self, after, limit)
     return page if page.next is None else structs.replace(page, next=page.next + 1)
@@ -75,7 +75,7 @@ def pruning_not_noted(real: Any, connection: Any, logged_before: Any, **how: Any
 
 
 # A process whose term is over does not notice it, and publishes beside the new leader.
-@planted("a leader publishes after its term", SqlFeed, "mark")
+@planted("a leader publishes after its term", ChangeFeed, "mark")
 async def old_leader_goes_on(real: Any, self: Any, position: int, cursor: str) -> None:
     try:
         await real(self, position, cursor)
@@ -85,7 +85,7 @@ async def old_leader_goes_on(real: Any, self: Any, position: int, cursor: str) -
 
 
 # A reading of the log that stopped at its limit is followed by one that begins an entry too late.
-@planted("an entry of the log is passed over between two readings", SqlFeed, "read")
+@planted("an entry of the log is passed over between two readings", ChangeFeed, "read")
 async def entry_passed_over(real: Any, self: Any, entries_max: int = FEED_ENTRIES) -> Any:
     found, further = await real(self, entries_max), await real(self, entries_max + 1)
     return structs.replace(found, cursor=further.cursor) if further.is_cut else found

@@ -57,7 +57,7 @@ from engine.inventories import (
 )
 from kit.errors import Failure, Transient
 from placement_worker.admin_writes import WriteBatcher
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.view import ProviderReplica, ProviderView
 from placement_worker.wiring import STANDARD
 from tests.simulation.faulty_database import CommitObserver, FaultyDatabase
@@ -445,7 +445,7 @@ class Admins:
             tasks.create_task(self._work(process, BusApi(station)))
 
     async def _serve(self, process: SimProcess) -> None:
-        store = SqlPlacementStore(FaultyDatabase(self._books.tables, process, self._observer))
+        store = PlacementStore(FaultyDatabase(self._books.tables, process, self._observer))
         view = self.view = ProviderView(store, PAGE)
         batcher = WriteBatcher(store, STANDARD, process.clock)
         await self._work(process, HttpServerApi(batcher, view, store, self._books, self._findings))
@@ -524,7 +524,7 @@ class HttpServerApi:
         self,
         batcher: WriteBatcher,
         view: ProviderView,
-        store: SqlPlacementStore,
+        store: PlacementStore,
         books: InspectableStore,
         findings: Findings,
     ) -> None:

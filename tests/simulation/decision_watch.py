@@ -13,7 +13,7 @@ from scheduler_worker.core.instances import rows
 from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.requests import building, cell_events, instance_orders, move_needs, moving
 from scheduler_worker.store import Known
-from scheduler_worker.store_sql import SqlSchedulerTransaction
+from scheduler_worker.store_sql import SchedulerTransaction
 from tests.planted.replacing import replaced
 
 See = Callable[[str, str], None]
@@ -51,10 +51,8 @@ def watched_decisions(see: See, judged: Judged, answered: Callable[[object, obje
             (forgetting, "overdue", "the deadline"),
         ):
             stack.enter_context(replaced(owner, name, _of_a_request(see, event)))
-        stack.enter_context(replaced(SqlSchedulerTransaction, "decide", lambda real: _decided(real, see)))
-        stack.enter_context(
-            replaced(SqlSchedulerTransaction, "apply_events", lambda real: _applied(real, see))
-        )
+        stack.enter_context(replaced(SchedulerTransaction, "decide", lambda real: _decided(real, see)))
+        stack.enter_context(replaced(SchedulerTransaction, "apply_events", lambda real: _applied(real, see)))
         yield
 
 

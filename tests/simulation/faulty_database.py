@@ -20,13 +20,13 @@ from ironic_sync.store_sql import GIVE, SqlIronicStore, SqlIronicTransaction, me
 from kit.errors import Transient, Unavailable
 from kit.sql.databases import RowStatement
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
-from placement_worker.store_sql import SqlPlacementTransaction, claims, log, trees
-from placement_worker.store_sql.log import SqlFeed
+from placement_worker.store_sql import PlacementTransaction, claims, log, trees
+from placement_worker.store_sql.log import ChangeFeed
 from scheduler_worker.core.aggregates import KeptAggregate
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import Known, NewRequest
-from scheduler_worker.store_sql import SqlSchedulerStore, SqlSchedulerTransaction
+from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
 from tests.planted.replacing import replaced, replaced_in
 from tests.simulation.faults import CURSED, CURSED_IDS
 from tests.simulation.nodes_checker import NodesChecker
@@ -412,25 +412,25 @@ _WATCHES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (SqlConductorTransaction, "take_due", _is_timer),
     (SqlConductorTransaction, "save", _cell_saved),
     (SqlConductorTransaction, "save_hosts", _cell_hosts_saved),
-    (SqlSchedulerTransaction, "accept", _accepts),
-    (SqlSchedulerTransaction, "lock", _requests_locked),
-    (SqlSchedulerTransaction, "decide", _requests_decided),
-    (SqlSchedulerTransaction, "save", _requests_saved),
-    (SqlSchedulerTransaction, "apply_events", _events_applied),
-    (SqlSchedulerTransaction, "save_hosts", _hosts_saved),
-    (SqlSchedulerTransaction, "save_aggregate", _aggregate_saved),
-    (SqlSchedulerTransaction, "note", _noted),
-    (SqlPlacementTransaction, "__init__", _books_opened),
-    (SqlFeed, "mark", _marks),
+    (SchedulerTransaction, "accept", _accepts),
+    (SchedulerTransaction, "lock", _requests_locked),
+    (SchedulerTransaction, "decide", _requests_decided),
+    (SchedulerTransaction, "save", _requests_saved),
+    (SchedulerTransaction, "apply_events", _events_applied),
+    (SchedulerTransaction, "save_hosts", _hosts_saved),
+    (SchedulerTransaction, "save_aggregate", _aggregate_saved),
+    (SchedulerTransaction, "note", _noted),
+    (PlacementTransaction, "__init__", _books_opened),
+    (ChangeFeed, "mark", _marks),
     (SqlIronicTransaction, "load", _locks),
     (SqlIronicTransaction, "load", _nodes_loaded),
     (SqlIronicTransaction, "save", _nodes_saved),
     (RowStatement, "fetch", _nodes_given),
     (SqlIronicStore, "due", _is_timer),
-    (SqlSchedulerStore, "overdue", _is_timer),
-    (SqlSchedulerStore, "unconfirmed", _is_timer),
+    (SchedulerStore, "overdue", _is_timer),
+    (SchedulerStore, "unconfirmed", _is_timer),
     *(
-        (SqlSchedulerTransaction, name, _locks)
+        (SchedulerTransaction, name, _locks)
         for name in ("accept", "lock", "lock_hosts", "save_loads", "next_waiting")
     ),
 )

@@ -7,7 +7,7 @@ from bus.messages.administration import ConsumerAllocations, ProviderInventories
 from bus.workers.handling import Received
 from engine.inventories import ConsumerId, ProviderId
 from placement_worker.admin_writes import write_handlers
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import STANDARD
 from tests.simulation.cloud import Cloud
 from tests.simulation.drawing import draw
@@ -22,7 +22,7 @@ def test_a_batch_of_reshapes_locks_all_consumers_before_any_tree() -> None:
     async def written() -> str:
         cloud = Cloud(draw(1))
         process = SimProcess("placement-1", 1, 1, cloud)
-        store = SqlPlacementStore(FaultyDatabase(cloud.rows.books.tables, process, cloud))
+        store = PlacementStore(FaultyDatabase(cloud.rows.books.tables, process, cloud))
         handler = write_handlers(STANDARD, lambda: AT)[Reshape]
         assert callable(handler)
         with watched_stores(cloud.now):

@@ -30,11 +30,11 @@ from kit.parts import Pauses
 from kit.process import Part, run_until
 from laboratory.computes.driver import SimulatedPool
 from placement_worker.settings import FeedPace, PlacementSettings
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker import settings as third_party
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
-from scheduler_worker.store_sql import SqlSchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.planted.replacing import replaced
 from tests.simulation.faulty_database import CommitObserver, FaultyDatabase
@@ -168,12 +168,12 @@ class Workers:
         cell = rest.partition("-")[0]
         match role:
             case "placement":
-                store = SqlPlacementStore(FaultyDatabase(self._rows.books.tables, process, self._observer))
+                store = PlacementStore(FaultyDatabase(self._rows.books.tables, process, self._observer))
                 return placement_parts(
                     (station,), store, PLACEMENT, process.clock, pace=FEED_PACE, prune_every_s=3.0
                 )
             case "scheduler":
-                rows = SqlSchedulerStore(FaultyDatabase(self._rows.requests, process, self._observer))
+                rows = SchedulerStore(FaultyDatabase(self._rows.requests, process, self._observer))
                 picture = self.pictures[process.name] = Picture()
                 settings = structs.replace(
                     SCHEDULER,

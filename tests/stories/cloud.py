@@ -63,10 +63,11 @@ from laboratory.computes.driver import simulated_parts
 from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.computes.hosts import SimulatedHost
 from placement_worker.settings import FeedPace, PlacementSettings
-from placement_worker.store import PlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
-from scheduler_worker.store import HostQuery, SchedulerStore
+from scheduler_worker.store import HostQuery
+from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.scheduler_stores import open_scheduler_store
 from tests.contracts.stage import CELLS, SETTINGS

@@ -23,8 +23,7 @@ from kit.sql import POOL_SIZE, upgrade
 from kit.times import now
 from placement_worker.handlers import handlers
 from placement_worker.settings import PlacementSettings
-from placement_worker.store import PlacementStore
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from tests.servers import PrivatePostgres
@@ -71,7 +70,7 @@ class SqliteBooks:
         with tempfile.TemporaryDirectory(prefix="moor-") as directory:
             url = f"sqlite:///{Path(directory) / 'books.db'}"
             await upgrade(url, WORKER)
-            async with closing(SqlPlacementStore(url)) as store:
+            async with closing(PlacementStore(url)) as store:
                 await fill(store, reports())
                 yield OpenedBooks(store, url)
                 await check(store)
@@ -99,7 +98,7 @@ class PostgresBooks:
         await self._administrator.execute(f"CREATE DATABASE {name} TEMPLATE {self._template}")
         url = database_of(self._server, name)
         try:
-            async with closing(SqlPlacementStore(url, pool_size=connections)) as store:
+            async with closing(PlacementStore(url, pool_size=connections)) as store:
                 yield OpenedBooks(store, url)
                 await check(store)
         finally:
@@ -118,7 +117,7 @@ async def postgres_books() -> AsyncIterator[PostgresBooks]:
             await administrator.execute(f"CREATE DATABASE {template}")
             url = database_of(server, template)
             await upgrade(url, WORKER)
-            async with closing(SqlPlacementStore(url)) as store:
+            async with closing(PlacementStore(url)) as store:
                 await fill(store, reports())
             async with connected(server, template) as there:
                 await there.execute("VACUUM ANALYZE")
@@ -178,7 +177,7 @@ async def fill(store: PlacementStore, every: Sequence[ReportInventory]) -> None:
 
 
 @asynccontextmanager
-async def closing(store: SqlPlacementStore) -> AsyncIterator[SqlPlacementStore]:
+async def closing(store: PlacementStore) -> AsyncIterator[PlacementStore]:
     try:
         yield store
     finally:

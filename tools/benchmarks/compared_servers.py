@@ -16,7 +16,7 @@ from msgspec import Struct
 from bus.messages.placement import ReportInventory
 from engine.inventories import ReportedProvider
 from kit.sql import upgrade
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.placement_servers import PlacementServer, openstacks_server, our_server
 from tests.servers import PrivatePostgres
 from tools.benchmarks.books import PRODUCTION, WORKER, check, closing, connected, database_of, fill
@@ -84,7 +84,7 @@ class Ours:
         async with self._postgres_server.database() as name:
             url = database_of(self._postgres_server.postgres, name)
             await upgrade(url, WORKER)
-            async with closing(SqlPlacementStore(url)) as store:
+            async with closing(PlacementStore(url)) as store:
                 await fill(store, cloud.reports)
                 await _analyze(self._postgres_server, name)
                 with our_server(url) as server:
@@ -98,7 +98,7 @@ class OursOnSqlite:
         with tempfile.TemporaryDirectory(prefix="moor-") as directory:
             url = f"sqlite:///{Path(directory) / 'books.db'}"
             await upgrade(url, WORKER)
-            async with closing(SqlPlacementStore(url)) as store:
+            async with closing(PlacementStore(url)) as store:
                 await fill(store, cloud.reports)
                 with our_server(url) as server:
                     yield MeasuredServer(OURS, server, {SERVER: ProcessTree(server.eldest)})

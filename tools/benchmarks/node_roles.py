@@ -32,7 +32,7 @@ from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts
 from kit.process import run_process
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tools.benchmarks.messages import CELL
 from tools.benchmarks.roles import Handled, running
@@ -155,9 +155,9 @@ async def _playing(
 ) -> AsyncIterator[WatchedPicture | None]:
     # Imported here: each role needs other drivers and tables.
     if role == "scheduler":
-        from scheduler_worker.store_sql import SqlSchedulerStore  # noqa: PLC0415
+        from scheduler_worker.store_sql import SchedulerStore  # noqa: PLC0415
 
-        rows = SqlSchedulerStore(database)
+        rows = SchedulerStore(database)
         try:
             async with scheduler(broker_at(bus), rows, name) as picture:
                 yield picture

@@ -38,9 +38,9 @@ async def _playing(role: str, bus: str, database: str) -> AsyncIterator[Handled]
                 yield handled
         case "placement":
             # Imported here: the other roles need no database drivers, which take longer to load than everything else.
-            from placement_worker.store_sql import SqlPlacementStore  # noqa: PLC0415
+            from placement_worker.store_sql import PlacementStore  # noqa: PLC0415
 
-            store = SqlPlacementStore(database)
+            store = PlacementStore(database)
             try:
                 async with placement(broker_at(bus), store):
                     yield Handled()

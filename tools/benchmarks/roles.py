@@ -16,7 +16,7 @@ from bus.workers.worker import Worker
 from engine.refusals import Claimed
 from kit.process import Part, run_until
 from placement_worker.settings import PlacementSettings
-from placement_worker.store import PlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import placement_parts
 
 DRAIN_S_MAX = 20.0

@@ -23,7 +23,7 @@ from bus.workers.station import Station
 from engine.refusals import Claimed, TooCostly
 from kit.sql import upgrade
 from kit.times import now
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import a_claim, a_share, amounts, consumer, provider
 from tests.hostile_requests import (
     Hostile,
@@ -86,7 +86,7 @@ async def _books(ring: PostgresServer | None, hosts: int) -> AsyncIterator[str]:
         else:
             url = database_of(ring.postgres, await stack.enter_async_context(ring.database()))
         await upgrade(url, WORKER)
-        async with closing(SqlPlacementStore(url)) as store:
+        async with closing(PlacementStore(url)) as store:
             await fill(store, (*hard_worlds(CELL), *many_hosts(hosts, CELL)))
             yield url
             await check(store)

@@ -9,7 +9,7 @@ from typing import Any
 
 from bus.messages.placement import ClaimResources
 from bus.workers.handling import Received
-from placement_worker.store import PlacementStore
+from placement_worker.store_sql import PlacementStore
 from tools.benchmarks.books import (
     Books,
     PostgresBooks,

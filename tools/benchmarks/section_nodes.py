@@ -29,10 +29,8 @@ from ironic_sync.store import IronicStore
 from ironic_sync.store_sql import SqlIronicStore
 from kit.sql import upgrade
 from laboratory.ironic import SimulatedIronic, available_nodes
-from placement_worker.store import PlacementStore
-from placement_worker.store_sql import SqlPlacementStore
-from scheduler_worker.store import SchedulerStore
-from scheduler_worker.store_sql import SqlSchedulerStore
+from placement_worker.store_sql import PlacementStore
+from scheduler_worker.store_sql import SchedulerStore
 from tools.benchmarks.books import WrongBooksError, check, closing, database_of
 from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
 from tools.benchmarks.compared_servers import PostgresServer, postgres_server
@@ -247,7 +245,7 @@ async def sqlite_stores() -> AsyncIterator[Stores]:
         url = f"sqlite:///{Path(directory) / 'moor.db'}"
         for room in ROOMS:
             await upgrade(url, room)
-        stores = SqlPlacementStore(url), SqlSchedulerStore(url), SqlIronicStore(url)
+        stores = PlacementStore(url), SchedulerStore(url), SqlIronicStore(url)
         try:
             yield Stores(*stores)
         finally:
@@ -317,7 +315,7 @@ async def _on_servers(bus: Bus, ring: PostgresServer, effort: Effort) -> Result:
         events = Events(Flips(NODES), publish, pictures, spenders)
         await events.begin()
         result = await events.measured(what, SERVERS_RATE, effort, ring.settle)
-        async with closing(SqlPlacementStore(url)) as store:
+        async with closing(PlacementStore(url)) as store:
             await check(store)
     return result
 

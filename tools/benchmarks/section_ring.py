@@ -25,7 +25,7 @@ from ironic_sync.store_sql import SqlIronicStore
 from kit.process import run_until
 from kit.sql import upgrade
 from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from tools.benchmarks.books import WrongBooksError, check, closing, database_of
 from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
 from tools.benchmarks.compared_servers import postgres_server
@@ -308,7 +308,7 @@ async def _on_servers() -> AsyncIterator[Ring]:
             DATABASE: servers.spender,
         }
         yield Ring(bus.name, simulation, rows, client, spenders, start, kill, EVENTS)
-        async with closing(SqlPlacementStore(url)) as store:
+        async with closing(PlacementStore(url)) as store:
             await check(store)
 
 

@@ -25,8 +25,7 @@ from engine.inventories import ConsumerId, ProviderId, ReportedInventory
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
 from kit.sql import upgrade
-from placement_worker.store import PlacementStore
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from tests.servers import PrivatePostgres
 from tools.benchmarks.books import (
     REPORTS_AT_ONCE,
@@ -174,6 +173,6 @@ async def _postgres(hosts: int) -> AsyncIterator[tuple[PlacementStore, Spender]]
 @asynccontextmanager
 async def _filled(url: str, hosts: int) -> AsyncIterator[PlacementStore]:
     await upgrade(url, WORKER)
-    async with closing(SqlPlacementStore(url)) as store:
+    async with closing(PlacementStore(url)) as store:
         await _fill(store, hosts)
         yield store

@@ -15,7 +15,7 @@ from placement_worker.api.routes import routes_of
 from placement_worker.api.routing import HttpRoute
 from placement_worker.api.schemas import Schema
 from placement_worker.api.values import HEADER, NEWEST, OLDEST, SERVICE, Version, version_text
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.view import ProviderView
 
 _NAMES_IN_PATH = re.compile(r"\{(\w+)\}")
@@ -46,7 +46,7 @@ _ERRORS: Schema = {
 
 def every_route() -> tuple[HttpRoute, ...]:
     """The whole route table. Its store is never asked, so its file is never opened."""
-    store, nothing = SqlPlacementStore("sqlite:///placement.sqlite"), Vocabulary(frozenset(), frozenset())
+    store, nothing = PlacementStore("sqlite:///placement.sqlite"), Vocabulary(frozenset(), frozenset())
     writer = WriteBatcher(store, nothing, lambda: datetime.now(UTC))
     return (
         HttpRoute("GET", "/", version_document, rule=""),

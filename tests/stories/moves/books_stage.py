@@ -35,7 +35,7 @@ from moor.client.books.books_reader import BooksReader
 from moor.client.bus_client import answer_of, station_on
 from moor.clouds.cloud import CloudPlan, cloud
 from moor.worker_settings import CloudSettings
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from scheduler_worker.settings import SchedulerSettings
 from tests.asking import hosts_of, until_choosable
 from tests.contracts.stage import SETTINGS
@@ -61,9 +61,7 @@ TUNED = CloudSettings(
 
 
 class BooksStage:
-    def __init__(
-        self, client: Station, placement: SqlPlacementStore, database_url: str, bus_url: str
-    ) -> None:
+    def __init__(self, client: Station, placement: PlacementStore, database_url: str, bus_url: str) -> None:
         self.client = client
         self.placement = placement
         self.database_url = database_url

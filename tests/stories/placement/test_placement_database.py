@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 
 from cell_conductor.tables import metadata as conductor_tables
 from compute_sim.tables import metadata as compute_tables
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore
 from placement_worker.tables import metadata as placement_tables
 from scheduler_worker.tables import metadata as scheduler_tables
 from tests.stories.moor.moor_process import Process, moor_json, started
@@ -59,7 +59,7 @@ async def tables_in(url: str) -> set[str]:
 
 
 async def audited(url: str) -> tuple[str, ...]:
-    store = SqlPlacementStore(url.replace("sqlite:///", "sqlite+aiosqlite:///"))
+    store = PlacementStore(url.replace("sqlite:///", "sqlite+aiosqlite:///"))
     try:
         return tuple(await store.audit())
     finally:

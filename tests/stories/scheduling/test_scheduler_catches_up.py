@@ -3,7 +3,7 @@ of it.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -11,30 +11,22 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.message import Message
-from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
-from bus.messages.audit import BookEntry
 from bus.messages.build import InstanceState
 from bus.messages.placement import (
     AskSnapshot,
     LogPosition,
-    MembersPage,
     ProviderGone,
     ProvidersChanged,
-    RevisionsPage,
     SnapshotPage,
 )
 from bus.settings import BusSettings
 from bus.workers.station import Station
-from engine.inventories import ConsumerId, ProviderId, ProviderState, ProviderUsage, QuotaState
+from engine.inventories import ProviderState, ProviderUsage
 from engine.picture.picture import Picture
 from placement_worker.settings import FEED_ENTRIES
-from placement_worker.store import (
-    ChangeFeed,
-    Holdings,
-    PlacementStore,
-    PlacementTransaction,
-    Unpublished,
-)
+from placement_worker.store import Unpublished
+from placement_worker.store_sql import PlacementStore
+from placement_worker.store_sql.log import ChangeFeed
 from scheduler_worker.replica import CatchingUp
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK_PACE, SMALL, Cloud, a_build, a_host, cloud, host_id, instance_of
@@ -68,10 +60,11 @@ class ReadCounter:
         return WatchedStation(broker, name, settings=settings, asks=asks)
 
 
-class FrozenLog:
-    """Books whose log keeps reporting an old state of a provider once that provider is frozen."""
+class FrozenLog(PlacementStore):
+    """These books, but their log keeps reporting an old state of a provider once that provider is frozen."""
 
     def __init__(self, books: PlacementStore) -> None:
+        vars(self).update(vars(books))
         self._books = books
         self._frozen: dict[str, ProviderState] = {}
 
@@ -82,85 +75,26 @@ class FrozenLog:
     def as_frozen(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
         return tuple(self._frozen.get(provider.name, provider) for provider in providers)
 
-    def transaction(self) -> AbstractAsyncContextManager[PlacementTransaction]:
-        return self._books.transaction()
-
-    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
-        return await self._books.snapshot_page(after, limit)
-
-    async def changes_since(self, since: str) -> Unpublished | None:
-        return await self._books.changes_since(since)
-
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
         page = await self._books.changes_page(since, after, limit)
         if page is None:
             return None
         return structs.replace(page, providers=self.as_frozen(page.providers))
 
-    async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
-        return await self._books.revisions_page(after, limit)
-
-    async def members_page(self, after: int, limit: int) -> MembersPage:
-        return await self._books.members_page(after, limit)
-
-    async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
-        return await self._books.consumer(consumer)
-
-    async def holdings(self, consumer: ConsumerId) -> Holdings | None:
-        return await self._books.holdings(consumer)
-
-    async def holders_of(
-        self, provider: ProviderId, after: ConsumerId | None, limit: int
-    ) -> tuple[ConsumerState, ...]:
-        return await self._books.holders_of(provider, after, limit)
-
-    async def books_page(self, after: ConsumerId | None, limit: int) -> tuple[BookEntry, ...]:
-        return await self._books.books_page(after, limit)
-
-    async def book_entries(
-        self, consumers: Sequence[ConsumerId], new_since: datetime | None
-    ) -> tuple[BookEntry, ...]:
-        return await self._books.book_entries(consumers, new_since)
-
-    async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
-        return await self._books.usages(project, user)
-
-    async def quotas(self, project: str, after: str, limit: int) -> tuple[QuotaState, ...]:
-        return await self._books.quotas(project, after, limit)
-
-    async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
-        return await self._books.custom_names(of, after, limit)
-
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
         async with self._books.lead_feed() as feed:
             yield None if feed is None else _FrozenFeed(feed, self)
 
-    async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
-        return await self._books.prune(ended_before, logged_before)
 
-    async def audit(self) -> tuple[str, ...]:
-        return await self._books.audit()
-
-    async def close(self) -> None:
-        await self._books.close()
-
-
-class _FrozenFeed:
+class _FrozenFeed(ChangeFeed):
     def __init__(self, feed: ChangeFeed, books: FrozenLog) -> None:
-        self._feed = feed
+        vars(self).update(vars(feed))
         self._books = books
 
-    @property
-    def published(self) -> LogPosition:
-        return self._feed.published
-
     async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
-        read = await self._feed.read(entries_max)
+        read = await super().read(entries_max)
         return structs.replace(read, providers=self._books.as_frozen(read.providers))
-
-    async def mark(self, position: int, cursor: str) -> None:
-        await self._feed.mark(position, cursor)
 
 
 async def the_end_of(setup: Cloud, number: int, **fields: object) -> InstanceState:

@@ -12,8 +12,7 @@ from kit.errors import Transient
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.store import PlacementTransaction
-from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql import PlacementStore, PlacementTransaction
 from tests.contracts.placement_orders import (
     DB,
     HORIZON,
@@ -44,7 +43,7 @@ class AbandonedError(Exception):
 async def two_stores(request: pytest.FixtureRequest) -> AsyncIterator[tuple[StoreClient, StoreClient]]:
     """Two stores on one database that have cached a host of four VCPU."""
     async with migrated_database(request.param) as url:
-        stores = SqlPlacementStore(url), SqlPlacementStore(url)
+        stores = PlacementStore(url), PlacementStore(url)
         ours, theirs = StoreClient(stores[0]), StoreClient(stores[1])
         await ours.report(a_host("host-1"))
         for client in (ours, theirs):
