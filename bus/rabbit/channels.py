@@ -30,47 +30,39 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-class Calls:
-    """The calls to the library on one channel, which reach the broker in their order. Once the channel has ended, those that wait end
-    with its reason, and `ended` is told.
+class OpenChannel:
+    """A channel of the library, and the calls on it, which reach the broker in their order. Once the channel has ended, those that
+    wait end with its reason.
     """
 
-    def __init__(
-        self,
-        wire: RabbitWire,
-        channel: Channel,
-        ended: Callable[[Refusal | Interrupted], object] = lambda _: None,
-    ) -> None:
+    def __init__(self, wire: RabbitWire, channel: Channel) -> None:
+        self.wire = wire
+        self.channel = channel
         self.over: Refusal | Interrupted | None = None
         # How many waited then.
         self.at_the_end = 0
-        self._wire = wire
-        self._channel = channel
-        self._ended = ended
-        self._loop = asyncio.get_running_loop()
-        # Since when each waits, the longest first.
-        self._waiting: dict[asyncio.Timeout, float] = {}
-        self._watch: asyncio.TimerHandle | None = None
+        self._waiting: set[asyncio.Timeout] = set()
         # Where the library has no room, a later call could pass those that wait there. So they wait here, in order.
         self._turn = asyncio.Lock()
-        self._held = 0
+        self._behind = 0
         # A channel ends with its connection, too.
         channel.closing.add_done_callback(self._on_closing)
+        wire.holds(self)
 
     async def call(self, asked: Coroutine[Any, Any, T]) -> T:
-        if self._held or not self._wire.takes_frames:
+        if self._behind or not self.wire.takes_frames:
             await self._until_taken(asked)
-        if self.over is not None or not self._wire.is_open(self._channel):
+        if self.over is not None or not self.wire.is_open(self.channel):
             asked.close()
             raise ConnectionLost(f"this channel has ended: {self.over or 'the broker has closed it'}")
         limit = asyncio.timeout(None)
-        self._waiting[limit] = self._loop.time()
-        if self._watch is None:
-            self._watch = self._loop.call_later(connection.ANSWER_S_MAX, self._look)
+        self._waiting.add(limit)
         try:
             async with limit:
                 try:
-                    return await asked
+                    # RabbitMQ's answer to several parcels at once is lost if the library does not know the last of them.
+                    with self.wire.awaiting():
+                        return await asked
                 except (exceptions.DeliveryError, TypeError, ValueError):
                     raise
                 except exceptions.ChannelInvalidStateError as problem:
@@ -79,72 +71,65 @@ class Calls:
                     task = asyncio.current_task()
                     if task is not None and task.cancelling():
                         raise
-                    self.end(self._wire.reason(None))
+                    self.end(self.wire.reason(None))
                 except Exception as problem:  # noqa: BLE001 - the library raises whatever has ended its connection
-                    self.end(self._wire.reason(problem))
+                    self.end(self.wire.reason(problem))
         except TimeoutError:
             # It was ended meanwhile.
             pass
         finally:
-            del self._waiting[limit]
+            self._waiting.remove(limit)
         assert self.over is not None, "it was ended above"
         raise again(self.over)
 
     async def _until_taken(self, asked: Coroutine[Any, Any, object]) -> None:
-        self._held += 1
+        self._behind += 1
         try:
             async with self._turn:
-                while not self._wire.takes_frames:
-                    await self._wire.until_unblocked()
+                while not self.wire.takes_frames:
+                    await self.wire.until_unblocked()
                     await asyncio.sleep(0)
         except BaseException:
             asked.close()
             raise
         finally:
-            self._held -= 1
+            self._behind -= 1
 
     def end(self, why: Refusal | Interrupted) -> None:
+        """Tell all who wait why it has ended."""
         if self.over is not None:
             return
         self.over, self.at_the_end = why, len(self._waiting)
-        if self._watch is not None:
-            self._watch.cancel()
         for limit in self._waiting:
             if not limit.expired():
                 limit.reschedule(0)
-        self._ended(why)
+
+    async def stop(self) -> None:
+        """Consume no more, and wait until the broker has all acknowledgements."""
+
+    async def close(self) -> None:
+        await self.stop()
+        self.wire.lets_go(self)
+        await self.wire.leave(self.channel)
+        self.end(Interrupted("the channel was closed by this end"))
 
     def _on_closing(self, closing: asyncio.Future[Any]) -> None:
-        self.end(self._wire.reason(None if closing.cancelled() else closing.exception()))
-
-    def _look(self) -> None:
-        """RabbitMQ's answer to several parcels at once is lost if the library does not know the last of them: end the channel then."""
-        self._watch = None
-        if not self._waiting:
-            return
-        waited_s = self._loop.time() - next(iter(self._waiting.values()))
-        if waited_s >= connection.ANSWER_S_MAX and not self._wire.blocked:
-            self.end(ConnectionLost(f"no answer within {waited_s:.0f} s"))
-        else:
-            self._watch = self._loop.call_later(connection.ANSWER_S_MAX, self._look)
+        self.end(self.wire.reason(None if closing.cancelled() else closing.exception()))
 
 
-class RabbitPublishing:
+class RabbitPublishing(OpenChannel):
     """Publishes parcels. The library numbers them as the broker does, and finds the parcel that a confirm is about."""
 
     def __init__(self, wire: RabbitWire, channel: Channel, user: str) -> None:
-        self._wire = wire
-        self._channel = channel
+        super().__init__(wire, channel)
         self._user = user
-        self._calls = Calls(wire, channel)
-        wire.holds(self)
         self._published = 0
 
     async def publish(self, parcel: Parcel) -> Receipt:
         self._published += 1
         try:
-            await self._calls.call(
-                self._channel.basic_publish(
+            await self.call(
+                self.channel.basic_publish(
                     parcel.body,
                     exchange=parcel.exchange,
                     routing_key=parcel.routing_key,
@@ -161,7 +146,7 @@ class RabbitPublishing:
             raise Refusal(f"AMQP cannot carry this parcel: {why_unfit(parcel) or problem}") from problem
         except Refusal as why:
             # The broker ends a channel when it refuses one parcel, and does not say which.
-            if (others := self._calls.at_the_end) > 1:
+            if (others := self.at_the_end) > 1:
                 raise OneWasRefused(f"one of {others} parcels was refused: {why}") from None
             raise
         except Interrupted as why:
@@ -171,37 +156,17 @@ class RabbitPublishing:
     def properties_of(self, parcel: Parcel, number: int) -> commands.Basic.Properties:
         return properties_of(parcel, number, self._user)
 
-    async def close(self) -> None:
-        self._wire.lets_go(self)
-        await self._wire.leave(self._channel)
-        self.end(Interrupted("the channel was closed by this end"))
 
-    def end(self, why: Refusal | Interrupted) -> None:
-        self._calls.end(why)
-
-    async def stop(self) -> None: ...
-
-
-class Consumers(Generic[D]):
+class Consumers(OpenChannel, Generic[D]):
     """Queues that are consumed on one channel, and what has arrived of them, as `read` makes it of a message."""
 
     def __init__(
         self, wire: RabbitWire, channel: Channel, what: str, read: Callable[[DeliveredMessage], D]
     ) -> None:
-        self.wire = wire
-        self.channel = channel
+        self.arrivals = ArrivalsOf[D]()
+        super().__init__(wire, channel)
         self._what = what
         self._read = read
-        self.arrivals = ArrivalsOf[D]()
-        # The broker gives what waits here to another consumer.
-        self._calls = Calls(
-            wire,
-            channel,
-            lambda why: self.arrivals.drop(
-                why if isinstance(why, ConnectionLost) else ConsumerCancelled(str(why))
-            ),
-        )
-        wire.holds(self)
         # Those that the broker knows.
         self._tags: set[str] = set()
         channel.on_consumer_cancel_callbacks.add(self.on_cancel)
@@ -222,12 +187,6 @@ class Consumers(Generic[D]):
     async def give_back(self, tag: int) -> None:
         await self._tell(self.channel.basic_nack(tag, requeue=True, wait=False))
 
-    async def close(self) -> None:
-        await self.stop()
-        self.wire.lets_go(self)
-        await self.wire.leave(self.channel)
-        self.end(Interrupted("the channel was closed by this end"))
-
     async def stop(self) -> None:
         """Cancel the consumers, and wait until their queues have all acknowledgements.
 
@@ -235,7 +194,7 @@ class Consumers(Generic[D]):
         forget them if the channel ended then, and the messages would be delivered again.
         """
         tags, self._tags = self._tags, set()
-        if self._calls.over is not None or self.wire.blocked:
+        if self.over is not None or self.wire.blocked:
             return
         with suppress(Refusal, Interrupted, TimeoutError):
             async with asyncio.timeout(connection.CLOSE_S_MAX):
@@ -243,7 +202,9 @@ class Consumers(Generic[D]):
                     await self.wire.answered(self.channel.basic_cancel(tag), self.channel)
 
     def end(self, why: Refusal | Interrupted) -> None:
-        self._calls.end(why)
+        super().end(why)
+        # The broker gives what waits here to another consumer.
+        self.arrivals.drop(why if isinstance(why, ConnectionLost) else ConsumerCancelled(str(why)))
 
     async def on_message(self, message: DeliveredMessage) -> None:
         self.wire.arrived(len(message.body))
@@ -259,11 +220,11 @@ class Consumers(Generic[D]):
 
     async def _tell(self, told: Coroutine[Any, Any, None]) -> None:
         # A cancelled consumer may still settle its deliveries while its channel is open.
-        if self._calls.over is not None:
+        if self.over is not None:
             told.close()
             self.arrivals.check()
-            raise again(self._calls.over)
-        await self._calls.call(told)
+            raise again(self.over)
+        await self.call(told)
 
 
 class RabbitConsuming(Consumers[Delivery]):

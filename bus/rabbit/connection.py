@@ -7,8 +7,9 @@ ever for a node that answers nothing. So whatever waits here ends with a reason 
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar, cast
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from aiormq import Channel, Connection, exceptions
 from pamqp.base import Frame
@@ -16,10 +17,15 @@ from pamqp.base import Frame
 from bus.rabbit.undocumented import is_blocked
 from kit.errors import AccessRefused, ConnectionLost, Interrupted, NotFound, Refusal
 
+if TYPE_CHECKING:
+    from bus.rabbit.channels import OpenChannel
+
 log = logging.getLogger(__name__)
 
 # Longer than a cluster needs to elect the leader of a queue.
 ANSWER_S_MAX = 60.0
+# How often it is looked in this time whether an answer stays away.
+LOOKS = 4
 # The longest wait for the broker's part of a close.
 CLOSE_S_MAX = 5.0
 # Of the ten that the library's queue takes.
@@ -27,16 +33,6 @@ WRITES_MAX = 8
 ALARM = "the broker is short of memory or disk"
 
 T = TypeVar("T")
-
-
-class Ending(Protocol):
-    """What ends with its connection."""
-
-    def end(self, why: Refusal | Interrupted) -> None:
-        """Tell all who wait why."""
-
-    async def stop(self) -> None:
-        """Consume no more, and wait until the broker has all acknowledgements."""
 
 
 class RabbitWire:
@@ -58,12 +54,15 @@ class RabbitWire:
         self._loop = asyncio.get_running_loop()
         self._channels_max = client.connection_tune.channel_max or 2047
         self._numbers = itertools.cycle(range(1, self._channels_max + 1))
-        self._opened: set[Ending] = set()
+        self._opened: set[OpenChannel] = set()
         # What nobody may wait for any more.
         self._under_way: set[asyncio.Task[Any]] = set()
         self._is_closed_here = False
         self._lost: asyncio.Future[ConnectionLost] = self._loop.create_future()
         self._farewell: asyncio.Task[None] | None = None
+        # Since when each answer is awaited, the longest first.
+        self._awaited: dict[object, float] = {}
+        self._loop.call_later(ANSWER_S_MAX / LOOKS, self._look)
         client.closing.add_done_callback(self._on_closing)
 
     @property
@@ -113,12 +112,8 @@ class RabbitWire:
         self._under_way.add(asking)
         asking.add_done_callback(self._ended)
         try:
-            while not asking.done() and not self._lost.done():
-                await asyncio.wait(
-                    (asking, self._lost), timeout=ANSWER_S_MAX, return_when=asyncio.FIRST_COMPLETED
-                )
-                if not (asking.done() or self._lost.done() or self.blocked):
-                    self._end(ConnectionLost(f"{self._name} did not answer within {ANSWER_S_MAX:g} s"))
+            with self.awaiting():
+                await asyncio.wait((asking, self._lost), return_when=asyncio.FIRST_COMPLETED)
         finally:
             if on is None:
                 asking.cancel()
@@ -137,6 +132,26 @@ class RabbitWire:
             )
             problem = closing.exception() if closing.done() and not closing.cancelled() else problem
         raise self.reason(problem)
+
+    @contextmanager
+    def awaiting(self) -> Iterator[None]:
+        """A context in which an answer of the broker is awaited. If it stays away for too long, the connection ends."""
+        awaited = object()
+        self._awaited[awaited] = self._loop.time()
+        try:
+            yield
+        finally:
+            del self._awaited[awaited]
+
+    def _look(self) -> None:
+        """End the connection if an answer has stayed away for too long. A broker that blocks us may take longer."""
+        now_s = self._loop.time()
+        if self.blocked:
+            self._awaited = dict.fromkeys(self._awaited, now_s)
+        if now_s - next(iter(self._awaited.values()), now_s) >= ANSWER_S_MAX:
+            self._end(ConnectionLost(f"{self._name} did not answer within {ANSWER_S_MAX:g} s"))
+        if not self._lost.done():
+            self._loop.call_later(ANSWER_S_MAX / LOOKS, self._look)
 
     def reason(self, problem: BaseException | None) -> Refusal | Interrupted:
         """The library's reason for the end of a channel, as ours. None: a cancellation by the library."""
@@ -194,14 +209,14 @@ class RabbitWire:
         """Call this when the connection ends, unless this end has closed it."""
         self._lost.add_done_callback(lambda _: None if self._is_closed_here else do())
 
-    def holds(self, opened: Ending) -> None:
+    def holds(self, opened: "OpenChannel") -> None:
         """End this with the connection, unless it is let go before."""
         if self._lost.done():
             opened.end(self._lost.result())
         else:
             self._opened.add(opened)
 
-    def lets_go(self, opened: Ending) -> None:
+    def lets_go(self, opened: "OpenChannel") -> None:
         self._opened.discard(opened)
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from bus.memory.broker import MemoryBroker, MemoryPublishing
 from bus.memory.journal import Journal, JournalFile, JournalWriteError
 from bus.rabbit import broker
 from bus.rabbit.broker import RabbitConnection, RabbitNode
-from bus.rabbit.channels import Calls, Consumers, RabbitConsuming, RabbitPublishing
+from bus.rabbit.channels import Consumers, OpenChannel, RabbitConsuming, RabbitPublishing
 from bus.rabbit.connection import RabbitWire
 from bus.rabbit.rpc import RabbitRpc
 from bus.topology import broker_user_of
@@ -187,14 +187,14 @@ def earlier_refused_confirmed() -> Iterator[None]:
         return publish
 
     with (
-        replaced(Calls, "call", noting_the_last),
+        replaced(OpenChannel, "call", noting_the_last),
         replaced(RabbitPublishing, "publish", confirming_others),
     ):
         yield
 
 
 # The broker ends the channel for one message, and all that are under way count as refused: they are given up.
-@planted("with one message that RabbitMQ refuses all under way are given up", Calls, "end")
+@planted("with one message that RabbitMQ refuses all under way are given up", OpenChannel, "end")
 def all_refused_with_one(real: Any, self: Any, why: Any) -> None:
     real(self, why)
     self.at_the_end = 1

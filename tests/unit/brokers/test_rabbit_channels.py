@@ -114,7 +114,7 @@ async def test_those_who_wait_for_a_confirm_are_told_that_the_connection_has_end
             await publishing.publish(Parcel("e", "k", b"1"))
 
 
-async def test_a_confirm_that_stays_away_ends_its_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_confirm_that_stays_away_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library passes over an answer for several parcels if it does not know the last of them."""
     monkeypatch.setattr("bus.rabbit.connection.ANSWER_S_MAX", 0.2)
     async with publishing_to(ScriptedNode((commands.Basic.Ack(9, multiple=True),))) as (_, publishing):
