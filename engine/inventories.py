@@ -1,6 +1,7 @@
 """The values of the resource model: ids, providers with their inventories, quotas, server groups, shares and choices."""
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
@@ -280,16 +281,42 @@ def standard_vocabulary() -> Vocabulary:
 
 
 NEAR_MAX = 3
+# A comparison takes 30 us. Of more names than these, the neighbours are compared: by their beginnings and by their ends.
+COMPARED_MAX = 120
+
+
+class KnownNames:
+    """Names, in the orders in which those near another one are found. To make it takes 50 ms for 20,000 names."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._by_own: dict[str, list[str]] = {}
+        for each in sorted({*known} - {""}):
+            self._by_own.setdefault(_own_of(each), []).append(each)
+        self._ahead = sorted(self._by_own)
+        self._back = sorted([each[::-1] for each in self._by_own])
+
+    def near(self, name: str) -> tuple[str, ...]:
+        """The known names that are like this one, in whatever letter case. That two names are custom does not make them alike."""
+        own = _own_of(name)
+        some = self._by_own.keys() if len(self._by_own) <= COMPARED_MAX else self._neighbours(own)
+        found = get_close_matches(own, sorted(some), n=NEAR_MAX + 1)
+        return tuple([each for group in found for each in self._by_own[group] if each != name][:NEAR_MAX])
+
+    def _neighbours(self, own: str) -> set[str]:
+        some = COMPARED_MAX // 4
+        at, back_at = bisect_left(self._ahead, own), bisect_left(self._back, own[::-1])
+        return {
+            *self._ahead[max(0, at - some) : at + some],
+            *[each[::-1] for each in self._back[max(0, back_at - some) : back_at + some]],
+        }
+
+
+def _own_of(name: str) -> str:
+    return name.upper().removeprefix(CUSTOM)
 
 
 def near(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The known names that are like this one. That two names are custom does not make them alike."""
-    by_own: dict[str, list[str]] = {}
-    for each in sorted({*known} - {name, ""}):
-        by_own.setdefault(each.removeprefix(CUSTOM), []).append(each)
-    own = name.removeprefix(CUSTOM)
-    found = get_close_matches(own, by_own, n=NEAR_MAX) or get_close_matches(own.upper(), by_own, n=NEAR_MAX)
-    return tuple([each for group in found for each in by_own[group]][:NEAR_MAX])
+    return KnownNames(known).near(name)
 
 
 def near_in_words(names: Sequence[str]) -> str:

@@ -189,8 +189,8 @@ class NoValidHost(Value, frozen=True):
     """Why no host was found: `hosts` were considered, and the filters (`steps`) removed them.
 
     `nearest` are the hosts that the request named; if it named none, they are the hosts that lacked least. In the
-    answer to a plan (`PlanFound`) the filters may leave some hosts: these would qualify. `unknown` has a line for each custom trait
-    and class that is asked for and that no host has, with the names near it.
+    answer to a plan (`PlanFound`) the filters may leave some hosts: these would qualify. `unknown` has a line for the zone, and for
+    each trait and class, that is asked for and that no host has, with the names near it.
     """
 
     hosts: Natural

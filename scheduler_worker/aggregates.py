@@ -84,7 +84,7 @@ class AggregateMembership:
                     if len(hosts) > 1 and len(cells) <= 1
                     else names_clash(each, cells)
                     if hosts
-                    else "no host of this name is known"
+                    else self._picture.no_host(each)
                 )
                 return AggregateProblem(field, each, reason)
             if not self._picture.has_provider(hosts[0]):

@@ -252,7 +252,7 @@ class Explainer:
         named = cell_and_name(host)[1]
         rows_named = self._picture.rows_named(host.lower())
         if not {host, named} & {columns.names[row] for row in rows_named}:
-            return rejection("host", host, "no host of this name is known")
+            return rejection("host", host, self._picture.no_host(host))
         cells = self._picture.cells_named(host)
         if len(cells) > 1:
             return rejection("host", host, names_clash(host, cells))

@@ -7,7 +7,8 @@ import numpy as np
 from engine.candidates.columns import Floats, Ints, Rows
 from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugins import Filter, Plugins
-from engine.inventories import CUSTOM, capacity_of, near, near_in_words
+from engine.inventories import capacity_of, near, near_in_words
+from engine.picture.picture import NO_HOST
 from engine.refusals import FunnelStep, Miss, NoValidHost
 from engine.requests.grammar import is_of_flavor
 from engine.requests.spec import InstanceSpec, Needs
@@ -42,19 +43,24 @@ def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
         hosts=int(np.count_nonzero(hosts.present)),
         steps=tuple(steps),
         nearest=tuple(misses),
-        unknown=tuple(_unknown(draft, spec)),
+        unknown=tuple(_unknown(draft, spec)) if hosts.present.any() else (),
     )
 
 
 def _unknown(draft: Draft, spec: InstanceSpec) -> Iterator[str]:
-    """For each custom trait and class that is asked for and that no host has: the names near it that some host has."""
+    """For the zone, and for each trait and class that is asked for and that no host has: the names near it that some host has."""
+    columns = draft.columns
+    zones = {
+        columns.zones.names[code] for code in np.unique(columns.zone[np.flatnonzero(Hosts(draft).present)])
+    }
+    if (zone := spec.availability_zone) and zone not in zones:
+        yield f"no host is in zone {zone}{near_in_words(near(zone, zones))}"
     asked = {*spec.required, *dict(spec.amounts)}.union(
         *[{*each.required, *dict(each.amounts)} for each in spec.groups]
     )
-    known = draft.columns.traits.names | draft.picture.index.stocks.keys()
-    for name in sorted(asked - known):
-        if name.startswith(CUSTOM):
-            yield f"no host has {name}{near_in_words(near(name, known))}"
+    known = columns.traits.names | draft.picture.index.stocks.keys()
+    for name in sorted(asked - known)[:ASKED_MAX]:
+        yield f"no host has {name}{near_in_words(near(name, known))}"
 
 
 def failures(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> tuple[Ints, Ints]:
@@ -81,10 +87,13 @@ def _step(hosts: Hosts, spec: InstanceSpec, one: Filter, removed: Rows, lacking:
 
 
 def _asked(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Iterator[Miss]:
+    unknown = 0
     for name in spec.hosts:
         places = np.flatnonzero(hosts.named((name,))).tolist()
         if not places:
-            yield Miss(host=name, reason="no host of this name is known")
+            unknown += 1
+            # To look for those near a name costs more than all else here.
+            yield Miss(host=name, reason=hosts.picture.no_host(name) if unknown == 1 else NO_HOST)
         for at in places:
             miss = _miss(hosts, spec, plugins, at)
             if miss.reason:

@@ -14,14 +14,16 @@ from msgspec import Struct
 
 from engine.candidates.columns import Flags
 from engine.candidates.provider_index import ProviderIndex
-from engine.hosts import NODE, Aggregate, HostState, cell_and_name
+from engine.hosts import NODE, Aggregate, HostState, cell_and_name, host_in_cell
 from engine.inventories import (
     AggregateId,
     ConsumerId,
+    KnownNames,
     ProviderId,
     ProviderState,
     ProviderUsage,
     Share,
+    near_in_words,
     tree_fingerprint,
 )
 from engine.picture.columns import KnownBefore, PictureColumns, PictureStock, Tree, Trees, written_of
@@ -43,6 +45,8 @@ _Gathered = defaultdict[PictureStock, tuple[list[int], list[int]]]
 def _no_numbers() -> tuple[list[int], list[int]]:
     return [], []
 
+
+NO_HOST = "no host of this name is known"
 
 # A choice: the instance, and its attempt.
 Key = tuple[ConsumerId, int]
@@ -71,6 +75,8 @@ class Picture:
         self.groups = GroupMembers(self.touched.add_group)
         self.aggregates = HostAggregates()
         self._named: dict[str, set[int]] = {}
+        # Made when an error first needs it; None again when a host comes or goes.
+        self._known_names: KnownNames | None = None
         # The names of several hosts.
         self._shared_names: set[str] = set()
         # Every boot or report looks these up, so by integers: a UUID's hash runs in Python, 0.48 us a look-up against 0.11.
@@ -293,6 +299,15 @@ class Picture:
             return word.lower() in self._named or self.row_of(ProviderId(UUID(word))) >= 0
         except ValueError:
             return False
+
+    def no_host(self, name: str) -> str:
+        """What an error says of a name that no host has. Not for projects: it names hosts."""
+        plain = cell_and_name(name)[1]
+        if self._known_names is None:
+            rows = [row for some in self._named.values() for row in some]
+            self._known_names = KnownNames([self.columns.names[row] for row in rows])
+        elsewhere = [host_in_cell(cell, plain) for cell in self.cells_named(plain)]
+        return f"{NO_HOST}{near_in_words(elsewhere or self._known_names.near(plain))}"
 
     def rows_in(self, cell: str, name: str) -> list[int]:
         """The rows of this cell's hosts with this name, in whatever letter case."""
@@ -521,6 +536,7 @@ class Picture:
         if name:
             self._count_name(name.lower(), self._named.get(name.lower(), set()) | {row})
         self.columns.names[row] = name
+        self._known_names = None
 
     def _count_name(self, name: str, rows: set[int]) -> None:
         if rows:

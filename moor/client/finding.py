@@ -321,7 +321,10 @@ async def group_id(asking: Asks, named: Named, project: str = "") -> GroupId:
         found = (await answer_of(asking, question, GroupsFound)).groups
     one = the_one(GROUPS, text, found)
     if one is None:
-        raise NotFound("server group", text)
+        first = (
+            await answer_of(asking, AskGroups(project=project, limit=FOUND_AT_ONCE_MAX), GroupsFound)
+        ).groups
+        raise NotFound(GROUPS.what, text, near=near(text, map(GROUPS.name_of, first)))
     return one.id
 
 

@@ -20,6 +20,7 @@ from bus.messages.build import BuildRejected, InstanceEvent, InstancesFound, Ins
 from bus.messages.moves import Change, HistoryFound
 from bus.messages.planning import Explanation, ExplanationsFound, HostChoice, PlanFound
 from bus.messages.stored_names import GroupsFound
+from engine.picture.picture import NO_HOST
 from engine.refusals import NoValidHost, PlannedFlavor
 
 # Is this the name of a host, or the id of a provider?
@@ -33,6 +34,7 @@ _FORMS = (
     (re.compile(r"( removed by [^(]+?) \((?:(?!, \d+ removed by ).)*", re.DOTALL), r"\1"),
     (re.compile(r"(is draining|is set down|is dead): .*", re.DOTALL), r"\1"),
     (re.compile(r"(has changed since it was chosen): .*", re.DOTALL), r"\1"),
+    (re.compile(rf"({NO_HOST}); near it: .*", re.DOTALL), r"\1"),
     (re.compile(r" has members on host .*", re.DOTALL), " has members elsewhere"),
     (re.compile(r"\bhas \d+ instances, at most \d+"), "has as many instances as it may"),
     (
@@ -44,7 +46,6 @@ _FORMS = (
 )
 _LESS = re.compile(r"with (\d+) (\S+) in place of (\d+)")
 _WORD = re.compile(r"(host )?([A-Za-z0-9](?:[\w.-]*\w)?)")
-_NEAR_HOSTS = re.compile(r"; near it: a host(?:, a host)*")
 
 
 def in_public(text: str, is_host: IsHost) -> str:
@@ -60,7 +61,7 @@ def in_public(text: str, is_host: IsHost) -> str:
             return found[0]
         return "host" if before else "a host"
 
-    return _NEAR_HOSTS.sub("", _WORD.sub(unnamed, text))
+    return _WORD.sub(unnamed, text)
 
 
 def seen_by_project(message: Message, is_host: IsHost) -> Message:  # noqa: PLR0911 - one for each answer

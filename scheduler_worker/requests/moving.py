@@ -21,7 +21,7 @@ from engine.choosing.hosts import Leaving
 from engine.choosing.plugins import Plugins
 from engine.flavors import InstanceId
 from engine.inventories import GroupMember
-from engine.picture.picture import Picture
+from engine.picture.picture import NO_HOST, Picture
 from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from scheduler_worker.core.instances.moves import (
@@ -196,7 +196,7 @@ def why_none_named(picture: Picture, order: MoveInstance, told: InstanceState) -
         reasons.append(
             f"{name} is in cell {' and '.join(cells)}, and the instance stays in cell {told.cell}"
             if cells
-            else f"no host {name} is known"
+            else f"{name}: {NO_HOST if reasons else picture.no_host(name)}"
         )
     return "; ".join(reasons)
 

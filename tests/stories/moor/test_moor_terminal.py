@@ -92,6 +92,67 @@ async def test_a_misspelt_filter_is_reported(cloud: str, words: tuple[str, ...],
     assert said in ran.err
 
 
+# A host of `moor up`, as an answer to a name that is like its own.
+NEAR_HOST = "near it: harbour-host-00001"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_misspelt_zone_trait_host_or_cell_is_answered_with_those_near_it(cloud: str) -> None:
+    for words in (
+        "aggregate create north availability_zone=north",
+        "aggregate add north harbour-host-00001",
+        "group create trio --policy affinity",
+        "boot --vcpus 1 --name web",
+    ):
+        assert (await moor(*words.split(), "--bus", cloud)).code == 0
+    table = {
+        "boot --vcpus 1 --az nort": "no host is in zone nort; near it: north",
+        "plan --vcpus 1 --az nort": "no host is in zone nort; near it: north",
+        "boot --vcpus 1 --trait HW_CPU_X86_AVX512F": "no host has HW_CPU_X86_AVX512F; near it: HW_CPU_X86_AVX2",
+        "boot --vcpus 1 --trait HW_CPU_X86_AVX3": "near it: HW_CPU_X86_AVX, HW_CPU_X86_AVX2",
+        "boot --vcpus 1 --extra-spec trait1:HW_CPU_X86_AVX512F=required --extra-spec resources1:VCPU=1": "no host has HW_CPU_X86_AVX512F",
+        "boot --vcpus 1 --host harbour-host-0001": NEAR_HOST,
+        "plan --vcpus 1 --host HARBOUR-HOST-0001": NEAR_HOST,
+        "plan --drain harbour-host-0001": NEAR_HOST,
+        "migrate web --to harbour-host-0001 --no-wait": NEAR_HOST,
+        "live-migrate web --to harbour-host-0001 --no-wait": NEAR_HOST,
+        "resize web --vcpus 2 --to harbour-host-0001 --no-wait": NEAR_HOST,
+        "evacuate harbour-host-0001 --yes": NEAR_HOST,
+        "host set harbour-host-0001 draining": NEAR_HOST,
+        "host show harbour-host-0001": NEAR_HOST,
+        "host delete harbour-host-0001": NEAR_HOST,
+        "host drain harbour-host-0001": NEAR_HOST,
+        "host list --having HW_CPU_X86_AVX3": "near it: HW_CPU_X86_AVX2",
+        "list --host harbour-host-0001": NEAR_HOST,
+        "migration list --host harbour-host-0001": NEAR_HOST,
+        "audit --host harbour-host-0001": NEAR_HOST,
+        "aggregate add north harbour-host-0001": NEAR_HOST,
+        "aggregate remove north harbour-host-0001": NEAR_HOST,
+        "aggregate show nort": "near it: north",
+        "boot --vcpus 1 --aggregate nort": "near it: north",
+        "boot --vcpus 1 --group tri0": "near it: trio",
+        "group show tri0": "near it: trio",
+        "provider show harbour-host-0001": NEAR_HOST,
+        "candidates VCPU=1 HW_CPU_X86_AVX3": "near it: HW_CPU_X86_AVX",
+        "cell show harbor": "near it: harbour",
+        "audit --cell harbor": "near it: harbour",
+    }
+    at_once = asyncio.Semaphore(3)
+
+    async def run(words: str) -> tuple[int, str]:
+        async with at_once:
+            ran = await moor(*words.split(), "--bus", cloud, COLUMNS="300")
+        return ran.code, ran.out + ran.err
+
+    ended = await asyncio.gather(*map(run, table))
+    silent = {
+        words: said
+        for (words, expected), (code, said) in zip(table.items(), ended, strict=True)
+        if code == 0 or expected not in said
+    }
+    assert silent == {}
+
+
 async def test_without_workers_a_boot_shows_its_id_and_how_to_go_on(silent: str) -> None:
     ran = await moor("boot", "--vcpus", "1", "--timeout", "1", "--bus", silent)
 

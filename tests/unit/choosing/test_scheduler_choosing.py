@@ -208,6 +208,33 @@ def test_who_asks_for_hosts_by_name_is_told_of_these_and_of_no_others() -> None:
     )
 
 
+def test_a_zone_a_trait_and_a_host_that_do_not_exist_are_told_with_those_near_them() -> None:
+    picture = a_picture(
+        *[a_state(f"Harbour-{number:05}", traits=("HW_CPU_X86_AVX2",)) for number in range(300)]
+    )
+    picture.put_hosts([a_host("Harbour-00001", availability_zone="north", sequence=2)])
+    plain = a_spec()
+
+    def unknown(**asked: Any) -> tuple[str, ...]:
+        return refusal(picture, structs.replace(plain, **asked)).unknown
+
+    assert unknown(availability_zone="nort") == ("no host is in zone nort; near it: north",)
+    assert unknown(required=("HW_CPU_X86_AVX512F",)) == (
+        "no host has HW_CPU_X86_AVX512F; near it: HW_CPU_X86_AVX2",
+    )
+    named = refusal(picture, structs.replace(plain, hosts=("harbour-0o287", "c2/harbour-00001", "nowhere")))
+    assert [miss.reason.partition(", ")[0] for miss in named.nearest] == [
+        "no host of this name is known; near it: Harbour-00287",
+        "no host of this name is known",
+        "no host of this name is known",
+    ]
+    # Hosts may be named in projects' sight: `nearest` is not told to these, and `unknown` is.
+    assert named.unknown == ()
+    assert "near it: c1/harbour-00001" in picture.no_host("c2/harbour-00001")
+    picture.put_hosts([a_host("new-1", sequence=2)])
+    assert picture.no_host("new-2").endswith("near it: new-1")
+
+
 def test_claims_name_how_many_instances_a_host_may_have() -> None:
     plugins = standard_plugins(instances_max=2)
 

@@ -200,6 +200,7 @@ HOST = HostState(id=HOST_ID, name="rack-8", cell="c1", up=True)
         f"no valid host: it waited 9 s for room, until {NOW}: {in_words(FUNNEL)}",
         "12 claims were refused, and no more are tried; the last: rack-8: VCPU asked 2, free 4242, MEMORY_MB asked 9, free 4242",
         "hosts is 'rack-9': no host of this name is known; near it: rack-8, rack-7.example.org",
+        "c1/rack-9: no host of this name is known; near it: c1/rack-8",
         "it is on host rack-8 already; c1/rack-7.example.org is in cell c2",
     ],
 )
