@@ -11,18 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import accumulate, takewhile
-from typing import Protocol
 
 import msgspec
 from msgspec import structs
 
 from bus.messages.administration import KindOfNames
 from bus.messages.cloud import VALUES_BYTES_MAX
-from bus.messages.placement import SnapshotPage
 from engine.inventories import ProviderId, ProviderState, ProviderUsage, Vocabulary
 from engine.picture.columns import KnownProviders
 from kit.parts import Retrying, SharedRuns
-from placement_worker.store import Unpublished
 from placement_worker.store_sql import PlacementStore
 
 log = logging.getLogger(__name__)
@@ -93,19 +90,13 @@ class ProviderReplica(KnownProviders):
             self._by_name[after.name] = after.id
 
 
-class Books(Protocol):
-    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
-
-    async def changes_since(self, since: str) -> Unpublished | None: ...
-
-
 class ProviderView:
     """Keeps a copy of all providers in memory.
 
     `readings` counts how often it read from the database, and `readings_of_all` how often it read all providers.
     """
 
-    def __init__(self, books: Books, page: int = PAGE) -> None:
+    def __init__(self, books: PlacementStore, page: int = PAGE) -> None:
         self._books = books
         self._page = page
         self._replica = ProviderReplica()

@@ -11,9 +11,8 @@ would see that room as used, and refuse a request for nothing.
 import asyncio
 import hashlib
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
@@ -32,6 +31,9 @@ from scheduler_worker.hosts import KnowsHosts
 from scheduler_worker.requests.reading import Search
 from scheduler_worker.settings import SchedulerPace
 
+if TYPE_CHECKING:
+    from scheduler_worker.claiming.claimer import Claimer
+
 # The rest of a parcel is for the envelope and the other fields.
 PLACES_BYTES_MAX = PARCEL_BYTES_MAX - 8 * 1024
 
@@ -40,33 +42,10 @@ Verdict = AllClaimed | NoneClaimed | NotAllowed
 _encode = msgspec.json.Encoder().encode
 
 
-class HostChooser(Protocol):
-    """The methods of the claimer that `TogetherFinder` uses. The claimer serves the searches of all requests."""
-
-    @property
-    def is_claiming(self) -> bool:
-        """Are any claims not answered yet?"""
-
-    def claiming(self) -> AbstractContextManager[None]:
-        """A context to send claims in: while any caller is in it, `is_claiming` is true and `until_current` waits."""
-
-    def count(self, verdicts: Iterable[type[ClaimVerdict]]) -> None:
-        """Count placement's verdicts on claims for the metrics."""
-
-    def choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]: ...
-
-    def choose_any_flavor(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]: ...
-
-    async def until_current(self, lost: Sequence[Search]) -> None:
-        """Wait for the verdicts of all claims, adopt what is held by these searches, and let the picture catch up."""
-
-    async def adopt_held(self, lost: Sequence[Search]) -> None: ...
-
-
 class TogetherFinder:
     def __init__(
         self,
-        chooser: HostChooser,
+        chooser: "Claimer",
         picture: Picture,
         registry: KnowsHosts,
         *,

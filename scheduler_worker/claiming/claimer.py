@@ -140,6 +140,7 @@ class Claimer:
         )
 
     def count(self, verdicts: Iterable[type[ClaimVerdict]]) -> None:
+        """Count placement's verdicts on claims for the metrics."""
         self._verdicts.update(verdicts)
 
     async def find_at_once(self, searches: Sequence[Search]) -> None:
@@ -219,10 +220,12 @@ class Claimer:
 
     @property
     def is_claiming(self) -> bool:
+        """Are any claims not answered yet?"""
         return bool(self._under_way)
 
     @contextmanager
     def claiming(self) -> Iterator[None]:
+        """A context to send claims in: while any caller is in it, `is_claiming` is true and `until_current` waits."""
         answered = asyncio.get_running_loop().create_future()
         self._under_way.add(answered)
         try:
