@@ -8,6 +8,7 @@ from uuid import UUID
 
 from bus.memory import MemoryBroker
 from bus.message import Message
+from bus.messages.administration import AskConsumer, ConsumerFound, ConsumerState
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.placement import ReleaseClaim
 from bus.workers.handling import Answer, ReadOnly, Received, Said, Tell, Weighed
@@ -36,6 +37,9 @@ class LoneScheduler:
         self.store = MemorySchedulerStore()
         self.picture = Picture()
         self.station = Station(MemoryBroker().as_user(), "s", asks=True)
+        # What placement would say of these.
+        self.consumers: dict[UUID, ConsumerState] = {}
+        self.station.ask_all = self._as_placement  # type: ignore[method-assign]
         given = Given(
             station=self.station,
             cells={},
@@ -52,6 +56,7 @@ class LoneScheduler:
         # There is nothing more to know, and nobody to ask.
         known.replica.catch_up = _nothing  # type: ignore[method-assign]
         self.hosts = known.hosts
+        self.waiting = known.waiting
         sending = Sending(given)
         self.outbox = sending.outbox
         deciders = Deciders(given, known)
@@ -66,6 +71,13 @@ class LoneScheduler:
         async with self.store.transaction() as transaction:
             await transaction.save_hosts(hosts, NOON)
         self.hosts.learn(hosts)
+
+    async def _as_placement(self, questions: Sequence[Message]) -> list[Message]:
+        return [
+            ConsumerFound(consumer=self.consumers.get(each.consumer))
+            for each in questions
+            if isinstance(each, AskConsumer)
+        ]
 
     async def handle(self, *messages: Message, attempts: int = 0) -> Sequence[Said]:
         handler = self._requests.handlers[type(messages[0])]
