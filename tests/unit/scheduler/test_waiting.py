@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.choosing.choosing import choose
@@ -34,7 +34,6 @@ from scheduler_worker.waiting import MoveSource, WaitingSpecs, first_that_fit
 from tests.contracts.placement_orders import consumer, provider
 from tests.planted.replacing import replaced
 from tests.plugins import standard_plugins
-from tests.properties.bounds import BOUNDED
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_state, usage_of
 from tests.unit.scheduler.lone_scheduler import NOON
 
@@ -126,7 +125,7 @@ DIFFERENT: dict[str, Callable[[int], InstanceSpec]] = {
 async def test_what_waits_and_what_is_deleted_cost_as_much_as_there_is_of_them(how: str) -> None:
     memory = InventoryState(total=10_000)
     waits = Waits({"VCPU": InventoryState(total=8, used=8), "MEMORY_MB": memory})
-    count = 200
+    count = 100
     for number in range(count):
         waits.add(number, DIFFERENT[how](number))
     assert waits.judge() == {}
@@ -150,7 +149,7 @@ async def test_what_waits_and_what_is_deleted_cost_as_much_as_there_is_of_them(h
 @pytest.mark.asyncio
 async def test_a_processor_that_is_freed_costs_nothing_for_those_that_wait_for_something_else() -> None:
     waits = Waits()
-    for number in range(20_000):
+    for number in range(5_000):
         amounts = (("VCPU", 1), ("VGPU", 1 + number % 4))
         waits.add(number, InstanceSpec(amounts, server_group=a_group(number)))
     waits.judge()
@@ -167,7 +166,7 @@ async def test_a_processor_that_is_freed_costs_nothing_for_those_that_wait_for_s
 @pytest.mark.asyncio
 async def test_those_in_another_zone_are_judged_as_one() -> None:
     waits = Waits()
-    for number in range(1_000):
+    for number in range(500):
         spec = InstanceSpec((("VCPU", 1),), availability_zone="z9", server_group=a_group(number))
         waits.add(number, spec)
     waits.judge()
@@ -455,8 +454,10 @@ def _internal(name: str) -> int:
     return 1 + ("h0", "h1", "h2", "h3", "h0-0", "h1-0", "h2-0", "h3-0", "pool").index(name)
 
 
-@settings(BOUNDED, max_examples=12)
-@given(seed=st.integers(0, 2**32))
+# What a planted mistake in the picture or in `waiting.py` breaks was seen by one of the first three, as far as by the first six.
+@pytest.mark.parametrize(
+    "seed", [0, 1, 5, *[pytest.param(each, marks=pytest.mark.proof) for each in (2, 3, 4, *range(6, 24))]]
+)
 def test_nothing_waits_that_a_change_has_helped(seed: int) -> None:
     random = Random(seed)
     changes = Changes(random)
