@@ -22,6 +22,7 @@ from bus import message
 from bus.broker import Connection, Consuming, Delivery, Origin, Receipt
 from bus.codec import CODEC, lines_of
 from bus.message import PLAIN, Envelope, Parcel, type_of
+from bus.messages.cloud import RowFailed
 from bus.queues import DEAD, DEAD_QUEUE, is_retry_exchange
 from bus.topology import retry_exchange_of
 from bus.unreadable import Unreadable
@@ -32,6 +33,8 @@ REASON_BYTES_MAX = 2_000
 COUNT_MAX = 2**31 - 1
 # Of letters that are not replayed so many are told.
 REFUSED_TOLD_MAX = 5
+# Where a letter was dead-lettered that no worker has.
+BROKER = "broker"
 PATIENCE_S = 3.0
 LOOK_S = 0.01
 # RabbitMQ limits how much one channel may send to a quorum queue before that queue catches up. This is half of it.
@@ -45,8 +48,8 @@ class NotReplayed(Failure):
 class DeadLetter(Struct, frozen=True):
     """One dead letter as it is shown to a person.
 
-    By its handle an operator names it: no two letters in the queue share one. `sent_at` is what its sender said.
-    `buried_at` is unknown of a letter that the broker dead-lettered.
+    By its handle an operator names it. Letters that share one are about the same row (bus/workers/set_aside.py), of which each process
+    that fails at it writes one. `sent_at` is what its sender said. `buried_at` is unknown of a letter that the broker dead-lettered.
     """
 
     handle: str
@@ -170,22 +173,26 @@ def read(delivery: Delivery, facts: BrokerFacts) -> DeadLetter:
 
     If this failed for a letter, an operator could not drop that letter either. Our headers count if a worker has written them.
     """
-    headers = delivery.parcel.headers
+    headers, origin = delivery.parcel.headers, origin_of(delivery, facts)
     said = headers if is_parked(delivery, facts) else {}
-    types, sent_at = _contents(delivery.parcel)
+    found = [*map(CODEC.decode, _lines(delivery.parcel))]
+    known = [each for each in found if isinstance(each, Envelope)]
+    rows = [each.message for each in known if said and isinstance(each.message, RowFailed)]
     brokers_reason = f"the broker gave up on it: {headers.get(message.BROKER_REASON) or 'no reason given'}"
     return DeadLetter(
-        handle=_handle(delivery.parcel),
+        handle=_handle(delivery.parcel, repr((origin.sender, rows)) if rows else ""),
         # A replay goes to this queue. It is taken from the key, which the broker has checked, and not from a
         # header, which may say anything.
         queue=delivery.parcel.routing_key,
         reason=str(said.get(message.REASON) or brokers_reason),
         attempts=_number(said, message.ATTEMPTS),
-        where=str(said.get(message.WHERE, "broker")),
-        type=types,
+        where=str(said.get(message.WHERE, BROKER)),
+        type=", ".join(
+            sorted({type_of(each.message) if isinstance(each, Envelope) else "?" for each in found})
+        ),
         parcel=delivery.parcel,
-        origin=origin_of(delivery, facts),
-        sent_at=sent_at,
+        origin=origin,
+        sent_at=next((each.sent_at for each in known if each.sent_at), None),
         buried_at=_moment(said.get(message.BURIED_AT)),
     )
 
@@ -281,26 +288,23 @@ async def _given_back(connection: Connection, count: int) -> None:
                 await asyncio.sleep(LOOK_S)
 
 
-def _handle(parcel: Parcel) -> str:
-    """The handle by which an operator names a dead letter.
+def _handle(parcel: Parcel, row: str) -> str:
+    """The handle by which an operator names a dead letter: a hash of its queue, and of the row that it is about.
 
-    It is a hash of everything by which letters differ, including the unique name that a worker gave this one.
+    If it is about none, it is a hash of everything by which letters differ, including the unique name that a worker gave this one.
     """
     said = sorted((key, str(value)) for key, value in parcel.headers.items())
-    about = repr((parcel.routing_key, parcel.reply_to, said)).encode(errors="backslashreplace")
-    return hashlib.sha256(about + b"\0" + parcel.body).hexdigest()[:12]
+    about = row or repr((parcel.reply_to, said, parcel.body))
+    return hashlib.sha256(f"{parcel.routing_key} {about}".encode(errors="backslashreplace")).hexdigest()[:12]
 
 
 def _told_apart(letters: Mapping[int, DeadLetter]) -> dict[int, DeadLetter]:
-    """Make the handles of dead letters unique, by adding numbers to equal ones.
-
-    Only letters that the broker itself dead-lettered can be equal: they have no unique name.
-    """
+    """Make the handles of dead letters of the broker unique, by adding numbers to equal ones: they have no unique name."""
     seen: Counter[str] = Counter()
     apart = {}
     for tag, letter in letters.items():
-        seen[letter.handle] += 1
-        number = seen[letter.handle]
+        seen[letter.handle] += letter.where == BROKER
+        number = seen[letter.handle] or 1
         apart[tag] = letter if number == 1 else structs.replace(letter, handle=f"{letter.handle}-{number}")
     return apart
 
@@ -342,14 +346,6 @@ def _replayed(letter: DeadLetter, line: bytes) -> Parcel:
 def _lines(parcel: Parcel) -> Sequence[bytes]:
     lines = lines_of(parcel)
     return (parcel.body,) if isinstance(lines, Unreadable) else lines
-
-
-def _contents(parcel: Parcel) -> tuple[str, datetime | None]:
-    """The types of the messages in a parcel, and when the first of them was sent."""
-    found = [*map(CODEC.decode, _lines(parcel))]
-    kinds = {type_of(each.message) if isinstance(each, Envelope) else "?" for each in found}
-    times = (each.sent_at for each in found if isinstance(each, Envelope) and each.sent_at)
-    return ", ".join(sorted(kinds)), next(times, None)
 
 
 def _moment(said: object) -> datetime | None:

@@ -4,7 +4,7 @@ connection of their own: the client needs not be open.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from bus.broker import Connection
@@ -36,7 +36,7 @@ class DeadLetterCalls(ClientSession):
         They go back to where they were: while they are read, no other reader sees them.
         """
         async with self._opened_letters(limit) as (_, opened):
-            return tuple([each for each in opened.letters.values() if queue in ("", each.queue)])
+            return _each_once([each for each in opened.letters.values() if queue in ("", each.queue)])
 
     async def show_dead_letter(self, handle: str, *, limit: int = LETTERS_MAX) -> DeadLetter:
         """The dead letter with this handle, if it is among the oldest `limit`. Raises `NotFound`."""
@@ -98,7 +98,7 @@ class DeadLetterCalls(ClientSession):
                 if every or letter.handle in handles or group_of(letter) in groups
             }
             await does(connection, opened, [*chosen])
-            return tuple(chosen.values())
+            return _each_once(chosen.values())
 
     @asynccontextmanager
     async def _opened_letters(self, limit: int) -> AsyncIterator[tuple[Connection, OpenedDeadLetters]]:
@@ -119,6 +119,11 @@ class DeadLetterCalls(ClientSession):
                 raise ConnectionLost(f"not done within {DECIDED_S_MAX:.0f} s: {why}") from None
             finally:
                 await connection.close()
+
+
+def _each_once(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
+    """One of those that share a handle: what is done with that, is done with each of them."""
+    return tuple({letter.handle: letter for letter in letters}.values())
 
 
 async def _replay(connection: Connection, opened: OpenedDeadLetters, tags: Sequence[int]) -> None:

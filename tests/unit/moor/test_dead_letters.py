@@ -3,9 +3,14 @@
 import pytest
 
 from bus import message
+from bus.broker import Origin
+from bus.codec import encode
 from bus.memory import MemoryBroker
-from bus.message import Parcel
+from bus.message import EVENTS, Envelope, Parcel
+from bus.messages.cloud import RowFailed
+from bus.queues import DEAD_QUEUE
 from bus.topology import DEAD, objects_of
+from bus.workers.dead_letters import dead_letter_parcel
 from moor.client import BrokerAway, Client, NotFound, dead_letters
 from tests.contracts.stage import send
 
@@ -40,4 +45,35 @@ async def test_letters_are_found_by_their_handles_and_a_blocked_broker_ends_the_
         await moor.replay_dead_letters(every=True)
     memory.block("")
     assert len(await moor.replay_dead_letters(every=True)) == 3
+    await connection.close()
+
+
+def letter_of_row(row: str, number: int, sender: str = "") -> Parcel:
+    """What the process of this number writes of a row at which it has failed."""
+    process = f"scheduler-{number}"
+    return dead_letter_parcel(
+        encode(Envelope(message=RowFailed(part="wake", row=row), id=f"{process}-{row}")),
+        "scheduler.requests",
+        Origin(sender, "", EVENTS, "row.failed"),
+        reason=f"AssertionError in {process}",
+        attempts=number,
+        where=process,
+        letter=f"{process}-1",
+    )
+
+
+async def test_a_row_at_which_many_processes_failed_is_one_dead_letter() -> None:
+    broker = MemoryBroker().as_user()
+    connection = await broker.connect()
+    await connection.declare(objects_of(("c1",), create_foreign=False))
+    of_first = [letter_of_row("first", number) for number in range(3)]
+    await send(broker, *of_first, letter_of_row("second", 0), letter_of_row("first", 9, "moor-app-shop"))
+    moor = Client(broker)
+
+    first, *others = await moor.list_dead_letters()
+    assert (len(others), len({first.handle, *[each.handle for each in others]})) == (2, 3)
+    assert (await moor.show_dead_letter(first.handle)).type == "row.failed"
+    assert [each.handle for each in await moor.delete_dead_letters(first.handle)] == [first.handle]
+    assert [each.handle for each in await moor.list_dead_letters()] == [each.handle for each in others]
+    assert await connection.depth(DEAD_QUEUE) == 2
     await connection.close()
