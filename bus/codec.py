@@ -61,7 +61,6 @@ _BACKSLASH = ord("\\")
 
 _wrapped = msgspec.json.Decoder(_Wrapped)
 _typed = msgspec.json.Decoder(_Typed)
-_encoder = msgspec.json.Encoder()
 
 
 class Codec:
@@ -184,7 +183,7 @@ class FewTypesCodec(Codec):
 
 
 # One message as one line.
-encode: Callable[[Envelope[Message]], bytes] = _encoder.encode
+encode: Callable[[Envelope[Message]], bytes] = msgspec.json.Encoder().encode
 
 
 def lines_of(parcel: Parcel) -> Sequence[bytes] | Unreadable:

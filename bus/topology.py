@@ -126,6 +126,7 @@ __all__ = [
     "feed_queue",
     "in_cell",
     "inbox_queue",
+    "is_named",
     "is_retry_exchange",
     "kind_of",
     "objects_of",
@@ -456,22 +457,24 @@ def retry_exchange_of(queue: str) -> str:
         raise ValueError(f"queue {queue!r} is an inbox: messages of other programs are not sent again")
     for role in ROLES:
         for read in role.reads:
-            before, of_a_cell, after = read.partition("{cell}")
-            if of_a_cell and queue.startswith(before) and queue.endswith(after):
-                cell = queue.removeprefix(before).removesuffix(after)
-                return f"{RETRY}{role.name}.{cell}"
-            if read == queue or (read.endswith(".*") and queue.startswith(read.removesuffix("*"))):
-                return f"{RETRY}{role.name}"
+            if is_named(queue, read):
+                return (
+                    f"{RETRY}{role.name}.{queue.split('.')[1]}" if "{cell}" in read else f"{RETRY}{role.name}"
+                )
     raise ValueError(f"no role reads the queue {queue!r}")
 
 
+def is_named(queue: str, pattern: str, cell: str = "") -> bool:
+    """Whether a queue has a name of this pattern: one of the table, or of all queues of applications. Without `cell`, in any cell."""
+    return re.fullmatch(topic_pattern(in_cell(pattern, cell or "*")), queue) is not None
+
+
+@functools.cache
 def kind_of(queue: str) -> QueueKind | None:
     """The kind of a queue of this name: one of the table, of a cell, or of an application. None for any other name."""
     for each in QUEUES:
-        before, of_a_cell, after = each.name.partition("{cell}")
-        is_of_cell = of_a_cell and queue.startswith(before) and queue.endswith(after)
-        is_own = each.name in API_QUEUES and queue.startswith(application_queue(each.name, ""))
-        if each.name == queue or is_of_cell or is_own:
+        is_own = each.name in API_QUEUES and is_named(queue, application_queue(each.name, "*"))
+        if is_own or is_named(queue, each.name):
             return each.kind
     return None
 

@@ -65,7 +65,6 @@ _PAIR_OF_SECRET = re.compile(r"(?i)\b(\w*(?:password|passwd|pwd|secret|token)\s*
 Count = Annotated[int, Meta(ge=1, le=_INTEGER_MAX)]
 CountOr0 = Annotated[int, Meta(ge=0, le=_INTEGER_MAX)]
 Seconds = Annotated[float, Meta(gt=0, le=_CENTURY_S)]
-SecondsOr0 = Annotated[float, Meta(ge=0, le=_CENTURY_S)]
 Milliseconds = Annotated[float, Meta(gt=0, le=_CENTURY_MS)]
 MillisecondsOr0 = Annotated[float, Meta(ge=0, le=_CENTURY_MS)]
 

@@ -25,9 +25,7 @@ from bus.queues import (
     NO_PROJECT,
     Grant,
     application_exchange,
-    in_cell,
     is_retry_exchange,
-    topic_pattern,
 )
 from bus.topology import (
     OF_ADMINS,
@@ -40,6 +38,7 @@ from bus.topology import (
     destination_of,
     destination_of_like,
     end_field_of,
+    is_named,
     of_projects,
 )
 
@@ -132,8 +131,7 @@ def _may_park(user: str, queue: str, facts: BrokerFacts) -> bool:
     if speaker.application:
         return False
     role = ROLES_BY_NAME[speaker.role]
-    read = [topic_pattern(in_cell(each, speaker.cell or "*")) for each in role.reads]
-    return role.operates or any(re.fullmatch(each, queue) for each in read)
+    return role.operates or any(is_named(queue, each, speaker.cell) for each in role.reads)
 
 
 def judge_parcel(origin: Origin, facts: BrokerFacts) -> Refused | None:

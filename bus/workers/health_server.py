@@ -8,7 +8,7 @@ It decides nothing. Only processes with an address for it load this, since it lo
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import prometheus_client.core as prometheus
@@ -19,27 +19,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from bus.workers import handling as bus_metrics
-from bus.workers.station import Station
-from bus.workers.worker import Worker
 from kit.health import HEALTH_SETTING, Health, read_health_address
 from kit.http_server import HttpServer
 from kit.metrics import BUCKETS_S, Histogram, Labels, Metric, Numbers, Observed
 from kit.parts import PartState, Status, every_part, statuses
 
 
-class HealthServer:
+class HealthServer(HttpServer):
     """Serves a worker's health and metrics over HTTP. The constructor binds the address; may raise BadAddressError."""
 
     def __init__(self, address: str, health: Health) -> None:
-        listen = read_health_address(address)
-        self._server = HttpServer(_app(health), listen, HEALTH_SETTING, drain_s_max=1)
-        self.url = self._server.url
-
-    async def run(self) -> None:
-        await self._server.run()
-
-    async def stop(self) -> None:
-        await self._server.stop()
+        super().__init__(_app(health), read_health_address(address), HEALTH_SETTING, drain_s_max=1)
 
 
 def _app(health: Health) -> Starlette:
@@ -61,26 +51,6 @@ def _app(health: Health) -> Starlette:
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-# Per consumed queue. Several workers on one queue are summed.
-_OF_QUEUES: tuple[tuple[Metric, Callable[[Worker[Any]], int]], ...] = (
-    (bus_metrics.HANDLED, lambda worker: worker.handled),
-    (bus_metrics.BATCHES, lambda worker: worker.batches),
-    (bus_metrics.PUT_BACK, lambda worker: worker.intake.put_back),
-    (bus_metrics.BURIED, lambda worker: worker.intake.buried),
-    (bus_metrics.REDELIVERED, lambda worker: worker.intake.redelivered),
-    (bus_metrics.INTERRUPTIONS, lambda worker: worker.intake.interruptions),
-    (bus_metrics.IN_HAND, lambda worker: worker.intake.in_hand),
-    (bus_metrics.BURIALS_WAITING, lambda worker: worker.intake.burials_waiting),
-)
-_OF_STATIONS: tuple[tuple[Metric, Callable[[Station], int]], ...] = (
-    (bus_metrics.CONNECTIONS, lambda station: station.connections_made),
-    (bus_metrics.SENT, lambda station: station.publisher.parcels_sent),
-    (bus_metrics.HELD_BACK, lambda station: station.publisher.held_back),
-    (bus_metrics.ANSWERS_DROPPED, lambda station: station.publisher.answers_dropped),
-    (bus_metrics.ASKED_AGAIN, lambda station: station.asked_again),
-    (bus_metrics.WAITING, lambda station: station.publisher.waiting),
-)
 
 
 class Metrics(Collector):
@@ -123,13 +93,6 @@ def _of_statuses(known: Sequence[Status]) -> Iterator[Numbers]:
 
 
 def _of_parts(parts: Sequence[object]) -> Iterator[Numbers | Histogram]:
-    workers = [part for part in parts if isinstance(part, Worker)]
-    for metric, read in _OF_QUEUES:
-        for worker in workers:
-            yield metric.numbers({(worker.intake.queue,): read(worker)})
-    stations = [part for part in parts if isinstance(part, Station)]
-    for metric, read_station in _OF_STATIONS:
-        yield metric.numbers({(): sum(map(read_station, stations))})
     for part in parts:
         for name in ("readings", "watched_readings"):
             for each in getattr(part, name, ()):

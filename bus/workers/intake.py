@@ -42,14 +42,14 @@ class OpenParcel(Struct, eq=False):
 
     consuming: Consuming
     delivery: Delivery
-    not_done: int
     origin: Origin
     parked: Parked
     # The only cell that its sender may speak for; None for any cell.
-    cell: str | None = None
+    cell: str | None
     # When it was opened, by the event loop's clock, and with how many messages.
-    opened_s: float = 0.0
-    items: int = 0
+    opened_s: float
+    items: int = 1
+    not_done: int = 1
 
     @property
     def tag(self) -> int:
@@ -62,17 +62,11 @@ class OpenParcel(Struct, eq=False):
 
 
 class Item(Struct, frozen=True, eq=False):
-    """One received message and its index in its parcel."""
+    """One received message, its line, and its parcel."""
 
-    place: int
+    line: bytes
     parcel: OpenParcel
     received: Received[Any]
-
-    @property
-    def line(self) -> bytes:
-        lines = lines_of(self.parcel.delivery.parcel)
-        assert not isinstance(lines, Unreadable), "a parcel that is not decoded has no items"
-        return lines[self.place]
 
 
 # A message that was tried so often is handled alone.
@@ -130,8 +124,6 @@ class Intake:
         self.burials_waiting = 0
         self.put_back = 0
         self.buried = 0
-        # Dead letters of applications that found no room.
-        self.dropped = 0
         self.interruptions = 0
         self.redelivered = 0
         self._waited = Histogram(handling.WAITED)
@@ -178,8 +170,8 @@ class Intake:
         if not self._alone:
             return None
         _, _, line, held = heapq.heappop(self._alone)
-        read = self._read(0, line, held)
-        return None if read is None else Item(0, held, read)
+        read = self._read(line, held)
+        return None if read is None else Item(line, held, read)
 
     async def done(self, items: Iterable[Item]) -> None:
         """Note that these messages are handled. A parcel is acknowledged when all its messages are."""
@@ -206,7 +198,7 @@ class Intake:
 
         The other messages of its parcel do not wait for that.
         """
-        self._start(self._bury(item.parcel, item.line, reason, item.received))
+        self._start(self._bury(item, reason))
 
     def stop(self) -> None:
         """Return no more batches, and end the pauses before messages are put back."""
@@ -247,66 +239,54 @@ class Intake:
             self._take(*self._unopened.popleft())
 
     def _take(self, consuming: Consuming, delivery: Delivery) -> None:
-        origin, parked = origin_of(delivery, self._facts), parked_of(delivery.parcel)
-        if delivery.returns:
-            self.redelivered += 1
-        elif not parked.attempts and (plain := self._plain(delivery.parcel, origin)):
-            held = self._hold(consuming, delivery, origin, len(plain), parked)
-            read_all = all_received(plain, origin, 0, held.cell)
-            self._ready.extend([Item(place, held, each) for place, each in enumerate(read_all)])
-            return
-        lines = self._lines_of(delivery, origin)
+        held = self._hold(consuming, delivery)
+        self.redelivered += bool(delivery.returns)
+        lines = self._lines_of(held)
         if isinstance(lines, Unreadable):
-            held = self._hold(consuming, delivery, origin, 1, parked)
-            self._bury_unread(held, lines.line, lines.reason)
+            self.bury(Item(lines.line, held, NOTHING_READ), lines.reason)
             return
-        tries = parked.attempts + delivery.returns
-        is_apart = tries >= TRIED_ALONE_FROM
+        is_apart = held.attempts >= TRIED_ALONE_FROM
         if (is_apart and len(lines) > 1) or (delivery.returns and self._is_uncounted):
-            self._start(self._take_apart(self._hold(consuming, delivery, origin, 1, parked), lines))
+            self._start(self._take_apart(held, lines))
         elif is_apart:
             # Another order after each return.
-            turn = blake2b(b"%d " % tries + lines[0], digest_size=8).digest()
-            held = self._hold(consuming, delivery, origin, 1, parked)
+            turn = blake2b(b"%d " % held.attempts + lines[0], digest_size=8).digest()
             heapq.heappush(self._alone, (turn, held.tag, lines[0], held))
         else:
-            held = self._hold(consuming, delivery, origin, len(lines), parked)
-            read = [self._read(place, line, held) for place, line in enumerate(lines)]
+            held.not_done = held.items = len(lines)
+            read = self._plain(lines, held) or [self._read(line, held) for line in lines]
             self._ready.extend(
-                [Item(place, held, each) for place, each in enumerate(read) if each is not None]
+                [Item(line, held, each) for line, each in zip(lines, read, strict=True) if each is not None]
             )
 
-    def _plain(self, parcel: Parcel, origin: Origin) -> Sequence[Envelope[Message]]:
-        """The messages of a parcel, if none of them needs a closer look: all can be read, and count.
+    def _plain(self, lines: Sequence[bytes], held: OpenParcel) -> Sequence[Received[Any] | None]:
+        """The messages of a parcel, if none of them needs a closer look: none was tried before, all can be read, and count.
 
         Otherwise this is empty: then they are looked at one by one.
         """
-        if judge_parcel(origin, self._facts) is not None:
-            return ()
-        lines = lines_of(parcel)
-        if isinstance(lines, Unreadable):
+        if held.attempts:
             return ()
         found = [each for each in map(self._station.codec.decode, lines) if isinstance(each, Envelope)]
-        if len(found) < len(lines):
+        if len(found) < len(lines) or not all_count(
+            [each.message for each in found], held.origin, self._facts
+        ):
             return ()
-        return found if all_count([each.message for each in found], origin, self._facts) else ()
+        return all_received(found, held.origin, 0, held.cell)
 
-    def _lines_of(self, delivery: Delivery, origin: Origin) -> Sequence[bytes] | Unreadable:
+    def _lines_of(self, held: OpenParcel) -> Sequence[bytes] | Unreadable:
         """The messages of a parcel, still encoded. Or the reason why the parcel as a whole is refused."""
-        refused = judge_parcel(origin, self._facts)
+        parcel, refused = held.delivery.parcel, judge_parcel(held.origin, self._facts)
         if refused is not None:
-            return Unreadable(delivery.parcel.body, refused.reason)
-        return lines_of(delivery.parcel) or Unreadable(
-            delivery.parcel.body, "empty: there is no message in it"
-        )
+            return Unreadable(parcel.body, refused.reason)
+        return lines_of(parcel) or Unreadable(parcel.body, "empty: there is no message in it")
 
-    def _hold(
-        self, consuming: Consuming, delivery: Delivery, origin: Origin, items: int, parked: Parked
-    ) -> OpenParcel:
+    def _hold(self, consuming: Consuming, delivery: Delivery) -> OpenParcel:
+        """Note that a parcel is in hand. It counts as one message until it is known how many it has."""
+        origin = origin_of(delivery, self._facts)
         cell = speaks_for(origin.sender, self._facts)
         opened_s = asyncio.get_running_loop().time()
         held = self._open[delivery.tag] = OpenParcel(
-            consuming, delivery, items, origin, parked, cell, opened_s, items
+            consuming, delivery, origin, parked_of(delivery.parcel), cell, opened_s
         )
         return held
 
@@ -315,7 +295,7 @@ class Intake:
         if (sent_at := batch[0].received.sent_at) is not None:
             self._waited.observe((self._station.clock() - sent_at).total_seconds(), len(batch), self._labels)
 
-    def _judged(self, place: int, envelope: Envelope[Message], held: OpenParcel) -> Received[Any] | None:
+    def _judged(self, line: bytes, envelope: Envelope[Message], held: OpenParcel) -> Received[Any] | None:
         """The message as a handler gets it, if it counts (bus/workers/authority.py).
 
         If it does not count and its sender may be told why, the handler gets a stand-in with the reason. Otherwise the
@@ -324,13 +304,13 @@ class Intake:
         refused = judge(envelope.message, held.origin, self._facts)
         if refused is not None:
             if not refused.is_told:
-                self.bury(Item(place, held, NOTHING_READ), refused.reason)
+                self.bury(Item(line, held, NOTHING_READ), refused.reason)
                 return None
             told = _told(envelope.message, refused, envelope.id, held.origin.key)
             envelope = structs.replace(envelope, message=told)
         return received(envelope, held.origin, held.attempts, held.cell)
 
-    def _read(self, place: int, line: bytes, held: OpenParcel) -> Received[Any] | None:
+    def _read(self, line: bytes, held: OpenParcel) -> Received[Any] | None:
         """Decode one message of a parcel as a handler gets it.
 
         A message that cannot be read becomes a stand-in with the reason. The result is None if the message was left
@@ -338,7 +318,7 @@ class Intake:
         kills the worker.
         """
         if held.attempts >= self._settings.ATTEMPTS_MAX:
-            self._bury_spent(place, line, held)
+            self._bury_spent(line, held)
             return None
         read = self._station.codec.decode(line)
         if isinstance(read, NewerVersion):
@@ -348,9 +328,9 @@ class Intake:
             read = structs.replace(read, project=project_of_key(held.origin.key))
             unread = Envelope[Message](message=read, id=read.id)
             return received(unread, held.origin, held.attempts, held.cell)
-        return self._judged(place, read, held)
+        return self._judged(line, read, held)
 
-    def _bury_spent(self, place: int, line: bytes, held: OpenParcel) -> None:
+    def _bury_spent(self, line: bytes, held: OpenParcel) -> None:
         """Dead-letter a message that has used up its attempts.
 
         Decoding it may be what kills the worker. So it is decoded only in workers that release what was claimed for a
@@ -362,11 +342,11 @@ class Intake:
         is_read = self._before_burial is not None and attempts < self._settings.ATTEMPTS_MAX + SPENT_READS_MAX
         read = self._station.codec.decode(line) if is_read else None
         if isinstance(read, Envelope):
-            judged = self._judged(place, read, held)
+            judged = self._judged(line, read, held)
             if judged is not None:
-                self.bury(Item(place, held, judged), why)
+                self.bury(Item(line, held, judged), why)
         else:
-            self._bury_unread(held, line, why)
+            self.bury(Item(line, held, NOTHING_READ), why)
 
     def _leave_for_newer(self, newer: NewerVersion, held: OpenParcel) -> None:
         """Return a message of a newer version to its queue: a worker of a later release will read it.
@@ -382,7 +362,7 @@ class Intake:
             parked = structs.replace(held.parked, waits=waits + 1)
             self._start(self._send_back(held, self._settings.NEWER_DELAY_MS, newer.line, parked))
             return
-        self._bury_unread(held, newer.line, what)
+        self.bury(Item(newer.line, held, NOTHING_READ), what)
 
     def _is_from_a_worker(self, sender: str) -> bool:
         """Whether this user may belong to a worker. On a broker without users of the topology, our own user counts too."""
@@ -409,13 +389,10 @@ class Intake:
         parcel = dead_letters.retry_parcel(line, self.queue, held.origin, parked)
         return await self._until_done(lambda: self._station.publisher.offer(parcel), held, self.putting_back)
 
-    def _bury_unread(self, held: OpenParcel, line: bytes, reason: str) -> None:
-        self._start(self._bury(held, line, reason, NOTHING_READ))
-
-    async def _bury(self, held: OpenParcel, line: bytes, reason: str, read: Received[Any]) -> None:
-        give_back = self._before_burial
-        if give_back is None or await self._until_done(lambda: give_back(read), held, self.burying):
-            await self._bury_line(held, line, reason)
+    async def _bury(self, item: Item, reason: str) -> None:
+        give_back, held = self._before_burial, item.parcel
+        if give_back is None or await self._until_done(lambda: give_back(item.received), held, self.burying):
+            await self._bury_line(held, item.line, reason)
 
     async def _bury_line(self, held: OpenParcel, line: bytes, reason: str) -> None:
         self.buried += 1
@@ -448,7 +425,6 @@ class Intake:
             speaker = broker_user_of(held.origin.sender)
             if speaker is None or not speaker.application:
                 raise
-            self.dropped += 1
             log.warning("dropped a dead letter of %s: %s", held.origin.sender, full)
 
     async def _until_done(

@@ -82,7 +82,7 @@ class Publisher:
         # Messages have waited for their linger time, but no parcel may start.
         self._is_late = False
         # Messages that waited for the channel leave in the loop turn after it opened.
-        self._sender = ParcelSender(
+        self.sender = ParcelSender(
             link, settings, chance, lambda: asyncio.get_running_loop().call_soon(self._flush)
         )
         self._alarm: asyncio.Task[None] | None = None
@@ -136,9 +136,9 @@ class Publisher:
 
         Raises `NotTaken` if a queue is full. To wait here until the queue has room would hold up all other parcels.
         """
-        receipt = await self._sender.publish_until_told(parcel, lambda: False, (*_FINAL, Receipt.REFUSED))
+        receipt = await self.sender.publish_until_told(parcel, lambda: False, (*_FINAL, Receipt.REFUSED))
         if receipt is Receipt.REFUSED:
-            receipt = await self._sender.publish_on_another_channel(parcel)
+            receipt = await self.sender.publish_on_another_channel(parcel)
         if receipt is Receipt.UNROUTABLE:
             raise _undeliverable(parcel, 1)
         if receipt not in _FINAL:
@@ -172,7 +172,7 @@ class Publisher:
         for task, waiting in [*self.under_way.items()]:
             for waiter in waiting:
                 waiter.is_withdrawn |= waiter.done is sent
-            if self._sender.connection is None and _is_withdrawn(waiting):
+            if self.sender.connection is None and _is_withdrawn(waiting):
                 # No channel is open: the task waits for one, or for its next try.
                 task.cancel()
         sent.cancel()
@@ -180,17 +180,8 @@ class Publisher:
     @property
     def is_held(self) -> bool:
         """True while the broker has an alarm and accepts nothing from publishers."""
-        connection = self._sender.connection
+        connection = self.sender.connection
         return connection is not None and bool(connection.blocked)
-
-    @property
-    def held_back(self) -> int:
-        """How often a parcel could not leave: it was tried in vain, or an alarm began."""
-        return self._sender.held_back
-
-    @property
-    def parcels_sent(self) -> int:
-        return self._sender.parcels_sent
 
     def on_the_way(self) -> set[Hashable]:
         """The outbox keys of all messages that were passed to this publisher and are not confirmed yet."""
@@ -216,7 +207,7 @@ class Publisher:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
         self._tell_those_left()
-        await self._sender.close()
+        await self.sender.close()
 
     # Building parcels
 
@@ -277,7 +268,7 @@ class Publisher:
         self._is_late = bool(self._full or self._buckets)
 
     def _may_start(self) -> bool:
-        if self._sender.connection is None:
+        if self.sender.connection is None:
             # One parcel is enough to open the channel; the other messages can still be withdrawn.
             return not (self.under_way or self._is_closed)
         if len(self.under_way) >= self._settings.PARCELS_UNCONFIRMED_MAX:
@@ -288,9 +279,9 @@ class Publisher:
         return not self._is_closed
 
     def _wait_for_end_of_alarm(self) -> None:
-        connection = self._sender.connection
+        connection = self.sender.connection
         if self._alarm is None and connection is not None:
-            self._sender.held_back += 1
+            self.sender.held_back += 1
             log.warning("the broker accepts nothing: %s; messages wait here", connection.blocked)
             self._alarm = asyncio.get_running_loop().create_task(connection.until_unblocked())
             self._alarm.add_done_callback(self._alarm_ended)
@@ -347,7 +338,7 @@ class Publisher:
         clock_s = asyncio.get_running_loop().time
         began_s = clock_s()
         try:
-            receipt = await self._sender.publish_until_told(parcel, lambda: _is_withdrawn(waiting), _FINAL)
+            receipt = await self.sender.publish_until_told(parcel, lambda: _is_withdrawn(waiting), _FINAL)
             problem = None
             self._confirmed.observe(clock_s() - began_s)
             if receipt is Receipt.UNROUTABLE:

@@ -403,6 +403,19 @@ class Station:
         return (*self.publisher.readings, *(self._asker.readings if self._asker else ()))
 
     @property
+    def watched_readings(self) -> Readings:
+        sender = self.publisher.sender
+        numbers = {
+            handling.CONNECTIONS: self.connections_made,
+            handling.SENT: sender.parcels_sent,
+            handling.HELD_BACK: sender.held_back,
+            handling.ANSWERS_DROPPED: self.publisher.answers_dropped,
+            handling.ASKED_AGAIN: self.asked_again,
+            handling.WAITING: self.publisher.waiting,
+        }
+        return [metric.numbers({(): number}) for metric, number in numbers.items()]
+
+    @property
     def parts(self) -> Sequence[object]:
         """The parts whose status health and metrics show (kit/parts.py)."""
         asking = (self._asker.taking_answers,) if self._asker else ()

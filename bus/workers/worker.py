@@ -19,6 +19,7 @@ from msgspec import structs
 from bus.broker import chunks
 from bus.message import Message, type_of
 from bus.unreadable import Unreadable
+from bus.workers import handling
 from bus.workers.consuming import Subscription
 from bus.workers.handling import (
     Bury,
@@ -44,6 +45,7 @@ from bus.workers.station import Station
 from kit import logs
 from kit.errors import Locked, TookTooLong, Transient, Unavailable
 from kit.logs import MessageTracer, OpenSpan
+from kit.metrics import Readings
 from kit.parts import Periodic, drawn, operational
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,21 @@ class Worker(Generic[Tx]):
         self.batches = 0
         # The number of batches when a statement last took too long.
         self._batches_when_slow = 0
+
+    @property
+    def watched_readings(self) -> Readings:
+        intake = self.intake
+        numbers = {
+            handling.HANDLED: self.handled,
+            handling.BATCHES: self.batches,
+            handling.PUT_BACK: intake.put_back,
+            handling.BURIED: intake.buried,
+            handling.REDELIVERED: intake.redelivered,
+            handling.INTERRUPTIONS: intake.interruptions,
+            handling.IN_HAND: intake.in_hand,
+            handling.BURIALS_WAITING: intake.burials_waiting,
+        }
+        return [metric.numbers({(intake.queue,): number}) for metric, number in numbers.items()]
 
     async def run(self) -> None:
         """Handle messages until `stop` is called. Then finish the current work and return all other messages to the queue."""
@@ -140,7 +157,9 @@ class Worker(Generic[Tx]):
         if (tracer := logs.tracer()) is not None:
             items, spans = _traced(items, self.intake.queue, tracer)
         try:
-            said = await self._in_tries(partial(self._decide_and_save, handler, items))
+            said = await self._in_tries(
+                partial(self._decide_and_save, handler, [item.received for item in items])
+            )
         except Exception as problem:  # noqa: BLE001 - the only place that handles failures of handlers
             _end(spans, problem)
             await self._failed(handler, items, problem)
@@ -171,13 +190,15 @@ class Worker(Generic[Tx]):
                     raise
             await asyncio.sleep(drawn(backoff_ms(tries, self._settings), self._chance) / 1000)
 
-    async def _decide_and_save(self, handler: Handler | ReadOnly, items: Sequence[Item]) -> Sequence[Said]:
+    async def _decide_and_save(
+        self, handler: Handler | ReadOnly, messages: Sequence[Received[Any]]
+    ) -> Sequence[Said]:
         if isinstance(handler, ReadOnly):
-            return await handler.handle([item.received for item in items])
+            return await handler.handle(messages)
         clearing, self._confirmed = self._confirmed, []
         try:
             async with self.subscription.store.transaction() as tx:
-                said = await handler([item.received for item in items], tx)
+                said = await handler(messages, tx)
                 if clearing and self.subscription.outbox is not None:
                     await self.subscription.outbox.clear(tx, clearing)
         except BaseException:
@@ -259,7 +280,7 @@ class Worker(Generic[Tx]):
         before = self.subscription.before_burial
         for handler in before.get(type(buried.message), before.get(Message, ())):
             try:
-                leaving = _Leaving(await self._in_tries(partial(self._saved_for, handler, buried)))
+                leaving = _Leaving(await self._in_tries(partial(self._decide_and_save, handler, (buried,))))
             except (Unavailable, Locked):
                 raise
             except Exception:
@@ -268,12 +289,6 @@ class Worker(Generic[Tx]):
                 continue
             await self.say(leaving.outgoing, leaving.kept)
             return
-
-    async def _saved_for(self, handler: Handler, buried: Received[Any]) -> Sequence[Said]:
-        async with self.subscription.store.transaction() as tx:
-            said = await handler([buried], tx)
-        self.subscription.committed()
-        return said
 
     def _gives_up(self, problem: Transient, tries: int) -> bool:
         if self._stopping or not isinstance(problem, Unavailable):

@@ -118,7 +118,7 @@ async def test_a_full_queue_holds_the_publisher_back_until_there_is_room(under_t
         await until(lambda: sum(each.done() for each in sending) >= 5)
         # RabbitMQ's limit is soft: it still takes what is on its way when the limit is reached.
         sending += [client.publisher.send(order(n)) for n in range(10, 30)]
-        await until(lambda: client.publisher.held_back > 0)
+        await until(lambda: client.publisher.sender.held_back > 0)
         assert not all(each.done() for each in sending)
         async with working(broker, memory):
             await asyncio.gather(*sending)
@@ -133,7 +133,7 @@ async def test_under_an_alarm_what_waits_is_bounded_and_shares_parcels(under_tes
     await under_test.set_alarm(on=True)
     sending = [held.publisher.send(order(1))]
     await until(lambda: held.publisher.is_held)
-    sent_before = held.publisher.parcels_sent
+    sent_before = held.publisher.sender.parcels_sent
 
     sending += [held.publisher.send(order(n)) for n in range(2, 1500)]
     refused = [each for each in sending if each.done()]
@@ -154,7 +154,7 @@ async def test_under_an_alarm_what_waits_is_bounded_and_shares_parcels(under_tes
     await under_test.set_alarm(on=False)
     await asyncio.gather(waiting_for_room, *taken)
     assert held.publisher.waiting == 0
-    assert held.publisher.parcels_sent - sent_before <= 7
+    assert held.publisher.sender.parcels_sent - sent_before <= 7
     async with working(broker, memory):
         await until(lambda: len(memory.handled) == 1 + len(taken))
     assert memory.handled == [*range(1 + len(taken))]

@@ -279,7 +279,7 @@ async def test_a_connection_whose_channels_are_all_open_works_on_and_a_message_w
     assert await opened[0].publish(Parcel(API, "build.request.shop", b"1")) is Receipt.CONFIRMED
 
     sent = publisher.send(order(1, cell="a"))
-    await until(lambda: publisher.held_back > 0, "it is tried again")
+    await until(lambda: publisher.sender.held_back > 0, "it is tried again")
     assert not sent.done()
     await opened[0].close()
     await sent

@@ -18,6 +18,8 @@ USED_ELSEWHERE = {
         "delete_queue",
     ),  # tests, as an operator does on a real broker
     "bus/workers/health_server.py": ("collect",),  # prometheus_client
+    "bus/workers/station.py": ("watched_readings",),  # bus/workers/health_server.py, by its name as a text
+    "bus/workers/worker.py": ("watched_readings",),  # likewise
     "kit/http_server.py": ("capture_signals",),  # uvicorn
     "kit/sql/statements.py": (
         "load_dialect_impl",
@@ -44,9 +46,7 @@ USED_ELSEWHERE = {
     ),
     "placement_worker/store_sql/log.py": ("get_col_spec",),  # SQLAlchemy
     "placement_worker/tables.py": ("get_col_spec",),  # SQLAlchemy
-    "scheduler_worker/overview.py": (
-        "watched_readings",
-    ),  # bus/workers/health_server.py, by its name as a text
+    "scheduler_worker/overview.py": ("watched_readings",),  # likewise
     "laboratory/plugin_check.py": ("breaches",),  # whoever writes a filter or a weigher
 }
 

@@ -89,7 +89,7 @@ class _Sent:
         return partial(self._send, station, outgoing)
 
     async def _send(self, station: Station, outgoing: list[Outgoing]) -> Details:
-        publisher, parcels_before = station.publisher, station.publisher.parcels_sent
+        publisher, parcels_before = station.publisher, station.publisher.sender.parcels_sent
         self._sent += len(outgoing)
         reached = asyncio.create_task(self._worked.until(self._sent))
         unconfirmed: deque[asyncio.Future[None]] = deque()
@@ -99,7 +99,7 @@ class _Sent:
                 await unconfirmed.popleft()
         await asyncio.gather(*unconfirmed)
         await reached
-        return {"a parcel": len(outgoing) / (publisher.parcels_sent - parcels_before)}
+        return {"a parcel": len(outgoing) / (publisher.sender.parcels_sent - parcels_before)}
 
 
 # There and back
