@@ -19,7 +19,7 @@ from engine.picture.picture import Picture
 from kit.errors import WrongAnswer
 from scheduler_worker.aggregates import AskAll
 from scheduler_worker.core.hosts import problem_of, why_unsure, with_mode, without_setting
-from scheduler_worker.core.instances.rows import is_on_host
+from scheduler_worker.core.instances.rows import InstanceRow, is_on_host
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.overview import use_of
@@ -98,6 +98,20 @@ def _unknown(name: str, registry: HostRegistry) -> BuildRejected:
 # A refusal names so many instances.
 NAMED_MAX = 3
 INSTANCES_READ_MAX = 200
+# Of rows of a host, so many are read at once: most may be of builds that ended in error there.
+ROWS_OF_HOST_MAX = 1000
+
+
+async def instances_on(store: SchedulerStore, host: str, most: int) -> list[InstanceRow]:
+    """The first instances that are on this host (`c1/h1`), at most so many."""
+    found: list[InstanceRow] = []
+    query = InstanceQuery(host=host, limit=ROWS_OF_HOST_MAX)
+    while (page := await store.instance_page(query)) is not None:
+        found += filter(is_on_host, page.rows)
+        if page.next is None or len(found) >= most:
+            break
+        query = structs.replace(query, after=page.next)
+    return found[:most]
 
 
 class HostRemover:
@@ -170,8 +184,8 @@ class HostRemover:
             heard = "is up" if unheard is None else f"was heard {unheard.total_seconds():.0f} s ago"
             return f"{heard}: stop its compute, wait until the host is silent, and delete it then"
         there = host_in_cell(host.cell, host.name)
-        found = await self._store.instances(InstanceQuery(host=there, limit=INSTANCES_READ_MAX))
-        if living := [row.told for row in found if is_on_host(row)]:
+        if found := await instances_on(self._store, there, INSTANCES_READ_MAX):
+            living = [row.told for row in found]
             names = ", ".join(each.name or str(each.id) for each in living[:NAMED_MAX])
             more = "or more " if len(found) == INSTANCES_READ_MAX else ""
             return f"has {len(living)} {more}instances ({names}): evacuate or delete them first"

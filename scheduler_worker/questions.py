@@ -49,7 +49,8 @@ from kit.errors import WrongAnswer
 from scheduler_worker.core.capabilities import capabilities, hosts_having
 from scheduler_worker.core.instances.history import alternatives_in, boot_of, decoded, details_of, with_end
 from scheduler_worker.core.instances.moves import why_stays_on_node
-from scheduler_worker.core.instances.rows import HostDecision, InstanceRow, is_on_host
+from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
+from scheduler_worker.host_orders import instances_on
 from scheduler_worker.registry import CellRegistry
 from scheduler_worker.requests.reading import RequestReader, joined_group, rejected, rejection
 from scheduler_worker.requests.stored_names import with_named
@@ -258,9 +259,8 @@ class Explainer:
             return rejection("host", host, names_clash(host, cells))
         name = next(columns.names[row] for row in rows_named)
         there = host_in_cell(cells[0], name)
-        found = await self._store.instances(InstanceQuery(host=there, limit=DRAINED_MAX + 1))
-        rows = [row for row in found[:DRAINED_MAX] if is_on_host(row)]
-        instances = self._drained(cells[0], name, rows)
+        found = await instances_on(self._store, there, DRAINED_MAX + 1)
+        instances = self._drained(cells[0], name, found[:DRAINED_MAX])
         return DrainFound(
             host=host,
             fit=sum(bool(each.to) for each in instances),

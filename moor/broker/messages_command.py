@@ -69,7 +69,7 @@ def list_letters(
         return await moor.list_dead_letters(**filters), count
 
     letters, count = with_client(bus, work, operates=True)
-    if count > filters["limit"]:
+    if count > filters["limit"] <= len(letters):
         tell(f"the oldest {filters['limit']:,} of {count:,} were read; a higher --limit reads more", "yellow")
     if each or wants_document():
         print_all(letters, DEAD_LETTER.columns, DEAD_LETTER.nothing)

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from bus.broker import Connection
+from bus.broker import PREFETCH_MAX, Connection
 from bus.queues import DEAD_QUEUE
 from bus.workers.authority import broker_facts_of
 from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
@@ -15,7 +15,7 @@ from kit.errors import ConnectionLost
 from moor.client.errors import NotFound
 from moor.client.requests import ClientSession
 
-# How many are read, the oldest first, unless the caller says else.
+# How many are listed or decided on, the oldest first, unless the caller says else.
 LETTERS_MAX = 1000
 # So long it may take to read letters, and to decide on them.
 DECIDED_S_MAX = 60.0
@@ -31,16 +31,16 @@ class DeadLetterCalls(ClientSession):
     """The client's methods about dead letters. For operators."""
 
     async def list_dead_letters(self, *, queue: str = "", limit: int = LETTERS_MAX) -> tuple[DeadLetter, ...]:
-        """The oldest dead letters of the client's broker, at most `limit`; or of these only those from one queue.
+        """The oldest dead letters of the client's broker, at most `limit`; or the oldest from one queue.
 
         They go back to where they were: while they are read, no other reader sees them.
         """
-        async with self._opened_letters(limit) as (_, opened):
-            return _each_once([each for each in opened.letters.values() if queue in ("", each.queue)])
+        async with self._opened_letters(PREFETCH_MAX if queue else limit) as (_, opened):
+            return _each_once(_from(queue, opened, limit).values())
 
-    async def show_dead_letter(self, handle: str, *, limit: int = LETTERS_MAX) -> DeadLetter:
-        """The dead letter with this handle, if it is among the oldest `limit`. Raises `NotFound`."""
-        for letter in await self.list_dead_letters(limit=limit):
+    async def show_dead_letter(self, handle: str) -> DeadLetter:
+        """The dead letter with this handle. Raises `NotFound`."""
+        for letter in await self.list_dead_letters(limit=PREFETCH_MAX):
             if letter.handle == handle:
                 return letter
         raise NotFound("dead letter", handle)
@@ -60,8 +60,8 @@ class DeadLetterCalls(ClientSession):
     ) -> tuple[DeadLetter, ...]:
         """Send dead letters back to the queues that they came from, with no attempts counted; returns those that were.
 
-        Those with these handles; with `like` also all that died of the same; or `every` one. Raises `NotFound`, and does nothing, if
-        there is no letter with one of the handles.
+        Those with these handles; with `like` also all that died of the same; or `every` one, the oldest `limit`. With `queue` only
+        those from this queue. Raises `NotFound`, and does nothing, if there is no letter with one of the handles.
         """
         return await self._decide(handles, queue, limit, every=every, like=like, does=_replay)
 
@@ -86,8 +86,9 @@ class DeadLetterCalls(ClientSession):
         like: bool,
         does: Callable[[Connection, OpenedDeadLetters, Sequence[int]], Awaitable[None]],
     ) -> tuple[DeadLetter, ...]:
-        async with self._opened_letters(limit) as (connection, opened):
-            among = {tag: letter for tag, letter in opened.letters.items() if queue in ("", letter.queue)}
+        reads = PREFETCH_MAX if queue or handles else limit
+        async with self._opened_letters(reads) as (connection, opened):
+            among = _from(queue, opened, reads if handles else limit)
             unknown = {*handles} - {letter.handle for letter in among.values()}
             if unknown:
                 raise NotFound("dead letter", *sorted(unknown))
@@ -124,6 +125,11 @@ class DeadLetterCalls(ClientSession):
 def _each_once(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
     """One of those that share a handle: what is done with that, is done with each of them."""
     return tuple({letter.handle: letter for letter in letters}.values())
+
+
+def _from(queue: str, opened: OpenedDeadLetters, limit: int) -> dict[int, DeadLetter]:
+    letters = [(tag, each) for tag, each in opened.letters.items() if queue in ("", each.queue)]
+    return dict(letters[:limit])
 
 
 async def _replay(connection: Connection, opened: OpenedDeadLetters, tags: Sequence[int]) -> None:

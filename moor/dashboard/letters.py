@@ -74,7 +74,7 @@ class LetterReader:
         async with self._lock:
             # The letters have changed: the next reader must see that.
             self._until_s = 0.0
-            (letter,) = await _client_of(deployment).replay_dead_letters(handle, limit=LETTERS_MAX)
+            (letter,) = await _client_of(deployment).replay_dead_letters(handle)
         return letter
 
     async def letter(self, broker: str, handle: str) -> LetterSeen | None:

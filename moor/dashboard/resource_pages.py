@@ -243,6 +243,8 @@ class ResourcePages(PageRenderer):
         resource = view.resource
         items = resource.of_page(found) if resource.of_page else [*_listing(view, self._moor).items_on(found)]
         nothing = f"no more {view.nothing}" if is_later else f"no {view.nothing}"
+        if getattr(found, "next", None):
+            nothing = f"no {view.nothing} so far: the next page goes on"
         return table_of(view.columns or resource.columns, items, resource.page_of, nothing)
 
     @staticmethod

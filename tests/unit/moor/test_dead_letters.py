@@ -36,8 +36,6 @@ async def test_letters_are_found_by_their_handles_and_a_blocked_broker_ends_the_
     assert shown.reason == "host 1"
     with pytest.raises(NotFound, match="there is no dead letter 'none'"):
         await moor.show_dead_letter("none")
-    with pytest.raises(NotFound):
-        await moor.show_dead_letter(every[2].handle, limit=1)
 
     monkeypatch.setattr(dead_letters, "DECIDED_S_MAX", 0.2)
     memory.block("disk alarm")
@@ -76,4 +74,31 @@ async def test_a_row_at_which_many_processes_failed_is_one_dead_letter() -> None
     assert [each.handle for each in await moor.delete_dead_letters(first.handle)] == [first.handle]
     assert [each.handle for each in await moor.list_dead_letters()] == [each.handle for each in others]
     assert await connection.depth(DEAD_QUEUE) == 2
+    await connection.close()
+
+
+async def test_a_letter_behind_all_that_are_listed_is_found_by_its_queue_and_by_its_handle() -> None:
+    memory = MemoryBroker()
+    broker = memory.as_user()
+    connection = await broker.connect()
+    await connection.declare(objects_of(("c1",), create_foreign=False))
+    first, last = "compute.c1.work", "placement.work"
+    queues = [first] * dead_letters.LETTERS_MAX + [last] * 3
+    await send(
+        broker,
+        *(
+            Parcel(DEAD, queue, b"{}", headers={message.REASON: f"letter {number}"})
+            for number, queue in enumerate(queues)
+        ),
+    )
+    moor = Client(broker)
+
+    assert {each.queue for each in await moor.list_dead_letters()} == {first}
+    found = await moor.list_dead_letters(queue=last, limit=2)
+    assert [each.reason for each in found] == ["letter 1000", "letter 1001"]
+    assert await moor.show_dead_letter(found[1].handle) == found[1]
+    assert await moor.delete_dead_letters(found[1].handle) == found[1:]
+    assert await moor.replay_dead_letters(queue=last, every=True, limit=1) == found[:1]
+    assert [each.reason for each in await moor.list_dead_letters(queue=last)] == ["letter 1002"]
+    assert await moor.count_dead_letters() == dead_letters.LETTERS_MAX + 1
     await connection.close()
