@@ -9,7 +9,7 @@ from bus.settings import BusSettings, settings_for_main
 from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
 from bus.workers.station import Station, process_name
 from cell_conductor.settings import CONDUCTOR, ConductorSettings
-from cell_conductor.store_sql import SqlConductorStore
+from cell_conductor.store_sql import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from kit.health import HEALTH_VARIABLE
 from kit.sql import DatabaseSettings, upgrade
@@ -25,7 +25,7 @@ async def run(
     database: DatabaseSettings | None = None,
     health_at: str = "",
 ) -> None:
-    store = SqlConductorStore(database_url, cell, settings=database)
+    store = ConductorStore(database_url, cell, settings=database)
     station = Station(broker_at(bus_url), process_name(f"conductor-{cell}"), asks=True, settings=bus)
     try:
         await run_worker(

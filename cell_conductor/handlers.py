@@ -57,7 +57,7 @@ from cell_conductor.core.rows import (
     hosts_of,
 )
 from cell_conductor.settings import ConductorPace
-from cell_conductor.store import ConductorStore, ConductorTransaction
+from cell_conductor.store_sql import ConductorStore, ConductorTransaction
 from engine.flavors import InstanceId
 from engine.inventories import CellName, ConsumerId
 from kit.errors import Operational, WrongAnswer

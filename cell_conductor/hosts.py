@@ -43,7 +43,7 @@ from cell_conductor.core.rows import (
 from cell_conductor.core.transition import destroy_order
 from cell_conductor.handlers import Decider, Timers, of_cell
 from cell_conductor.settings import ConductorPace
-from cell_conductor.store import ConductorStore, ConductorTransaction
+from cell_conductor.store_sql import ConductorStore, ConductorTransaction
 from engine.hosts import NODE
 from engine.inventories import CellName, ProviderId
 from kit.errors import Operational

@@ -1,14 +1,19 @@
 """A cell's instances in SQL: on PostgreSQL for several conductors, on SQLite for a single process.
 
 The tables must exist: `kit.sql.upgrade(url, "cell_conductor")` creates them. A batch takes a constant number of
-statements.
+statements. Cells may share a database: each store sees the rows of one cell only.
+
+The messages of an instance stay on its row. The row does not record which are confirmed: most rows are not written
+again for long, and writing them for this alone would be a third of all writes. Instead each transaction that sends
+messages writes one note with their keys, which is deleted when they are confirmed. A message without a note counts as
+confirmed.
 """
 
 import re
 import struct
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -23,14 +28,6 @@ from bus.messages.cell import AdoptInCell, PlaceInCell
 from bus.workers.handling import OutboxKey
 from cell_conductor.core.rows import SPAWNS, CellHost, HeardHost, Instance, OutboxMessage, Pending, choices_of
 from cell_conductor.core.transition import spawn_order
-from cell_conductor.store import (
-    JUST_SAID,
-    NOTES_PAGE,
-    SILENT_KEPT,
-    WAITING_PAGE,
-    ConductorTransaction,
-    MessageKey,
-)
 from cell_conductor.tables import cell_heard_hosts, cell_hosts, cell_instances, cell_notes
 from engine.flavors import InstanceId
 from engine.inventories import Choice, ProviderId
@@ -51,6 +48,18 @@ from kit.sql import (
     write_once,
 )
 from kit.times import microseconds, moment, now
+
+# The key of a message: the bytes of its instance's id, and its sequence there.
+MessageKey = tuple[bytes, int]
+
+# Messages sent more recently may still be under way and need not be sent again yet.
+JUST_SAID = timedelta(seconds=5)
+# How many notes, each with the messages of a batch, are read at once.
+NOTES_PAGE = 20
+# How many rows that wait are read at once.
+WAITING_PAGE = 500
+# A host that is silent for so long has left the cell.
+SILENT_KEPT = timedelta(days=30)
 
 # Encodes and decodes the rows of instances, in pieces by how often they change, and nothing twice; and the notes of messages.
 #
@@ -437,8 +446,8 @@ class Loaded(Struct, frozen=True, gc=False):
     row: Instance
 
 
-class SqlConductorTransaction:
-    """One transaction on the rows of a cell. What it has written is cached after its commit."""
+class ConductorTransaction:
+    """One transaction on the rows of a cell: all of its writes take effect, or none. What it has written is cached after its commit."""
 
     def __init__(
         self,
@@ -461,18 +470,25 @@ class SqlConductorTransaction:
         self._hosts: dict[ProviderId, CellHost] = {}
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
+        """The existing rows of these instances, locked."""
         found = await self._as_rows(
             [body for (body,) in await LOAD.fetch(self._transaction, instances, self._cell)]
         )
         return {row.id: row for row in found}
 
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
+        """The rows that have been due for longest, locked. Rows locked by another process are skipped."""
         due = await DUE.fetch(self._transaction, ONCE, self._cell, microseconds(now), limit)
         return {row.id: row for row in await self._as_rows([body for (body,) in due])}
 
     async def save(
         self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[MessageKey]
     ) -> OutboxKey | None:
+        """Save rows: loaded ones are replaced, others are new (`Transient` if another process created them first).
+
+        The rows in `forgotten` are deleted. `said` names the messages on these rows that are sent now. Returns the key of
+        the note that lists them until they are confirmed; None if there are none.
+        """
         gone = {each.int for each in forgotten}
         known: list[Values] = []
         # In the order of ids: two processes that add the same new rows wait for each other, but cannot deadlock.
@@ -517,11 +533,13 @@ class SqlConductorTransaction:
         return note
 
     async def lock_hosts(self, hosts: Sequence[ProviderId]) -> Mapping[ProviderId, CellHost]:
+        """The existing rows of these hosts, locked."""
         locked = {host.word.host: host for host in await self._transaction.run(lock_hosts, self._cell, hosts)}
         self._hosts |= locked
         return locked
 
     async def save_hosts(self, hosts: Sequence[CellHost]) -> None:
+        """Save rows of hosts: loaded ones are replaced, others are new (`Transient` if another process created them first)."""
         for host in hosts:
             before = self._hosts.get(host.word.host)
             if not await self._transaction.run(save_host, self._cell, host, before):
@@ -577,7 +595,11 @@ class SqlConductorTransaction:
             after = notes[-1][0]
 
 
-class SqlConductorStore:
+class ConductorStore:
+    """The rows of one cell. For the conductor's worker it is also the outbox, from which unconfirmed messages are sent
+    again.
+    """
+
     def __init__(
         self,
         url: str | Database,
@@ -595,17 +617,25 @@ class SqlConductorStore:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[ConductorTransaction]:
+        """A transaction: commits at the end, rolls back on an exception. Any step may raise `Transient`: try again."""
         async with self._database.writing() as transaction:
-            ours = SqlConductorTransaction(transaction, self._cell, self._cache, self._clock)
+            ours = ConductorTransaction(transaction, self._cell, self._cache, self._clock)
             yield ours
             await ours.write_cleared()
         ours.committed()
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[OutboxKey]) -> None:
-        assert isinstance(tx, SqlConductorTransaction), "a transaction of another store"
+        """Delete the notes with these keys, since their messages are confirmed.
+
+        This is a part of the transaction, and is done as its last step, whenever it is called.
+        """
         tx.clear(said)
 
     async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
+        """A page of unconfirmed messages with their keys, after the given key; empty at the end.
+
+        The first reading of a process has all of them. Later readings leave out those that were sent just now.
+        """
         number: int = after or 0
         found: list[tuple[OutboxKey, Message]] = []
         while not found and (said := await self._noted(number)):
@@ -639,24 +669,43 @@ class SqlConductorStore:
     async def read(
         self, instances: Sequence[InstanceId], after: InstanceId | None = None, limit: int | None = None
     ) -> Sequence[Instance]:
+        """The rows of these instances, or of all if none are named, that follow `after` in the order of their ids. Not
+        locked.
+
+        Each row has all messages that it stores, also the confirmed ones.
+        """
         return await read_once(self._database, read, self._cell, instances, after, limit)
 
     async def host_writes(self) -> int:
+        """How often rows of hosts were written, by all processes. While this number is the same, `hosts` returns the
+        same.
+        """
         return await read_once(self._database, count_writes, self._cell)
 
     async def hosts(self) -> Sequence[CellHost]:
+        """All hosts of the cell whose mode an operator has ever set."""
         return await read_once(self._database, read_hosts, self._cell)
 
     async def heard_hosts(self) -> Sequence[HeardHost]:
+        """The hosts of the cell that conductors have heard, without those that have been silent for `SILENT_KEPT`, which are
+        deleted.
+        """
         before_us = microseconds(self._clock() - SILENT_KEPT)
         return await write_once(self._database, read_heard_hosts, self._cell, before_us)
 
     async def save_heard_hosts(self, hosts: Sequence[HeardHost]) -> None:
+        """Save these rows, in a transaction of their own. The last write of a row wins: a conductor that finds it wrong
+        writes it again.
+        """
         await write_once(self._database, save_heard_hosts, self._cell, hosts)
 
     async def waiting(
         self, until: datetime, after: tuple[datetime, InstanceId] | None = None
     ) -> tuple[Instance, ...]:
+        """A page of the rows that are due by `until`, the earliest first, after the given row; empty at the end.
+
+        They are not locked, and have no messages.
+        """
         behind = None if after is None else (microseconds(after[0]), after[1])
         return tuple(
             await read_once(

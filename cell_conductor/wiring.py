@@ -15,7 +15,7 @@ from cell_conductor.core.rows import ConductorRules, DrawId
 from cell_conductor.handlers import Ask, Decider, Timers, before_burial, handlers, question_handlers
 from cell_conductor.hosts import CellHostWatch, conductor_beats, host_handlers
 from cell_conductor.settings import PACE, ConductorPace, ConductorSettings
-from cell_conductor.store import ConductorStore
+from cell_conductor.store_sql import ConductorStore
 from engine.inventories import ConsumerId
 from kit.process import Part
 from kit.times import now

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from cell_conductor.store_sql import SqlConductorStore
+from cell_conductor.store_sql import ConductorStore
 from ironic_sync.store_sql import SqlIronicStore
 from kit.times import now
 from placement_worker.store_sql import PlacementStore
@@ -26,7 +26,7 @@ class MemorySchedulerStore(SchedulerStore):
         super().__init__(MemoryDatabase(Tables("scheduler_worker")))
 
 
-class MemoryConductorStore(SqlConductorStore):
+class MemoryConductorStore(ConductorStore):
     """Conductors of one cell share the tables."""
 
     def __init__(

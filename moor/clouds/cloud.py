@@ -16,7 +16,7 @@ from bus.topology import Limits, objects_of, user_of
 from bus.workers.running import WorkerBeats, release
 from bus.workers.sending import Link
 from bus.workers.station import Station
-from cell_conductor.store_sql import SqlConductorStore
+from cell_conductor.store_sql import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.wiring import OpensHosts
 from engine.flavors import Flavor
@@ -216,7 +216,7 @@ class RunningCloud:
 
     async def _make_cell(self, cell: str) -> None:
         plan, settings = self.plan, self.plan.settings
-        rows = SqlConductorStore(self._database_url, cell, settings=settings.database)
+        rows = ConductorStore(self._database_url, cell, settings=settings.database)
         self._stack.push_async_callback(rows.close)
         at = self._station("conductor", cell)
         conductor = conductor_parts(at, rows, settings.conductor, cell, at.ask_all)

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from bus.messages.placement import ClaimResources
-from cell_conductor.store_sql import SqlConductorStore
+from cell_conductor.store_sql import ConductorStore
 from engine.hosts import HostState
 from engine.inventories import ProviderId
 from engine.refusals import Claimed
@@ -35,11 +35,11 @@ FEW, MANY = 3, 2000
 Deed = Callable[[Any, range], Awaitable[None]]
 
 
-async def add_to_a_cell(store: SqlConductorStore, numbers: range) -> None:
+async def add_to_a_cell(store: ConductorStore, numbers: range) -> None:
     await conductor.save(store, *(conductor.a_row(number, due_s=10) for number in numbers))
 
 
-async def change_in_a_cell(store: SqlConductorStore, numbers: range) -> None:
+async def change_in_a_cell(store: ConductorStore, numbers: range) -> None:
     await conductor.save(store, *(conductor.a_row(number, due_s=20) for number in numbers))
 
 
@@ -118,7 +118,7 @@ async def claim_and_release(store: PlacementStore, numbers: range) -> None:
 
 CASES: dict[str, tuple[Callable[[str], Any], Deed, Deed]] = {
     "placement_worker": (PlacementStore, add_hosts_in_use, claim_and_release),
-    "cell_conductor": (lambda url: SqlConductorStore(url, "c1"), add_to_a_cell, change_in_a_cell),
+    "cell_conductor": (lambda url: ConductorStore(url, "c1"), add_to_a_cell, change_in_a_cell),
     "scheduler_worker": (SchedulerStore, add_to_the_scheduler, change_in_the_scheduler),
     "ironic_sync": (SqlIronicStore, add_nodes, change_nodes),
 }

@@ -75,13 +75,13 @@ def _scheduler(station: Station, database: str, stack: AsyncExitStack) -> tuple[
 
 def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
     from cell_conductor.settings import ConductorPace, ConductorSettings
-    from cell_conductor.store_sql import SqlConductorStore
+    from cell_conductor.store_sql import ConductorStore
     from cell_conductor.wiring import conductor_parts
 
     # Longer than a broker takes to restart on a busy machine: otherwise hosts would count as silent.
     settings = ConductorSettings(attempt_timeout_s=20, destroy_timeout_s=20)
     pace = ConductorPace(remind_every_s=2, poll_s=0.1)
-    instances = SqlConductorStore(database, cell)
+    instances = ConductorStore(database, cell)
     stack.push_async_callback(instances.close)
     return (*conductor_parts(station, instances, settings, cell, station.ask_all, pace=pace), station)
 

@@ -6,8 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from cell_conductor.store import ConductorStore
-from cell_conductor.store_sql import SqlConductorStore
+from cell_conductor.store_sql import ConductorStore
 from kit.times import now
 from tests.contracts.sql_stores import migrated_database
 from tests.sqlite_memory import Tables
@@ -35,7 +34,7 @@ async def open_conductor_stores(
         return
 
     async with migrated_database(kind, "cell_conductor") as url:
-        stores = tuple(SqlConductorStore(url, cell, clock=clock) for cell in cells)
+        stores = tuple(ConductorStore(url, cell, clock=clock) for cell in cells)
         try:
             yield stores
         finally:

@@ -13,7 +13,7 @@ from bus.messages.hosts import SetHostInCell
 from bus.messages.placement import ReleaseClaim
 from bus.workers.handling import OutboxKey
 from cell_conductor.core.rows import CellHost, Cleanup, HeardHost, HeldClaim, Instance, OutboxMessage, Pending
-from cell_conductor.store import SILENT_KEPT, ConductorStore
+from cell_conductor.store_sql import SILENT_KEPT, ConductorStore
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import HostMode, HostSetting
 from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, ServerGroup, Share

@@ -15,7 +15,7 @@ from cell_conductor.core import moving as move_steps
 from cell_conductor.core.rows import HeldClaim, HostStates
 from cell_conductor.core.transition import Transition
 from cell_conductor.hosts import HeardHosts
-from cell_conductor.store_sql import LOAD, SqlConductorTransaction
+from cell_conductor.store_sql import LOAD, ConductorTransaction
 from compute_sim.core import attempts
 from engine.choosing.filters import CellUp
 from engine.picture.members import TouchedHosts
@@ -95,7 +95,7 @@ def late_success_accepted() -> AbstractContextManager[None]:
 
 
 # Unconfirmed messages of a row are not loaded with it, so the next write drops them.
-@planted("unconfirmed messages not loaded with their row", SqlConductorTransaction, "load", world=ANY_CLOUD)
+@planted("unconfirmed messages not loaded with their row", ConductorTransaction, "load", world=ANY_CLOUD)
 async def unconfirmed_messages_not_loaded(real: Any, self: Any, instances: Any) -> Any:
     rows = await real(self, instances)
     return {id_: structs.replace(row, outbox=()) for id_, row in rows.items()}
@@ -169,8 +169,8 @@ def rows_of_others_not_taken() -> Iterator[None]:
         return take_due
 
     with (
-        replaced(SqlConductorTransaction, "save", saving),
-        replaced(SqlConductorTransaction, "take_due", taking),
+        replaced(ConductorTransaction, "save", saving),
+        replaced(ConductorTransaction, "take_due", taking),
     ):
         yield
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from cell_conductor import store_sql
 from cell_conductor.core.rows import CellHost, choices_of
-from cell_conductor.store_sql import RowCache, SqlConductorTransaction
+from cell_conductor.store_sql import ConductorTransaction, RowCache
 from cell_conductor.tables import cell_hosts, cell_instances
 from compute_sim.handlers import ComputeStore
 from compute_sim.store_sql import SqlComputeStore
@@ -42,7 +42,7 @@ def hosts_of_other_cells_read(_real: Any, connection: Any, _cell: str) -> list[C
 
 
 # Of the notes that are confirmed together only one is deleted.
-@planted_by("of confirmed batches only the first is cleared", SqlConductorTransaction, "clear")
+@planted_by("of confirmed batches only the first is cleared", ConductorTransaction, "clear")
 def only_one_note_confirmed(real: Any) -> Any:
     return lambda self, said: real(self, [*said][:1])
 
@@ -54,7 +54,7 @@ planted_by("a conductor sends on what was confirmed", RowCache, "confirmed")(
 
 
 # All rows that are due are taken in one transaction.
-@planted_by("all due rows of a cell locked at once", SqlConductorTransaction, "take_due")
+@planted_by("all due rows of a cell locked at once", ConductorTransaction, "take_due")
 def limit_of_due_rows_ignored(real: Any) -> Any:
     return lambda self, now, limit: real(self, now, max(limit, _MANY))
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from cell_conductor.core.rows import CellHost, Instance
-from cell_conductor.store_sql import SqlConductorTransaction
+from cell_conductor.store_sql import ConductorTransaction
 from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
 from engine.flavors import InstanceId
 from engine.hosts import HostState
@@ -407,11 +407,11 @@ def _marks(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _WATCHES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
-    (SqlConductorTransaction, "load", _locks),
-    (SqlConductorTransaction, "take_due", _locks),
-    (SqlConductorTransaction, "take_due", _is_timer),
-    (SqlConductorTransaction, "save", _cell_saved),
-    (SqlConductorTransaction, "save_hosts", _cell_hosts_saved),
+    (ConductorTransaction, "load", _locks),
+    (ConductorTransaction, "take_due", _locks),
+    (ConductorTransaction, "take_due", _is_timer),
+    (ConductorTransaction, "save", _cell_saved),
+    (ConductorTransaction, "save_hosts", _cell_hosts_saved),
     (SchedulerTransaction, "accept", _accepts),
     (SchedulerTransaction, "lock", _requests_locked),
     (SchedulerTransaction, "decide", _requests_decided),

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from cell_conductor.core.rows import HeardHost
-from cell_conductor.store_sql import SqlConductorStore
+from cell_conductor.store_sql import ConductorStore
 from engine.inventories import ProviderId
 from kit.errors import Transient
 from tests.simulation.faulty_database import FaultyDatabase
@@ -39,7 +39,7 @@ def test_what_a_transaction_wrote_stays_if_the_fault_came_after_its_commit(fault
         asyncio.get_running_loop().set_task_factory(owned_task)
         nobody = cast("Any", Deaf())
         process, tables = SimProcess("conductor-c1-1", 1, 1, nobody), Tables("cell_conductor")
-        store = SqlConductorStore(FaultyDatabase(tables, process, nobody), "c1", clock=process.clock)
+        store = ConductorStore(FaultyDatabase(tables, process, nobody), "c1", clock=process.clock)
 
         async def write() -> None:
             with suppress(Transient):
@@ -51,6 +51,6 @@ def test_what_a_transaction_wrote_stays_if_the_fault_came_after_its_commit(fault
             process.armed[fault] = 1
         process.start(write())
         await asyncio.sleep(2)
-        return await SqlConductorStore(MemoryDatabase(tables), "c1").heard_hosts() == [HOST]
+        return await ConductorStore(MemoryDatabase(tables), "c1").heard_hosts() == [HOST]
 
     assert run_simulated(written()) is stays

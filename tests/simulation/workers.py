@@ -14,7 +14,7 @@ from bus.settings import BusSettings
 from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
-from cell_conductor.store_sql import SqlConductorStore
+from cell_conductor.store_sql import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.core.hosts import pools_of, read_pools
 from compute_sim.settings import ComputePace, ComputeSettings
@@ -191,7 +191,7 @@ class Workers:
                     pace=SCHEDULER_PACE,
                 )
             case "conductor":
-                own = SqlConductorStore(
+                own = ConductorStore(
                     FaultyDatabase(self._rows.cells[cell], process, self._observer), cell, clock=process.clock
                 )
                 parts = conductor_parts(

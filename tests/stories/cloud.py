@@ -36,7 +36,7 @@ from bus.topology import EVENTS, Grant
 from bus.workers.sending import Link
 from bus.workers.station import Station, listen
 from cell_conductor.settings import ConductorPace, ConductorSettings
-from cell_conductor.store import ConductorStore
+from cell_conductor.store_sql import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputePace, ComputeSettings
 from compute_sim.wiring import compute_parts

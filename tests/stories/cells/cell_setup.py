@@ -25,7 +25,7 @@ from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.worker import Worker
 from cell_conductor.core.rows import Instance
 from cell_conductor.settings import ConductorPace, ConductorSettings
-from cell_conductor.store import ConductorStore
+from cell_conductor.store_sql import ConductorStore
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, Share
 from engine.refusals import Claimed

@@ -16,7 +16,7 @@ from bus.workers.consuming import Subscription
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.station import Station
 from bus.workers.worker import Worker
-from cell_conductor.store import ConductorStore
+from cell_conductor.store_sql import ConductorStore
 from engine.hosts import HostFacts
 from kit.process import Part
 from scheduler_worker.store import HostQuery

@@ -26,7 +26,7 @@ from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell
 from bus.workers.station import Station
 from bus.workers.worker import Worker
 from cell_conductor.settings import ConductorPace
-from cell_conductor.store import ConductorStore
+from cell_conductor.store_sql import ConductorStore
 from kit.health import About, Health
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.conductor_stores import open_conductor_stores

@@ -14,7 +14,7 @@ from bus.messages.build import AskInstances, BuildInstance, InstancesFound
 from bus.messages.hosts import AskHosts, HostsFound
 from bus.topology import user_of
 from bus.workers.station import Station
-from cell_conductor.store_sql import SqlConductorStore
+from cell_conductor.store_sql import ConductorStore
 from engine.flavors import RequestId
 from kit.process import run_until
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
@@ -127,7 +127,7 @@ class Servers:
 
     async def built_in(self, cell: str, builds: Sequence[BuildInstance]) -> int:
         """How many of these instances the cell's own database has."""
-        rows = SqlConductorStore(self.databases[cell], cell)
+        rows = ConductorStore(self.databases[cell], cell)
         try:
             return len(await rows.read([instance_of(build) for build in builds]))
         finally:

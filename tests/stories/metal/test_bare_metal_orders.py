@@ -28,7 +28,7 @@ from bus.workers.station import Station
 from bus.workers.worker import Worker
 from cell_conductor.core.rows import Instance
 from cell_conductor.settings import ConductorPace, ConductorSettings
-from cell_conductor.store import ConductorStore
+from cell_conductor.store_sql import ConductorStore
 from engine.flavors import Flavor, Image, InstanceId
 from engine.hosts import NODE, HostFacts
 from engine.inventories import (

@@ -14,7 +14,7 @@ from bus.messages.build import DeleteInstance, InstanceState
 from bus.topology import objects_of
 from bus.workers.sending import Link
 from cell_conductor.settings import ConductorPace
-from cell_conductor.store import ConductorStore
+from cell_conductor.store_sql import ConductorStore
 from engine.flavors import Flavor, Image, InstanceId
 from engine.inventories import InventoryState, ProviderId
 from engine.picture.picture import Picture

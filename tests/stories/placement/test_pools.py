@@ -11,7 +11,7 @@ from bus.message import Message
 from bus.messages.administration import SetAggregates
 from bus.messages.build import BuildRejected, InstancesFound
 from bus.messages.moves import MoveInstance
-from cell_conductor.store import ConductorStore
+from cell_conductor.store_sql import ConductorStore
 from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor, RequestId
 from engine.inventories import AggregateId
