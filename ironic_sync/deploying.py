@@ -12,18 +12,16 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol, assert_never
+from typing import Protocol, assert_never, get_args
 from uuid import UUID
 
 from msgspec import Struct, structs
 
 from bus.messages.cell import (
-    DeployInstance,
     DeployProgressed,
     InstanceRedeployed,
     RedeployInstance,
     SpawnFailed,
-    UndeployInstance,
 )
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.set_aside import FailedRows, RowWork
@@ -634,4 +632,4 @@ async def _on_orders(orders: Sequence[Received[Order]], writer: NodeWriter) -> l
     return results
 
 
-HANDLERS: Handlers = dict.fromkeys((DeployInstance, UndeployInstance, RedeployInstance), _on_orders)
+HANDLERS: Handlers = dict.fromkeys(get_args(Order), _on_orders)

@@ -349,6 +349,12 @@ class HttpIronicApi:
         found = await self._fields_of(node)
         return None if found is None else self._whole(found).node
 
+    async def instance_info(self, node: ProviderId) -> Mapping[str, object]:
+        """What the program that has deployed a node wrote there about its instance."""
+        answer = await self._ask(_at(node), {"fields": "instance_info"})
+        found = self._client.read(self._client.granted(answer), dict[str, dict[str, Any] | None])
+        return found.get("instance_info") or {}
+
     async def node_of_allocation(self, allocation: UUID) -> ProviderId | None:
         """The node of one of Ironic's own allocations, whose notifications do not name it. None if the allocation has none,
         or there is no such allocation, or Ironic is too old to have any.

@@ -282,8 +282,8 @@ class AdoptInstance(StrictMessage, frozen=True, tag="instance.adopt"):
     """Take over an instance that another cloud has built on this host, with exactly this share of it.
 
     The share is claimed in placement, the cell gets a row, and the host adopts the guest that it has. Nothing is built, and the
-    guest is not touched. Repeating the order is harmless. The host must not be `up` here, so that nothing else is built there
-    meanwhile.
+    guest is not touched. Repeating the order is harmless. A hypervisor must not be `up` here, so that nothing else is built there
+    meanwhile. On a bare-metal node Ironic must have the instance, and the node must be active.
 
     `number` is the number of the instance in its request, from 0. `reason` says why it is broken.
     """

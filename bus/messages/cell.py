@@ -370,6 +370,25 @@ class UndeployInstance(AttemptMessage, frozen=True, tag="undeploy"):
     ROUTE = Route(Kind.ORDER, "ironic.{cell}.work", by=("conductor",))
 
 
+class AdoptDeployed(AttemptMessage, frozen=True, tag="adopt.node"):
+    """Order to the daemons for bare-metal nodes: Ironic has deployed this instance on the node; it is this attempt from now on. Nothing
+    is ordered from Ironic.
+
+    Only a refusal is answered, by `spawn.failed`: Ironic has no such instance there, or the node is not active.
+    """
+
+    ROUTE = Route(Kind.ORDER, "ironic.{cell}.work", by=("conductor",))
+
+
+class LeaveNode(AttemptMessage, frozen=True, tag="leave.node"):
+    """Order to the daemons for bare-metal nodes: forget this attempt, and leave the instance as it is on the node.
+
+    The daemons answer `destroyed`, and obey no later order about this attempt.
+    """
+
+    ROUTE = Route(Kind.ORDER, "ironic.{cell}.work", by=("conductor",))
+
+
 class RedeployInstance(AttemptMessage, frozen=True, tag="redeploy"):
     """Order to the daemons for bare-metal nodes: write this image onto the node that has this attempt.
 

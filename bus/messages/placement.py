@@ -59,6 +59,9 @@ class ClaimResources(ConsumerMessage, frozen=True, tag="claim"):
 
     The answer to a repeated claim with the same attempt is what the consumer really holds. Without `project` or
     `user`, placement stores the id `00000000-0000-0000-0000-000000000000` instead.
+
+    `takes_reserved`: what is reserved may be claimed, too, since it is reserved for just this consumer: it is on a bare-metal
+    node already. It does not count from a cell.
     """
 
     ROUTE = Route(Kind.QUESTION, "placement.claims", answer="claim.answered", by=("scheduler", "conductor"))
@@ -68,6 +71,7 @@ class ClaimResources(ConsumerMessage, frozen=True, tag="claim"):
     project: Label = ""
     user: Label = ""
     group: ServerGroup | None = None
+    takes_reserved: bool = False
 
 
 class Heir(Value, frozen=True):

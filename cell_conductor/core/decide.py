@@ -376,6 +376,9 @@ def _is_at_rest(each: Input) -> bool:
     """Whether this only says how an active instance is: it is no reason to destroy one of which this cell knows nothing, since its
     database may have been restored.
     """
+    if isinstance(each, InstanceSpawned):
+        # Of a node that is back.
+        return each.kind == NODE and each.number > 0
     return isinstance(each, DeployProgressed) and each.at_rest
 
 
@@ -387,7 +390,7 @@ def _on_spawn_failed(transition: Transition, failed: SpawnFailed) -> None:
     elif transition.row.state == "building":
         transition.withdraw(SPAWNS, attempt=failed.attempt)
         leave_host(transition, failed.reason, was_silent=False)
-    elif transition.host.kind == NODE:
+    elif transition.host.kind == NODE and failed.number:
         _on_node_gone(transition, failed)
     else:
         on_adoption_failed(transition, failed)

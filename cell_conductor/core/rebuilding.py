@@ -2,9 +2,17 @@
 
 from msgspec import structs
 
-from bus.messages.cell import AdoptGuest, AdoptInCell, InstanceRedeployed, RebuildInCell, SpawnFailed
-from cell_conductor.core.rows import ADOPTS, MOVES, REBUILDS, HeldClaim, Instance, flavor_of
+from bus.messages.cell import (
+    AdoptDeployed,
+    AdoptGuest,
+    AdoptInCell,
+    InstanceRedeployed,
+    RebuildInCell,
+    SpawnFailed,
+)
+from cell_conductor.core.rows import ADOPTS, MOVES, REBUILDS, Adopt, HeldClaim, Instance, flavor_of
 from cell_conductor.core.transition import Transition, rebuild_order
+from engine.hosts import NODE
 
 # Rebuilds: an instance gets another image on its host. Attempt, host and share stay.
 #
@@ -134,8 +142,12 @@ def on_adoption_failed(transition: Transition, failed: SpawnFailed) -> None:
         transition.end_broken(failed.reason)
 
 
-def _guest_order(transition: Transition, order: AdoptInCell) -> AdoptGuest:
+def _guest_order(transition: Transition, order: AdoptInCell) -> Adopt:
     row = transition.row
+    if order.chosen.kind == NODE:
+        return AdoptDeployed(
+            cell=order.cell, instance=row.id, attempt=order.attempt, host=order.chosen.share.host
+        )
     return AdoptGuest(
         cell=order.cell,
         instance=row.id,

@@ -39,11 +39,13 @@ from bus.messages.build import (
     Rebuild,
 )
 from bus.messages.cell import (
+    AdoptDeployed,
     AdoptGuest,
     AdoptInCell,
     DeployInstance,
     DestroyInstance,
     LeaveGuest,
+    LeaveNode,
     PlaceInCell,
     ReceiveInstance,
     RedeployInstance,
@@ -78,14 +80,15 @@ State = Literal[
 ]
 # The orders to a host, which is a hypervisor or a bare-metal node.
 Spawn = SpawnInstance | DeployInstance
-Destroy = DestroyInstance | UndeployInstance | LeaveGuest
+Destroy = DestroyInstance | UndeployInstance | LeaveGuest | LeaveNode
 Rebuilding = RespawnInstance | RedeployInstance
-HostOrder = Spawn | AdoptGuest | Destroy | Rebuilding | StopInstance | StartInstance | ReceiveInstance
+Adopt = AdoptGuest | AdoptDeployed
+HostOrder = Spawn | Adopt | Destroy | Rebuilding | StopInstance | StartInstance | ReceiveInstance
 InstanceEvents = InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted | AlternatesSpent
 OutboxMessage = HostOrder | ReleaseClaim | InstanceEvents
 SPAWNS = (SpawnInstance, DeployInstance)
-DESTROYS = (DestroyInstance, UndeployInstance, LeaveGuest)
-ADOPTS = (AdoptGuest,)
+DESTROYS = (DestroyInstance, UndeployInstance, LeaveGuest, LeaveNode)
+ADOPTS = (AdoptGuest, AdoptDeployed)
 REBUILDS = (RespawnInstance, RedeployInstance)
 MOVES = (StopInstance, StartInstance, ReceiveInstance)
 ORDERS = (*SPAWNS, *ADOPTS, *DESTROYS, *REBUILDS, *MOVES)

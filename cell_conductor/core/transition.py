@@ -26,6 +26,7 @@ from bus.messages.cell import (
     DeployInstance,
     DestroyInstance,
     LeaveGuest,
+    LeaveNode,
     PlaceInCell,
     RedeployInstance,
     RespawnInstance,
@@ -407,7 +408,8 @@ def destroy_order(
     only forgets the attempt.
     """
     if keeps_guest:
-        return LeaveGuest(cell=cell, instance=instance, attempt=attempt, host=host)
+        leaves = LeaveNode if kind == NODE else LeaveGuest
+        return leaves(cell=cell, instance=instance, attempt=attempt, host=host)
     if kind == NODE:
         return UndeployInstance(cell=cell, instance=instance, attempt=attempt, host=host)
     return DestroyInstance(cell=cell, instance=instance, attempt=attempt, host=host, saved_until=saved_until)

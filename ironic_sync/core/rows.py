@@ -174,6 +174,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     counts as deleted only later, or when an operator says so.
     `is_foreign`: something else keeps the node's provider, which is left alone; `report_note` says what.
     `older_than` is since when the node was in the state that was known here, while Ironic tells of an older one: it was restored.
+    `left` are the last attempts that were adopted and given back: their instances are on their nodes, and no daemon's.
     `unasked` are the last orders to take an instance off the node that a daemon gave by itself.
     """
 
@@ -210,6 +211,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     answers: tuple[Answer, ...] = ()
     answers_at: datetime | None = None
     older_than: datetime | None = None
+    left: tuple[Ended, ...] = ()
     unasked: tuple[Unasked, ...] = ()
 
     @property

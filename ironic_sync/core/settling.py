@@ -9,10 +9,12 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from bus.messages.cell import (
+    AdoptDeployed,
     DeployInstance,
     InstanceDestroyed,
     InstanceRedeployed,
     InstanceSpawned,
+    LeaveNode,
     RedeployInstance,
     SpawnFailed,
     UndeployInstance,
@@ -264,7 +266,11 @@ def at_once_if_new(before: NodeRow, after: NodeRow) -> NodeRow:
 # node, it waits until that has ended. It ends a rebuild of its own instance. The rebuild with the highest number counts; an older one gets no answer.
 
 
-Order = DeployInstance | UndeployInstance | RedeployInstance
+# An instance that Ironic has on the node is adopted by its row alone. A refusal leaves no `Ended`: Ironic has the instance, so a daemon
+# would take it for the leftover of an attempt that is over. One that is given back leaves its attempt in `left` for the same reason.
+
+
+Order = DeployInstance | UndeployInstance | RedeployInstance | AdoptDeployed | LeaveNode
 Ordered = tuple[NodeRow, Answer | None]
 
 # How many ended attempts a row stores. A late deploy of an older attempt would be executed, and its conductor would then
@@ -284,6 +290,10 @@ def after_order(row: NodeRow, order: Order, now: datetime, *, can_deploy: bool) 
             return _after_redeploy(row, order, now, can_deploy=can_deploy)
         case UndeployInstance():
             return _after_undeploy(row, order, now)
+        case AdoptDeployed():
+            return _after_adopt(row, order, can_deploy=can_deploy)
+        case LeaveNode():
+            return _after_leave(row, order)
 
 
 def spawned(deployed: Deployed, row: NodeRow, number: int = 0) -> InstanceSpawned:
@@ -297,13 +307,15 @@ def spawned(deployed: Deployed, row: NodeRow, number: int = 0) -> InstanceSpawne
     )
 
 
-def spawn_failed(order: NodeDeploy | DeployInstance, row: NodeRow, reason: str) -> SpawnFailed:
+def spawn_failed(
+    order: NodeDeploy | DeployInstance | AdoptDeployed, row: NodeRow, reason: str
+) -> SpawnFailed:
     return SpawnFailed(
         cell=order.cell, instance=order.instance, attempt=order.attempt, host=row.id, reason=reason
     )
 
 
-def destroyed(order: NodeDeploy | UndeployInstance, row: NodeRow) -> InstanceDestroyed:
+def destroyed(order: NodeDeploy | UndeployInstance | LeaveNode, row: NodeRow) -> InstanceDestroyed:
     return InstanceDestroyed(cell=order.cell, instance=order.instance, attempt=order.attempt, host=row.id)
 
 
@@ -347,8 +359,67 @@ def _after_deploy(row: NodeRow, order: DeployInstance, now: datetime, *, can_dep
     return structs.replace(row, deploy=_begun("deploy", order, now)), None
 
 
-def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ordered:
+def _after_adopt(row: NodeRow, order: AdoptDeployed, *, can_deploy: bool) -> Ordered:
+    done, node = row.deployed, row.node
+    end = _end_of(row, order.instance)
+    if end is not None and order.attempt <= end.attempt:
+        return row, spawn_failed(order, row, _why_over(end, order.attempt))
+    if _is_left(row, order):
+        return row, spawn_failed(order, row, f"attempt {order.attempt} was given back")
+    if done is not None and _is_same(done, order):
+        return row, None
+    reason = _why_not_at_all(row, order, can_deploy=can_deploy) or _why_not_adopted(row, order)
+    if reason or node is None:
+        return row, spawn_failed(order, row, reason)
+    adopted = Deployed(
+        cell=order.cell,
+        instance=order.instance,
+        attempt=order.attempt,
+        active_at=node.provision_updated_at,
+    )
+    return structs.replace(row, deployed=adopted), None
+
+
+def _why_not_adopted(row: NodeRow, order: AdoptDeployed) -> str:
+    """Why Ironic does not have just this instance on the node, active, by all that is known. If the node changes meanwhile, the row and
+    Ironic disagree (`discord`), and nothing is done there.
+    """
+    node, living = row.node, row.living
+    if living is not None:
+        return f"instance {living.instance} lives on node {row.id} by the books"
+    if row.older_than or row.missing_since_us:
+        return row.trouble or f"Ironic has lost node {row.id} and others"
+    if node is None or node.instance_uuid != order.instance:
+        has = f"instance {node.instance_uuid}" if node and node.instance_uuid else "no instance"
+        return f"Ironic has {has} on node {row.id}"
+    if node.provision_state != "active":
+        return f"provision state of node {row.id} is {node.provision_state!r}, and must be 'active'"
+    return ""
+
+
+def _after_leave(row: NodeRow, order: LeaveNode) -> Ordered:
+    under_way, done = row.deploy, row.deployed
+    if under_way is not None and _is_same(under_way, order):
+        # It ends first; the conductor asks again.
+        return row, None
     if not row.version:
+        return row, destroyed(order, row)
+    others = tuple(each for each in row.left if each.instance != order.instance)
+    if not _is_left(row, order):
+        left = Ended(instance=order.instance, attempt=order.attempt)
+        row = structs.replace(row, left=(*others, left)[-ENDED_MAX:])
+    if done is not None and _is_same(done, order):
+        row = structs.replace(row, deployed=None)
+    return row, destroyed(order, row)
+
+
+def _is_left(row: NodeRow, order: Order) -> bool:
+    """Was this attempt given back, or a later one of the instance?"""
+    return any(each.instance == order.instance and order.attempt <= each.attempt for each in row.left)
+
+
+def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ordered:
+    if not row.version or _is_left(row, order):
         return row, destroyed(order, row)
     ended = with_end(row, order.instance, order.attempt)
     under_way = row.deploy
@@ -393,7 +464,11 @@ def _after_redeploy(row: NodeRow, order: RedeployInstance, now: datetime, *, can
     return structs.replace(row, deploy=_begun("rebuild", order, now)), None
 
 
-def _begun(kind: Literal["deploy", "undeploy", "rebuild"], order: Order, now: datetime) -> NodeDeploy:
+def _begun(
+    kind: Literal["deploy", "undeploy", "rebuild"],
+    order: DeployInstance | UndeployInstance | RedeployInstance,
+    now: datetime,
+) -> NodeDeploy:
     return NodeDeploy(
         kind=kind,
         cell=order.cell,
@@ -458,12 +533,22 @@ def _why_over(end: Ended, attempt: int) -> str:
     return end.failure or f"attempt {attempt} was undeployed"
 
 
-def _why_not(  # noqa: PLR0911 - one for each reason
-    row: NodeRow, order: DeployInstance, *, can_deploy: bool
-) -> str:
+def _why_not(row: NodeRow, order: DeployInstance, *, can_deploy: bool) -> str:
     """Why the deploy is refused; empty if the owner may try. If the node's state is in doubt, the owner reads it first."""
-    node, under_way = row.node, row.deploy
-    if not row.version or node is None:
+    node = row.node
+    if (reason := _why_not_at_all(row, order, can_deploy=can_deploy)) or node is None:
+        return reason
+    if row.doubts or row.is_doubted or node.instance_uuid == order.instance:
+        return ""
+    return "; ".join(reasons_against(node))
+
+
+def _why_not_at_all(  # noqa: PLR0911 - one for each reason
+    row: NodeRow, order: DeployInstance | AdoptDeployed, *, can_deploy: bool
+) -> str:
+    """Why nothing new can be begun on the node, whatever Ironic has there; empty if it can."""
+    under_way = row.deploy
+    if not row.version or row.node is None:
         return f"node {row.id} is not known here"
     if row.is_deleted:
         return f"node {row.id} is deleted in Ironic"
@@ -475,6 +560,4 @@ def _why_not(  # noqa: PLR0911 - one for each reason
         return NO_API
     if under_way is not None:
         return f"{under_way.kind} of instance {under_way.instance} is under way on node {row.id}"
-    if row.doubts or row.is_doubted or node.instance_uuid == order.instance:
-        return ""
-    return "; ".join(reasons_against(node))
+    return ""

@@ -25,14 +25,18 @@ from ironic_sync.core.node import is_of_nobody
 from ironic_sync.core.settling import with_stray
 from ironic_sync.rest import CleanStep, Console, HttpIronicApi, IronicRefused
 from kit.errors import Locked, Operational, TookTooLong, Unavailable
+from moor.bare_metal.adopt_command import adopt
 from moor.bare_metal.nodes import (
+    LOOK_AGAIN_S,
     NODE,
     TEMPORARY_REASONS,
     NodeReader,
     NodeShown,
     reading_nodes,
     seen_in_ironic,
+    settings_with_ironic,
     state_of,
+    until,
 )
 from moor.bare_metal.ring_command import app as ring
 from moor.flags import Commands, argument, option
@@ -44,7 +48,6 @@ from moor.options import (
     IronicUrl,
     Output,
     client,
-    command_settings,
     fail,
     run,
     run_with,
@@ -65,6 +68,7 @@ power = Commands("Switch the power of nodes.")
 app.add_command(maintenance, "maintenance")
 app.add_command(power, "power")
 app.add_command(ring, "ring")
+app.verb()(adopt)
 
 complete_nodes = completes(NODE)
 Name = Annotated[str, argument(metavar="NODE", help=NODE.named_how, completes=complete_nodes)]
@@ -91,7 +95,6 @@ LockTimeout = Annotated[
         help="Seconds to wait for a node that Ironic works on; after that the exit code is 1.",
     ),
 ]
-LOOK_AGAIN_S = 0.2
 # How long a command waits until the daemons have heard of its effect and reported it to placement.
 HEARD_S = 2.0
 WAIT_S = 120.0
@@ -102,7 +105,7 @@ VERBS = {
     "provide": "Move `manageable` nodes to `available`. Ironic cleans them first.",
     "inspect": "Let Ironic inspect the hardware of `manageable` nodes.",
     "unrescue": "Let the instances of nodes in rescue run again.",
-    "adopt": "Adopt `manageable` nodes that already run something. Moorage then leaves them alone.",
+    "ironic-adopt": "Bring `manageable` nodes that already run something to `active`, by Ironic's own verb `adopt`.",
     "abort": "Abort a cleaning or inspection that waits for the node.",
 }
 # By the command: Ironic's name of the target, and the help.
@@ -149,8 +152,11 @@ def maintenance_off(
     )
 
 
-def _add_verb(verb: str, help_text: str) -> None:
-    @app.verb(verb, help=help_text)
+def _add_verb(name: str, help_text: str) -> None:
+    # `adopt` alone is the command of Moorage.
+    verb = name.removeprefix("ironic-")
+
+    @app.verb(name, help=help_text)
     def command(
         nodes: Names,
         ironic: IronicUrl = "",
@@ -278,7 +284,7 @@ async def _console_once(
         seen = await api.console(node)
         return seen if isinstance(seen, IronicRefused) or seen.is_on == is_on else None
 
-    return await _until(switched, by_s)
+    return await until(switched, by_s)
 
 
 def _print_console(console: Console) -> None:
@@ -316,15 +322,6 @@ def _steps(given: str) -> list[CleanStep]:
     if not steps:
         raise click.BadParameter("--steps is an empty list: Ironic needs at least one")
     return steps
-
-
-def settings_with_ironic(ironic: str, *, ironic_db: str = "", bus: str = "") -> Settings:
-    settings = command_settings(ironic=ironic, ironic_db=ironic_db, bus=bus)
-    if not settings.ironic_url:
-        raise click.BadParameter(
-            "no Ironic is named, and no `moor up --nodes` runs on this machine: give --ironic or MOOR_IRONIC_URL"
-        )
-    return settings
 
 
 def _order(
@@ -429,15 +426,7 @@ async def until_none(
     async def is_over() -> bool:
         return not any(map(is_so, (await reader.find(ids)).values()))
 
-    return await _until(is_over, by_s)
-
-
-async def _until(look: Callable[[], Awaitable[T]], by_s: float) -> T:
-    """Look again and again until the result is true, or time is up. Return the last result."""
-    while True:
-        if (found := await look()) or _now_s() > by_s:
-            return found
-        await asyncio.sleep(LOOK_AGAIN_S)
+    return await until(is_over, by_s)
 
 
 def _is_unheard(node: NodeShown | None) -> bool:
@@ -499,7 +488,7 @@ def undeploy(
                 fail(f"nothing was done: this takes {named}. What is on the disks is lost: say so with --yes")
             if not yes and not click.confirm(f"Take {named}? What is on the disks is lost", err=True):
                 fail("nothing was done")
-            await _undeploy(reader, instances)
+            await _undeploy(reader, found, instances)
             ids = [str(id_) for id_ in found]
 
             def is_on(node: NodeShown | None) -> bool:
@@ -569,12 +558,19 @@ async def _check_that_nobody_has(settings: Settings, nodes: Sequence[NodeShown],
             fail(f"{node.words} has instance {node.instance}, {had[node.instance]}: nothing was done")
 
 
-async def _undeploy(reader: NodeReader, instances: Mapping[ProviderId, InstanceId | None]) -> None:
+async def _undeploy(
+    reader: NodeReader,
+    nodes: Mapping[ProviderId, NodeShown],
+    instances: Mapping[ProviderId, InstanceId | None],
+) -> None:
     assert reader.rows is not None, "the daemons' database is named"
     assert reader.api is not None, "the settings name an Ironic"
     named = {id_: instance for id_, instance in instances.items() if instance is not None}
     async with reader.rows.transaction() as transaction:
         rows = (await transaction.load(named)).values()
+        for row in rows:
+            if row.living is not None and row.living.instance != nodes[row.id].lives:
+                fail(f"instance {row.living.instance} was just adopted on node {row.id}: nothing was done")
         await transaction.save([with_stray(row, named[row.id]) for row in rows])
     for id_ in instances.keys() - named.keys():
         if (refused := await reader.api.set_provision_state(id_, "deleted")) is not None:

@@ -1,5 +1,6 @@
 """Bare-metal nodes as an operator sees them: Ironic's state of each, and what Moorage offers of it."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -74,6 +75,7 @@ async def opened_rows(url: str) -> AsyncIterator[SqlIronicStore]:
 
 
 ROWS_AT_ONCE = 1000
+LOOK_AGAIN_S = 0.2
 NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"
 NOT_REPORTED = "the change is not reported to placement yet"
 # These reasons normally disappear within a second.
@@ -311,6 +313,23 @@ async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
         if settings.ironic_db_url:
             rows = await stack.enter_async_context(opened_rows(settings.ironic_db_url))
         yield NodeReader(api, rows, partial(_instances_named, settings) if settings.bus_url else None)
+
+
+def settings_with_ironic(ironic: str, *, ironic_db: str = "", bus: str = "") -> Settings:
+    settings = command_settings(ironic=ironic, ironic_db=ironic_db, bus=bus)
+    if not settings.ironic_url:
+        raise click.BadParameter(
+            "no Ironic is named, and no `moor up --nodes` runs on this machine: give --ironic or MOOR_IRONIC_URL"
+        )
+    return settings
+
+
+async def until(look: Callable[[], Awaitable[T]], by_s: float) -> T:
+    """Look again and again until the result is true, or time is up. Return the last result."""
+    while True:
+        if (found := await look()) or asyncio.get_running_loop().time() > by_s:
+            return found
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def _instances_named(settings: Settings, names: Sequence[str]) -> Mapping[str, InstanceState]:

@@ -406,6 +406,8 @@ class SyncClient:
     show_host = _waits(Client.show_host)
     until_choosable = _waits(Client.until_choosable)
     set_host = _waits(Client.set_host)
+    adopt_on_node = _waits(Client.adopt_on_node)
+    give_back = _waits(Client.give_back)
     delete_host = _waits(Client.delete_host)
     instances_on = _waits(Client.instances_on)
     drain = _waits(Client.drain)

@@ -4,12 +4,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid5
 
 from msgspec import Struct, structs
 
 from bus.message import Message
+from bus.messages.audit import AdoptInstance, GiveBackInstance
 from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState, MoveKind
 from bus.messages.cloud import AskCells, AskOverview, AskTiles, CellsFound, CellState, Overview, Tiles
 from bus.messages.hosts import (
@@ -30,9 +32,9 @@ from bus.messages.hosts import (
 )
 from bus.messages.moves import MOVE_LIMITS, MoveInstance, MoveWait
 from bus.messages.planning import AskCapabilities, CapabilitiesFound, Capability, HostHaving
-from engine.flavors import InstanceId
+from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import HostMode, HostState, host_in_cell
-from engine.inventories import AggregateId, near
+from engine.inventories import AggregateId, ConsumerId, ProviderId, ResourceAmount, Share, near
 from engine.refusals import TOGETHER_MAX
 from kit.process import during
 from moor.client.bus_client import (
@@ -47,6 +49,9 @@ from moor.client.bus_client import (
 from moor.client.errors import NotFound, Rejected
 from moor.client.finding import Named, aggregate_ids, host_named
 from moor.client.requests import ClientSession, Listing, new_request_ids, wait_of
+
+# The request of an instance that Ironic has on a node follows from its id.
+OF_NODES = UUID("2c1b0f0a-93b4-4d8e-8f43-6a0a3f3b9d10")
 
 
 class Stayed(Struct, frozen=True):
@@ -329,6 +334,44 @@ class HostCalls(ClientSession):
         """
         order = SetHost(host=name, mode=mode, reason=reason, sure=sure, for_user=for_user)
         return (await self._ask(order, HostSet)).host
+
+    async def adopt_on_node(
+        self,
+        node: UUID,
+        instance: UUID,
+        flavor: Flavor,
+        *,
+        cell: str,
+        resource_class: str,
+        created_at: datetime,
+        project: str,
+        user: str = "",
+        name: str = "",
+    ) -> InstanceState:
+        """Take over an instance that Ironic has on this bare-metal node, with the one unit of its class; nothing is ordered from Ironic.
+
+        To repeat it is harmless. Raises `Rejected`. For operators.
+        """
+        host = ProviderId(node)
+        order = AdoptInstance(
+            instance=InstanceId(ConsumerId(instance)),
+            request_id=RequestId(uuid5(OF_NODES, str(instance))),
+            of_cell=cell,
+            host=str(node),
+            share=Share(host=host, amounts=(ResourceAmount(host, resource_class, 1),)),
+            state="active",
+            flavor=flavor,
+            created_at=created_at,
+            name=name,
+            project=project,
+            user=user,
+        )
+        return (await self._ask(order, InstancesFound)).instances[0]
+
+    async def give_back(self, instance: UUID) -> InstanceState:
+        """Forget an instance that was taken over; its host leaves it as it is. Raises `Rejected` if it changed here since. For operators."""
+        order = GiveBackInstance(instance=InstanceId(ConsumerId(instance)))
+        return (await self._ask(order, InstancesFound)).instances[0]
 
     async def delete_host(self, name: str, *, for_user: str = "") -> HostState:
         """Delete a host that goes for good, with its providers; returns it as it was. For operators.

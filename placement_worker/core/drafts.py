@@ -45,8 +45,11 @@ class UsageDraft:
         self.touched = False
 
 
-def shortfall_of(usage: UsageDraft, resource: str, asked: int, held: int) -> Shortfall | None:
-    """Why a consumer that gives back `held` of the class may not have this amount; None if it may.
+def shortfall_of(
+    usage: UsageDraft, resource: str, asked: int, held: int, *, takes_reserved: bool = False
+) -> Shortfall | None:
+    """Why a consumer that gives back `held` of the class may not have this amount; None if it may. With `takes_reserved`, it may have
+    what is reserved.
 
     Limits that can never be met are reported before lack of free capacity. A consumer that takes no more than it gives
     back is granted, even if more is used than there is: a shrunken inventory only refuses to give *more*. A class
@@ -56,6 +59,8 @@ def shortfall_of(usage: UsageDraft, resource: str, asked: int, held: int) -> Sho
     if limits is None:
         return Shortfall(provider=usage.row.id, resource=resource, asked=asked, free=0, rule="no_inventory")
     free = limits.capacity - usage.used[resource] + held
+    if takes_reserved:
+        free += limits.reserved
     if asked < limits.min_unit:
         return _broken(usage, resource, asked, free, ("min_unit", limits.min_unit))
     if asked > limits.max_unit:
@@ -332,7 +337,10 @@ def judge_place(
     host = order.share.host
     # The usual claim leaves no place, and asks nothing.
     has_place = bool(leaving) and any(lives_on(one, host) for one in leaving)
-    wanted = judge_share(draft, order.cell, order.share, held, has_place=has_place)
+    takes_reserved = isinstance(order, ClaimResources) and order.takes_reserved and not by_cell
+    wanted = judge_share(
+        draft, order.cell, order.share, held, has_place=has_place, takes_reserved=takes_reserved
+    )
     group = order.group
     if group is None or not isinstance(wanted, dict):
         return wanted
@@ -352,7 +360,13 @@ def lives_on(consumer: Consumer, host: ProviderId) -> bool:
 
 
 def judge_share(
-    draft: LedgerDraft, cell: str, share: Share, held: Amounts, *, has_place: bool = False
+    draft: LedgerDraft,
+    cell: str,
+    share: Share,
+    held: Amounts,
+    *,
+    has_place: bool = False,
+    takes_reserved: bool = False,
 ) -> Amounts | ShareRefused:
     """The amounts that the share takes from each provider, if the consumer may have all of it; otherwise the refusal.
 
@@ -375,7 +389,7 @@ def judge_share(
         return ShapeMoved(roots=tuple(dict.fromkeys(moved)), gone=tuple(dict.fromkeys(gone)))
     if host and (misplaced := _misplaced(host, wanted)):
         return misplaced
-    short = _shortfalls(wanted, held)
+    short = _shortfalls(wanted, held, takes_reserved=takes_reserved)
     full = _full(host, share, has_place=has_place) if host and share.instances_max else None
     return DoesNotFit(shortfalls=_as_asked(short, share), full=full) if short or full else wanted
 
@@ -463,7 +477,7 @@ def _full(host: UsageDraft, share: Share, *, has_place: bool) -> HostFull | None
     return HostFull(host=share.host, instances=host.consumers, instances_max=share.instances_max)
 
 
-def _shortfalls(wanted: Amounts, held: Amounts) -> list[Shortfall]:
+def _shortfalls(wanted: Amounts, held: Amounts, *, takes_reserved: bool) -> list[Shortfall]:
     """Why some of the wanted amounts cannot be given. An amount that the consumer already holds is not judged again: an
     instance can leave its host although a pool from which it keeps an amount has shrunk.
     """
@@ -472,7 +486,9 @@ def _shortfalls(wanted: Amounts, held: Amounts) -> list[Shortfall]:
         given_back = held.get(usage, {})
         for resource, asked in of_provider.items():
             held_of_it = given_back.get(resource, 0)
-            if asked != held_of_it and (shortfall := shortfall_of(usage, resource, asked, held_of_it)):
+            if asked != held_of_it and (
+                shortfall := shortfall_of(usage, resource, asked, held_of_it, takes_reserved=takes_reserved)
+            ):
                 short.append(shortfall)
     return short
 

@@ -42,6 +42,7 @@ class InventoryLimits(Struct, frozen=True, gc=False):
     min_unit: int
     max_unit: int
     step_size: int
+    reserved: int = 0
 
 
 class ProviderRow(Struct, frozen=True, gc=False):
@@ -363,7 +364,11 @@ def limits_in(inventories: Mapping[str, InventoryState]) -> dict[str, InventoryL
 
 def _limits_of(inventory: InventoryState) -> InventoryLimits:
     return InventoryLimits(
-        capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size
+        capacity_of(inventory),
+        inventory.min_unit,
+        inventory.max_unit,
+        inventory.step_size,
+        inventory.reserved,
     )
 
 

@@ -18,7 +18,7 @@ from bus.messages.build import BuildInstance, BuildRejected, InstancesFound
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell
 from engine.flavors import InstanceId
-from engine.hosts import HostState
+from engine.hosts import NODE, HostState
 from engine.inventories import ServerGroup
 from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict
 from kit.errors import WrongAnswer
@@ -50,6 +50,7 @@ class _Adoption(Struct):
     attempt: int | None
     spec: bytes = b""
     group: ServerGroup | None = None
+    kind: str = ""
     refusal: BuildRejected | None = None
     is_new_claim: bool = False
 
@@ -170,10 +171,14 @@ class InstanceAdopter:
             one.refuse("host", f"{order.of_cell}/{order.host}", why)
         elif host is not None and host.id != order.share.host:
             one.refuse("share.host", order.share.host, f"host {order.host} is provider {host.id} here")
+        elif host is not None and host.kind == NODE and order.state != "active":
+            one.refuse(
+                "state", order.state, "an instance on a bare-metal node is taken over while it is active"
+            )
         elif order.group is not None and group is None:
             one.refuse("group", order.group, "there is no such server group")
         else:
-            one.group = group
+            one.group, one.kind = group, "" if host is None else host.kind
             spec = self._spec_of(order, group)
             if isinstance(spec, BuildRejected):
                 one.refusal = structs.replace(spec, request_id=order.request_id)
@@ -213,6 +218,8 @@ class InstanceAdopter:
                 project=each.order.project,
                 user=each.order.user,
                 group=each.group,
+                # A node with an instance is reserved, so that nobody else may claim it.
+                takes_reserved=each.kind == NODE,
             )
             for each in adoptions
         ]
@@ -247,6 +254,7 @@ class InstanceAdopter:
                 self._timeout,
                 spec=each.spec,
                 group=each.group,
+                kind=each.kind,
                 by=each.ask.by,
             )
             rows[row.id] = row
@@ -283,6 +291,9 @@ class InstanceAdopter:
 def _why_not_fenced(host: HostState | None, name: str) -> str:
     if host is None:
         return f"there is no host {name} here: start its compute first"
+    if host.kind == NODE:
+        # It is reserved while Ironic has an instance there.
+        return ""
     if host.setting.mode != "draining":
         return f"host {name} is {host.setting.mode} here, and must be draining: nothing else may be built on it meanwhile"
     return ""

@@ -44,7 +44,9 @@ def an_adoption(number: int, of_request: int, place: int) -> AdoptedRow:
         user="ann",
         image=Image(source="debian"),
     )
-    row = adopted_row(order, None, 1, NOON, timedelta(minutes=5), spec=b"a spec", group=None, by="operator")
+    row = adopted_row(
+        order, None, 1, NOON, timedelta(minutes=5), spec=b"a spec", kind="", group=None, by="operator"
+    )
     return AdoptedRow(row, place, b"digest")
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import structs
 
-from cell_conductor.core import decide
+from cell_conductor.core import decide, transition
+from engine.hosts import NODE
 from engine.inventories import ProviderId
 from ironic_sync import deploying as deployer
 from ironic_sync import membership, sweeping
@@ -163,6 +164,37 @@ planted_by("a restored Ironic is believed", settling, "_with_age", world=BARE_ME
 planted_by("a node sold that has a living instance", NodeRow, "discord", world=BARE_METAL)(
     lambda _real: property(lambda _: "")
 )
+
+
+# A refused adoption counts as an attempt that is over: what Ironic has on the node looks like its leftover.
+@planted("what could not be adopted wiped as a leftover", settling, "_after_adopt")
+def refused_adoption_ended(real: Any, row: NodeRow, order: Any, **named: Any) -> Any:
+    after, answer = real(row, order, **named)
+    return after if answer is None else settling.with_end(after, order.instance, order.attempt), answer
+
+
+# So does one that was given back.
+@planted("what was given back wiped as a leftover", settling, "_after_leave")
+def given_back_ended(real: Any, row: NodeRow, order: Any) -> Any:
+    after, answer = real(row, order)
+    return settling.with_end(after, order.instance, order.attempt), answer
+
+
+# The order to adopt an instance comes once more after it was given back.
+planted_by("a late order adopts what was given back", settling, "_is_left")(lambda _real: lambda *_: False)
+
+
+# A daemon adopts whatever it is told to, and does not ask what Ironic has there.
+planted_by("an instance adopted that Ironic does not have there", settling, "_why_not_adopted")(
+    lambda _real: lambda *_: ""
+)
+
+
+# Bare-metal nodes are cleaned up as always, also for an instance that is given back.
+@planted("a node given back is undeployed", transition, "destroy_order")
+def given_back_undeployed(real: Any, *values: Any, keeps_guest: bool = False, **named: Any) -> Any:
+    kind = values[4]
+    return real(*values, keeps_guest=keeps_guest and kind != NODE, **named)
 
 
 def _change(writer: NodeWriter, nodes: Iterable[ProviderId], change: Change) -> None:

@@ -56,7 +56,7 @@ _OF_CONSOLES = (cell.AskConsole, cell.TellConsole, cell.ConsoleTold, cell.Consol
 # An import takes instances over while nothing else is done with them: tests/nova/switch.py kills it on its way.
 _OF_IMPORTS = (
     *(audit.AdoptInstance, audit.GiveBackInstance, cell.AdoptInCell, cell.GiveBackInCell),
-    *(cell.AdoptGuest, cell.LeaveGuest),
+    *(cell.AdoptGuest, cell.LeaveGuest, cell.AdoptDeployed, cell.LeaveNode),
 )
 
 VERDICTS = (

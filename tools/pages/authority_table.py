@@ -55,6 +55,8 @@ TO_HOST = (
     "deploy",
     "undeploy",
     "redeploy",
+    "adopt.node",
+    "leave.node",
 )
 OF_HOST = ("spawned", "spawn.failed", "destroyed", "stopped", "redeployed", "deploy.progress")
 # What only those send who may speak for everything.

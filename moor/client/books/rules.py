@@ -191,7 +191,7 @@ def _stray(
         STRAY_ON_NODE,
         instance,
         f"instance {instance}: Ironic has it on {node.words}, and {where}",
-        advice=f"`moor node undeploy {node.id}` takes it off; what another program put there is to stay",
+        advice=f"`moor node adopt {node.id}` takes it over as it is; `moor node undeploy {node.id}` takes it off, and its disks are lost",
         version=(view and view.version,),
     )
 

@@ -398,6 +398,7 @@ def adopted_row(
     *,
     spec: bytes,
     group: ServerGroup | None,
+    kind: str,
     by: str,
 ) -> InstanceRow:
     sequence = 2 if known is None else known.told.sequence + 1
@@ -422,7 +423,7 @@ def adopted_row(
         issued_at=now,
         ends_by=now + timeout,
         flavor=order.flavor,
-        chosen=Choice(name=order.host, share=order.share),
+        chosen=Choice(name=order.host, share=order.share, kind=kind),
         name=order.name,
         project=order.project,
         user=order.user,

@@ -41,6 +41,8 @@ ELSEWHERE = {
     "export ": "tests/stories/moor/test_printed_commands.py",
     "moor host delete ": "tests/stories/cells/test_deleted_hosts.py",
     "moor application ": "tests/stories/moor/test_moor_applications.py",
+    "moor node adopt ": "tests/stories/moor/test_moor_node_adopt.py",
+    "mysql ": "tests/stories/moor/test_moor_node_adopt.py",
     "moor node undeploy ": "tests/stories/moor/test_moor_bare_metal.py",
     "moor run placement-api --auth keystone": "tests/api/test_auth.py",
 }

@@ -111,8 +111,11 @@ def place_on_node(*alternates: Choice, ends_in_s: float = 7_200, **changes: Any)
     return place(ends_in_s=ends_in_s, chosen=a_node("n1"), alternates=alternates, **changes)
 
 
-def adopt(state: AdoptedState = "active", *, attempt: int = 1, reason: str = "") -> AdoptInCell:
-    return AdoptInCell(**structs.asdict(place()) | {"attempt": attempt}, state=state, reason=reason)
+def adopt(
+    state: AdoptedState = "active", *, attempt: int = 1, reason: str = "", on_node: bool = False
+) -> AdoptInCell:
+    order = place_on_node() if on_node else place()
+    return AdoptInCell(**structs.asdict(order) | {"attempt": attempt}, state=state, reason=reason)
 
 
 REMOVE = RemoveFromCell(

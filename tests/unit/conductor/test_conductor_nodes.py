@@ -6,9 +6,11 @@ from engine.flavors import Image
 from tests.unit.conductor.cell import (
     ACTIVE,
     CLAIMED,
+    GIVE_BACK,
     REMOVE,
     Case,
     a_node,
+    adopt,
     check,
     choice,
     destroyed,
@@ -20,6 +22,7 @@ from tests.unit.conductor.cell import (
     spawned,
 )
 
+ADOPTED = adopt(on_node=True)
 ON_NODE: Case = [place_on_node(), spawned(1, "n1")]
 
 CASES: dict[str, Case] = {
@@ -139,6 +142,42 @@ CASES: dict[str, Case] = {
         (progressed(2, "n2", "its node says: error", at_rest=True), ""),
         (progressed(1, "n1", "", at_rest=True), "active n1/1"),
         "active | one/1 n1 | n1/1",
+    ],
+    "adopted on a node it is active and its delete undeploys it": [
+        (ADOPTED, "adoptdeployed n1/1, active n1/1"),
+        (ADOPTED, ""),
+        (86400, ""),
+        (REMOVE, "undeploy n1/1"),
+        "deleting | one/1 | n1/1",
+    ],
+    "an adoption that the daemon refuses is in error and keeps its node": [
+        (ADOPTED, "adoptdeployed n1/1, active n1/1"),
+        (failed(1, "n1"), "error n1/1: no image (keeps its share)"),
+        (86400, ""),
+        (GIVE_BACK, "leavenode n1/1"),
+        (failed(1, "n1"), ""),
+        (destroyed(1, "n1"), "release one/1, deleted"),
+        "deleted | holds nothing | on no host",
+    ],
+    "given back its node is left alone whatever is late": [
+        (ADOPTED, "adoptdeployed n1/1, active n1/1"),
+        (GIVE_BACK, "leavenode n1/1"),
+        (
+            3600,
+            "leavenode n1/1, deleted: n1 has not confirmed that it is gone, and keeps its share until it does (keeps its share)",
+        ),
+        (spawned(1, "n1"), "leavenode n1/1"),
+        (destroyed(1, "n1"), "release one/1"),
+        "deleted | holds nothing | on no host",
+    ],
+    "a delete that overtakes the adoption is a person's": [
+        (REMOVE, ""),
+        (ADOPTED, "adoptdeployed n1/1, undeploy n1/1"),
+        "deleting | one/1 | n1/1",
+    ],
+    "a node that is back with an instance that its cell has forgotten is no reason to undeploy it": [
+        (spawned(1, "n1", kind="ironic", number=2), ""),
+        "forgotten",
     ],
     "an instance whose node is back is active again and late copies change nothing": [
         *ON_NODE,

@@ -2,6 +2,7 @@
 
 from bus.message import Message
 from bus.messages.cell import (
+    AdoptDeployed,
     AdoptGuest,
     AdoptInCell,
     DeployInstance,
@@ -14,6 +15,7 @@ from bus.messages.cell import (
     InstanceSpawned,
     InstanceStopped,
     LeaveGuest,
+    LeaveNode,
     MoreAlternates,
     MoveInCell,
     PlaceInCell,
@@ -104,6 +106,8 @@ CELLS: tuple[Message, ...] = (
         stopped=True,
     ),
     LeaveGuest(cell="c1", instance=CONSUMER, attempt=1, host=ROOT),
+    AdoptDeployed(cell="c1", instance=CONSUMER, attempt=1, host=ROOT),
+    LeaveNode(cell="c1", instance=CONSUMER, attempt=1, host=ROOT),
     RemoveFromCell(cell="c1", instance=CONSUMER, request_id=REQUEST, sequence=3, issued_at=WHEN),
     RebuildInCell(cell="c1", instance=CONSUMER, rebuild=REBUILD),
     MoveInCell(cell="c1", instance=CONSUMER, move=MOVE, choices=(CHOICE,)),

@@ -59,6 +59,7 @@ CLAIMS: tuple[Message, ...] = (
         project="p",
         user="u",
         group=AFFINITY,
+        takes_reserved=True,
     ),
     SwapClaim(
         cell="c1",

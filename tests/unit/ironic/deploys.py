@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from bus.messages.cell import DeployInstance, RedeployInstance, UndeployInstance
+from bus.messages.cell import AdoptDeployed, DeployInstance, LeaveNode, RedeployInstance, UndeployInstance
 from engine.flavors import Flavor, Image, InstanceId
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from ironic_sync.core.rows import NodeDeploy
@@ -24,6 +24,14 @@ def an_order(instance: InstanceId = OURS, attempt: int = 1, **fields: Any) -> De
 def an_undeploy(instance: InstanceId = OURS, attempt: int = 1, **fields: Any) -> UndeployInstance:
     values: dict[str, Any] = {"cell": "c1", "host": NODE_ID, **fields}
     return UndeployInstance(instance=instance, attempt=attempt, **values)
+
+
+def an_adoption(instance: InstanceId = OURS, attempt: int = 1) -> AdoptDeployed:
+    return AdoptDeployed(cell="c1", host=NODE_ID, instance=instance, attempt=attempt)
+
+
+def a_leave(instance: InstanceId = OURS, attempt: int = 1) -> LeaveNode:
+    return LeaveNode(cell="c1", host=NODE_ID, instance=instance, attempt=attempt)
 
 
 def a_redeploy(number: int = 102, instance: InstanceId = OURS, **fields: Any) -> RedeployInstance:

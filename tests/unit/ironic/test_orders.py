@@ -28,7 +28,16 @@ from ironic_sync.core.settling import (
     with_rebuilt,
 )
 from tests.unit.ironic.captured import NODE_ID, a_node
-from tests.unit.ironic.deploys import OURS, THEIRS, a_deploy, a_redeploy, an_order, an_undeploy
+from tests.unit.ironic.deploys import (
+    OURS,
+    THEIRS,
+    a_deploy,
+    a_leave,
+    a_redeploy,
+    an_adoption,
+    an_order,
+    an_undeploy,
+)
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 POLICY = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
@@ -355,3 +364,83 @@ def test_what_the_node_of_a_living_instance_says_is_to_be_told(state: str | None
     assert node_words(again) == ""
     # While an order is under way, its progress is told.
     assert node_words(structs.replace(row, deploy=OF_THEIRS)) == ""
+
+
+# Adoption: by the row alone.
+
+THERE = a_node(provision_state="active", instance_uuid=OURS, provision_updated_at=NOON)
+
+
+def test_what_ironic_has_on_a_node_is_adopted_by_its_row_alone_and_comes_again_without_a_change() -> None:
+    row, answer = after(a_row(node=THERE), an_adoption())
+
+    assert answer is None
+    assert row == a_row(node=THERE, deployed=structs.replace(ACTIVE, active_at=NOON))
+    assert after(row, an_adoption()) == (row, None)
+    assert settled(row, POLICY).deploy is None
+    # It ends as any other does.
+    assert after(row, an_undeploy())[0].deploy is not None
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (NodeRow(id=NODE_ID), "is not known here"),
+        (a_row(node=THERE, is_deleted=True), "is deleted in Ironic"),
+        (a_row(node=THERE, cell="c2"), "is in cell 'c2', not in 'c1'"),
+        (a_row(node=THERE, is_foreign=True), "something else keeps the provider"),
+        (a_row(node=THERE, deploy=a_deploy(kind="undeploy", instance=THEIRS)), "is under way"),
+        (a_row(node=THERE, deployed=structs.replace(ACTIVE, instance=THEIRS)), f"{THEIRS} lives on node"),
+        (a_row(node=THERE, older_than=NOON), "restored from a backup"),
+        (a_row(node=THERE, missing_since_us=1), "has lost node"),
+        (a_row(), "Ironic has no instance"),
+        (a_row(node=a_node(provision_state="active", instance_uuid=THEIRS)), f"Ironic has instance {THEIRS}"),
+        (
+            a_row(node=a_node(provision_state="deleting", instance_uuid=OURS)),
+            "'deleting', and must be 'active'",
+        ),
+        (a_row(node=a_node(provision_state="rescue", instance_uuid=OURS)), "'rescue', and must be 'active'"),
+        (a_row(node=THERE, ended=(Ended(instance=OURS, attempt=1),)), "was undeployed"),
+        (a_row(node=THERE, left=(Ended(instance=OURS, attempt=2),)), "was given back"),
+    ],
+)
+def test_a_refused_adoption_leaves_the_row_as_it_was(row: NodeRow, words: str) -> None:
+    same, answer = after(row, an_adoption())
+
+    assert same is row
+    assert isinstance(answer, SpawnFailed)
+    assert words in answer.reason
+
+
+def test_what_is_given_back_is_no_leftover_and_no_late_order_touches_it() -> None:
+    adopted, _ = after(a_row(node=THERE), an_adoption())
+
+    row, answer = after(adopted, a_leave())
+
+    assert answer == InstanceDestroyed(cell="c1", instance=OURS, attempt=1, host=NODE_ID)
+    assert (row.deployed, row.ended, row.left) == (None, (), (Ended(instance=OURS, attempt=1),))
+    assert settled(row, POLICY).deploy is None
+    assert after(row, a_leave()) == (row, answer)
+    assert after(row, an_undeploy()) == (row, answer)
+    assert isinstance(after(row, an_adoption())[1], SpawnFailed)
+    again, _ = after(row, an_adoption(attempt=2))
+    assert again.living is not None
+    assert after(again, an_undeploy(attempt=2))[0].deploy is not None
+
+
+def test_an_order_to_leave_that_overtakes_the_adoption_wins() -> None:
+    row, _ = after(a_row(node=THERE), a_leave())
+
+    same, answer = after(row, an_adoption())
+
+    assert same is row
+    assert isinstance(answer, SpawnFailed)
+    assert settled(row, POLICY).deploy is None
+
+
+def test_an_undeploy_that_a_person_has_ordered_is_not_left_half_done() -> None:
+    adopted, _ = after(a_row(node=THERE), an_adoption())
+    going, _ = after(adopted, an_undeploy())
+
+    assert after(going, a_leave()) == (going, None)
+    assert isinstance(after(going, an_adoption())[1], SpawnFailed)

@@ -303,3 +303,33 @@ def test_a_cleanup_that_was_released_before_its_swap_keeps_nothing() -> None:
         OTHER_HOST: {"VCPU": 3},
     }
     assert CLEANUP not in dict(decision.changes.held)
+
+
+RESERVED = InventoryState(total=1, reserved=1)
+
+
+def test_what_is_reserved_is_for_the_claim_that_may_take_it_and_only_once() -> None:
+    ledger = a_ledger(inventory=RESERVED)
+    share = a_share(asked=amounts(HOST, VCPU=1))
+    usual = a_claim(share)
+    ours = structs.replace(usual, takes_reserved=True)
+    theirs = a_claim(share, DB)
+
+    assert isinstance(judged(ledger, usual), DoesNotFit)
+    first, repeated, other, both = decide(
+        ledger, ours, ours, theirs, structs.replace(theirs, takes_reserved=True)
+    ).verdicts
+    assert isinstance(first, Claimed)
+    assert isinstance(repeated, AlreadyClaimed)
+    assert isinstance(other, DoesNotFit)
+    assert isinstance(both, DoesNotFit)
+
+
+def test_a_cell_takes_nothing_that_is_reserved() -> None:
+    claim = structs.replace(a_claim(a_share(asked=amounts(HOST, VCPU=1))), takes_reserved=True)
+
+    (refused,) = decide_claims(
+        a_ledger(inventory=RESERVED), [Sent(claim, speaks_for=CELL)], NOON, HORIZON
+    ).verdicts
+
+    assert isinstance(refused, DoesNotFit)
