@@ -43,8 +43,7 @@ from engine.inventories import GroupId
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
 from kit.parts import grown
-from scheduler_worker.core.instances.history import specs_in
-from scheduler_worker.core.instances.rows import WAITING, InstanceRow, Turn
+from scheduler_worker.core.instances.rows import InstanceRow, Turn
 from scheduler_worker.store import WaitingInstance
 
 log = logging.getLogger(__name__)
@@ -75,6 +74,10 @@ class MoveSource(Struct, frozen=True):
     host: str
     is_evacuated: bool = False
     may_stay: bool = False
+
+
+# The row, any of what it may be given, and for a move also the host that the instance leaves.
+WaitBegun = tuple[InstanceRow, Sequence[InstanceSpec], MoveSource | None]
 
 
 class _Kind(NamedTuple):
@@ -140,15 +143,13 @@ class WaitingSpecs:
 
     # What waits
 
-    def wrote(self, rows: Iterable[InstanceRow]) -> None:
-        """Learn the specs of the waiting rows that this worker has committed."""
-        for row in rows:
-            if row.told.state == WAITING and row.kept is not None:
-                specs = specs_in(row.spec)
-                assert specs, "a row that waits was written by this release"
-                self._own.add(row.id)
-                self.learn(row.kept.digest, specs, row.turn)
-                self._tell()
+    def wrote(self, waits: Iterable[WaitBegun]) -> None:
+        """Learn what is needed by instances, and by moves, whose rows this worker has committed as waiting."""
+        for row, specs, source in waits:
+            assert row.kept is not None, "a row that waits keeps its order"
+            self._own.add(row.id)
+            self.learn(row.kept.digest, specs, row.turn, source)
+            self._tell()
         if len(self._own) > HEARD_MAX:
             self._own.clear()
 
@@ -164,14 +165,6 @@ class WaitingSpecs:
         """Have all waiting rows read again: some may have been written without a message about them."""
         self.unread = None
         self._tell()
-
-    def wrote_moves(self, waits: Iterable[tuple[InstanceRow, InstanceSpec, MoveSource]]) -> None:
-        """Learn what moves need whose rows this worker has committed as waiting."""
-        for row, spec, source in waits:
-            assert row.kept is not None, "a row that waits keeps its order"
-            self._own.add(row.id)
-            self.learn(row.kept.digest, (spec,), row.turn, source)
-            self._tell()
 
     def learn(
         self, digest: bytes, specs: Sequence[InstanceSpec], turn: Turn, source: MoveSource | None = None

@@ -34,6 +34,7 @@ from engine.requests import COUNT_MAX
 from kit.logs import InstanceLine
 from kit.metrics import Histogram, Readings
 from scheduler_worker.claiming.claimer import Claimer
+from scheduler_worker.core.instances.history import specs_in
 from scheduler_worker.core.instances.rows import (
     ACCEPTED,
     PLACED,
@@ -69,6 +70,7 @@ from scheduler_worker.requests.stored_names import read_requests
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import Acceptance, InstancesTaken, Known, NewRequest, OtherContent
 from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
+from scheduler_worker.waiting import WaitBegun
 
 # Releases of claims that a request may have made, and that no row of an instance needs.
 
@@ -106,11 +108,11 @@ class Builder:
         clock: Callable[[], datetime],
         settings: SchedulerSettings,
         *,
-        begin_waits: Callable[[Sequence[InstanceRow]], None],
+        begin_waits: Callable[[Sequence[WaitBegun]], None],
         last_filters: LastFilters,
         limits: ProjectLimits,
     ) -> None:
-        """`begin_waits` is called after a commit, with the rows of instances that begin to wait for room."""
+        """`begin_waits` is called after a commit, with the instances that begin to wait for room."""
         self._begin_waits = begin_waits
         self._limits = limits
         self._last_filters = last_filters
@@ -231,7 +233,11 @@ class Builder:
                 build.rows[at] = others.get(row.id, row)
                 if row.told.no_valid_host is not None and row.id not in others:
                     self._last_filters.no_host(row.told.no_valid_host)
-            begun = [row for _, _, row in decided if row.kept is not None and row.id not in others]
+            begun = [
+                (row, specs_in(row.spec), None)
+                for _, _, row in decided
+                if row.kept is not None and row.told.state == WAITING and row.id not in others
+            ]
             if begun:
                 transaction.when_committed(lambda: self._begin_waits(begun))
 

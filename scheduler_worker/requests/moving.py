@@ -308,12 +308,12 @@ class Mover:
         transaction.when_committed(lambda: self._unclaimed.hold([row for row in rows if row.choices]))
         # With the needs by which it begins to wait: a later order of the batch for the same instance has others.
         waits = [
-            (row, its.spec, source_of(row.told, its, row.told.move.kind))
+            (row, (its.spec,), source_of(row.told, its, row.told.move.kind))
             for row, its in there
             if row.kept is not None and row.told.move is not None and its is not None
         ]
         if waits:
-            transaction.when_committed(lambda: self._waiting.wrote_moves(waits))
+            transaction.when_committed(lambda: self._waiting.wrote(waits))
         return said
 
     def _moved(
