@@ -34,7 +34,7 @@ from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.instance_orders import follow
 from scheduler_worker.requests.reading import RequestReader, rejection
-from scheduler_worker.store import AdoptedRow, GroupQuery, HostQuery, InstanceQuery
+from scheduler_worker.store import AdoptedRow, GroupQuery, HostQuery
 from scheduler_worker.store_sql import SchedulerStore
 
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
@@ -107,7 +107,7 @@ class InstanceAdopter:
         self, asks: Sequence[Received[GiveBackInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
         now = self._clock()
-        rows = await self._rows_of([ask.message.instance for ask in asks])
+        rows = await self._store.rows_of([ask.message.instance for ask in asks])
         hosts = await self._hosts_of({row.told.host for row in rows.values()})
         steps = [partial(self._given_back, ask.message, hosts, now) for ask in asks]
         return await follow(asks, steps, transaction)
@@ -128,16 +128,12 @@ class InstanceAdopter:
         why = why_not_given_back(row) or _why_not_fenced(host, row.told.host)
         return rejection("instance", order.instance, why) if why else after
 
-    async def _rows_of(self, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceRow]:
-        query = InstanceQuery(instances=tuple(sorted({*ids})), limit=len(ids))
-        return {row.id: row for row in await self._store.instances(query)}
-
     async def _hosts_of(self, names: set[str]) -> dict[tuple[str, str], HostState]:
         found = [host for name in sorted(names) for host in await self._store.hosts(HostQuery(name=name))]
         return {(host.cell, host.name): host for host in found}
 
     async def _read(self, asks: Sequence[Received[AdoptInstance]]) -> list[_Adoption]:
-        rows = await self._rows_of([ask.message.instance for ask in asks])
+        rows = await self._store.rows_of([ask.message.instance for ask in asks])
         hosts = await self._hosts_of({ask.message.host for ask in asks})
         named = {ask.message.group for ask in asks if ask.message.group is not None}
         groups = await self._store.groups(GroupQuery(ids=tuple(sorted(named)))) if named else ()

@@ -45,7 +45,6 @@ from scheduler_worker.core.instances.resizes import still_accepted
 from scheduler_worker.core.instances.rows import BUILDING, DELETED, InstanceRow
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.instance_orders import Ordered, take_steps
-from scheduler_worker.store import InstanceQuery
 from scheduler_worker.store_sql import SchedulerStore
 
 Rows = Mapping[InstanceId, InstanceRow]
@@ -233,9 +232,7 @@ class AlternatesFinder:
         return after
 
     async def _answers(self, events: Sequence[AlternatesSpent]) -> dict[InstanceId, NextHosts]:
-        ids = tuple(dict.fromkeys(event.instance.id for event in events))
-        found = await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
-        rows = {row.id: row for row in found}
+        rows = await self._store.rows_of(event.instance.id for event in events)
         answers: dict[InstanceId, NextHosts] = {}
         wanted: dict[InstanceId, _Wanted] = {}
         for event in events:

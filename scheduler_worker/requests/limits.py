@@ -17,7 +17,6 @@ from bus.messages.build import BuildRejected
 from engine.flavors import RequestId, instance_id_of
 from scheduler_worker.requests.reading import ValidRequest, rejection
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import InstanceQuery
 from scheduler_worker.store_sql import SchedulerStore
 
 # So much of a minute's rate may come at once.
@@ -154,8 +153,7 @@ class ProjectLimits:
         return taken
 
     async def _known(self, requests: Sequence[ValidRequest]) -> set[RequestId]:
-        first = tuple(
+        rows = await self._store.rows_of(
             [next(iter(one.ask.message.instance_ids), None) or instance_id_of(one.id, 0) for one in requests]
         )
-        rows = await self._store.instances(InstanceQuery(instances=first, limit=len(first)))
-        return {row.told.request_id for row in rows}
+        return {row.told.request_id for row in rows.values()}

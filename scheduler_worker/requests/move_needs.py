@@ -32,7 +32,6 @@ from scheduler_worker.core.instances.resizes import as_in_change, flavor_after, 
 from scheduler_worker.core.instances.rows import DELETED, DELETING, InstanceRow, KeptRequest, is_of
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.requests.stored_names import stored_profiles
-from scheduler_worker.store import InstanceQuery
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.waiting import MoveSource
 
@@ -84,12 +83,12 @@ async def units_of(
 ) -> tuple[list[Unit], Rows]:
     """What each order asks for, and the rows of all instances that it names or means, each as `as_seen` makes it."""
     ids = [id_ for order in orders for id_ in (order.instance, *order.together)]
-    rows = {id_: as_seen(row) for id_, row in (await _rows_of(store, ids)).items()}
+    rows = {id_: as_seen(row) for id_, row in (await store.rows_of(ids)).items()}
     members = [
         _members_beside(rows.get(order.instance), picture) if order.with_group else [] for order in orders
     ]
     new = [id_ for of_order in members for id_ in of_order if id_ not in rows]
-    rows |= {id_: as_seen(row) for id_, row in (await _rows_of(store, new)).items()}
+    rows |= {id_: as_seen(row) for id_, row in (await store.rows_of(new)).items()}
     units = [_unit(order, rows, beside) for order, beside in zip(orders, members, strict=True)]
     return [structs.replace(unit, leaves=_hosts_left(unit, rows, picture)) for unit in units], rows
 
@@ -101,14 +100,6 @@ def _hosts_left(unit: Unit, rows: Rows, picture: Picture) -> tuple[ProviderId, .
         {(row.told.cell, row.told.host.lower()) for id_ in unit.together if (row := rows.get(id_))}
     )
     return tuple([picture.columns.ids[each] for place in places for each in picture.rows_in(*place)])
-
-
-async def _rows_of(store: SchedulerStore, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceRow]:
-    wanted = tuple(dict.fromkeys(ids))
-    if not wanted:
-        return {}
-    found = await store.instances(InstanceQuery(instances=wanted, limit=len(wanted)))
-    return {row.id: row for row in found}
 
 
 def _unit(order: MoveInstance, rows: Rows, members: Sequence[InstanceId]) -> Unit:

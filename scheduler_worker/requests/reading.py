@@ -46,7 +46,7 @@ from kit.metrics import Labels, Readings, limited
 from scheduler_worker.core.instances.history import encoded
 from scheduler_worker.core.instances.rows import DELETED, FIRST_ATTEMPT, InstanceRow
 from scheduler_worker.metrics import NO_VALID_HOST
-from scheduler_worker.store import GroupQuery, InstanceQuery, KnownGroup
+from scheduler_worker.store import GroupQuery, KnownGroup
 from scheduler_worker.store_sql import SchedulerStore
 
 # Rejections of requests, with the reason. The client gets a rejection as a reply, and an event says the same, for clients
@@ -250,8 +250,7 @@ async def with_neighbours(
     named = {each for build in builds for each in (*build.different_host, *build.same_host)}
     if not named:
         return list(requests), []
-    ids = tuple(sorted(named))
-    rows = {row.id: row for row in await store.instances(InstanceQuery(instances=ids, limit=len(ids)))}
+    rows = await store.rows_of(sorted(named))
     known: list[ValidRequest] = []
     unknown: list[tuple[ValidRequest, BuildRejected]] = []
     for request in requests:

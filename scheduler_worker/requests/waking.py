@@ -64,7 +64,7 @@ from scheduler_worker.requests.moving import (
 )
 from scheduler_worker.requests.reading import Search
 from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings
-from scheduler_worker.store import InstanceQuery, WaitingInstance
+from scheduler_worker.store import WaitingInstance
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.waiting import MoveSource, WaitingSpecs, first_that_fit
 
@@ -116,7 +116,9 @@ class WaitingMoves:
         return any_room, MoveSource(row.told.cell, row.told.host, order.kind == "evacuate")
 
     async def try_again(self, batch: Sequence[tuple[WaitingInstance, MoveInstance]]) -> None:
-        rows = await self._rows([id_ for _, order in batch for id_ in (order.instance, *order.together)])
+        rows = await self._store.rows_of(
+            [id_ for _, order in batch for id_ in (order.instance, *order.together)]
+        )
         orders: dict[object, tuple[bytes, MoveInstance]] = {}
         for one, order in batch:
             if not waits_by(rows.get(order.instance), order):
@@ -217,11 +219,6 @@ class WaitingMoves:
         if _may_pass(problem):
             return move_waits_on(row, problem.reason, row.told.no_valid_host)
         return wait_ended(row, "failed", problem.reason, self._clock())
-
-    async def _rows(self, ids: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
-        wanted = tuple(dict.fromkeys(ids))
-        found = await self._store.instances(InstanceQuery(instances=wanted, limit=len(wanted)))
-        return {row.id: row for row in found}
 
 
 def _as_new(orders: Sequence[MoveInstance]) -> Callable[[InstanceRow], InstanceRow]:
@@ -478,9 +475,6 @@ class Waker(Periodic):
         )
 
     async def _rows(self, waiting: Sequence[WaitingInstance]) -> Sequence[InstanceRow]:
-        ids = tuple(each.id for each in waiting)
-        by_id = {
-            row.id: row for row in await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
-        }
+        by_id = await self._store.rows_of(each.id for each in waiting)
         # In the order of their turns.
-        return [by_id[id_] for id_ in ids if id_ in by_id]
+        return [by_id[each.id] for each in waiting if each.id in by_id]

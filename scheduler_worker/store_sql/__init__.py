@@ -11,7 +11,7 @@ such rows without notes would take an index that the database writes twice for e
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -25,7 +25,7 @@ from kit.sql import Database, DatabaseSettings, Transaction, open_database, read
 from scheduler_worker.core.hosts import HostLoad
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
-from scheduler_worker.store import Acceptance, AdoptedRow, Known, NewRequest
+from scheduler_worker.store import Acceptance, AdoptedRow, InstanceQuery, Known, NewRequest
 from scheduler_worker.store_sql import waiting
 from scheduler_worker.store_sql.named import (
     count_groups,
@@ -288,6 +288,13 @@ class SchedulerStore:
 
     instances = reads(find)
     """The instances of the first page."""
+
+    async def rows_of(self, instances: Iterable[InstanceId]) -> dict[InstanceId, InstanceRow]:
+        """The rows of those of these instances that exist, not locked."""
+        ids = tuple(dict.fromkeys(instances))
+        found = await self.instances(InstanceQuery(instances=ids, limit=len(ids))) if ids else ()
+        return {row.id: row for row in found}
+
     instance_page = reads(find_page)
     """None if the row of the instance `after` is not there any more."""
     counted = reads(count_found)
