@@ -25,9 +25,7 @@ from bus.messages.build import (
     InstanceMoved,
     InstanceState,
 )
-from bus.messages.cell import (
-    PlaceInCell,
-)
+from bus.messages.cell import MoveInCell, PlaceInCell, RebuildInCell
 from bus.messages.cloud import RowFailed, page_that_fits
 from bus.messages.hosts import HostHolds, HostsNotHere, SetHostInCell
 from bus.messages.placement import ClaimAnswered, ReleaseClaim
@@ -160,9 +158,11 @@ def handlers(decider: Decider, expect: Callable[[Sequence[Instance]], None]) -> 
 
 
 def before_burial(decider: Decider, failed: FailedRows) -> Mapping[type[Message], Sequence[Handler]]:
-    """What is done before a message becomes a dead letter: its build ends, and its claim is released."""
+    """What is done before a message becomes a dead letter: its build ends, and its claim is released; or its move or rebuild ends."""
 
-    async def end(orders: Sequence[Received[PlaceInCell]], tx: ConductorTransaction) -> list[Said]:
+    async def end(
+        orders: Sequence[Received[PlaceInCell | MoveInCell | RebuildInCell]], tx: ConductorTransaction
+    ) -> list[Said]:
         said: list[Said] = []
         for each in orders:
             order = each.message
@@ -173,7 +173,12 @@ def before_burial(decider: Decider, failed: FailedRows) -> Mapping[type[Message]
         """If even the row cannot be written: the API level has one."""
         return [Tell(message) for each in orders for message in _ends_of(each.message, decider.clock())]
 
-    return {PlaceInCell: (end, tell), RowFailed: (failed.end,)}
+    return {
+        PlaceInCell: (end, tell),
+        MoveInCell: (end,),
+        RebuildInCell: (end,),
+        RowFailed: (failed.end,),
+    }
 
 
 def _ends_of(order: PlaceInCell, now: datetime) -> tuple[InstanceFailed, ReleaseClaim]:

@@ -97,11 +97,13 @@ class HostsLost(Struct, frozen=True):
 
 
 class RowGivenUp(Struct, frozen=True):
-    """An input: conductors met a bug at this row, or at the order to place it, and gave it up."""
+    """An input: conductors met a bug at this row, or at an order that begins something, and gave it up. An order to end or to delete
+    cannot be given up: what it asks for is not done.
+    """
 
     instance: InstanceId
     reason: str
-    order: PlaceInCell | None = None
+    order: PlaceInCell | MoveInCell | RebuildInCell | None = None
 
 
 CellMessage = (
@@ -258,9 +260,9 @@ def _on_place(transition: Transition, order: PlaceInCell) -> None:
         transition.release((HeldClaim(row.id, order.attempt),))
         if row.state == "deleting":
             transition.end_deleted()
-    elif transition.now >= order.ends_by:
+    elif why := transition.why_not_begun(order.ends_by):
         transition.release((HeldClaim(row.id, order.attempt),))
-        transition.end_in_error("the order reached its cell after the deadline")
+        transition.end_in_error(why)
     elif why := transition.hosts.why_lost(order.chosen):
         leave_unbuilt(transition, why)
     else:
@@ -270,13 +272,9 @@ def _on_place(transition: Transition, order: PlaceInCell) -> None:
 def _on_given_up(transition: Transition, given_up: RowGivenUp) -> None:
     row, order = transition.row, given_up.order
     if order is not None:
-        if row.order is not None:
-            # It was taken: what is left to do is on the row.
-            return
-        transition.change(sequence=max(row.sequence, order.sequence), order=order, attempt=order.attempt)
-        transition.release((HeldClaim(row.id, order.attempt),))
-        if row.state == "unknown":
-            transition.end_in_error(given_up.reason)
+        # It ends as one that comes too late.
+        transition.given_up = given_up.reason
+        _STEPS[type(order)](transition, order)
     elif row.state in ("building", "swapping"):
         transition.free_share()
         end_unbuilt(transition, given_up.reason)

@@ -350,8 +350,8 @@ def on_move(transition: Transition, order: MoveInCell) -> None:
     transition.change(move=move, moving=moving, alternates=order.choices, failures=(), tries=0)
     if transition.host.kind == NODE:
         end(transition, "failed", ON_NODE)
-    elif transition.now >= move.ends_by:
-        decide_end(transition, "failed", "the order reached its cell after the deadline")
+    elif why := transition.why_not_begun(move.ends_by):
+        decide_end(transition, "failed", why)
         go_on(transition)
     elif move.kind in ("shelve", "offload", "stop", "reboot"):
         stop(transition)

@@ -36,8 +36,8 @@ def on_rebuild(transition: Transition, order: RebuildInCell) -> None:
     transition.withdraw(REBUILDS, attempt=row.host_attempt)
     transition.continue_from(rebuild.number)
     transition.change(rebuild=rebuild, reason="")
-    if transition.now >= rebuild.ends_by:
-        _end_failed(transition, "the order reached its cell after the deadline", is_active=was_active)
+    if why := transition.why_not_begun(rebuild.ends_by):
+        _end_failed(transition, why, is_active=was_active)
         if row.moving is not None:
             # The host is still asked to run it again.
             transition.change(state_ends_at=row.state_ends_at)

@@ -400,13 +400,9 @@ def _short(shortfall: Shortfall) -> str:
 
 def unshelve(transition: Transition, order: MoveInCell) -> None:
     row = transition.row
-    if transition.now >= order.move.ends_by or not order.choices:
-        why = (
-            "there is no host for it"
-            if not order.choices
-            else "the order reached its cell after the deadline"
-        )
-        end_unshelve(transition, "failed", why)
+    why = transition.why_not_begun(order.move.ends_by)
+    if why or not order.choices:
+        end_unshelve(transition, "failed", why if order.choices else "there is no host for it")
         return
     cleanups = row.cleanups
     if row.keeps_share:

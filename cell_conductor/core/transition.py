@@ -89,6 +89,8 @@ class Transition:
         # Not kept on the row: the message that caused it will cause it again when repeated.
         self.answers: list[Destroy] = []
         self.is_over = False
+        # Why conductors have given up the order that is decided on now; empty if they have not.
+        self.given_up = ""
 
     def change(self, **changes: Any) -> None:
         if "state" in changes:
@@ -125,6 +127,11 @@ class Transition:
     def moving(self) -> Moving:
         assert self.row.moving is not None, "an instance that moves has a move"
         return self.row.moving
+
+    def why_not_begun(self, by: datetime) -> str:
+        """Why an order that was to begin by this time ends at once. Empty if it does not."""
+        late = "the order reached its cell after the deadline" if self.now >= by else ""
+        return self.given_up or late
 
     # Changes
 

@@ -476,7 +476,10 @@ def buried_stays_accepted() -> AbstractContextManager[None]:
 @planted_as("the claim of an order that a cell gives up stays")
 def given_up_keeps_claim() -> AbstractContextManager[None]:
     return rewritten(
-        decide, "_on_given_up", "transition.release((HeldClaim(row.id, order.attempt),))", "pass"
+        decide,
+        "_on_place",
+        "transition.release((HeldClaim(row.id, order.attempt),))\n        transition.end_in_error",
+        "transition.end_in_error",
     )
 
 

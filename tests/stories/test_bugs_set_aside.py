@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildAccepted, BuildInstance, InstanceFailed, InstanceState
+from bus.messages.build import BuildAccepted, BuildInstance, InstanceFailed, InstanceState, RebuildInstance
+from bus.messages.moves import MoveInstance
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
-from cell_conductor.core import decide, swapping
+from cell_conductor.core import decide, moving, rebuilding, swapping
 from cell_conductor.core.transition import Transition
 from cell_conductor.settings import ConductorSettings
 from compute_sim import handlers as compute_handlers
-from engine.flavors import InstanceId, Wait
+from engine.flavors import Image, InstanceId, RequestId, Wait
 from engine.inventories import Share
 from ironic_sync import deploying
 from kit import parts
@@ -24,6 +25,7 @@ from scheduler_worker import forgetting, outbox
 from scheduler_worker import waiting as scheduler_waiting
 from scheduler_worker.claiming import claimer
 from tests.contracts.conductor_stores import open_conductor_store
+from tests.contracts.placement_orders import an_id
 from tests.contracts.stage import SETTINGS
 from tests.planted.replacing import replaced
 from tests.stories.cloud import (
@@ -281,6 +283,36 @@ async def test_an_order_of_which_no_conductor_can_even_write_the_end_ends_its_bu
 
         assert (cursed.state, other.state) == ("error", "active")
         await setup.until_used(h0=1)
+
+
+def failure_of(told: InstanceState | None) -> str:
+    """Why its last move or rebuild has failed; empty if none has."""
+    if told is None or told.state != "active":
+        return ""
+    return told.rebuild.failure if told.rebuild else told.move.failure if told.move else ""
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["stop", "rebuild"])
+async def test_an_order_for_an_instance_at_which_two_conductors_fail_ends_and_the_instance_stays(
+    bus: str, books: str, kind: str
+) -> None:
+    async with two_conductors(bus, books, "h0") as setup:
+        instance, request = (await boot(setup, 1)).id, RequestId(an_id("order"))
+        if kind == "stop":
+            order: MoveInstance | RebuildInstance = MoveInstance(
+                request_id=request, instance=instance, kind="stop"
+            )
+        else:
+            order = RebuildInstance(request_id=request, instance=instance, image=Image(source="http://new"))
+
+        async def has_ended() -> bool:
+            return "gave it up" in failure_of(await setup.instance(instance))
+
+        with bug_in(moving, "stop", lambda _: True), bug_in(rebuilding, "_send_order", lambda _: True):
+            await setup.client.ask(order)
+            await until(has_ended, f"the {kind} has ended")
+        await one_letter(setup, "move" if kind == "stop" else "rebuild")
 
 
 @BOTH
