@@ -110,9 +110,8 @@ class OutboxNotes:
 
     async def _look_at(self, instance: InstanceId) -> None:
         """Meet the bug again, if the instance's messages have one."""
-        async for page in self.pages():
-            for row in [each for note in page for each in note.rows if each.id == instance]:
-                messages_of(row)
+        for row in (await self._store.rows_of([instance])).values():
+            messages_of(row)
 
 
 # The dispatch of messages to cells that have a broker of their own.
