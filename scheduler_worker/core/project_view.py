@@ -5,8 +5,8 @@ counts, states and reasons, and the hosts that the project's own instances were 
 host: names, free amounts, alternates, pools, and what operators have noted.
 
 Most reasons are texts, written by schedulers, cells and computes. `in_public` takes out of a text what names a host or says how
-much of it is free. Texts about what is free or noted are in the forms of engine/choosing/explaining.py, engine/hosts.py and
-cell_conductor/core/swapping.py: `tests/unit/scheduler/test_project_view.py` holds the forms against these.
+much of it is free. Texts about what is free or noted are in the forms of engine/choosing/explaining.py, engine/hosts.py,
+cell_conductor/core/rows.py and swapping.py, ironic_sync/core/offers.py and deploying.py: `tests/unit/scheduler/test_project_view.py` holds the forms against these.
 """
 
 import re
@@ -33,6 +33,7 @@ C = TypeVar("C", bound=HostChoice)
 _FORMS = (
     (re.compile(r"( removed by [^(]+?) \((?:(?!, \d+ removed by ).)*", re.DOTALL), r"\1"),
     (re.compile(r"(is draining|is set down|is dead): .*", re.DOTALL), r"\1"),
+    (re.compile(r"((?:is|was put) in maintenance(?: while it was deployed)?): .*", re.DOTALL), r"\1"),
     (re.compile(r"(has changed since it was chosen): .*", re.DOTALL), r"\1"),
     (re.compile(rf"({NO_HOST}); near it: .*", re.DOTALL), r"\1"),
     (re.compile(r" has members on host .*", re.DOTALL), " has members elsewhere"),

@@ -1,6 +1,6 @@
 """What a project sees: counts, states and reasons, and no host but those that its own instances were given."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -21,15 +21,17 @@ from bus.messages.build import (
     Move,
     Waiting,
 )
+from bus.messages.hosts import SetHostInCell
 from bus.messages.moves import Change, HistoryFound
 from bus.messages.planning import Explanation, ExplanationsFound, HostChoice, PlanFound
 from bus.messages.stored_names import GroupsFound, GroupState, PlacedMember
+from cell_conductor.core.rows import CellHost, HostStates
 from cell_conductor.core.swapping import why_not
 from engine.choosing.explaining import in_words, shortfalls_of
 from engine.choosing.verdicts import after_refusal
 from engine.flavors import FlavorPassedOver, InstanceId, RequestId
-from engine.hosts import HostSetting, HostState, why_not_enabled
-from engine.inventories import ConsumerId, GroupId, ProviderId
+from engine.hosts import HostMode, HostSetting, HostState, why_not_enabled
+from engine.inventories import Choice, ConsumerId, GroupId, ProviderId, Share
 from engine.refusals import (
     ClaimVerdict,
     DoesNotFit,
@@ -42,7 +44,11 @@ from engine.refusals import (
     ShapeMoved,
     Shortfall,
 )
+from ironic_sync.core.deploying import Fail, Seen, next_step
+from ironic_sync.core.node import Node
+from ironic_sync.core.offers import against_maintenance
 from scheduler_worker.core.project_view import in_public, seen_by_project
+from tests.unit.ironic.deploys import OURS, a_deploy
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 ID, REQUEST, HOST_ID = InstanceId(UUID(int=1)), RequestId(UUID(int=2)), ProviderId(UUID(int=77))
@@ -206,6 +212,47 @@ HOST = HostState(id=HOST_ID, name="rack-8", cell="c1", up=True)
 )
 def test_each_form_of_a_reason_loses_the_names_the_amounts_and_the_notes(text: str) -> None:
     assert [secret for secret in SECRETS if secret in in_public(text, is_host)] == []
+
+
+def causes() -> Iterator[str]:
+    """Why an attempt on the instance's own host has ended, as conductors and daemons say it, with what an operator has noted."""
+    choice = Choice(name="mine", share=Share(host=HOST_ID, amounts=()))
+    modes: tuple[HostMode, ...] = ("draining", "down", "dead")
+    for number, mode in enumerate(modes, 1):
+        word = SetHostInCell(
+            cell="c1", host=HOST_ID, name="mine", setting=HostSetting(mode=mode, reason=NOTE, number=number)
+        )
+        yield HostStates(set={HOST_ID.int: CellHost(word=word)}).why_not_next(choice)
+    node = Node(id=HOST_ID, maintenance=True, maintenance_reason=NOTE, provision_state="active")
+    yield against_maintenance(node)
+    waits = structs.replace(node, instance_uuid=OURS, provision_state="wait call-back")
+    deployed = next_step(a_deploy(), Seen(waits))
+    assert isinstance(deployed, Fail)
+    yield deployed.reason
+
+
+@pytest.mark.parametrize("cause", [*causes()])
+def test_a_failed_build_begins_with_its_cause_and_not_with_what_an_operator_has_noted_of_it(
+    cause: str,
+) -> None:
+    assert NOTE in cause
+    told = seen_by_project(
+        InstanceActive(
+            cell="c1",
+            instance=structs.replace(
+                STATE,
+                reason=f"{cause}; no alternate is left",
+                failures=(AttemptFailed(attempt=1, host="mine", reason=cause),),
+                move=None,
+            ),
+        ),
+        is_host,
+    )
+
+    written = msgspec.json.encode(told).decode()
+    assert [secret for secret in ("disk swap", "by ann", "at noon") if secret in written] == []
+    assert isinstance(told, InstanceActive)
+    assert told.instance.reason == told.instance.failures[0].reason == cause.partition(":")[0]
 
 
 def test_a_reason_that_names_no_host_stays_as_it_is() -> None:
