@@ -153,9 +153,10 @@ CASES: dict[str, tuple[Interference, Callable[[WriteVerdict], bool]]] = {
         lambda there: there.claim("mine", by=there.second),
         lambda verdict: isinstance(verdict, ConsumerMoved),
     ),
+    # It counts what the project holds from then on. A write by name is not judged by it.
     "a limit of its project": (
         lambda there: there.second.write(SetQuota(project="shop", limits={"VCPU": 4})),
-        lambda verdict: isinstance(verdict, DoesNotFit) or verdict == Done(),
+        lambda verdict: verdict == Done(),
     ),
 }
 
@@ -181,6 +182,9 @@ async def test_what_others_write_meanwhile_is_judged_as_if_it_had_waited(
     verdict = await placement.claim("mine")
 
     assert is_right(verdict), verdict
+    (held,) = await placement.driver.fetchrow("SELECT count(*) FROM holders")
+    limited = await placement.first.store.quotas("shop", "", 1)
+    assert [quota.used["VCPU"] for quota in limited] == [held] * (case == "a limit of its project")
     assert written == [False]
 
 
