@@ -120,22 +120,20 @@ def port_assumed_attached(real: Any, seen_: Any, step: Any) -> Any:
 
 
 # What ends a daemon's order by itself for a node is only whether Ironic's instance has ended, and not whether another lives there.
-@planted(
-    "a living instance wiped as the leftover of an ended one", settling, "with_leftover", world=BARE_METAL
-)
+@planted("a living instance wiped as the leftover of an ended one", settling, "with_leftover")
 def living_wiped(real: Any, row: NodeRow) -> NodeRow:
     after = real(structs.replace(row, deployed=None, older_than=None))
     return row if after.deploy is row.deploy else structs.replace(row, deploy=after.deploy)
 
 
 # A delete is over as soon as Ironic has no such instance on the node, whether it has taken it off or forgotten it.
-planted_by(
-    "a delete done since a restored Ironic has forgotten it", deploying, "_is_forgotten", world=BARE_METAL
-)(lambda _real: lambda *_: False)
+planted_by("a delete done since a restored Ironic has forgotten it", deploying, "_is_forgotten")(
+    lambda _real: lambda *_: False
+)
 
 
 # A late order to take an instance off a node that a restored Ironic has there wipes the one that lives there by the books.
-@planted("a living instance wiped by a late undeploy of another", settling, "_is_on", world=BARE_METAL)
+@planted("a living instance wiped by a late undeploy of another", settling, "_is_on")
 def living_wiped_by_late_order(real: Any, row: NodeRow, order: Any) -> bool:
     done = row.deployed
     is_other = done is not None and done.instance != order.instance
@@ -143,27 +141,23 @@ def living_wiped_by_late_order(real: Any, row: NodeRow, order: Any) -> bool:
 
 
 # An order to destroy answers whatever a node says of an instance that its cell does not know.
-planted_by("an instance destroyed since its node tells of it", decide, "_is_at_rest", world=BARE_METAL)(
+planted_by("an instance destroyed since its node tells of it", decide, "_is_at_rest")(
     lambda _real: lambda _: False
 )
 
 
 # Daemons take off by themselves as much as they like.
-planted_by("undeploys that nobody ordered without a limit", deployer, "why_not_unasked", world=BARE_METAL)(
+planted_by("undeploys that nobody ordered without a limit", deployer, "why_not_unasked")(
     lambda _real: lambda *_: ""
 )
 
 
 # What an older copy of Ironic's database says of a node counts like all that Ironic says.
-planted_by("a restored Ironic is believed", settling, "_with_age", world=BARE_METAL)(
-    lambda _real: lambda _before, row: row
-)
+planted_by("a restored Ironic is believed", settling, "_with_age")(lambda _real: lambda _before, row: row)
 
 
 # A node is offered that Ironic believes to be free while an instance lives there by the books.
-planted_by("a node sold that has a living instance", NodeRow, "discord", world=BARE_METAL)(
-    lambda _real: property(lambda _: "")
-)
+planted_by("a node sold that has a living instance", NodeRow, "discord")(lambda _real: property(lambda _: ""))
 
 
 # A refused adoption counts as an attempt that is over: what Ironic has on the node looks like its leftover.
