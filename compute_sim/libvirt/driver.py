@@ -316,9 +316,12 @@ class LibvirtDriver:
 
     def _again(self, attempt: AttemptRecord) -> Callable[[AtStep], None] | None:
         """The work of this attempt once more, since the process that began it has ended; None if it has ended."""
+        order, runs = attempt.begun_order, self.view.runs(_name(attempt.instance, attempt.attempt))
         match attempt.state:
-            case _ if attempt.begun_order is not None:
-                return self._work_of(attempt.begun_order)
+            case _ if runs and isinstance(order, SpawnInstance | RespawnInstance):
+                return partial(self._work.go_on, order)
+            case _ if order is not None:
+                return self._work_of(order)
             case AttemptState.BUILDING | AttemptState.RECEIVING | AttemptState.REBUILDING:
                 return partial(self._never_begun, attempt)
             case AttemptState.STARTING:

@@ -73,6 +73,19 @@ class GuestWork:
             kept = self._disks.make(kept, folder, at_step)
             self._finish(kept, folder, at_step)
 
+    def go_on(self, order: SpawnInstance | RespawnInstance, at_step: AtStep) -> None:
+        """Obey an order again whose guest runs. What it has begun is done: the process ended just before that was noted, or the folder
+        is a restored one. A guest that runs is not built anew.
+        """
+        folder = self.folders.of(order.instance, order.attempt)
+        kept = folder.kept()
+        if isinstance(order, RespawnInstance) and not folder.has_begun(order):
+            # What runs is the guest from before.
+            self.respawn(order, at_step)
+        elif kept is None or kept.order == order:
+            at_step("build: done")
+            folder.keep(structs.replace(kept or _kept(order), is_done=True))
+
     def receive(self, order: ReceiveInstance, at_step: AtStep) -> None:
         folder = self.folders.of(order.instance, order.attempt)
         if folder.has_done(order):

@@ -143,7 +143,10 @@ def adopt(
                 (await adopter.planned(one, node, gives_new=new_instance), node)
                 for one, node in zip(asked or [given] * len(strays), strays, strict=True)
             ]
-            return [plan if dry_run else await adopter.done(plan, node) for plan, node in plans]
+            if dry_run:
+                return [plan for plan, _ in plans]
+            ordered = [await adopter.ordered(plan, node) for plan, node in plans]
+            return [await adopter.ended(plan) for plan in ordered]
 
     done = run(work())
     print_all(done, _COLUMNS, "no node has an instance that Moorage does not have")
@@ -239,8 +242,7 @@ class _Adopter:
         why = "; ".join(words for words, is_so in found.items() if words and is_so)
         return structs.replace(plan, reason=why, stage="kept back" if why else "to be adopted")
 
-    async def done(self, plan: Adoption, node: NodeShown) -> Adoption:
-        """Adopt it, and wait until its daemon has done so, or has refused it."""
+    async def ordered(self, plan: Adoption, node: NodeShown) -> Adoption:
         there = node.ironic
         if plan.reason or there is None:
             return plan
@@ -265,6 +267,12 @@ class _Adopter:
             )
         except Rejected as refused:
             return structs.replace(plan, stage="kept back", reason=f"{refused.field}: {refused.reason}")
+        return plan
+
+    async def ended(self, plan: Adoption) -> Adoption:
+        """Wait until its daemon has adopted it, or has refused it."""
+        if plan.reason:
+            return plan
         why = await until(partial(self._answer, plan), self._by_s())
         if why == ADOPTED:
             return structs.replace(plan, stage="adopted")

@@ -1,14 +1,15 @@
 """The compute ends at each step of its work, and libvirtd too: afterwards each guest has its row, each row its guest, and no file is left."""
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from compute_sim.core.attempts import AttemptRecord, HostOrder, begun
+from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, begun
 from compute_sim.libvirt.work import GivenUp
-from tests.libvirt.test_libvirt_failures import Host, which
+from tests.libvirt.test_libvirt_failures import Host, libvirt_at, which
 
 
 class Killed(GivenUp):
@@ -58,3 +59,42 @@ def begun_and_killed(host: Host, work: HostOrder, step: str) -> AttemptRecord:
         assert time.monotonic() < until_s, f"the step {step!r} does not come"
         time.sleep(0.005)
     return attempt
+
+
+def test_a_guest_that_runs_is_not_built_anew_since_its_restored_folder_says_that_it_is_being_built(
+    host: Host, tmp_path: Path
+) -> None:
+    """So does a compute that was killed after the guest had started, and before that was noted."""
+    backup = tmp_path / "backup"
+    for step in ("build: note", "build: start"):
+        host.interrupts[step] = lambda: copy_of(host.folder / "instances", backup)
+        attempt = host.begun(host.spawn())
+        assert host.end_of_attempt(attempt) == ""
+        (disk,) = (host.folder / "instances").glob("*/*/disk")
+        before, number = which(disk), domain_number(host)
+        for each in (host.folder / "instances").rglob("*.json"):
+            each.unlink()
+        for each in backup.rglob("*.json"):
+            shutil.copy(each, host.folder / "instances" / each.relative_to(backup))
+        host.restart()
+        host.steps.clear()
+
+        (found,) = host.driver.has("c1")
+        for record in (attempt, found):
+            assert host.end_of_attempt(record) == "", step
+            assert (which(disk), domain_number(host)) == (before, number), step
+        assert "build: clean" not in host.steps
+        assert host.driver.has("c1")[0].state is AttemptState.BUILT
+        host.destroy_both()
+        shutil.rmtree(backup)
+
+
+def copy_of(folder: Path, backup: Path) -> None:
+    shutil.copytree(folder, backup)
+
+
+def domain_number(host: Host) -> int:
+    """Libvirt gives another one at each start."""
+    with libvirt_at(host.driver) as connection:
+        (number,) = [each.ID() for each in connection.listAllDomains() if each.name() != "test"]
+    return int(number)

@@ -19,6 +19,7 @@ from compute_sim.libvirt.core.plans import GuestPlan
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.guest_domains import GuestDomains
 from compute_sim.libvirt.guest_folders import GuestFolder
+from compute_sim.libvirt.guest_work import GuestWork
 from compute_sim.libvirt.hypervisor import HostView
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.running import SharedByHosts
@@ -313,6 +314,12 @@ def work_of_a_guest_at_once() -> AbstractContextManager[None]:
 @planted("a lost database loses the guests of its hosts", running, "adopt")
 async def lost_database_loses_guests(_real: Any, _store: Any, _drivers: Any, _cell: Any) -> None:
     return
+
+
+# What was being built is built, whether its guest runs by now or not.
+@planted("a guest that runs is built anew", GuestWork, "go_on")
+def built_anew(_real: Any, self: Any, order: Any, at_step: Any) -> None:
+    self.spawn(order, at_step)
 
 
 # A storage pool is reported as it was first seen.
