@@ -75,7 +75,7 @@ _COLUMNS = Columns[Adoption](
 def adopt(
     nodes: Annotated[
         list[str] | None,
-        argument(metavar="[NODE...]", help=NODE.named_how, completes=completes(NODE)),
+        argument(metavar="NODE...", help=NODE.named_how, completes=completes(NODE)),
     ] = None,
     ironic: IronicUrl = "",
     ironic_db: IronicDatabaseUrl = "",
@@ -254,7 +254,7 @@ class _Adopter:
                     plan, stage="kept back", reason="its daemon has not heard of it: try again"
                 )
             assert plan.instance is not None, "it has one by now"
-            await self._moor.adopt_on_node(
+            state = await self._moor.adopt_on_node(
                 there.id,
                 plan.instance,
                 self._flavors[plan.flavor],
@@ -267,6 +267,9 @@ class _Adopter:
             )
         except Rejected as refused:
             return structs.replace(plan, stage="kept back", reason=f"{refused.field}: {refused.reason}")
+        if state.project != plan.project:
+            why = f"it was adopted before, for project {state.project!r}"
+            return structs.replace(plan, stage="kept back", reason=why)
         return plan
 
     async def ended(self, plan: Adoption) -> Adoption:

@@ -85,8 +85,10 @@ async def test_deployed_nodes_are_adopted_many_at_once_and_given_back_as_they_ar
             assert "--new-instance gives it one" in kept[0]["reason"]
             (new,) = await adopt(home, nodes[4], "--project", "till", "--new-instance")
             assert new["stage"] == "adopted"
-            again = await adopt(home, *nodes, "--project", "till")
-            assert [each["stage"] for each in again] == ["adopted"] * 5
+            again = await adopt(home, *nodes[2:], "--project", "till")
+            assert [each["stage"] for each in again] == ["adopted"] * 3
+            (other,) = await adopt(home, nodes[0], "--project", "till", code=1)
+            assert other["reason"] == "it was adopted before, for project 'shop'"
             assert await faults(**environment) == []
             listed = await moor_json("list", **environment)
             assert {(each["id"], each["state"]) for each in listed} == {
