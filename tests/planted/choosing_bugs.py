@@ -234,9 +234,9 @@ def pinned_processor_given_twice() -> AbstractContextManager[None]:
 
 def _always_fits(always: str) -> AbstractContextManager[None]:
     def planted(real: Any) -> Any:
-        def shortfall_of(usage: Any, resource: str, asked: int, held: int) -> Any:
+        def shortfall_of(usage: Any, resource: str, asked: int, held: int, **how: Any) -> Any:
             is_there = resource == always and resource in usage.row.limits
-            return None if is_there else real(usage, resource, asked, held)
+            return None if is_there else real(usage, resource, asked, held, **how)
 
         return shortfall_of
 

@@ -56,8 +56,8 @@ def release_twice(real: Any, draft: Any, consumer: Any, *order: Any, **known: An
 
 # Every claim fits: placement relies on the scheduler's check.
 @planted("claims granted without a capacity check", drafts, "shortfall_of", world=ANY_CLOUD)
-def claim_without_capacity_check(real: Any, usage: Any, resource: Any, *amounts: Any) -> Any:
-    return None if resource in usage.row.limits else real(usage, resource, *amounts)
+def claim_without_capacity_check(real: Any, usage: Any, resource: Any, *amounts: Any, **how: Any) -> Any:
+    return None if resource in usage.row.limits else real(usage, resource, *amounts, **how)
 
 
 # A release of an unknown consumer leaves no tombstone, so a claim that arrives after it is granted.
