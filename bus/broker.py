@@ -136,7 +136,7 @@ class Broker(Protocol):
 D = TypeVar("D")
 
 
-class ArrivalsOf(Generic[D]):
+class Arrivals(Generic[D]):
     """Deliveries in the order of their arrival, until the reader takes them or the consumer ends."""
 
     def __init__(self) -> None:
@@ -185,10 +185,6 @@ class ArrivalsOf(Generic[D]):
             await self._changed.wait()
         taken, self._waiting = self._waiting, []
         return taken
-
-
-# Deliveries of our own parcels.
-Arrivals = ArrivalsOf[Delivery]
 
 
 # Cuts a sequence into chunks of limited weight.

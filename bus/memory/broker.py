@@ -133,7 +133,7 @@ class MemoryConsuming:
         self._tag = 0
         # Unacknowledged deliveries by tag, in order.
         self._held: dict[int, QueuedParcel] = {}
-        self._arrivals = Arrivals()
+        self._arrivals = Arrivals[Delivery]()
 
     async def receive(self) -> Sequence[Delivery]:
         await asyncio.sleep(0)

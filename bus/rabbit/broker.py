@@ -7,7 +7,7 @@ import secrets
 import ssl
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import aio_pika
@@ -84,7 +84,7 @@ class RabbitConnection:
                 commands.Queue.Declare(
                     queue=queue.name,
                     durable=True,
-                    arguments=_arguments_of(queue, objects.limits),
+                    arguments={**arguments_of(queue, objects.limits)},
                     nowait=True,
                 )
                 for queue in objects.queues
@@ -148,7 +148,7 @@ class RabbitConnection:
         names = self._answers if is_answers else self._feeds
         name = names.get(queue.name)
         if name is None or not await self._wire.stands(commands.Queue.Declare(queue=name, passive=True)):
-            declared = commands.Queue.Declare(exclusive=is_answers, arguments=_arguments_of(queue, limits))
+            declared = commands.Queue.Declare(exclusive=is_answers, arguments={**arguments_of(queue, limits)})
             named = cast("commands.Queue.DeclareOk", await self._wire.ask_aside(question=declared))
             name = names[queue.name] = named.queue or ""
         return name
@@ -158,10 +158,6 @@ def _bind(queue: str, binding: Binding) -> Frame:
     return commands.Queue.Bind(
         queue=queue, exchange=binding.exchange, routing_key=binding.pattern, nowait=True
     )
-
-
-def _arguments_of(queue: Queue, limits: Limits) -> dict[str, Any]:
-    return {**arguments_of(queue, limits)}
 
 
 class RestingConnection(aio_pika.Connection):

@@ -16,7 +16,7 @@ from aiormq import Channel, exceptions
 from aiormq.abc import DeliveredMessage
 from pamqp import commands
 
-from bus.broker import ArrivalsOf, Delivery, Receipt
+from bus.broker import Arrivals, Delivery, Receipt
 from bus.message import Parcel
 from bus.rabbit import connection
 from bus.rabbit.connection import RabbitWire, again
@@ -163,7 +163,7 @@ class Consumers(OpenChannel, Generic[D]):
     def __init__(
         self, wire: RabbitWire, channel: Channel, what: str, read: Callable[[DeliveredMessage], D]
     ) -> None:
-        self.arrivals = ArrivalsOf[D]()
+        self.arrivals = Arrivals[D]()
         super().__init__(wire, channel)
         self._what = what
         self._read = read

@@ -234,7 +234,7 @@ class UnixPublishing:
 
 class UnixConsuming:
     def __init__(self, connection: UnixConnection, channel: int) -> None:
-        self.arrivals = Arrivals()
+        self.arrivals = Arrivals[Delivery]()
         self._connection = connection
         self._channel = channel
 

@@ -334,24 +334,12 @@ class ParcelSender:
         return Receipt.REFUSED
 
     async def _publish_once(self, parcel: Parcel) -> Receipt:
-        """Publish a parcel once. If the channel breaks meanwhile, the outcome is unknown, and the receipt is `LOST`."""
         try:
             return await self._publish_on(self._way, parcel)
         except OneWasRefused:
-            return await self._publish_alone(parcel)
-        except Interrupted:
-            return Receipt.LOST
-
-    async def _publish_alone(self, parcel: Parcel) -> Receipt:
-        """Publish with no other parcel under way, so that a refusal is certainly about this one."""
-        async with self._alone:
-            try:
+            # With no other parcel under way, a refusal is certainly about this one.
+            async with self._alone:
                 return await self._publish_on(self._second, parcel)
-            except Refusal:
-                await self._second.close()
-                raise
-            except Interrupted:
-                return Receipt.LOST
 
     async def publish_on_another_channel(self, parcel: Parcel) -> Receipt:
         """Publish a refused parcel on a new channel. If it is taken there, the old channel is replaced.
@@ -364,15 +352,9 @@ class ParcelSender:
             return Receipt.REFUSED
         async with self._alone:
             await self._second.close()
-            try:
-                receipt = await self._publish_on(self._second, parcel)
-            except Refusal:
-                await self._second.close()
-                raise
-            except Interrupted:
-                return Receipt.LOST
+            receipt = await self._publish_on(self._second, parcel)
             now_s = asyncio.get_running_loop().time()
-            if receipt is not Receipt.REFUSED and now_s >= self._may_be_replaced_at_s:
+            if receipt not in (Receipt.REFUSED, Receipt.LOST) and now_s >= self._may_be_replaced_at_s:
                 self._may_be_replaced_at_s = now_s + _REPLACED_EVERY_S
                 log.warning(
                     "the broker refused a parcel on one channel and took it on another: the first is replaced"
@@ -382,12 +364,19 @@ class ParcelSender:
             return receipt
 
     async def _publish_on(self, way: PublishingChannel, parcel: Parcel) -> Receipt:
+        """Publish a parcel once. If the channel breaks meanwhile, the outcome is unknown, and the receipt is `LOST`."""
         publishing: Publishing | None = None
         try:
             publishing = await way.channel()
             receipt = await publishing.publish(parcel)
-        except Interrupted:
+        except Interrupted as broken:
             await way.forget(publishing)
+            if isinstance(broken, OneWasRefused) and way is self._way:
+                raise
+            return Receipt.LOST
+        except Refusal:
+            if way is self._second:
+                await way.close()
             raise
         self.parcels_sent += 1
         return receipt
