@@ -15,7 +15,7 @@ from ironic_sync.core.offers import CellMap, cell_map
 from ironic_sync.rest import ironic_api
 from ironic_sync.settings import IRONIC_DAEMONS, DaemonRules, IronicSettings
 from ironic_sync.store import check_name
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from ironic_sync.wiring import ironic_parts
 from kit.health import HEALTH_VARIABLE
 from kit.keystone import OPENSTACK, OpenStackSettings
@@ -39,7 +39,7 @@ async def run(
     health_at: str = "",
 ) -> None:
     cells = _cells(addresses)
-    store = SqlIronicStore(addresses.ironic_db, settings=database or DatabaseSettings())
+    store = IronicStore(addresses.ironic_db, settings=database or DatabaseSettings())
     station, in_cells = stations_at(addresses, "ironic", asks=True, settings=bus)
     link = Link(
         broker_at(addresses.ironic_bus), station.settings, name="connection to Ironic", chance=station.chance

@@ -20,7 +20,7 @@ from ironic_sync.core.offers import NO_TABLE
 from ironic_sync.core.ordering import OrderingRules, after_notification
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import NodePolicy, after_change, at_once_if_new
-from ironic_sync.store import NodeStore
+from ironic_sync.store_sql import IronicStore
 from kit.errors import Transient
 from kit.metrics import Metric
 from kit.times import SECOND_US
@@ -42,7 +42,7 @@ class NodeWriter:
     """Writes changes of nodes' rows for all parts of the daemon, and calls listeners with the written rows."""
 
     def __init__(
-        self, store: NodeStore, policy: NodePolicy, *, clock_us: Callable[[], int], skew_us: int = SKEW_US
+        self, store: IronicStore, policy: NodePolicy, *, clock_us: Callable[[], int], skew_us: int = SKEW_US
     ) -> None:
         self.policy = policy
         self.clock_us = clock_us

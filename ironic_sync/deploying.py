@@ -62,7 +62,7 @@ from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, NodeDeploy, NodeRow
 from ironic_sync.core.settling import Order, after_order, node_words, why_not_unasked, with_unasked
 from ironic_sync.rest import HttpIronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store import NodeStore
+from ironic_sync.store_sql import IronicStore
 from kit.errors import CredentialsRefused, Locked, Operational, WrongAnswer
 from kit.parts import Background, PartGroup, Periodic, Status, Supervised
 from kit.times import moment
@@ -112,7 +112,7 @@ class Deployer(PartGroup):
         self,
         api: HttpIronicApi,
         writer: NodeWriter,
-        store: NodeStore,
+        store: IronicStore,
         ring: Ownership,
         say: Say,
         rules: DaemonRules,

@@ -24,7 +24,7 @@ from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store import NodeStore, pages_of
+from ironic_sync.store_sql import IronicStore, pages_of
 from kit.errors import Operational, WrongAnswer
 from kit.metrics import Histogram, Readings
 from kit.parts import Background, PartGroup, Periodic, Status, Supervised
@@ -48,7 +48,7 @@ class Reporter(PartGroup):
     def __init__(
         self,
         writer: NodeWriter,
-        store: NodeStore,
+        store: IronicStore,
         station: Station,
         rules: DaemonRules,
         *,
@@ -244,7 +244,7 @@ class NodeAnnouncer(HostAnnouncer[NodeRow]):
 
     def __init__(
         self,
-        store: NodeStore,
+        store: IronicStore,
         membership: Membership,
         publisher: Publisher,
         rules: DaemonRules,

@@ -19,15 +19,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Connection, String
 from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, NodeHandover, Owned
 from ironic_sync.core.rows import Alarms, NodeRow
-from ironic_sync.store import (
-    FORGOTTEN_AFTER,
-    IronicTransaction,
-    Need,
-    RingView,
-    SavedRows,
-    check_name,
-    name_taken,
-)
+from ironic_sync.store import FORGOTTEN_AFTER, Need, RingView, SavedRows, check_name, name_taken
 from ironic_sync.tables import ironic_daemons, ironic_nodes
 from kit.sql import (
     POOL_SIZE,
@@ -338,14 +330,23 @@ LEASE_SESSIONS = 2
 _by_id = attrgetter("id")
 
 
-class SqlIronicTransaction:
+class IronicTransaction:
+    """One transaction on the nodes' rows: all of its writes take effect, or none."""
+
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
     async def load(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
+        """The rows that exist, locked until the transaction ends. Load once in a transaction: rows are locked in the
+        order of their ids, and two transactions that go back in that order may wait for each other.
+        """
         return {row.id: row for row in map(row_of, await LOAD.fetch(self._transaction, ids))}
 
     async def save(self, rows: Sequence[NodeRow]) -> SavedRows:
+        """Save rows. Each has the version that was read, 0 for a new row, and is stored with the next version.
+
+        A row that another daemon wrote since is left as it is, and its id is in `lost`.
+        """
         assert len({row.id for row in rows}) == len(rows), "a row is saved twice at once"
         ordered = sorted(rows, key=_by_id)
         written = set[UUID]()
@@ -358,11 +359,16 @@ class SqlIronicTransaction:
         )
 
     async def forget(self, rows: Sequence[NodeRow]) -> int:
+        """Delete these rows, but those that another daemon wrote since. Returns how many were deleted."""
         ordered = sorted(rows, key=_by_id)
         return await FORGET.change(self._transaction, [(row.id, row.version) for row in ordered])
 
 
-class SqlIronicStore:
+class IronicStore:
+    """The rows of nodes, the members of the ring, and the owner of each node. A page is in the order of ids, begins after `after`,
+    and has at most `limit` rows.
+    """
+
     def __init__(
         self, url: str | Database, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings = SETTINGS
     ) -> None:
@@ -376,37 +382,68 @@ class SqlIronicStore:
 
     @asynccontextmanager
     async def transaction(self, *, is_lazy: bool = False) -> AsyncIterator[IronicTransaction]:
+        """A transaction: it commits at its end, and rolls back on any exception. May raise `Transient` at any step:
+        then try again.
+
+        A lazy commit does not wait for the disk (kit/sql/databases.py): it is only for changes that are made again if
+        they are lost.
+        """
         async with self._database.writing(is_lazy=is_lazy) as transaction:
-            yield SqlIronicTransaction(transaction)
+            yield IronicTransaction(transaction)
 
     async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
+        """The existing rows of these nodes, not locked."""
         return {row.id: row for row in await read_once(self._database, read, ids)}
 
     page_of = reads(page_of)
+    """A page of the owner's rows; with `needs`, of those that must be reported or read."""
     due = reads(due)
+    """The owner's rows whose `due_at` has come, those that are due for longest first, then those due after
+    `beyond`.
+
+    No daemon waits longer than until `beyond`. So a later time was written by a daemon whose clock was ahead.
+    """
 
     async def join(self, name: str, incarnation: str, lease_s: float) -> None:
+        """Become a member that does not drain; may be repeated. Raises NameTaken while another incarnation has a lease."""
         check_name(name)
         await write_once(self._leases, join, name, incarnation, lease_s)
 
     async def renew(self, name: str, incarnation: str, lease_s: float) -> bool:
+        """Make the lease last `lease_s` from now. False if it was over already, or is another incarnation's: then the
+        daemon must join again.
+        """
         return await write_once(self._leases, renew, name, incarnation, lease_s)
 
     async def leave(self, name: str, incarnation: str) -> None:
         await write_once(self._leases, leave, name, incarnation)
 
     async def set_draining(self, name: str, *, draining: bool) -> bool:
+        """Set whether this member drains. False if there is no such member. A daemon that joins again does not drain."""
         return await write_once(self._leases, set_draining, name, draining)
 
     async def members(self) -> tuple[Member, ...]:
+        """All members of the ring in the order of their names, also those whose leases are over."""
         return await read_once(self._leases, members)
 
     async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
+        """Read what the daemon `name` looks at several times a second: the members of the ring, the names of all owners
+        of nodes, and the daemon's own nodes that it must read.
+
+        Of the latter (`unread`), the answer has at most `limit` nodes, with ids above `after`.
+        """
         return await read_once(self._leases, _look, name, limit, after)
 
     owners = reads(owners)
+    """The owner of each node, in the order of the nodes' ids. With `names`, only the nodes that these daemons own."""
 
     async def give(self, moves: Sequence[NodeHandover]) -> tuple[Owned, ...]:
+        """Carry out these moves. Returns the nodes that moved, as they are now: each has the next epoch and version,
+        and must be read.
+
+        A node is left where it is if it has another owner or epoch by now, or if it has an instance and the move is
+        only for free nodes. It is left, too, while another transaction has its row locked: then try again soon.
+        """
         if not moves:
             return ()
         async with self._database.writing() as transaction:
@@ -417,6 +454,7 @@ class SqlIronicStore:
             return owned_of(await GIVE.fetch(transaction, rows))
 
     alarms = reads(alarms)
+    """Of all nodes; the orders that daemons gave by themselves count from `since` on."""
     versions = reads(versions)
     has_tables = reads(has_tables)
 
@@ -432,3 +470,13 @@ def _look(connection: Connection, name: str, limit: int, after: ProviderId | Non
         owner_names=owner_names(connection),
         unread=unread_of(connection, name, limit, after),
     )
+
+
+async def pages_of(
+    store: IronicStore, owner: str, limit: int, *, needs: Need | None = None
+) -> AsyncIterator[tuple[NodeRow, ...]]:
+    """All rows of this owner, in pages of `limit` rows; with `needs`, only those that must be reported or read."""
+    after: ProviderId | None = None
+    while page := await store.page_of(owner, limit, after, needs=needs):
+        yield page
+        after = page[-1].id

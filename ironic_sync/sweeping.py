@@ -42,7 +42,7 @@ from ironic_sync.core.settling import seen
 from ironic_sync.membership import Membership
 from ironic_sync.rest import CHANGE_TIMES, ChangeTime, HttpIronicApi
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store import IronicStore, NodeStore, pages_of
+from ironic_sync.store_sql import IronicStore, pages_of
 from kit.errors import Operational, TookTooLong
 from kit.parts import PartGroup, Pauses, Periodic, Status
 from kit.times import EPOCH, moment
@@ -489,7 +489,7 @@ class Adopter(Periodic):
     def __init__(
         self,
         writer: NodeWriter,
-        store: NodeStore,
+        store: IronicStore,
         membership: Membership,
         rules: DaemonRules,
         *,

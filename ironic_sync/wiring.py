@@ -23,7 +23,7 @@ from ironic_sync.membership import Membership, Review
 from ironic_sync.reporting import NodeAnnouncer, Reporter
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules, Inbox
-from ironic_sync.store import IronicStore
+from ironic_sync.store_sql import IronicStore
 from ironic_sync.sweeping import Adopter, Sweeper
 from kit.process import Part
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from cell_conductor.store_sql import ConductorStore
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.times import now
 from placement_worker.store_sql import PlacementStore
 from scheduler_worker.store_sql import SchedulerStore
@@ -36,7 +36,7 @@ class MemoryConductorStore(ConductorStore):
         super().__init__(self.database, cell, clock=clock)
 
 
-class MemoryIronicStore(SqlIronicStore):
+class MemoryIronicStore(IronicStore):
     """`clock` is that of the database, by which leases end."""
 
     def __init__(self, clock: Callable[[], datetime] = now) -> None:

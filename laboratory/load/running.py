@@ -15,7 +15,7 @@ from bus.topology import QueueKind, objects_of
 from compute_sim.core.hosts import read_pools
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId, ProviderState
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.errors import Failure
 from kit.process import during
 from laboratory.at_rest import Asked, found_instances, is_in_use, problems_left
@@ -124,7 +124,7 @@ async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
 
 
 async def _refuse_existing_nodes(database_url: str) -> None:
-    store = SqlIronicStore(database_url)
+    store = IronicStore(database_url)
     try:
         count = len(await store.owners()) if await store.has_tables() else 0
     finally:

@@ -20,7 +20,7 @@ from engine.inventories import ProviderId
 from ironic_sync.core.offers import class_of
 from ironic_sync.core.rows import OF_NOBODY, NodeRow
 from ironic_sync.rest import HttpIronicApi, PatchOperation
-from ironic_sync.store import IronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.times import now
 from moor.bare_metal.nodes import (
     NODE,

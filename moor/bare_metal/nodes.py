@@ -18,8 +18,7 @@ from ironic_sync.core.node import Node, is_of_nobody, provision_state
 from ironic_sync.core.offers import class_of
 from ironic_sync.core.rows import OF_NOBODY, NodeDeploy, NodeRow, Unasked
 from ironic_sync.rest import HttpIronicApi, UnreadableNode, ironic_api
-from ironic_sync.store import IronicStore
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.errors import Operational, Unavailable
 from kit.keystone import OPENSTACK
 from kit.parts import batches_of
@@ -51,7 +50,7 @@ T = TypeVar("T")
 POOL_SIZE = 1
 
 
-def with_rows(ironic_db: str, db: str, work: Callable[[SqlIronicStore], Awaitable[T]]) -> T:
+def with_rows(ironic_db: str, db: str, work: Callable[[IronicStore], Awaitable[T]]) -> T:
     """Run `work` on the daemons' rows in the named database, or else in that of a `moor up` on this machine."""
     url = command_settings(db=db, ironic_db=ironic_db).ironic_db_url
     if not url:
@@ -62,8 +61,8 @@ def with_rows(ironic_db: str, db: str, work: Callable[[SqlIronicStore], Awaitabl
 
 
 @asynccontextmanager
-async def opened_rows(url: str) -> AsyncIterator[SqlIronicStore]:
-    store = SqlIronicStore(url, pool_size=POOL_SIZE)
+async def opened_rows(url: str) -> AsyncIterator[IronicStore]:
+    store = IronicStore(url, pool_size=POOL_SIZE)
     try:
         if not await store.has_tables():
             raise Unavailable(

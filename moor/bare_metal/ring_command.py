@@ -20,8 +20,7 @@ from ironic_sync.core.ordering import believed_missing
 from ironic_sync.core.ring import Member, Owned, Ring, why
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.core.settling import answered
-from ironic_sync.store import pages_of
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore, pages_of
 from kit.times import EPOCH, moment
 from moor.bare_metal.nodes import NodeReader, with_rows
 from moor.client.finding import id_in
@@ -190,7 +189,7 @@ def show(
 ) -> None:
     """Show which daemon owns a node and why, the node's cell, and, if it may not be claimed, why not."""
 
-    async def find(store: SqlIronicStore) -> tuple[NodeRow | None, tuple[Member, ...]]:
+    async def find(store: IronicStore) -> tuple[NodeRow | None, tuple[Member, ...]]:
         node = await _id_of(store, named)
         rows = await store.read([] if node is None else [node])
         return next(iter(rows.values()), None), await store.members()
@@ -221,7 +220,7 @@ def show(
         print_table(owned.scores, _SCORES)
 
 
-async def _id_of(store: SqlIronicStore, named: str) -> ProviderId | None:
+async def _id_of(store: IronicStore, named: str) -> ProviderId | None:
     """The id of the node that is named. A whole id may be that of a node that Ironic no longer has."""
     if (id_ := id_in(named)) is not None:
         return ProviderId(id_)
@@ -242,7 +241,7 @@ def missing(
 ) -> None:
     """List nodes that Ironic no longer lists. Too many vanished at once, so they stay reserved until confirmed."""
 
-    async def find(store: SqlIronicStore) -> tuple[NodeRow, ...]:
+    async def find(store: IronicStore) -> tuple[NodeRow, ...]:
         rows = [row async for row in _rows(store) if row.missing_since_us]
         if remove and rows:
             async with store.transaction() as transaction:
@@ -299,7 +298,7 @@ def older(
     daemons take nothing off nodes by themselves, believe no node to be gone, and offer none of these.
     """
 
-    async def find(store: SqlIronicStore) -> tuple[NodeRow, ...]:
+    async def find(store: IronicStore) -> tuple[NodeRow, ...]:
         rows = [row async for row in _rows(store) if row.older_than]
         if go_on and rows:
             async with store.transaction() as transaction:
@@ -356,11 +355,11 @@ def undrain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseU
     out.print(f"{escape(daemon)} no longer drains")
 
 
-async def _ring(store: SqlIronicStore) -> RingShown:
+async def _ring(store: IronicStore) -> RingShown:
     return ring_of(await store.members(), [row async for row in _rows(store)])
 
 
-async def _rows(store: SqlIronicStore) -> AsyncIterator[NodeRow]:
+async def _rows(store: IronicStore) -> AsyncIterator[NodeRow]:
     for owner in sorted({each.owner for each in await store.owners()}):
         async for page in pages_of(store, owner, ROWS_PER_PAGE):
             for row in page:
@@ -368,7 +367,7 @@ async def _rows(store: SqlIronicStore) -> AsyncIterator[NodeRow]:
 
 
 async def _set(
-    store: SqlIronicStore, daemon: str, *, draining: bool
+    store: IronicStore, daemon: str, *, draining: bool
 ) -> tuple[tuple[Member, ...], tuple[Owned, ...]]:
     alive = [each.name for each in await store.members() if each.is_alive]
     if daemon not in alive:

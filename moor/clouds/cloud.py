@@ -23,7 +23,7 @@ from engine.flavors import Flavor
 from ironic_sync.core.offers import CellMap, class_of
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from ironic_sync.wiring import ironic_parts
 from kit.database_settings import DatabaseSettings
 from kit.health import About, BadAddressError, Health
@@ -239,7 +239,7 @@ class RunningCloud:
         if file is not None:
             await _end_leases(self._database_url, database)
         for name in metal.names:
-            store = SqlIronicStore(self._database_url, settings=database)
+            store = IronicStore(self._database_url, settings=database)
             self._stack.push_async_callback(store.close)
             at = self._station("ironic", name=name)
             link = Link(at.consuming.broker, at.settings, name="connection to Ironic")
@@ -277,7 +277,7 @@ class RunningCloud:
 
 async def _end_leases(database_url: str, settings: DatabaseSettings) -> None:
     """Drop the leases of a previous `moor up`, which may have been killed. All daemons on this database run in this process."""
-    store = SqlIronicStore(database_url, settings=settings)
+    store = IronicStore(database_url, settings=settings)
     try:
         for member in await store.members():
             await store.leave(member.name, member.incarnation)

@@ -21,7 +21,7 @@ from bus.workers.station import Station
 from engine.inventories import ProviderState
 from ironic_sync.core.node import Node
 from ironic_sync.rest import HttpIronicApi
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.errors import Failure
 from kit.process import during, running
 from kit.settings import without_password
@@ -136,7 +136,7 @@ class TemporaryCloud(Struct, kw_only=True):
     broker: Broker
     client: Station
     connection: Connection
-    rows: SqlIronicStore
+    rows: IronicStore
     daemons: Mapping[str, Daemon | WorkerProcess]
     workers: Sequence[WorkerProcess]
     simulated_ironic: SimulatedIronic | None
@@ -197,7 +197,7 @@ async def temporary_cloud(
                 await stack.enter_async_context(running(simulation.parts))
             names = plan.metal.names if plan.metal is not None else ()
             daemons = {worker.name: worker for worker in workers if worker.name in names}
-        rows = SqlIronicStore(url)
+        rows = IronicStore(url)
         stack.push_async_callback(rows.close)
         connection = await broker.connect()
         stack.push_async_callback(connection.close)

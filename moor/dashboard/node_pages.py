@@ -14,7 +14,7 @@ from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, Owned, Why, why
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.rest import HttpIronicApi, ironic_api
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.errors import Operational
 from kit.keystone import OpenStackSettings
 from kit.parts import Periodic, batches_of
@@ -86,7 +86,7 @@ class MetalReader:
         self._account = account
         self._kept_s = kept_s
         # Opened when it is first needed.
-        self.store: SqlIronicStore | None = None
+        self.store: IronicStore | None = None
         self._api: HttpIronicApi | None = None
         self._api_url = ""
         self._lock = asyncio.Lock()
@@ -152,13 +152,13 @@ class MetalReader:
         assert self.store is not None, "it was opened before"
         return await self.store.members()
 
-    async def _opened(self) -> SqlIronicStore | None:
+    async def _opened(self) -> IronicStore | None:
         """Two pages at once open one store."""
         async with self._opening:
             url = self._settings.ironic_db_url
             if self.store is not None or not url:
                 return self.store
-            store = SqlIronicStore(url, pool_size=POOL_SIZE)
+            store = IronicStore(url, pool_size=POOL_SIZE)
             try:
                 has_tables = await store.has_tables()
             except Operational:
@@ -181,7 +181,7 @@ class MetalReader:
                 self._api, self._api_url = ironic_api(addresses, self._account()), url
             return self._api
 
-    async def _read_changed(self, store: SqlIronicStore) -> bool:
+    async def _read_changed(self, store: IronicStore) -> bool:
         """Read the rows that have another version than when they were read last. Says whether there were any."""
         versions = await store.versions()
         known = self._known

@@ -15,7 +15,7 @@ from engine.hosts import HostState
 from engine.inventories import ProviderId
 from engine.refusals import Claimed
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.sql import upgrade
 from placement_worker.store_sql import PlacementStore
 from scheduler_worker.core.hosts import HostLoad
@@ -81,12 +81,12 @@ async def change_in_the_scheduler(store: SchedulerStore, numbers: range) -> None
         await transaction.confirm(names)
 
 
-async def add_nodes(store: SqlIronicStore, numbers: range) -> None:
+async def add_nodes(store: IronicStore, numbers: range) -> None:
     async with store.transaction() as transaction:
         await transaction.save([NodeRow(id=ironic.node_id(number), owner="d1") for number in numbers])
 
 
-async def change_nodes(store: SqlIronicStore, numbers: range) -> None:
+async def change_nodes(store: IronicStore, numbers: range) -> None:
     async with store.transaction() as transaction:
         rows = await transaction.load([ironic.node_id(number) for number in numbers])
         assert not (await transaction.save([*rows.values()])).lost
@@ -120,7 +120,7 @@ CASES: dict[str, tuple[Callable[[str], Any], Deed, Deed]] = {
     "placement_worker": (PlacementStore, add_hosts_in_use, claim_and_release),
     "cell_conductor": (lambda url: ConductorStore(url, "c1"), add_to_a_cell, change_in_a_cell),
     "scheduler_worker": (SchedulerStore, add_to_the_scheduler, change_in_the_scheduler),
-    "ironic_sync": (SqlIronicStore, add_nodes, change_nodes),
+    "ironic_sync": (IronicStore, add_nodes, change_nodes),
 }
 
 

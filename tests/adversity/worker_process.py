@@ -113,7 +113,7 @@ def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -
     from ironic_sync.core.offers import CellMap
     from ironic_sync.rest import HttpIronicApi
     from ironic_sync.settings import DaemonRules
-    from ironic_sync.store_sql import SqlIronicStore
+    from ironic_sync.store_sql import IronicStore
     from ironic_sync.wiring import ironic_parts
     from kit.parts import Pauses
     from kit.rest import RestLimits
@@ -129,7 +129,7 @@ def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -
         deploy_pauses=Pauses(0.2, 1.0),
         progress_s=2.0,
     )
-    rows = SqlIronicStore(database)
+    rows = IronicStore(database)
     stack.push_async_callback(rows.close)
     link = Link(broker_at(os.environ["MOOR_BUS_URL"]), BUS)
     stack.push_async_callback(link.close)

@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ironic_sync.store import IronicStore
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from tests.contracts.sql_stores import migrated_database
 from tests.stores_in_memory import MemoryIronicStore
 
@@ -27,7 +26,7 @@ async def open_ironic_stores(kind: str, count: int) -> AsyncIterator[tuple[Ironi
         return
 
     async with migrated_database(kind, "ironic_sync") as url:
-        stores = tuple(SqlIronicStore(url) for _ in range(count))
+        stores = tuple(IronicStore(url) for _ in range(count))
         try:
             yield stores
         finally:

@@ -26,8 +26,8 @@ from ironic_sync.core.rows import (
     Unasked,
 )
 from ironic_sync.settings import IronicSettings
-from ironic_sync.store import DaemonNameTaken, IronicStore, SavedRows
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store import DaemonNameTaken, SavedRows
+from ironic_sync.store_sql import IronicStore
 from kit.database_settings import DatabaseSettings
 from kit.errors import Unavailable
 from kit.sql import POOL_SIZE
@@ -424,7 +424,7 @@ async def test_a_transaction_that_stands_still_keeps_only_its_own_rows_from_movi
 async def test_a_frozen_daemon_is_thrown_out_of_its_transaction_before_its_lease_is_over(kind: str) -> None:
     """With the settings that every daemon has from its environment."""
     async with migrated_database(kind, "ironic_sync") as url, AsyncExitStack() as stack:
-        frozen, store = (SqlIronicStore(url, settings=DatabaseSettings()) for _ in range(2))
+        frozen, store = (IronicStore(url, settings=DatabaseSettings()) for _ in range(2))
         stack.push_async_callback(frozen.close)
         stack.push_async_callback(store.close)
         await save(store, a_row(1, "d1"))

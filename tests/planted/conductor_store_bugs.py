@@ -17,7 +17,7 @@ from compute_sim.store_sql import SqlComputeStore
 from engine.flavors import InstanceId
 from ironic_sync import store_sql as ironic_sql
 from ironic_sync.store import SavedRows
-from ironic_sync.store_sql import SqlIronicStore, SqlIronicTransaction
+from ironic_sync.store_sql import IronicStore, IronicTransaction
 from ironic_sync.tables import ironic_daemons
 from kit.sql import among
 from tests.planted.replacing import planted, planted_by
@@ -114,7 +114,7 @@ async def answer_under_way_counts_as_given(_real: Any, self: Any, attempts: Any)
 
 
 # A daemon whose lease is over believes that it goes on.
-@planted("a daemon goes on without its lease", SqlIronicStore, "renew")
+@planted("a daemon goes on without its lease", IronicStore, "renew")
 async def lost_lease_renewed(real: Any, self: Any, *lease: Any) -> bool:
     return bool(await real(self, *lease)) or True
 
@@ -126,19 +126,19 @@ def successor_made_to_leave(_real: Any, connection: Any, name: str, _incarnation
 
 
 # A daemon believes that it wrote a node's row which another one wrote first.
-@planted("a daemon's overtaken write counts as written", SqlIronicTransaction, "save")
+@planted("a daemon's overtaken write counts as written", IronicTransaction, "save")
 async def overtaken_write_counts(real: Any, self: Any, rows: Any) -> SavedRows:
     await real(self, rows)
     return SavedRows(tuple(structs.replace(row, version=row.version + 1) for row in rows))
 
 
 # A node waits until the time that a daemon with a wrong clock wrote.
-@planted_by("a node waits for a wrong clock", SqlIronicStore, "due")
+@planted_by("a node waits for a wrong clock", IronicStore, "due")
 def wrong_clock_obeyed(real: Any) -> Any:
     return lambda self, owner, now, _beyond, limit: real(self, owner, now, _NEVER, limit)
 
 
 # Asked for the nodes of no daemons, the store answers with all nodes.
-@planted("the nodes of no daemon are all nodes", SqlIronicStore, "owners")
+@planted("the nodes of no daemon are all nodes", IronicStore, "owners")
 async def no_names_are_all_names(real: Any, self: Any, names: Any = None) -> Any:
     return await real(self, names or None)

@@ -16,7 +16,7 @@ from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
 from engine.flavors import InstanceId
 from engine.hosts import HostState
 from ironic_sync.core.ring import NodeHandover
-from ironic_sync.store_sql import GIVE, SqlIronicStore, SqlIronicTransaction, members, owned_of
+from ironic_sync.store_sql import GIVE, IronicStore, IronicTransaction, members, owned_of
 from kit.errors import Transient, Unavailable
 from kit.sql.databases import RowStatement
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
@@ -422,11 +422,11 @@ _WATCHES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (SchedulerTransaction, "note", _noted),
     (PlacementTransaction, "__init__", _books_opened),
     (ChangeFeed, "mark", _marks),
-    (SqlIronicTransaction, "load", _locks),
-    (SqlIronicTransaction, "load", _nodes_loaded),
-    (SqlIronicTransaction, "save", _nodes_saved),
+    (IronicTransaction, "load", _locks),
+    (IronicTransaction, "load", _nodes_loaded),
+    (IronicTransaction, "save", _nodes_saved),
     (RowStatement, "fetch", _nodes_given),
-    (SqlIronicStore, "due", _is_timer),
+    (IronicStore, "due", _is_timer),
     (SchedulerStore, "overdue", _is_timer),
     (SchedulerStore, "unconfirmed", _is_timer),
     *(

@@ -24,7 +24,7 @@ from engine.picture.picture import Picture
 from ironic_sync.core.offers import CellMap
 from ironic_sync.membership import Membership
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from ironic_sync.wiring import ironic_parts
 from kit.parts import Pauses
 from kit.process import Part, run_until
@@ -243,7 +243,7 @@ class Workers:
         parts = ironic_parts(
             station,
             Link(broker, BUS, chance=process.chance),
-            SqlIronicStore(FaultyDatabase(self._rows.nodes.tables, process, self._nodes)),
+            IronicStore(FaultyDatabase(self._rows.nodes.tables, process, self._nodes)),
             structs.replace(IRONIC, **self._plan.syncing),
             name=process.name,
             incarnation=process.full_name,

@@ -56,7 +56,7 @@ from engine.refusals import Claimed
 from ironic_sync.core.offers import CellMap
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules, Inbox
-from ironic_sync.store import IronicStore
+from ironic_sync.store_sql import IronicStore
 from ironic_sync.wiring import ironic_parts
 from kit.process import Part, run_until
 from laboratory.computes.driver import simulated_parts

@@ -28,7 +28,7 @@ from engine.picture.picture import Picture
 from ironic_sync.core.offers import CellMap
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules, Inbox
-from ironic_sync.store import IronicStore
+from ironic_sync.store_sql import IronicStore
 from ironic_sync.wiring import ironic_parts
 from kit.process import run_process
 from scheduler_worker.settings import SchedulerSettings
@@ -164,9 +164,9 @@ async def _playing(
         finally:
             await rows.close()
     else:
-        from ironic_sync.store_sql import SqlIronicStore  # noqa: PLC0415
+        from ironic_sync.store_sql import IronicStore  # noqa: PLC0415
 
-        store = SqlIronicStore(database)
+        store = IronicStore(database)
         api = HttpIronicApi(ironic) if ironic else None
         try:
             async with daemon(broker_at(bus), store, name, api=api):

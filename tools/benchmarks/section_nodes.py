@@ -25,8 +25,7 @@ from bus.broker import Broker
 from bus.message import Parcel
 from bus.topology import IRONIC, objects_of
 from engine.inventories import ProviderId
-from ironic_sync.store import IronicStore
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.sql import upgrade
 from laboratory.ironic import SimulatedIronic, available_nodes
 from placement_worker.store_sql import PlacementStore
@@ -245,7 +244,7 @@ async def sqlite_stores() -> AsyncIterator[Stores]:
         url = f"sqlite:///{Path(directory) / 'moor.db'}"
         for room in ROOMS:
             await upgrade(url, room)
-        stores = PlacementStore(url), SchedulerStore(url), SqlIronicStore(url)
+        stores = PlacementStore(url), SchedulerStore(url), IronicStore(url)
         try:
             yield Stores(*stores)
         finally:

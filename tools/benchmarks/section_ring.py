@@ -20,8 +20,7 @@ from bus.workers.station import Station
 from engine.inventories import ProviderId
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store import IronicStore
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.process import run_until
 from kit.sql import upgrade
 from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
@@ -282,7 +281,7 @@ async def _on_servers() -> AsyncIterator[Ring]:
         simulation = await stack.enter_async_context(_simulation(bus, NODES))
         client = await stack.enter_async_context(_client(bus))
         placing = await stack.enter_async_context(remote_role("placement", bus.url, url))
-        rows = SqlIronicStore(url)
+        rows = IronicStore(url)
         stack.push_async_callback(rows.close)
         daemons = dict[str, Spender]()
         processes = dict[str, asyncio.subprocess.Process]()

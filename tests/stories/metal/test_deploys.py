@@ -23,7 +23,7 @@ from ironic_sync.core.ordering import Belief
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store import IronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.parts import Pauses
 from kit.process import Part
 from kit.rest import RestLimits

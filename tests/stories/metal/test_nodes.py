@@ -21,7 +21,7 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.offers import CellMap
 from ironic_sync.rest import HttpIronicApi, NodesRead
 from ironic_sync.settings import DaemonRules, Inbox, IronicSettings
-from ironic_sync.store import IronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.process import Part
 from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from tests.contracts.ironic_stores import open_ironic_store

@@ -22,7 +22,8 @@ from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store import IronicStore, RingStore, RingView
+from ironic_sync.store import RingView
+from ironic_sync.store_sql import IronicStore
 from kit.errors import Unavailable
 from kit.parts import PartState, statuses
 from tests.contracts.ironic_stores import open_ironic_stores
@@ -35,10 +36,10 @@ NOON = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 SETTINGS = DaemonRules(page=20)
 
 
-class DatabaseWire:
+class DatabaseWire(IronicStore):
     """The connection from one daemon to the database: it may be slow, break, or block."""
 
-    def __init__(self, store: RingStore, chance: random.Random | None = None) -> None:
+    def __init__(self, store: IronicStore, chance: random.Random | None = None) -> None:
         self._store = store
         self._chance = chance
         self.is_away = False
@@ -96,7 +97,7 @@ class Daemon:
 
     def __init__(
         self,
-        store: RingStore,
+        store: IronicStore,
         name: str,
         *,
         start: int = 1,

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from engine.inventories import ProviderId
 from ironic_sync.core.offers import CellMap
 from ironic_sync.settings import Inbox
-from ironic_sync.store import IronicStore
+from ironic_sync.store_sql import IronicStore
 from laboratory.ironic import (
     IronicSimSettings,
     IronicSimulation,

@@ -15,8 +15,7 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.rows import Deployed, NodeRow, Offer
 from ironic_sync.membership import Membership
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store import IronicStore
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.sql import upgrade
 from tests.contracts.sql_stores import empty_database
 from tests.stories.moor.moor_process import moor, moor_json
@@ -45,7 +44,7 @@ class Served:
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     async with empty_database(request.param) as url:
         await upgrade(url, "ironic_sync")
-        store = SqlIronicStore(url)
+        store = IronicStore(url)
         yield Served(url, store)
         await store.close()
 

@@ -26,7 +26,7 @@ from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import AggregateId, GroupId, ProviderId
 from engine.refusals import FunnelStep, Miss, NoValidHost
-from ironic_sync.store_sql import SqlIronicStore
+from ironic_sync.store_sql import IronicStore
 from kit.keystone import OpenStackSettings
 from kit.sql import upgrade
 from moor.dashboard import node_pages
@@ -224,13 +224,13 @@ async def test_pages_that_come_at_once_open_the_daemons_database_once(
 ) -> None:
     opened = []
 
-    class SlowStore(SqlIronicStore):
+    class SlowStore(IronicStore):
         async def has_tables(self) -> bool:
             opened.append(self)
             await asyncio.sleep(0.05)
             return await super().has_tables()
 
-    monkeypatch.setattr(node_pages, "SqlIronicStore", SlowStore)
+    monkeypatch.setattr(node_pages, "IronicStore", SlowStore)
     url = f"sqlite+aiosqlite:///{tmp_path}/moor.db"
     await upgrade(url, "ironic_sync")
     addresses = Addresses(bus_url="memory://", ironic_db_url=url)
