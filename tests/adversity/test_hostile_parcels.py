@@ -102,7 +102,6 @@ async def look_and_drop(connection: Connection) -> list[DeadLetter]:
             await opened.drop([*opened.letters])
     for letter in letters:
         assert letter.reason
-        assert letter.attempts >= 0
         assert letter.document
         printable(letter.reason).encode()
     return letters
