@@ -35,6 +35,8 @@ COUNT_MAX = 2**31 - 1
 REFUSED_TOLD_MAX = 5
 # Where a letter was dead-lettered that no worker has.
 BROKER = "broker"
+# Letters of this type are about a row (bus/workers/set_aside.py).
+ABOUT_ROW = type_of(RowFailed)
 PATIENCE_S = 3.0
 LOOK_S = 0.01
 # RabbitMQ limits how much one channel may send to a quorum queue before that queue catches up. This is half of it.
@@ -299,11 +301,13 @@ def _handle(parcel: Parcel, row: str) -> str:
 
 
 def _told_apart(letters: Mapping[int, DeadLetter]) -> dict[int, DeadLetter]:
-    """Make the handles of dead letters of the broker unique, by adding numbers to equal ones: they have no unique name."""
+    """Make the handles of dead letters unique, by adding numbers to equal ones: those of the broker have no unique name, and a sender may
+    repeat one. Letters of workers about one row stay together.
+    """
     seen: Counter[str] = Counter()
     apart = {}
     for tag, letter in letters.items():
-        seen[letter.handle] += letter.where == BROKER
+        seen[letter.handle] += letter.where == BROKER or letter.type != ABOUT_ROW
         number = seen[letter.handle] or 1
         apart[tag] = letter if number == 1 else structs.replace(letter, handle=f"{letter.handle}-{number}")
     return apart

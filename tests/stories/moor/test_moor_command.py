@@ -209,7 +209,9 @@ async def test_a_client_of_a_broker_with_users_may_boot_and_only_an_operator_set
         assert (done.code, "draining" in done.out) == (0, True), done.err
         nowhere = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url(ADMIN.user))
         # Why the host is drained is an operator's note.
-        assert (nowhere.code, "enabled" in nowhere.out, "new fan" in nowhere.out) == (1, True, False), nowhere.out
+        assert (nowhere.code, "enabled" in nowhere.out, "new fan" in nowhere.out) == (1, True, False), (
+            nowhere.out
+        )
     await served.close()
 
 
