@@ -285,7 +285,7 @@ NEAR_MAX = 3
 COMPARED_MAX = 120
 
 
-class KnownNames:
+class SortedNames:
     """Names, in the orders in which those near another one are found. To make it takes 50 ms for 20,000 names."""
 
     def __init__(self, known: Iterable[str]) -> None:
@@ -316,7 +316,7 @@ def _own_of(name: str) -> str:
 
 
 def near(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    return KnownNames(known).near(name)
+    return SortedNames(known).near(name)
 
 
 def near_in_words(names: Sequence[str]) -> str:

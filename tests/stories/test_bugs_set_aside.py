@@ -227,7 +227,8 @@ async def test_messages_of_a_row_that_cannot_be_made_hold_up_no_others(bus: str,
                 heard,
             )
 
-        assert "two processes failed at it" in letter.reason
+        # On a busy machine one of the two may have had all tries.
+        assert "AssertionError: planted" in letter.reason
         assert (await boot(setup, 3)).state == "error"
 
 
